@@ -32,6 +32,7 @@ from stacking.meta.scorers import (
     threshold_table,
 )
 from stacking.meta.softmax import _cross_entropy, _curvature, fit_linear, fit_pool, fit_scaling, log_loss_per_event
+from tests.references import condensed
 
 Reference = Callable[..., None]
 
@@ -83,7 +84,7 @@ def test_meta_learners(weighted: bool, reference: Reference) -> None:
                 "predicted": predicted,
                 "loss": LogLossScorer().loss(predicted, some.labels),
                 "importance": meta.importance(),
-                "learned": meta.as_json(),
+                "learned": condensed(meta.as_json()),
             }
     reference(result)
 
@@ -317,7 +318,7 @@ def test_calibration(reference: Reference) -> None:
             result[f"{name} {weighted}"] = {**calibrator.as_json(), "kind": [*KINDS, "identity"].index(calibrator.kind)}
             assert Calibrator.from_json(calibrator.as_json()).kind == calibrator.kind
     for kind, fit in KINDS.items():
-        result[kind] = [fit(blurred, labels, w).as_json() for w in (None, inputs.event_weights)]
+        result[kind] = [condensed(fit(blurred, labels, w).as_json()) for w in (None, inputs.event_weights)]
     result["one fold"] = fit_calibrator(tilted, labels, np.zeros(len(labels), int), inputs.groups).as_json()
     result["two classes"] = fit_calibrator(other.log_proba[0], other.labels, other.folds).as_json()
     right = log_softmax(np.log(np.array([[0.6, 0.4], [0.4, 0.6]])))[np.arange(400) % 2]
@@ -325,11 +326,11 @@ def test_calibration(reference: Reference) -> None:
         right, np.resize([0, 1, 0, 1, 0, 1, 1, 0, 1, 0], 400), np.arange(400) // 80
     ).as_json()
     calibrator, calibrated = cross_fit(blurred, labels, folds, inputs.groups, inputs.event_weights)
-    result["cross-fitted"] = {"ships": calibrator.as_json(), "calibrated": calibrated}
+    result["cross-fitted"] = {"ships": condensed(calibrator.as_json()), "calibrated": calibrated}
     result["cross-fitted plainly"] = cross_fit(blurred, labels, folds)[1]
     sure = np.concatenate([z, np.log(np.maximum(np.eye(3), 1e-300))])
     all_labels, all_weights = np.append(labels, [0, 1, 1]), np.append(inputs.event_weights, [2.0, 0.0, 0.5])
-    result["reliability"] = [reliability(sure, all_labels, w) for w in (None, all_weights)]
+    result["reliability"] = [condensed(reliability(sure, all_labels, w)) for w in (None, all_weights)]
     result["few bins"] = reliability(sure, all_labels, n_bins=4)
     reference(result)
 

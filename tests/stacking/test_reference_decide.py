@@ -51,6 +51,7 @@ from stacking.inputs.events import Binned, Events
 from stacking.meta.calibration import Calibrator, identity
 from stacking.meta.pools import LogPool
 from stacking.run.chain import STUDENT, Chain, average_of, combined, concatenated, load_chain, save_chain
+from tests.references import condensed
 
 Reference = Callable[..., None]
 
@@ -101,17 +102,16 @@ def test_composition(with_groups: bool, tmp_path: Path, reference: Reference) ->
     reference(
         {
             "record": record | {"chosen": list(RULES).index(record["chosen"])},
-            "rules": {name: {**rule, "name": list(RULES).index(str(rule["name"]))} for name, rule in decisions.items()},
+            "rules": {name: [list(RULES).index(rule["name"]), condensed(rule)] for name, rule in decisions.items()},
             "edges": edges,
             "counts": counts.reshape(len(edges) + 1, -1),
-            "by hand": counts.sum(axis=0),
             "decided": decided,
             "tests": tests,
             "answers": [
                 dict(stacking.answers(z, cast(Any, stored)))
                 for stored in (tests.get, {"decided": decided["a"]}.get, {}.get)
             ],
-            "kinds": {name: [make(z).as_json(), make(z)(z)] for name, make in RULES.items()},
+            "kinds": {name: [condensed(make(z).as_json()), make(z)(z)] for name, make in RULES.items()},
             "implied": [class_mix(z), expected_confusion(z, z.argmax(axis=1)), relative(z, class_mix(z))],
         }
     )
@@ -202,8 +202,8 @@ def test_energies(weighted: bool, tmp_path: Path, reference: Reference) -> None:
         mine = {"lg_energy": told[0] + context[:, 0], "lg_energy_error": told[1]}
         arrays = stacking.arrays(again["stack"], events.systems["stack"], context)
         result[f"own {own}"] = {
-            "record": record,
-            "rules": {name: rule.as_json() for name, rule in rules.items()},
+            "record": {name: condensed(part) if "_in_" in name else part for name, part in record.items()},
+            "rules": {name: condensed(rule.as_json()) for name, rule in rules.items()},
             "arrays": arrays,
             "pooled": stacking.pooled(again, events.systems, mine, context),
             "not asked": stacking.pooled(again, events.systems, {}, context),
@@ -250,7 +250,7 @@ def test_estimates(reference: Reference) -> None:
             name = f"{unknown} {missing} {w is not None}"
             result[name] = {"scale": calibration.scale, "arrays": calibration.arrays(own, core)}
             if missing or w is not None:
-                result[name] |= {"record": record["held_out"]}
+                result[name] |= {"record": {part: condensed(one) for part, one in record["held_out"].items()}}
             result[name] |= {"no core": len(calibration.arrays(own, None))}
     assert fits_of("net") == "net/truth"
     reference(result)
