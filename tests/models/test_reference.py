@@ -119,6 +119,8 @@ def test_parts_of_inputs(reference: Reference) -> None:
     assert (has_column(batch, "plain"), has_column(batch, "Ze"), has_column(batch, "none")) == (True, True, False)
     assert not has_column(Batch(np.arange(2)), "plain")
     np.testing.assert_array_equal(column_values(batch, "Az"), batch.scalars[:, 1])
+    for pair in (("fit_core_x_m", "fit_core_y_m"), ("Ze", "Az")):
+        assert InputTransform.nominal(pair).vectors == (pair,)
     nominal = InputTransform.nominal(("a", "Ze", "Az", "fit_core_x_m", "fit_core_y_m", "fit_core_x_error_m"))
     values = np.array([-9.0, -4.0, -3.0, -0.5, 0.0, 2.0, 3.0, 3.5, 20.0])
     rng = np.random.default_rng(2)
@@ -159,6 +161,7 @@ def test_posteriors(reference: Reference) -> None:
     given = class_weight_vector({"c": 3, "a": 1, "b": 0.5}, labels, names)
     assert class_weight_vector(None, labels, names) is None
     np.testing.assert_allclose(np.exp(z).sum(axis=1), 1.0)
+    np.testing.assert_array_equal(log_softmax(np.array([[1e3, 0.0], [0.0, -1e3]])), [[0.0, -1e3], [0.0, -1e3]])
     for refused in (
         "other",
         {"a": 1.0},
