@@ -14,6 +14,7 @@ import pytest
 from models.base.inputs import TARGETS
 from models.base.posterior import log_softmax
 from runtime.checksums import Checksums, write_checksums
+from runtime.errors import InputError
 from scoring.metrics.composition import confusion_matrix, expected_fraction_error
 from showers.schema import COMPOSITION, ENERGY, GAMMA
 from stacking.decide.base import DecisionSample
@@ -304,6 +305,14 @@ def test_folds(reference: Reference) -> None:
     reference(result)
 
 
+def test_a_class_without_events_needs_no_folds() -> None:
+    assert sorted(assign_folds(np.array([0, 0, 2, 2]), 2, seed=0).tolist()) == [0, 0, 1, 1]
+    with pytest.raises(InputError, match="class '1' has 1 events, fewer than the 2 folds"):
+        assign_folds(np.array([0, 0, 1]), 2, seed=0)
+    with pytest.raises(InputError, match="class 'b' has 0 events"):
+        assign_folds(np.array([0, 0, 2, 2]), 2, seed=0, classes=("a", "b", "c"))
+
+
 class _Shown:
     """What the chain asks of events: their quantities, which are usable, their fitted cores."""
 
@@ -329,7 +338,7 @@ def chain_of_energy() -> tuple[Chain, DecisionSample]:
     meta.restore({"weights": [0.6, 0.7, 0.0], "bias": [0.02 * k for k in range(12)]})
     calibrators: dict[str, Calibrator] = {name: identity(12) for name in ("a", "b", "c", "average", STUDENT)}
     calibrators["stack"] = Calibrator("temperature", 0.8 * np.eye(12), np.zeros(12))
-    shares = tuple(float(k) for k in range(1, 13))
+    shares = (0.0, *(float(k) for k in range(2, 13)))
     calibration = TargetCalibration("a", (1.2, 0.9, 1.1))
     return Chain(ENERGY, calibrators, meta, rules, "stack", "hash", 2, calibration, ("b",), shares), events
 
