@@ -46,6 +46,11 @@ def numbers(result: Any, name: str = "") -> Iterator[tuple[str, float]]:
         yield from numbers(value, f"{name} {key}".strip())
 
 
+def condensed(result: Any) -> np.ndarray:
+    """Return all numbers of a result in one array, for results whose parts are too many to be kept one by one."""
+    return np.array([value for _, value in numbers(result)])
+
+
 def table(result: Any) -> pd.DataFrame:
     """Return the numbers of a result by name, to nine digits."""
     rows = [(name, float(f"{value:.9g}")) for name, value in numbers(result)]

@@ -64,7 +64,8 @@ PLACES: dict[str, tuple[str, ...]] = {
 """Where numbers are made, by the name in the table."""
 LIBRARIES = (
     "numpy", "scipy.optimize", "scipy.stats", "scipy.interpolate", "polars", "pydantic", "matplotlib",
-    "rich.progress", "sklearn.ensemble", "torch", "lightgbm", "array_api_strict", "array_api_compat.numpy",
+    "rich.progress", "sklearn.ensemble", "torch", "torch._dynamo", "lightgbm",
+    "array_api_strict", "array_api_compat.numpy",
 )  # fmt: skip
 """What most tests import, once before them all."""
 FAILED = 1
