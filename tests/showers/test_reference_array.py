@@ -192,12 +192,13 @@ def test_sizes_of_one_shower(reference: Reference) -> None:
     n = 12
     r_m = np.tile(np.array([0.5, 7.0, 8.0, 9.0, 20.0, 39.0, 40.0, 41.0, 60.0, 80.0, 100.0, 150.0], np.float32), (4, 1))
     area, cosine = np.full((4, n), 3.0, np.float32), np.full((4, 1), 0.9, np.float32)
-    deposit = np.float32([[3e3], [300.0], [30.0], [0.0]]) * (1 + r_m / 30) ** -2
+    deposit = np.float32([[9e3], [900.0], [300.0], [0.0]]) * (1 + r_m / 30) ** -2
     deposit = deposit.astype(np.float32)
     deposit[0, 4] = ODD.detector.electron_cap_mev
     area[2, 9] = 0.0
     muons = np.float32([[400.0], [60.0], [9.0], [0.0]]) * np.ones_like(r_m)
     lg_nmu, rho_mu = muon_number(muons, r_m, area, cosine, ODD)
+    rho_mu = rho_mu / np.float32(300.0)
     plain = ODD.changed(reconstruction__age_error=0.0)
     errors = np.array([1.0, -1.0, 0.3, 8.0])
     sizes_and_ages = [electron_number(deposit, r_m, area, cosine, rho_mu, errors, one) for one in (ODD, plain)]
