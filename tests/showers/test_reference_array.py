@@ -192,9 +192,10 @@ def test_sizes_of_one_shower(reference: Reference) -> None:
     n = 12
     r_m = np.tile(np.array([0.5, 7.0, 8.0, 9.0, 20.0, 39.0, 40.0, 41.0, 60.0, 80.0, 100.0, 150.0], np.float32), (4, 1))
     area, cosine = np.full((4, n), 3.0, np.float32), np.full((4, 1), 0.9, np.float32)
-    deposit = np.float32([[9e3], [900.0], [300.0], [0.0]]) * (1 + r_m / 30) ** -2
+    power = np.float32([[-4.5], [-3.9], [-3.4], [-4.0]])
+    deposit = np.float32([[9e3], [2e3], [500.0], [0.0]]) * (1 + r_m / 30) ** power
     deposit = deposit.astype(np.float32)
-    deposit[0, 4] = ODD.detector.electron_cap_mev
+    deposit[1, 4] = ODD.detector.electron_cap_mev
     area[2, 9] = 0.0
     muons = np.float32([[400.0], [60.0], [9.0], [0.0]]) * np.ones_like(r_m)
     lg_nmu, rho_mu = muon_number(muons, r_m, area, cosine, ODD)
@@ -204,7 +205,9 @@ def test_sizes_of_one_shower(reference: Reference) -> None:
     sizes_and_ages = [electron_number(deposit, r_m, area, cosine, rho_mu, errors, one) for one in (ODD, plain)]
     # All on one ring, so that the variance of G is below its floor and the last step still counts.
     ring = (r_m > 70.0) & (r_m < 110.0)
-    on_ring = electron_number(deposit * ring, r_m, area * ring, cosine, rho_mu * ring, errors, plain)
+    on_ring = electron_number(
+        deposit * ring * (r_m / 90) ** -0.9, r_m, area * ring, cosine, rho_mu * ring, errors, plain
+    )
     reference({"muons": [lg_nmu, summary(rho_mu)], "electrons": sizes_and_ages, "ring": on_ring}, rtol=ROUNDED)
 
 
