@@ -205,9 +205,7 @@ def test_sizes_of_one_shower(reference: Reference) -> None:
     sizes_and_ages = [electron_number(deposit, r_m, area, cosine, rho_mu, errors, one) for one in (ODD, plain)]
     # All on one ring, so that the variance of G is below its floor and the last step still counts.
     ring = (r_m > 70.0) & (r_m < 110.0)
-    on_ring = electron_number(
-        deposit * ring * (r_m / 90) ** -0.9, r_m, area * ring, cosine, rho_mu * ring, errors, plain
-    )
+    on_ring = electron_number(50 * deposit * ring, r_m, area * ring, cosine, rho_mu * ring, errors, plain)
     reference({"muons": [lg_nmu, summary(rho_mu)], "electrons": sizes_and_ages, "ring": on_ring}, rtol=ROUNDED)
 
 

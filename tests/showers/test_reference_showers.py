@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from runtime.errors import InputError
-from showers.schema import COMPOSITION, ENERGY, GAMMA, Task
+from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation.cascade import (
     RARE,
     Deviates,
@@ -189,7 +189,7 @@ def test_showers_at_the_ground(world: str, reference: Reference) -> None:
     )
 
 
-@pytest.mark.parametrize("task", [COMPOSITION, GAMMA, ENERGY], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [COMPOSITION, GAMMA], ids=lambda task: task.name)
 def test_primaries(task: Task, reference: Reference) -> None:
     reference(
         {
