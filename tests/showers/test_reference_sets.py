@@ -6,7 +6,8 @@ Counts are drawn from densities in float32: sums and moments are compared to 1e-
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ JOBS = {
     "matched": BlockJob(COMPOSITION, "test", 7, "qgs", "matched", WORLD, array=KASCADE.without([5, 6], [20])),
     "unselected": BlockJob(GAMMA, "test", 7, "mix", "test", WORLD, reuse=5, preselect=False),
 }
+
+
+class Bars:
+    """Progress bars that remember what they were told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def __call__(self, title: str, unit: str) -> Iterator[Callable[..., None]]:
+        """Open a bar."""
+        yield lambda done, total, *_: self.told.append((title, done, total))
 
 
 def by_column(values: np.ndarray) -> list[dict[str, float]]:
@@ -103,6 +116,14 @@ def test_random_numbers_of_blocks(reference: Reference) -> None:
     reference({"drawn": np.array(drawn), "primaries": PRIMARIES_PER_BLOCK})
 
 
+def test_more_models_have_streams_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream of rare showers lies between those of the first three models and all later ones."""
+    monkeypatch.setattr(blocks, "MODELS", dict.fromkeys(["qgs", "epos", "sibyll", "fourth", "fifth"]))
+    jobs = [BlockJob(GAMMA, "train", 1, model, "none", WORLD) for model in ("qgs", "epos", "sibyll", "fourth", "fifth")]
+    jobs.append(BlockJob(GAMMA, "train", 1, "mix", "none", WORLD, proposal=RARE))
+    assert len({generator(job, 0).random() for job in jobs}) == len(jobs)
+
+
 def test_cuts_of_events() -> None:
     """The test's cuts on unrounded quantities; what is exactly at a limit does not pass."""
     zenith_deg = np.array([29.999, 30.0, 10.0, 10.0, 10.0])
@@ -144,18 +165,20 @@ SETS: dict[str, tuple[Task, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SETS)
 def test_sets(name: str, reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "PRIMARIES_PER_BLOCK", 600)
-    task, options = SETS[name]
-    folders = simulate(task, tmp_path, n_train=45, n_test=25, seed=8, workers=1, **options)
-    reference({folder.name: of_set(folder, task) for folder in folders}, rtol=ROUNDED)
+    monkeypatch.setattr(blocks, "PRIMARIES_PER_BLOCK", 150)
+    (task, options), bars = SETS[name], Bars()
+    folders = simulate(task, tmp_path, n_train=45, n_test=25, seed=8, workers=1, bars=bars, **options)
+    told = [list(one[1:]) for one in bars.told]
+    reference({"progress": told} | {folder.name: of_set(folder, task) for folder in folders}, rtol=ROUNDED)
 
 
 @pytest.mark.parametrize("task", [COMPOSITION, GAMMA], ids=lambda task: task.name)
 def test_raw_archives(task: Task, reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "PRIMARIES_PER_BLOCK", 200)
-    files = simulate_raw(task, tmp_path, 230, seed=9, world="gammas", workers=1, reuse=2)
+    monkeypatch.setattr(blocks, "PRIMARIES_PER_BLOCK", 60)
+    bars = Bars()
+    files = simulate_raw(task, tmp_path, 230, seed=9, world="gammas", workers=1, reuse=2, bars=bars)
     assert [file.stat().st_size > 0 for file in files] == [True] * len(files)
-    got = {}
+    got: dict[str, Any] = {"progress": [list(one[1:]) for one in bars.told]}
     for file in files:
         with np.load(file) as archive:
             (key,) = (name for name in archive.files if not name.endswith("json"))
@@ -200,12 +223,18 @@ def test_conditions_of_runs(reference: Reference) -> None:
 
 
 def test_measured_runs(reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measured_runs, "PRIMARIES_PER_BLOCK", 700)
+    monkeypatch.setattr(measured_runs, "PRIMARIES_PER_BLOCK", 150)
     (tmp_path / "sky.toml").write_text(
         "runs = 2\nlive_time_h = 0.02\nphoton_fraction = 0.1\ndead_stations = 3\ndeposit_drift = 0.2\n"
         "lg_energy_min = 14.7\n"
     )
-    files = simulate_measured(tmp_path / "sky.toml", tmp_path / "raw", seed=3, workers=1)
+    bars = Bars()
+    files = simulate_measured(tmp_path / "sky.toml", tmp_path / "raw", seed=3, workers=1, bars=bars)
+    assert bars.told == [("simulate runs", 1, 2), ("simulate runs", 2, 2)]
+    truth = tmp_path / "raw" / "truth" / "004001.parquet"
+    truth.unlink()
+    simulate_measured(tmp_path / "sky.toml", tmp_path / "raw", seed=3, workers=1)
+    assert truth.exists(), "a run without its truth is made again"
     got: dict[str, Any] = {"exposure": json.loads((tmp_path / "raw" / "exposure.json").read_text())}
     for file in files:
         run = file.stem.removesuffix("_matrices")
@@ -215,6 +244,10 @@ def test_measured_runs(reference: Reference, tmp_path: Path, monkeypatch: pytest
                 "features": by_column(features["features"].astype(np.float64)),
             }
             n = len(features["features"])
+        with np.load(file.with_name(f"{run}_extra_features.npz"), allow_pickle=True) as extra:
+            table = extra["extra_features"]
+        assert table[:, 0].tolist() == [int(run)] * n
+        assert table[:, 1].tolist() == list(range(n))
         got[run]["times"] = summary(read_times(file.with_name(f"{run}_extra_features.npz"), n) - 946_684_800)
         got[run]["truth"] = table_of(pl.read_parquet(tmp_path / "raw" / "truth" / f"{run}.parquet"))
         got[run]["conditions"] = json.loads((tmp_path / "raw" / "truth" / f"{run}.json").read_text())
