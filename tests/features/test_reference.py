@@ -95,8 +95,8 @@ def test_pieces(reference: Reference) -> None:
     lower = [matrices[:, i, j] for i in range(4) for j in range(i + 1)]
     found = elementwise.inverse(lower, 4, np)
     expected = np.linalg.inv(matrices)
-    for k, (i, j) in enumerate([(i, j) for i in range(4) for j in range(i + 1)]):
-        np.testing.assert_allclose(found[k], expected[:, i, j], rtol=1e-6)
+    for values, i, j in zip(found, *np.tril_indices(4), strict=True):
+        np.testing.assert_allclose(values, expected[:, i, j], rtol=1e-6)
     zero = [value * 0.0 + (1.0 if k in (0, 9) else 0.0) for k, value in enumerate(lower)]
     reference(
         {
