@@ -6,8 +6,10 @@ import io
 import json
 import logging
 import re
+import shutil
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from email.message import Message
 from pathlib import Path
@@ -22,7 +24,7 @@ from polars import selectors
 from runtime.context import Context
 from runtime.errors import InputError
 from showers.archives import convert as conversion
-from showers.archives import download, kcdc, measured, raw
+from showers.archives import download, formats, kcdc, measured, raw
 from showers.archives.convert import (
     COMPOSITION_IDS,
     RANGES,
@@ -33,7 +35,7 @@ from showers.archives.convert import (
     shuffled,
     true_quantities,
 )
-from showers.archives.folders import DatasetFolders
+from showers.archives.folders import DatasetFolders, unlabelled_in
 from showers.archives.formats import DEPOSITS, LABEL, convert_foreign
 from showers.archives.kcdc import stations_by_cores
 from showers.archives.measured import (
@@ -204,17 +206,99 @@ def test_a_set_of_other_units_is_refused(tmp_path: Path) -> None:
 
 def test_copies_of_showers_between_modes(tmp_path: Path) -> None:
     """One in a hundred showers may agree by chance, more may not."""
-    for n_copies, refused in ((1, False), (2, True)):
-        truth = [raw_columns(100, seed)[1] for seed in (1, 2)]
+    archives = [SimulatedReader(tmp_path, f"mode{k}", 1000, None, "") for k in range(2)]
+    for n_copies, refused in ((10, False), (11, True)):
+        truth = [raw_columns(1000, seed)[1] for seed in (1, 2)]
         truth[1][:n_copies] = truth[0][:n_copies]
-        for k in range(2):
-            write_mode(tmp_path, f"mode{k}", 20, k)
-        archives = [SimulatedReader.open(tmp_path, f"mode{k}") for k in range(2)]
         if refused:
-            with pytest.raises(InputError, match="2 of 100 showers"):
+            with pytest.raises(InputError, match="11 of 1000 showers"):
                 conversion._refuse_copies(archives, truth)
         else:
             conversion._refuse_copies(archives, truth)
+
+
+def test_modes_of_one_making(tmp_path: Path) -> None:
+    """What all modes say alike is kept; a mode of another seed, or of another origin, is refused."""
+
+    def said(*sources: dict[str, Any] | None) -> dict[str, Any] | None:
+        return raw.common_source([SimulatedReader(tmp_path, "m", 1, source, "") for source in sources])
+
+    one, two = {"seed": 1, "mode": "a", "model": "qgs"}, {"seed": 1, "mode": "b", "model": "epos"}
+    assert said(one, two) == {"seed": 1, "model": "qgs+epos"}
+    assert said(None, None) is None
+    for other in ({**two, "seed": 2}, None):
+        with pytest.raises(InputError, match="not made together"):
+            said(one, other)
+
+
+def test_permutations_of_too_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 2^32 / 20 rows on torch permutes otherwise: refused before anything is drawn; one row less is drawn."""
+
+    class Drawn(Exception):
+        pass
+
+    def drawing(seed: int) -> None:
+        raise Drawn
+
+    monkeypatch.setattr(np.random, "RandomState", drawing)
+    limit = (2**32 - 1) // 20
+    with pytest.raises(InputError, match="fewer than 214,748,364"):
+        permutation(limit, 1)
+    with pytest.raises(Drawn):
+        permutation(limit - 1, 1)
+
+
+def test_forms_of_archives(tmp_path: Path) -> None:
+    """Columns in Fortran order, what next to do with modes, and archives that are none."""
+    features, _ = raw_columns(30, 49)
+    np.savez(tmp_path / "f_features.npz", features=np.asfortranarray(features))
+    blocks = list(stream_npz(tmp_path / "f_features.npz", "features", 13))
+    np.testing.assert_array_equal(np.concatenate(blocks), features)
+    assert [len(block) for block in blocks] == [13, 13, 4]
+    assert raw.n_columns(tmp_path) == 10
+    np.savez(tmp_path / "f_features.npz", features=features[:, 0])
+    assert raw.n_columns(tmp_path) == 0
+    np.savez(tmp_path / "t_extra_features.npz", extra_features=np.zeros((30, 9)))
+    with pytest.raises(InputError, match="expected rows of objects"):
+        read_times(tmp_path / "t_extra_features.npz", 30)
+    write_mode(tmp_path, "qgs_spectra", 20, 1)
+    commands = raw.FORMAT.next_commands(tmp_path)
+    assert ["matched" in one for one in commands] == [False, True], commands
+    for mode in MODES["composition"]:
+        write_mode(tmp_path, mode, 20, 1)
+        (tmp_path / f"{mode}_true_features.npz").unlink()
+    assert all("v2" not in one for one in raw.FORMAT.next_commands(tmp_path))
+
+
+class Listed:
+    """Events as any format gives them."""
+
+    name, n_events, array, is_simulated = "listed", 24, KASCADE, True
+    units = dict.fromkeys(["E", "Ze", "Az", "Ne", "Nmu", "Age", "Xc", "Yc", "Gt", "Mt", DEPOSITS, LABEL], "")
+
+    def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield two chunks."""
+        rng = np.random.default_rng(50)
+        low, high = np.array([14, 0, 0, 4, 3, 0.2, -90, -90]), np.array([17, 40, 360, 6, 5, 1.4, 90, 90])
+        for _ in range(2):
+            values = rng.uniform(low, high, (12, 8))
+            chunk = dict(zip(["E", "Ze", "Az", "Ne", "Nmu", "Age", "Xc", "Yc"], values.T, strict=True))
+            chunk |= {"Gt": np.arange(12.0) + 5, "Mt": np.full(12, 4.2e8), LABEL: np.arange(12) % 2}
+            grids = rng.exponential(30, (12, 16, 16, 2))
+            grids[3, 2, 2, 1] = -1.0
+            chunk["E"][5] = np.nan
+            yield {name: (chunk | {DEPOSITS: grids})[name] for name in names}
+
+
+@pytest.mark.parametrize("task", [None, GAMMA])
+def test_events_of_other_formats(task: Task | None, reference: Reference, tmp_path: Path) -> None:
+    told: list[str] = []
+    folder = formats._dataset(Listed(), tmp_path, kcdc.FORMAT, task, told.append)
+    assert len(told) == 1
+    assert told[0].startswith("4 of 24 rows")
+    got = of_folder(folder)
+    assert got["times"]["mean"] == pytest.approx(10.92, abs=1e-9)
+    reference(got)
 
 
 def write_run(folder: Path, run: str, n: int, seed: int) -> None:
@@ -242,9 +326,16 @@ def write_run(folder: Path, run: str, n: int, seed: int) -> None:
 def test_measured_runs(protocol: str, reference: Reference, tmp_path: Path) -> None:
     for k in range(3):
         write_run(tmp_path, f"00400{k}", 130 + 10 * k, 60 + k)
-    done = convert_measured(
-        tmp_path, tmp_path / "out", protocol=protocol, times=True, times_of_arrival=protocol == "v2"
-    )
+    told: list[tuple[int, int]] = []
+
+    @contextmanager
+    def bars(title: str, unit: str) -> Iterator[Callable[..., None]]:
+        yield lambda done, total, *_: told.append((done, total))
+
+    late = protocol == "v2"
+    done = convert_measured(tmp_path, tmp_path / "out", protocol=protocol, times=True, times_of_arrival=late, bars=bars)
+    assert told == [(1, 2), (2, 2)]
+    sources = [json.loads((folder / "source.json").read_text()) for folder in done.folders]
     assert [folder.name for folder in done.folders] == ["004000", "004001"]
     runs = run_list(done.folders)
     got: dict[str, Any] = {folder.name: of_folder(folder) for folder in done.folders}
@@ -252,6 +343,7 @@ def test_measured_runs(protocol: str, reference: Reference, tmp_path: Path) -> N
     seconds = read_times(tmp_path / "004000_extra_features.npz", 130)
     reader = MeasuredReader.open(tmp_path, "004001")
     chunks = [{name: summary(values) for name, values in one.items()} for one in reader.chunks(["Xc", "Age"])]
+    got["means"] = [measured.means_of(source["summary"]) for source in sources]
     reference(got | {"seconds": summary(seconds - 981_000_000), "chunks": chunks})
 
 
@@ -445,6 +537,7 @@ def test_tables_of_text(reference: Reference, tmp_path: Path, monkeypatch: pytes
             "Ev": [1, 2, 3, 4],
             "Gt": [10.5, 11.5, 12.5, 13.5],
             "T": [1.0, 2.0, None, 4.0],
+            "Datetime": ["a", "b", "c", "d"],
         },
         "calorimeter": {"Nhad": [5, 6], "Ehad": [1.5, 2.5]},
         "row_mapping": {
@@ -465,6 +558,15 @@ def test_tables_of_text(reference: Reference, tmp_path: Path, monkeypatch: pytes
         | {"events": events.n_events, "chunks": [len(chunk["E"]) for chunk in chunks], "told": len(told)}
     )
     assert "1 of 6 events" in told[0]
+    (table,) = convert_foreign(tmp_path, tmp_path / "out", None)
+    written = pl.read_parquet(table)
+    assert written["Datetime"].to_list() == ["a", "d", None, "c", None]
+    assert written["Datetime"].dtype == pl.String
+    assert written["E"].dtype == pl.Float64
+    tables["row_mapping"]["general"] = [0, 1, 3, -1, 2, 4]
+    pl.DataFrame(tables["row_mapping"]).write_csv(tmp_path / "row_mapping.txt", separator="\t")
+    with pytest.raises(InputError, match="asks for row 4"):
+        kcdc.FORMAT.open(tmp_path)
 
 
 def test_lists_of_stations(reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -503,6 +605,13 @@ def test_lists_of_stations(reference: Reference, tmp_path: Path, monkeypatch: py
 def test_folders_as_archives(reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mode(tmp_path, "qgs_spectra", 120, 48)
     convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    assert unlabelled_in(tmp_path / "out") == []
+    bare = tmp_path / "out" / "bare"
+    bare.mkdir()
+    for name in ("matrices.npy", "features.npy"):
+        (bare / name).write_bytes((tmp_path / "out" / "composition_test" / name).read_bytes())
+    assert unlabelled_in(tmp_path / "out") == [], "one of them has labels"
+    shutil.rmtree(bare)
     monkeypatch.setattr("showers.archives.folders.TABLE_EVENTS", 17)
     monkeypatch.setattr("showers.archives.folders.GRID_EVENTS", 13)
     readers = DatasetFolders().open(tmp_path / "out")
