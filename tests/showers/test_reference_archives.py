@@ -296,6 +296,12 @@ def test_events_of_other_formats(task: Task | None, reference: Reference, tmp_pa
     folder = formats._dataset(Listed(), tmp_path, kcdc.FORMAT, task, told.append)
     assert len(told) == 1
     assert told[0].startswith("4 of 24 rows")
+    elsewhere = Listed()
+    elsewhere.name, elsewhere.array = "elsewhere", KASCADE.without([4], [])
+    other = formats._dataset(elsewhere, tmp_path, kcdc.FORMAT, task, told.append)
+    stems = {file.stem for file in other.glob("*.npy")}
+    assert stems == {"matrices", "features"} | ({"labels_gamma"} if task else set()), "cores are counted from elsewhere"
+    assert np.load(other / "features.npy").shape == (24, 5)
     got = of_folder(folder)
     assert got["times"]["mean"] == pytest.approx(10.92, abs=1e-9)
     reference(got)
@@ -376,6 +382,7 @@ def test_fronts_and_conventions(reference: Reference) -> None:
     rng = np.random.default_rng(44)
     n = 60
     azimuth, zenith = rng.uniform(0, 360, n), rng.uniform(5, 40, n)
+    zenith[7] = 10.0
     x, y = KASCADE.x_m, KASCADE.y_m
     angle = np.radians(azimuth)[:, None, None]
     plane = -(x * np.cos(angle) + y * np.sin(angle)) * np.sin(np.radians(zenith))[:, None, None] / 0.3
