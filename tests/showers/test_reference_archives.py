@@ -296,6 +296,11 @@ def test_events_of_other_formats(task: Task | None, reference: Reference, tmp_pa
     folder = formats._dataset(Listed(), tmp_path, kcdc.FORMAT, task, told.append)
     assert len(told) == 1
     assert told[0].startswith("4 of 24 rows")
+    bare = Listed()
+    bare.units = {name: "" for name in Listed.units if name != "Az"}
+    table = pl.read_parquet(formats._table(bare, tmp_path))
+    assert table.columns == [name for name in bare.units if name != DEPOSITS]
+    assert table.height == 24
     elsewhere = Listed()
     elsewhere.name, elsewhere.array = "elsewhere", KASCADE.without([4], [])
     other = formats._dataset(elsewhere, tmp_path, kcdc.FORMAT, task, told.append)
@@ -371,6 +376,7 @@ def test_dead_detectors_by_their_hits(reference: Reference) -> None:
         hits = np.zeros(KASCADE.grid_shape, int)
         hits[..., 0] = KASCADE.has_station * (level + KASCADE.square_ring)
         hits[..., 1] = KASCADE.has_muon * (level + KASCADE.square_ring // 2)
+        hits[::5, ::3] *= 10
         hits[2, 3], hits[0, 7, 1], hits[5, 5, 0] = 0, 0, 0
         hits[..., 1] *= KASCADE.square_ring != 6
         got[str(level)] = {name: [len(cells), sum(cells)] for name, cells in dead_detectors(hits).items()}
