@@ -28,7 +28,15 @@ from analysis.spectra.folding import (
 )
 from analysis.spectra.knees import crossing
 from analysis.spectra.labels import unfold, unfold_composition
-from analysis.spectra.likelihood import HYPOTHESES, FoldedFit, FoldedLikelihood, ParameterLayout, Priors
+from analysis.spectra.likelihood import (
+    HYPOTHESES,
+    FoldedFit,
+    FoldedLikelihood,
+    FoldingProblem,
+    ParameterLayout,
+    Priors,
+    fit_once,
+)
 from analysis.spectra.reading import MODELS, joined_simulated, plateau_primaries, without_unknown
 from analysis.spectra.response import Simulated, Thrown, binning
 from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, outside
@@ -162,6 +170,22 @@ def test_errors_of_a_fit(counts: np.ndarray, responses: list[FoldedResponse], re
     reference(result, rtol=1e-5)
 
 
+def test_a_fit_from_one_start(counts: np.ndarray, responses: list[FoldedResponse], reference: Reference) -> None:
+    problem = FoldingProblem(counts, lambda at: responses[0], EXPOSURE / 5, 4.0)
+    fit = fit_once(problem.likelihood(responses[0], "none"), problem.likelihood(responses[0], "none").start())
+    assert fit.ndf == int(fit.likelihood.simulated.sum()) - 10, "five heights and five indices are fitted"
+    exactly = [replace(problem, counts=np.full(8, n / 8)).few for n in (50_000 - 8, 50_000)]
+    assert exactly == [True, False]
+    # Minuit ends within a small part of an error of the minimum.
+    reference({"unit": problem.unit_flux, "cost": fit.cost, "chi2": fit.chi2}, rtol=1e-4)
+
+
+def test_cut_sets_are_known() -> None:
+    sources = [{"cuts": "none"}, {"cuts": "test"}, {"protocol": "matched"}, {"protocol": "2026"}, {"protocol": "v2"},
+               {"split": "test"}, {"cuts": "none", "split": "test"}, {}]  # fmt: skip
+    assert [reading._is_cut(one) for one in sources] == [False, True, True, True, False, True, False, False]
+
+
 def test_estimators(reference: Reference) -> None:
     rng = np.random.default_rng(8)
     log_proba = np.log(rng.dirichlet([2, 1, 1, 0.5, 1], 400))
@@ -178,6 +202,7 @@ def test_estimators(reference: Reference) -> None:
             measured_counts, response, iterations=2, generated=response.sum(axis=1) + np.array([10, 20, 60])
         ),
         "from a prior": unfold(measured_counts, response, iterations=3, prior=np.array([3.0, 1.0, 1.0])),
+        "none counted": unfold(measured_counts, response, generated=response.sum(axis=1) + 1, replicas=3),
         "labels": unfold_composition(rng.integers(0, 3, 500), response),
     }
     every = {name: [one, one.errors, one.fractions, one.fraction_errors] for name, one in results.items() if
