@@ -250,6 +250,7 @@ def test_permutations_of_too_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_forms_of_archives(tmp_path: Path) -> None:
     """Columns in Fortran order, what next to do with modes, and archives that are none."""
+    assert raw.n_columns(tmp_path) == 0
     features, _ = raw_columns(30, 49)
     np.savez(tmp_path / "f_features.npz", features=np.asfortranarray(features))
     blocks = list(stream_npz(tmp_path / "f_features.npz", "features", 13))
