@@ -128,7 +128,7 @@ class Bench:
         if self._server is not None and self._server.stdin is not None:
             self._server.communicate()
 
-    def measure(self, folder: str, pattern: str) -> None:
+    def measure(self, folder: str, pattern: str = "test_*.py") -> None:
         """Measure the test files of a folder that were not measured as they are now, once their kernels are compiled.
 
         Raises
