@@ -25,6 +25,8 @@ def summary(values: np.ndarray) -> dict[str, float]:
         return {"not finite": float(len(flat))}
     kept, place = flat[finite], np.flatnonzero(finite)
     result = {"mean": kept.mean(), "rms": np.sqrt((kept**2).mean()), "ordered": (kept * (1 + np.cos(place))).mean()}
+    # Sums that cancel leave the rounding of their terms.
+    result = {name: 0.0 if abs(value) < 1e-12 * result["rms"] else value for name, value in result.items()}
     return result | ({} if finite.all() else {"not finite": float((~finite).sum())})
 
 
@@ -44,6 +46,11 @@ def numbers(result: Any, name: str = "") -> Iterator[tuple[str, float]]:
         return
     for key, value in parts:
         yield from numbers(value, f"{name} {key}".strip())
+
+
+def condensed(result: Any) -> np.ndarray:
+    """Return all numbers of a result in one array, for results whose parts are too many to be kept one by one."""
+    return np.array([value for _, value in numbers(result)])
 
 
 def table(result: Any) -> pd.DataFrame:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from analysis.spectra import knees, reading
 from analysis.spectra.counting import count_moved
 from analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from analysis.spectra.fluxes import combined, free_fluxes, mean_ln_mass, share_covariance, shares, spread_of_models
@@ -25,10 +28,20 @@ from analysis.spectra.folding import (
 )
 from analysis.spectra.knees import crossing
 from analysis.spectra.labels import unfold, unfold_composition
-from analysis.spectra.likelihood import HYPOTHESES, FoldedFit, FoldedLikelihood, ParameterLayout, Priors
+from analysis.spectra.likelihood import (
+    HYPOTHESES,
+    FoldedFit,
+    FoldedLikelihood,
+    FoldingProblem,
+    ParameterLayout,
+    Priors,
+    fit_once,
+)
 from analysis.spectra.reading import MODELS, joined_simulated, plateau_primaries, without_unknown
 from analysis.spectra.response import Simulated, Thrown, binning
-from analysis.spectra.run import Spectra, cell_binning, outside
+from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, outside
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION
 from tests.analysis.skies import EDGES, EXPOSURE, Sky, measured, simulated
 
 Reference = Callable[..., None]
@@ -157,6 +170,22 @@ def test_errors_of_a_fit(counts: np.ndarray, responses: list[FoldedResponse], re
     reference(result, rtol=1e-5)
 
 
+def test_a_fit_from_one_start(counts: np.ndarray, responses: list[FoldedResponse], reference: Reference) -> None:
+    problem = FoldingProblem(counts, lambda at: responses[0], EXPOSURE / 5, 4.0)
+    fit = fit_once(problem.likelihood(responses[0], "none"), problem.likelihood(responses[0], "none").start())
+    assert fit.ndf == int(fit.likelihood.simulated.sum()) - 10, "five heights and five indices are fitted"
+    exactly = [replace(problem, counts=np.full(8, n / 8)).few for n in (50_000 - 8, 50_000)]
+    assert exactly == [True, False]
+    # Minuit ends within a small part of an error of the minimum.
+    reference({"unit": problem.unit_flux, "cost": fit.cost, "chi2": fit.chi2}, rtol=1e-4)
+
+
+def test_cut_sets_are_known() -> None:
+    sources = [{"cuts": "none"}, {"cuts": "test"}, {"protocol": "matched"}, {"protocol": "2026"}, {"protocol": "v2"},
+               {"split": "test"}, {"cuts": "none", "split": "test"}, {}]  # fmt: skip
+    assert [reading._is_cut(one) for one in sources] == [False, True, True, True, False, True, False, False]
+
+
 def test_estimators(reference: Reference) -> None:
     rng = np.random.default_rng(8)
     log_proba = np.log(rng.dirichlet([2, 1, 1, 0.5, 1], 400))
@@ -173,6 +202,7 @@ def test_estimators(reference: Reference) -> None:
             measured_counts, response, iterations=2, generated=response.sum(axis=1) + np.array([10, 20, 60])
         ),
         "from a prior": unfold(measured_counts, response, iterations=3, prior=np.array([3.0, 1.0, 1.0])),
+        "none counted": unfold(measured_counts, response, generated=response.sum(axis=1) + 1, replicas=3),
         "labels": unfold_composition(rng.integers(0, 3, 500), response),
     }
     every = {name: [one, one.errors, one.fractions, one.fraction_errors] for name, one in results.items() if
@@ -207,6 +237,124 @@ def test_primaries_from_the_plateau(reference: Reference) -> None:
         "primaries": [thrown.counts, *thrown.changes, *thrown.common],
         "sum": thrown + Thrown(bins.fine, thrown.counts / 2, thrown.changes, thrown.common),
         "known": [len(MODELS), len(near), len(remarks), joined.lg_energy],
+    })  # fmt: skip
+
+
+def test_simulated_sets_add_up(tiny_composition: Path, monkeypatch: pytest.MonkeyPatch, reference: Reference) -> None:
+    folder = tiny_composition / "composition_test"
+    log_proba = np.log(np.random.default_rng(2).dirichlet(np.ones(5), len(Dataset.open(folder))))
+    predicted = SimpleNamespace(log_proba=log_proba, labels=log_proba.argmax(axis=1), remarks=["one"])
+    monkeypatch.setattr(reading, "predicted", lambda *_: predicted)
+    monkeypatch.setattr(reading, "refuse_training_set", lambda *_: None)
+    run: Any = SimpleNamespace(task=COMPOSITION)
+    bins = cell_binning((14.9, 15.4, 16.0))
+    once, twice = (reading.read_response(run, [folder] * n, [], bins, 25.0) for n in (1, 2))
+    np.testing.assert_array_equal(twice.thrown.counts, 2 * once.thrown.counts)
+    assert len(twice.events) == 2 * len(once.events)
+    assert len(np.unique(twice.events.group)) == 2 * len(np.unique(once.events.group))
+    assert len(twice.remarks) == 2 * len(once.remarks)
+    reference({"events": once.events, "thrown": once.thrown, "all": len(log_proba)})
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What profiles need of a fit: -2 ln L is known at every place of the knee, lowest at ``lowest``."""
+
+    parameters: np.ndarray
+    cost: float
+    lowest: float = 15.7
+    width: float = 0.1
+    spread: float = 1.0
+    chi2: float = 0.0
+    valid: bool = True
+
+    @property
+    def likelihood(self) -> Any:
+        """Parameters of a common knee, and what is left at a place."""
+        return SimpleNamespace(layout=ParameterLayout("rigidity"), terms=lambda at: at[:2])
+
+    def covariance(self) -> np.ndarray:
+        return self.spread * np.diag(np.linspace(0.01, 0.02, len(self.parameters)))
+
+    def at(self, position: float) -> float:
+        # Steeper above than below, and no higher than 20.
+        away = (position - self.lowest) / (self.width if position < self.lowest else self.width / 2)
+        return 10.0 + 20.0 * float(-np.expm1(-(away**2) / 20.0))
+
+    def profile(self, name: str, value: float, start: np.ndarray) -> tuple[float, np.ndarray]:
+        assert name == "lg_r0"
+        moved = start.copy()
+        moved[self.likelihood.layout.names.index(name)] = value
+        return self.at(value), moved
+
+
+def test_profiles_of_a_known_curve(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> None:
+    column = ParameterLayout("rigidity").names.index("lg_r0")
+
+    def at(position: float, **changes: Any) -> Any:
+        parameters = np.linspace(0.1, 1.4, 15)
+        parameters[column] = position
+        one = Profiled(parameters, 0.0, **changes)
+        return replace(one, cost=one.at(position))
+
+    monkeypatch.setattr(
+        knees, "minimise", lambda likelihood, start: (10.0, np.where(np.arange(15) == column, 15.7, start), True)
+    )
+    start = at(15.7)
+    fit, (grid, profile) = knees.profiled(start, 0)
+    assert fit is start
+    lower, (low_grid, low_profile) = knees.profiled(at(15.9), 0)
+    assert (lower.cost, lower.parameters[column]) == (10.0, 15.7), "a lower place on the way is the fit"
+    near = at(15.7)
+    near = replace(near, cost=near.cost + 0.019)
+    assert knees.profiled(near, 0)[0] is near, "a hundredth lower is no new minimum"
+    fine, coarse = (knees.profiled(at(15.7, width=w, spread=s), 0)[1] for w, s in ((0.02, 1e-4), (0.4, 1e2)))
+    wide, wide_profile = knees.profiled(at(15.7, width=3.0), 0)
+    sharp, models = [at(15.66), at(15.75)], [at(15.5), at(15.6), at(15.9)]
+    found = [
+        knees._knee("all", fit, (grid, profile), 0, sharp, models),
+        knees._knee("one", fit, (grid, profile), 0, sharp, models[:1]),
+        knees._knee("open", wide, wide_profile, 0, sharp, models),
+    ]
+    # The curve's own crossings: 20 (1 - exp(-x^2 / 20)) is 1 and 3.841459.
+    ends = [np.sqrt(-20 * np.log1p(-level / 20)) for level in knees.LEVELS]
+    for interval, end in zip((found[0].interval68, found[0].interval95), ends, strict=True):
+        assert (interval.low, interval.high) == pytest.approx((15.7 - 0.1 * end, 15.7 + 0.05 * end), abs=0.004)
+    assert (found[2].interval95.low, found[2].interval95.high) == (None, None)
+    reference({"knees": found, "grids": [grid, profile, low_grid, low_profile, *wide_profile, *fine, *coarse]})
+
+
+def test_p_values_count_toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = SimpleNamespace(
+        expectation=lambda at: (np.full(4, 100.0), None), floor=np.ones(4), simulated=np.array([1, 1, 1, 0]),
+        tau=np.full(4, 1e9), with_counts=lambda counts, tau: counts,
+    )  # fmt: skip
+    fits: Any = {
+        name: SimpleNamespace(cost=cost, likelihood=one, parameters=None) for name, cost in (("a", 7.0), ("b", 4.0))
+    }
+    gains = iter([5.0, 2.0, 3.0, 1.0])
+    seen = []
+
+    def minimise(counts: np.ndarray, start: object) -> tuple[float]:
+        seen.append(counts)
+        return (next(gains) if len(seen) % 2 else 0.0,)
+
+    monkeypatch.setattr(knees, "minimise", minimise)
+    result = knees._compared(fits, "a", "b", 4, np.random.default_rng(1))
+    assert (result.gained, result.p_value) == (3.0, 3 / 5), "two of four toys gain as much, and the data themselves"
+    assert np.isnan(knees._compared(fits, "a", "b", 0, np.random.default_rng(1)).p_value)
+    drawn = np.array(seen)
+    assert (drawn[:, 3] == 0).all()
+    assert (np.abs(drawn[:, :3] - 100) < 50).all()
+    assert len(np.unique(drawn[::2, :3])) > 6, "each toy is drawn anew"
+
+
+def test_what_is_taken_where_nothing_is_said(reference: Reference) -> None:
+    reference({
+        "priors": Priors(),
+        "widths": Widths(),
+        "options": SpectraOptions(Path(), [], None, Path(), []),
+        "cuts": [vars(reading.spectra_cuts(18.0)), vars(reading.spectra_cuts(18.0, 0.15))],
     })  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from scoring.metrics.classes import (
     table_metrics,
 )
 from scoring.metrics.composition import confusion_matrix, sampled_errors, share_errors
+from scoring.metrics.gamma import SurvivorWeights
 from scoring.metrics.intervals import (
     accuracy_interval,
     clopper_pearson,
@@ -46,7 +48,12 @@ Reference = Callable[..., None]
 def drawn(kind: str) -> tuple[Truth, np.ndarray, np.ndarray]:
     """Return a test set and the outputs of two methods, the second the better one; a third of the events in pairs."""
     rng = np.random.default_rng(20)
-    energy, zenith = rng.uniform(14.4, 17.2, N), rng.uniform(0, 42, N)
+    # Every fourth event lies on a border of bins, and scores tie: what is in and what is out is seen.
+    fourth = np.arange(N) % 4 == 0
+    energy, zenith = (
+        np.where(fourth, step * np.floor(values / step), values)
+        for values, step in ((rng.uniform(14.4, 17.2, N), 0.25), (rng.uniform(0, 42, N), 3.0))
+    )
     groups = np.where(np.arange(N) % 3 == 0, np.arange(N) // 6, np.arange(N))
     if kind == "composition":
         labels = rng.integers(0, 5, N)
@@ -54,7 +61,7 @@ def drawn(kind: str) -> tuple[Truth, np.ndarray, np.ndarray]:
         labels = labels.astype(np.int8)
     elif kind == "gamma":
         labels = (rng.random(N) > 0.3).astype(np.int8)
-        a, b = (1 / (1 + np.exp(rng.normal(0, 1, N) - s * (labels == 0))) for s in (1.0, 1.6))
+        a, b = (np.round(1 / (1 + np.exp(rng.normal(0, 1, N) - s * (labels == 0))), 2) for s in (1.0, 1.6))
     else:
         labels = energy.astype(np.float32)
         a, b = (labels + rng.normal(0.02, s, N) + 0.05 * (zenith - 20) / 20 for s in (0.15, 0.1))
@@ -95,6 +102,35 @@ def test_comparisons_of_tasks(kind: str, reference: Reference) -> None:
                 "paired": metric.paired_of(one, a, b),
             }
             for name, one in variants(truth, kind).items()
+        }
+    )
+
+
+def test_scores_of_few_events_well_told_apart(reference: Reference) -> None:
+    rng = np.random.default_rng(7)
+    columns = np.full(24, 15.2, np.float32), np.repeat([0.0, 20.0], 12).astype(np.float32)
+    mass = Truth(
+        Path("nowhere"), np.array([*range(5), *range(1, 5), 4, 4, 4, *range(4), *range(4), *[0] * 4], np.int8), *columns
+    )
+    gamma = Truth(Path("nowhere"), np.array([*[0, 1] * 6, *[0] * 12], np.int8), *columns)
+    parted = np.where(gamma.labels == 0, 0.5, 0.25) + rng.uniform(0, 0.2, 24)
+    reference(
+        {
+            "composition": score_arrays(mass, np.minimum(mass.labels, 2).astype(np.int64), COMPOSITION),
+            "gamma": score_arrays(gamma, parted, GAMMA),
+            "weights": score_arrays(replace(gamma, weights=np.linspace(0, 2, 24)), parted[::-1].copy(), GAMMA),
+            "paired": paired_survival(gamma.labels, parted, parted[::-1]),
+            "quoted": [SurvivorWeights(0, n, w, 1, 2).quoted for n in (100, 101) for w in (0.05, 0.051)],
+            "table": table_metrics(np.repeat([0, 1], 12), np.log(np.tile([[0.7, 0.2, 0.1]], (24, 1))), ("a", "b", "c")),
+            "sure": table_metrics(np.repeat([0, 1], 12), np.log(np.eye(2)[np.repeat([0, 1], 12)] + 1e-300), ("a", "b")),
+            "bins": bins_at_threshold(
+                gamma.labels,
+                parted,
+                0.5,
+                energy=gamma.energy,
+                zenith_deg=gamma.zenith_deg,
+                weights=np.linspace(0, 2, 24),
+            ),
         }
     )
 
