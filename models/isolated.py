@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from models.base.inputs import TARGETS
 from models.base.learner import Batch, Learner
@@ -32,7 +31,7 @@ from models.base.saving import read_header
 from models.registry import LEARNERS, learner_class, load
 from runtime.context import Progress
 from runtime.errors import InputError, session_limits
-from runtime.processes import end_with_parent
+from runtime.processes import end_with_parent, limited_threads
 from showers.array import KASCADE, DetectorArray
 from showers.event_files import open_grids
 
@@ -293,7 +292,7 @@ def main() -> None:
     limit(resource.RLIMIT_FSIZE, WRITTEN_BYTES, for_good=True)
     open_fits: dict[str, Learner] = {}
     batch: Batch | None = None
-    with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb") as sink, threadpool_limits(threads):
+    with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb") as sink, limited_threads(threads):
         while line := source.readline():
             request = json.loads(line)
             numbers = None

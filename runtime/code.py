@@ -150,13 +150,7 @@ PACKAGES = ("numpy", "scipy", "polars", "scikit-learn", "lightgbm", "xgboost", "
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide a result."""
-    result = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            result[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            result[name] = "not installed"
-    return result
+    return {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES}
 
 
 def started() -> str:

@@ -16,12 +16,15 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import joblib
 from joblib.externals.loky import ProcessPoolExecutor
 from joblib.parallel import get_active_backend
+from threadpoolctl import ThreadpoolController
 
 from runtime.errors import InputError
 
@@ -32,6 +35,17 @@ _LOST = (
     "start the same command again, with fewer workers if memory is short"
 )
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@lru_cache(maxsize=1)
+def _pools(n_modules: int) -> ThreadpoolController:
+    """Return the thread pools of all libraries of this process, in which so many modules are imported."""
+    return ThreadpoolController()
+
+
+def limited_threads(threads: int, user_api: str | None = None) -> AbstractContextManager[object]:
+    """Limit the threads of BLAS and OpenMP; libraries are looked for again after an import alone, which takes 10 ms."""
+    return _pools(len(sys.modules)).limit(limits=threads, user_api=user_api)
 
 
 def in_processes(

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from models.base.spec import LearnerSpec
 from runtime.errors import InputError
 from runtime.files import atomic_path, hash_json, read_json
-from runtime.processes import in_processes
+from runtime.processes import in_processes, limited_threads
 from scoring.metrics.paired import Paired
 from stacking.fit.folds import EVALUATION_FOLDS, assign_folds, evaluation_events, outer_holdout
 from stacking.fit.one_network import MARGIN, average_weights
@@ -277,7 +276,7 @@ def _cross_fit(
     groups: np.ndarray | None,
     weights: np.ndarray | None,
 ) -> tuple[Calibrator, np.ndarray]:
-    with threadpool_limits(1):  # the same last bits in any process
+    with limited_threads(1):  # the same last bits in any process
         return cross_fit(log_proba, labels, folds, groups, weights)
 
 

@@ -16,7 +16,6 @@ from typing import TypedDict, Unpack
 
 import numpy as np
 import polars as pl
-from threadpoolctl import threadpool_limits
 
 from features.build import build_table
 from features.catalogue import GROUPS
@@ -26,6 +25,7 @@ from runtime.arrays import write_frames, write_pieces
 from runtime.context import Context
 from runtime.errors import InputError, need
 from runtime.files import check_target, hash_file, read_json
+from runtime.processes import limited_threads
 from showers.dataset import Dataset
 from showers.schema import TASKS, Task
 from stacking.decide.classes import stacking_of
@@ -281,7 +281,7 @@ class _Predictor:
 def _pieces(run: Run, source: _Source, predictor: _Predictor, ctx: Context) -> Iterator[Predictions]:
     events = source.opened(predictor.columns)
     ctx = replace(ctx, threads=int(run.manifest["config"]["threads"]))
-    with threadpool_limits(ctx.threads), ctx.bars("predicting", "predictions of fits") as progress:
+    with limited_threads(ctx.threads), ctx.bars("predicting", "predictions of fits") as progress:
         if predictor.exported:
             fits = predict_exported(events, predictor.exported, ctx, progress)
         else:

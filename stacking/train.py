@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from threadpoolctl import threadpool_limits
 
 from features.build import build_table
 from features.device import resolve_device
@@ -26,6 +25,7 @@ from runtime.context import Context
 from runtime.cost import Cost, measured
 from runtime.errors import InputError, need
 from runtime.files import hash_file, hash_json, read_json, write_json
+from runtime.processes import limited_threads
 from scoring.metrics.classes import table_metrics
 from showers.dataset import Dataset, ordering_of
 from showers.schema import Task, task_named
@@ -125,7 +125,7 @@ def run(job: Job) -> StackResult:
                 break
             job, stored, first = longer, more, second
         # Small fits and their predictions: one thread gives the same last bits on every machine.
-        with threadpool_limits(1):
+        with limited_threads(1):
             return _second_level(job, first)
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import cli
 import showerstack
 import showerstack.estimators
+from models.isolated import learners_of
 from runtime.errors import InputError
 from runtime.processes import in_processes
 from showers.schema import ENERGY
@@ -235,6 +236,8 @@ def test_examples_in_docstrings(
     shutil.copytree(composition_run, tmp_path / "runs" / "composition")  # fit opens it: the options are its own
     in_processes(len, [([],)] * 2, workers=2)  # they are used again, from a folder that is not theirs
     monkeypatch.chdir(tmp_path)
+    # Learners open in this process: another would begin for each of the predictions.
+    monkeypatch.setattr(saved_fits, "learners_of", lambda **options: learners_of(trusted=True))
     before = (tmp_path / "runs" / "composition" / "predictions.npz").stat().st_mtime_ns
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     examples = [

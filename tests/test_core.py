@@ -43,15 +43,6 @@ def run(command: list[str], folder: Path, env: Mapping[str, str]) -> subprocess.
     )
 
 
-def works(folder: Path, env: Mapping[str, str], *arguments: str | Path) -> str:
-    """Return what a command prints, which must succeed."""
-    entry = "verify.py" if arguments[0] == "verify.py" else "cli.py"
-    rest = arguments[1:] if entry == "verify.py" else arguments
-    made = run([str(HERE / entry), *map(str, rest)], folder, env)
-    assert made.returncode == 0, made.stderr
-    return made.stdout
-
-
 def test_extras_are_those_of_the_project() -> None:
     extras = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS) == set(extras) - set(TESTS_ONLY)
@@ -87,18 +78,20 @@ for arguments in json.loads(sys.argv[1]):
         try:
             cli.main()
         except SystemExit as ended:
-            code = ended.code
-    answers.append([code, err.getvalue()])
+            code = ended.code or 0
+    answers.append([code, err.getvalue(), out.getvalue()])
 print(json.dumps([answers, sorted(sys.modules)]))
 """
 
 
-def called(commands: list[list[str]], folder: Path, env: Mapping[str, str]) -> tuple[list[tuple[int, str]], set[str]]:
-    """Return exit code and errors of each command, all in one process, and what they imported."""
+def called(
+    commands: list[list[str]], folder: Path, env: Mapping[str, str]
+) -> tuple[list[tuple[int, str, str]], set[str]]:
+    """Return exit code, errors and answer of each command, all in one process, and what they imported."""
     made = run(["-c", EVERY_COMMAND, json.dumps(commands)], folder, env)
     assert made.returncode == 0, made.stderr
     answers, modules = json.loads(made.stdout)
-    return [(code, err) for code, err in answers], set(modules)
+    return [tuple(one) for one in answers], set(modules)
 
 
 EXTRAS_OF = {
@@ -125,7 +118,7 @@ EXTRAS_OF = {
 
 def test_a_command_without_its_extra_is_one_line_before_any_work(tmp_path: Path, core_alone: dict[str, str]) -> None:
     answers, _ = called([command.split() for command in EXTRAS_OF], tmp_path, core_alone)
-    for (command, extras), (code, err) in zip(EXTRAS_OF.items(), answers, strict=True):
+    for (command, extras), (code, err, _) in zip(EXTRAS_OF.items(), answers, strict=True):
         assert code == 2, (command, err)
         assert err.startswith(f"error: {command.split()[0]} needs "), err
         assert err.endswith(f": pip install 'showerstack[{extras}]'\n"), err
@@ -153,24 +146,31 @@ for call in (lambda: showerstack.fit(np.zeros((4, 2)), [0, 0, 1, 1], run="r"), l
 
 def test_a_library_that_is_met_later_is_one_line_too(tmp_path: Path, core_alone: dict[str, str]) -> None:
     (tmp_path / "events.h5").write_bytes(b"")
-    ((code, err),), _ = called([["convert", "--from", "events.h5", "--out", "o"]], tmp_path, core_alone)
+    ((code, err, _),), _ = called([["convert", "--from", "events.h5", "--out", "o"]], tmp_path, core_alone)
     assert (code, err) == (2, "error: events.h5 needs h5py: pip install 'showerstack[files]'\n")
 
 
 def test_the_core_simulates_converts_makes_features_and_scores(tmp_path: Path, core_alone: dict[str, str]) -> None:
-    archives = ("simulate", "--raw", "--task", "gamma", "--out", "raw", "--train", "1500", "--workers", "1")
-    works(tmp_path, core_alone, *archives)
-    works(tmp_path, core_alone, "convert", "--raw", "raw", "--out", "data", "--task", "gamma")
-    assert json.loads((tmp_path / "data" / "gamma_test" / "source.json").read_text())["protocol"] == "2026"
+    commands = (
+        "simulate --raw --task gamma --out raw --train 1500 --workers 1",
+        "convert --raw raw --out data --task gamma",
+        "features data/gamma_test --workers 1 --device cpu",
+    )
+    answers, _ = called([command.split() for command in commands], tmp_path, core_alone)
+    assert [code for code, _, _ in answers] == [0, 0, 0], answers
     test = tmp_path / "data" / "gamma_test"
-    table = works(tmp_path, core_alone, "features", test, "--workers", "1", "--device", "cpu")
+    assert json.loads((test / "source.json").read_text())["protocol"] == "2026"
     labels = np.load(next(test.glob("labels*.npy")))
-    assert table.startswith(f"{len(labels):,} events, ")
+    assert answers[2][2].startswith(f"{len(labels):,} events, ")
     np.savez(tmp_path / "predictions.npz", gamma_scores=np.linspace(0, 1, len(labels)))
-    assert "survival" in works(tmp_path, core_alone, "verify.py", "predictions.npz", "--data", "data")
-    assert "survival" in works(tmp_path, core_alone, "verify", "predictions.npz", "--data", "data")
-    assert "lightgbm" in works(tmp_path, core_alone, "learners")
-    assert "pip install 'showerstack[train,report,physics" in works(tmp_path, core_alone, "doctor", "--json")
+    made = run([str(HERE / "verify.py"), "predictions.npz", "--data", "data"], tmp_path, core_alone)
+    assert (made.returncode, "survival" in made.stdout) == (0, True), made.stderr
+    last = [["verify", "predictions.npz", "--data", "data"], ["learners"], ["doctor", "--json"]]
+    answers, _ = called(last, tmp_path, core_alone)
+    for (code, err, out), word in zip(
+        answers, ("survival", "lightgbm", "pip install 'showerstack[train,report,physics"), strict=True
+    ):
+        assert (code, word in out) == (0, True), err
 
 
 COMMANDS = [one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands]
@@ -184,7 +184,7 @@ def test_help_of_no_command_imports_a_library(tmp_path: Path) -> None:
     answers, modules = called(
         [["--help"], *([name, "--help"] for name in COMMANDS)], tmp_path, environment(tmp_path, ())
     )
-    assert {code for code, _ in answers} == {0}
+    assert {code for code, _, _ in answers} == {0}
     assert modules & (HEAVY | {"numpy", "rich.progress"}) == set()
 
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
@@ -31,6 +31,7 @@ from sklearn.datasets import load_wine
 from typer.main import get_command
 
 from commands.app import app
+from models.base.learner import Learner
 from models.isolated import learners_of
 from report.outcome import DEMO_LEARNERS
 from tests.program import Shown, call
@@ -52,14 +53,18 @@ def run_script(*arguments: str | Path, code: int = 0) -> subprocess.CompletedPro
     return result
 
 
+def of_this_process(trusted: bool) -> AbstractContextManager[Callable[[Path], Learner]]:
+    """Open the learners of a report in this process."""
+    return learners_of(trusted=True)
+
+
 @pytest.fixture(scope="module", params=["small", pytest.param("whole", marks=WHOLE)])
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Callable]:
     """Folder of a demo with few showers, what it printed, and what calls commands: in this process, or in others."""
     out = tmp_path_factory.mktemp("demo") / "demo"
     if request.param == "whole":
         return out, run_script("cli.py", *DEMO, "--out", out).stdout, run_script
-    here = patch("report.run_sections.learners_of", lambda trusted: learners_of(trusted=True))
-    with patch.dict(DEMO_LEARNERS, FEW), here:
+    with patch.dict(DEMO_LEARNERS, FEW), patch("report.run_sections.learners_of", of_this_process):
         return out, call("cli.py", *DEMO, "--workers", "1", "--out", out).stdout, call
 
 
@@ -253,7 +258,9 @@ def called(command: str) -> str:
     program, *arguments = shlex.split(command)
     if program != "python":
         return run(["bash", "-c", command], Path.cwd())
-    return call(*arguments, *LESS.get(arguments[1], ())).stdout
+    trusted = ("--trusted",) if "--predict" in arguments else ()
+    with patch("report.run_sections.learners_of", of_this_process):
+        return call(*arguments, *LESS.get(arguments[1], ()), *trusted).stdout
 
 
 def without_labels(test: Path, folder: Path, rows: slice) -> None:

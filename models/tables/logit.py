@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits
 
 from models.base.inputs import InputTransform
 from models.base.learner import Batch
@@ -18,6 +17,7 @@ from models.tables.base import TableLearner, TableRows
 from runtime.context import Progress
 from runtime.errors import InputError
 from runtime.files import write_npz
+from runtime.processes import limited_threads
 
 MODEL_FILE = "quadratic_logit.npz"
 TERM_ROWS = 1 << 14
@@ -63,7 +63,7 @@ class QuadraticLogit(TableLearner):
         best = np.inf
         for k, strength in enumerate(strengths):
             model.set_params(C=strength)
-            with threadpool_limits(self.threads), warnings.catch_warnings():
+            with limited_threads(self.threads), warnings.catch_warnings():
                 # Stopping L-BFGS early is a mild regulariser too; validation decides between the strengths.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 model.fit(x, train.labels[rows], sample_weight=weights)
@@ -107,7 +107,7 @@ class QuadraticLogit(TableLearner):
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
         parts = [table[k : k + TERM_ROWS] for k in range(0, len(table), TERM_ROWS)]
-        with threadpool_limits(self.threads):
+        with limited_threads(self.threads):
             return np.concatenate([log_of_margins(self._terms(part) @ self.weights_.T + self.bias_) for part in parts])
 
     @property

@@ -20,13 +20,13 @@ from sklearn.ensemble import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
-from threadpoolctl import threadpool_limits
 
 from models.base.posterior import log_of_margins, log_softmax
 from models.tables.base import TableLearner, TableRows, normalised
 from runtime.context import Progress
 from runtime.errors import InputError
 from runtime.files import atomic_path
+from runtime.processes import limited_threads
 
 SCHEMA_FILE = "schema.json"
 
@@ -263,7 +263,7 @@ class HistBoosting(TableLearner):
             scoring="loss",
             random_state=seed,
         )
-        with threadpool_limits(self.threads, user_api="openmp"):
+        with limited_threads(self.threads, user_api="openmp"):
             model.fit(
                 train.table,
                 train.labels,
@@ -277,7 +277,7 @@ class HistBoosting(TableLearner):
         self.model_ = model
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
-        with threadpool_limits(self.threads, user_api="openmp"):
+        with limited_threads(self.threads, user_api="openmp"):
             margins = self.model_.decision_function(table)
         return log_of_margins(margins)
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from models.base.posterior import log_softmax
 from models.registry import load
 from runtime.cost import Deadline
 from runtime.files import atomic_folder
+from runtime.processes import limited_threads
 from scoring.metrics.paired import Paired, paired_log_loss
 from stacking.fit.tasks import FoldTask, fold_folder, outer_log_proba, predict_unseen, write_task_checksums
 
@@ -61,7 +61,7 @@ def average_weights(
     first = replace(tasks[0], deadline=deadline)
     target = fold_folder(first.run, first.name, None)
     shutil.rmtree(target, ignore_errors=True)
-    with atomic_folder(target) as folder, threadpool_limits(first.threads):
+    with atomic_folder(target) as folder, limited_threads(first.threads):
         fits = [load(task.folder, classes=task.classes) for task in tasks]
         learner = type(fits[0]).averaged(fits)
         learner.save(folder)

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from models.base.learner import Batch, Learner
 from models.base.spec import LearnerSpec
 from models.registry import create, most_events
 from runtime.cost import Deadline, reached
 from runtime.errors import InputError
-from runtime.processes import by_device, in_devices
+from runtime.processes import by_device, in_devices, limited_threads
 from stacking.fit.running import local_processes
 from stacking.inputs.events import Events
 
@@ -161,7 +160,7 @@ def _measured(pilot: _Pilot, until: Deadline | None) -> LearnerRate | None:
     full, little = (int(chosen[work]), min(PILOT_WORK[work], int(chosen[work]))) if work else (1, 1)
     sizes = PILOT_EVENTS[spec.needs_grid]
     try:
-        with threadpool_limits(pilot.threads):
+        with limited_threads(pilot.threads):
             batch = pilot.events.batch(pilot.rows, pilot.columns, grids=spec.needs_grid)
             batch = replace(batch, labels=pilot.labels)
             _timed(pilot, batch, min(sizes) // 4, work, little)  # libraries are loaded and code is compiled

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from models.base.learner import Batch, Learner
 from models.base.saving import CheckpointError
@@ -29,6 +28,7 @@ from runtime.context import Progress
 from runtime.cost import Cost, Deadline, measured, reached
 from runtime.errors import InputError
 from runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
+from runtime.processes import limited_threads
 from stacking.fit.folds import early_stopping_rows, subsampled
 from stacking.inputs.events import Events, pieces
 
@@ -235,7 +235,7 @@ class FoldTask:
 
 def do_task(task: FoldTask) -> None:
     """Fit one learner on one fold, predict its own and the test events, and store all of it atomically."""
-    with atomic_folder(task.folder, overwrite=True) as folder, threadpool_limits(task.threads):
+    with atomic_folder(task.folder, overwrite=True) as folder, limited_threads(task.threads):
         with measured("train", task.name, task.fold, device=task.device) as cost:
             train, valid, held_out = split_rows(task)
             learner = _fitted(task, _labelled(task, train), _labelled(task, valid))

@@ -18,11 +18,10 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from runtime.context import Progress
 from runtime.cost import Deadline, reached
-from runtime.processes import in_processes
+from runtime.processes import in_processes, limited_threads
 from stacking.fit.folds import subsampled
 from stacking.meta.base import MetaLearner, StackInputs, meta_learners
 from stacking.meta.gate import standard_error
@@ -132,7 +131,7 @@ def _fit_and_predict(
     name: str, inputs: StackInputs, scorer: Scorer, folds: np.ndarray, out: frozenset[int]
 ) -> dict[int, np.ndarray]:
     predicted = {}
-    with threadpool_limits(1):  # the same last bits in any process
+    with limited_threads(1):  # the same last bits in any process
         meta = fit_meta(name, inputs, scorer, ~np.isin(folds, sorted(out)))
         for k in sorted(out):
             part = inputs.take(folds == k)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from models.base.posterior import log_softmax
 from runtime.checksums import Checksums
 from runtime.errors import InputError
 from runtime.files import hash_json, read_json, write_json
+from runtime.processes import limited_threads
 from showers.schema import Task
 from stacking.decide.base import SavedRule, TaskStacking
 from stacking.decide.classes import stacking_of
@@ -174,7 +174,7 @@ class Chain:
         for piece, log_proba in fits:
             here, entries, usable = events.context(piece), dict(log_proba), events.usable(piece)
             estimates = entries.pop(fits_of(self.target_calibration.learner), None) if self.target_calibration else None
-            with threadpool_limits(1):
+            with limited_threads(1):
                 posteriors = self._with_prior(self.posteriors(entries, here), usable)
                 result = self.predictions(posteriors, here, test_fingerprint)
                 if self.target_calibration is not None and estimates is not None:

@@ -162,13 +162,25 @@ def test_the_command_writes_a_page_and_its_numbers(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    checked("cluster")
+    check = checked("cluster")
+    asked = []
+
+    def once(*where: Path, **options: object) -> DataCheck:
+        asked.append((*where, options))
+        return check
+
+    monkeypatch.setattr("analysis.datacheck.check.check_data", once)
     page = tmp_path / "check.html"
     arguments = ["datacheck", "--run", world / "run", "--data", world / "cluster", "--out", page, "--trusted"]
     monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments), "--workers", "1"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 1, "there is an alarm"
+    ((run, data, options),) = asked
+    assert (run, data, options["train"]) == (world / "run", world / "cluster", None)
+    assert (options["seed"], options["alarms"]) == (1, 0.05)
+    assert options["ctx"].workers == 1
+    assert options["ctx"].trusted
     assert "should not be trusted" in capsys.readouterr().out.replace("\n", " ")
     text = page.read_text()
     assert text.count("<svg") >= 4

@@ -53,7 +53,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "quadratic_logit": {"max_iterations": 10},
     "mlp": {"epochs": 1, "blocks": 1},
     "lenet_fits": {"epochs": 1},
-    "physics": {"epochs": 1, "blocks": 1, "widths": (8, 8, 8)},
+    "physics": {"epochs": 1, "blocks": 1, "widths": (8, 8)},
     "set_transformer": {"epochs": 1, "blocks": 1, "seeds": 4, "width": 16},
     "vit": {"epochs": 1, "layers": 1, "width": 32},
 }

@@ -489,12 +489,18 @@ def other_world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_world(tmp_path_factory.mktemp("other"), COMPOSITION, 3000, seed=6)
 
 
-@pytest.fixture
-def run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A scored run of which a test may change files."""
-    copy = shutil.copytree(composition_world[0], tmp_path / "run")
+@pytest.fixture(scope="module")
+def scored(composition_world: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The composition run with its score."""
+    copy = shutil.copytree(composition_world[0], tmp_path_factory.mktemp("scored") / "run")
     score_file(copy / "predictions.npz", composition_world[1], COMPOSITION, intervals=False)
     return copy
+
+
+@pytest.fixture
+def run(scored: Path, tmp_path: Path) -> Path:
+    """A scored run of which a test may change files."""
+    return shutil.copytree(scored, tmp_path / "run")
 
 
 def refused(

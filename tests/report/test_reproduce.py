@@ -68,22 +68,20 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
     assert "0.3100 (0.32)" in line.outcome
 
 
-def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.faults)])
+def test_a_result_cut_off_is_continued_and_says_how_it_was_made(
+    killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("report.reproduce.write_report", lambda run, data, **options: (run / "report.html").touch())
     out = tmp_path / "out"
     wanted = Reproduction(
         COMPOSITION, "2026", out, simulated=3_000, seeds=2, preset="quick", learners=("quadratic_logit",)
     )
-    options = "--simulated --showers 3000 --seeds 2 --workers 1 --learners quadratic_logit --out"
-    log = tmp_path / "log"
-    with log.open("w") as stream:
-        command = [sys.executable, str(ROOT / "cli.py"), "reproduce", *options.split(), str(out)]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=stream)
-        while process.poll() is None and "seed 1:" not in log.read_text():
-            time.sleep(0.05)
-        process.kill()
-        process.wait()
-    assert process.returncode == -signal.SIGKILL, log.read_text()
+    if killed:
+        kill_after_one_seed(out, tmp_path / "log")
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            reproduce(wanted, Context(workers=1, log=_Lines("seed 1:").log))
     first = out / "runs" / "composition-seed-1" / "predictions.npz"
     before = first.stat().st_mtime_ns
     assert not (out / "RESULT.md").exists()
@@ -107,21 +105,38 @@ def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path, m
     assert sum(line.startswith(tuple(f"{name}, " for name in names)) for line in lines.messages) == len(names)
 
 
-class _Lines(logging.Handler):
-    """What was logged."""
+def kill_after_one_seed(out: Path, log: Path) -> None:
+    """Begin the result as a user does, and kill it when its first run has ended."""
+    options = "--simulated --showers 3000 --seeds 2 --workers 1 --learners quadratic_logit --out"
+    with log.open("w") as stream:
+        command = [sys.executable, str(ROOT / "cli.py"), "reproduce", *options.split(), str(out)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=stream)
+        while process.poll() is None and "seed 1:" not in log.read_text():
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGKILL, log.read_text()
 
-    def __init__(self) -> None:
+
+class _Lines(logging.Handler):
+    """What was logged; after a line with the word ``until``, as if the user interrupted."""
+
+    def __init__(self, until: str | None = None) -> None:
         super().__init__()
         self.messages: list[str] = []
+        self.until = until
         self.log = logging.Logger("lines")
         self.log.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.messages.append(record.getMessage())
+        if self.until is not None and self.until in record.getMessage():
+            raise KeyboardInterrupt
 
 
-def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path) -> None:
-    made = simulate_raw(COMPOSITION, tmp_path / "made", 6_000, workers=1, modes=("qgs_spectra",))
+def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("report.reproduce.write_report", lambda run, data, **options: (run / "report.html").touch())
+    made = simulate_raw(COMPOSITION, tmp_path / "made", 3_000, workers=1, modes=("qgs_spectra",))
     lines = _Lines()
     with Server() as server:
         server.files = {f"/{file.name}": file.read_bytes() for file in made}

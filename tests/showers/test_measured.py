@@ -717,6 +717,7 @@ def test_the_bytes_of_two_steps_and_no_grids(
     assert {file: file.stat().st_mtime_ns for file in out.glob("[!.]*/predictions.npz")} == written
 
 
+@pytest.mark.faults
 def test_killed_it_goes_on(measured_raw: Path, run: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-P", "-c", KILLED_IN_THE_SECOND_RUN, str(measured_raw), str(run), str(out)]

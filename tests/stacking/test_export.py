@@ -24,7 +24,7 @@ import stacking
 from cli import main
 from models.base.inputs import TARGETS
 from models.base.learner import Batch
-from models.onnx.graph import COLUMNS
+from models.onnx.graph import COLUMNS, GRID, Portable
 from models.pretraining.learner import PretrainedLearner
 from report.doctor import check_folder
 from runtime.errors import InputError
@@ -187,8 +187,17 @@ def test_an_export_on_a_table_predicts_rows_from_python(tmp_path: Path) -> None:
     assert set(again.labels.tolist()) == {5, 6, 7}
 
 
-def test_an_export_that_lacks_something_is_refused(exported: Path, finished: Path, tmp_path: Path) -> None:
+def test_an_export_that_lacks_something_is_refused(
+    exported: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnx
+
     needed = stacking.load(finished).chain.needed[0]
+    rows = json.loads((exported / "export.json").read_text())["learners"]
+    (file,) = next(row for row in rows if row["name"] != needed)["fits"][0]["files"]
+    shape = tuple(file[GRID]) if GRID in file else None
+    graph = Portable(onnx.load(exported / file["file"]), tuple(file[COLUMNS]), shape)
+    monkeypatch.setattr("stacking.export.graphs_of", lambda learner: [graph])  # traced already
     export_run(finished, tmp_path / "part", [name for name in LEARNERS if name != needed])
     with pytest.raises(InputError, match=rf"part lacks .*{needed}.*, which predictions need: export the run without"):
         open_predictor(tmp_path / "part")

@@ -332,19 +332,19 @@ def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    first = stack(_config(tmp_path, time_limit="5m"))
+    first = stack(_config(tmp_path, n=800, time_limit="5m"))
     assert caplog.messages[1].startswith("plan: 2 learners x 3 folds")
     assert first.manifest["plan"]["limit_s"] is not None
     plan = (tmp_path / "run" / PLAN_FILE).read_bytes()
     (tmp_path / "run" / "checksums.json").unlink()  # as if it had been killed before its last file
     caplog.clear()
-    again = stack(_config(tmp_path, time_limit="5m"))
+    again = stack(_config(tmp_path, n=800, time_limit="5m"))
     assert caplog.messages == [], "nothing is measured again"
     assert (tmp_path / "run" / PLAN_FILE).read_bytes() == plan
     assert again.manifest["config_hash"] == first.manifest["config_hash"]
     for other, changed in (({"time_limit": "6m"}, "time_limit"), ({"time_limit": "5m", "seed": 2}, "seed")):
         with pytest.raises(InputError, match=rf"another configuration \(different: {changed}\)"):
-            stack(_config(tmp_path, **other))
+            stack(_config(tmp_path, n=800, **other))
 
 
 def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
