@@ -125,6 +125,8 @@ RINGS_PER_ZONE = len(LCM_RINGS_M) // len(LCM_ZONES_M)
 ALPHAS = (0.5, 1.0, 2.0)
 """Exponents of the survival term -lg(tail probability)."""
 MAX_EXCESS = 10.0
+ROUNDING = 4e-6
+"""Of a sum over the stations of a ring in float32, relative: 64 rounding errors."""
 
 
 # fmt: off
@@ -178,7 +180,9 @@ def _lcm(channel: str, sums: list[Any], xp: ModuleType) -> dict[str, Any]:
         of variances.
     """
     n, total, square, mean, mean_square, spread = sums
-    pairs = xp.maximum(n * square - total * total, 0.0)
+    pairs = n * square - total * total
+    # Of equal densities (all stations saturated) only the rounding of float32 sums is left, other on each processor.
+    pairs = xp.where(pairs > ROUNDING * n * square, pairs, xp.zeros_like(pairs))
     predicted = n * (spread + mean_square) - spread - mean * mean
     enough = (n >= 2.0) & (total > 0.0)
     norm = xp.where(enough, 0.5 * (n - 1.0) * total, xp.ones_like(n))

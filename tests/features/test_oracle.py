@@ -604,9 +604,6 @@ def tolerance_of(column: str, expected: dict[str, float]) -> float:
     if column.startswith("tail_"):
         # Interpolated within 1e-3 of -lg P.
         return 2e-3 * max(value, 1.0)
-    if column.startswith("lcm_") and expected[column] == -12.0:
-        # Equal densities: what is left is the rounding of their differences.
-        return 3.0
     if column.startswith("res_"):
         # A saturated shower's residuals are differences of large numbers in float32.
         return 1e-3 * max(value, 1.0)
