@@ -7,10 +7,8 @@ energy, ``R_kct = m_kct / N_kt`` is the probability of a particle of group k to 
 
 Three scales move simulated events (in units of their widths; positive: the data measure more): the energy alone, and
 the muon and electron numbers, which move the energy by KASCADE's formula, the posteriors, and the cut in lg Nmu. With x
-their distances from a point, expectations are multiplied by ``f_kc = exp(b_kc + sum_j a_jkc x_j + sum_jl q_jlkc x_j
-x_l)``, whose coefficients come from events binned again at the point and as moved by :data:`STEP` from it; they are
-smooth in energy, not in y. R itself is counted once: counted anew at the point, it would be another draw of all events
-that cross borders, and -2 ln L would be rough where the scales nearly cancel.
+their distances from where R was made, expectations are multiplied by ``f_kc = exp(sum_j a_jkc x_j + sum_jl q_jlkc x_j
+x_l)``, whose coefficients come from events binned again as moved by :data:`STEP`; they are smooth in energy, not in y.
 """
 
 from __future__ import annotations
@@ -190,10 +188,8 @@ def count_accepted(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups:
 
 @dataclass(frozen=True)
 class Moves:
-    """ln f of the scales: f_kc = exp(b + sum_j a_j x_j + sum_jl q_jl x_j x_l)."""
+    """ln f of the scales: f_kc = exp(sum_j a_j x_j + sum_jl q_jl x_j x_l)."""
 
-    constant: np.ndarray
-    """b (K, C)."""
     linear: np.ndarray
     """a (3, K, C)."""
     quadratic: np.ndarray
@@ -202,24 +198,23 @@ class Moves:
     def factors(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return f (K, C) and d ln f / dx (3, K, C)."""
         half = np.einsum("jlkc,l->jkc", self.quadratic, x)
-        exponent = self.constant + np.einsum("jkc,j->kc", self.linear + half, x)
+        exponent = np.einsum("jkc,j->kc", self.linear + half, x)
         return np.exp(np.clip(exponent, -20, 20)), self.linear + 2 * half
 
 
 @dataclass(frozen=True)
 class FoldedResponse:
-    """R and W as simulated, and how expectations move to a point of the scales and away from it."""
+    """R and W at one point of the scales, and R as moved away from it."""
 
     cells: Cells
     at: np.ndarray
-    """(3,) scales around which moves were counted, in widths."""
+    """(3,) scales at which it was made, in widths."""
     accepted: np.ndarray
-    """m (K, C, T) as simulated."""
+    """m (K, C, T)."""
     thrown: np.ndarray
     """N (K, T)."""
     moved: dict[tuple[int, ...], np.ndarray]
-    """m at ``at``, by (); and beyond it by :data:`STEP` of some scales, by the numbers of :data:`SCALES` plus one;
-    negative: downwards."""
+    """m as moved by :data:`STEP` of some scales, by the numbers of :data:`SCALES` plus one; negative: downwards."""
     halves: tuple[FoldedResponse, ...] = ()
     """The same of two halves of the simulated events, where scales are free."""
 
@@ -254,25 +249,23 @@ class FoldedResponse:
         """Return how expectations move with the scales, for particles (K, T) per fine bin."""
         weight = np.divide(particles, self.thrown, out=np.zeros_like(particles), where=self.thrown > 0)
         shape = self.accepted.shape[:2]
-        constant, linear, quadratic = np.zeros(shape), np.zeros((3, *shape)), np.zeros((3, 3, *shape))
+        linear, quadratic = np.zeros((3, *shape)), np.zeros((3, 3, *shape))
         if not self.moved:
-            return Moves(constant, linear, quadratic)
+            return Moves(linear, quadratic)
         events = self.accepted.sum(axis=2)
         sums = np.einsum("kct,kt->kc", self.accepted, weight)
         everywhere = sums.sum(axis=1, keepdims=True) / np.maximum(events.sum(axis=1, keepdims=True), 1.0)
         half = 0.5 * np.where(events > 0, sums / np.maximum(events, 1.0), everywhere)
         half = np.maximum(half, 1e-300)
         ln = {key: np.log((np.einsum("kct,kt->kc", m, weight) + half) / (sums + half)) for key, m in self.moved.items()}
-        middle = ln.get((), constant)
-        constant = self._smooth(middle, events, ENERGY_DEGREE)
         for j in self.active:
             up, down = ln[j + 1,], ln[-j - 1,]
             linear[j] = self._smooth((up - down) / (2 * STEP), events, ENERGY_DEGREE)
-            quadratic[j, j] = self._smooth((up + down - 2 * middle) / (2 * STEP**2), events, CURVATURE_DEGREE)
+            quadratic[j, j] = self._smooth((up + down) / (2 * STEP**2), events, CURVATURE_DEGREE)
         for j, k in combinations(self.active, 2):
-            both = (ln[j + 1, k + 1] - ln[j + 1,] - ln[k + 1,] + middle) / (2 * STEP**2)
+            both = (ln[j + 1, k + 1] - ln[j + 1,] - ln[k + 1,]) / (2 * STEP**2)
             quadratic[j, k] = quadratic[k, j] = self._smooth(both, events, CURVATURE_DEGREE)
-        return Moves(constant, linear, quadratic)
+        return Moves(linear, quadratic)
 
     def _smooth(self, values: np.ndarray, events: np.ndarray, degree: int) -> np.ndarray:
         """Replace values (K, C) of each group and summary by a polynomial in the energy bin, weighted by events."""
@@ -289,7 +282,7 @@ class FoldedResponse:
 def make_response(
     events: MovableEvents, cells: Cells, thrown: np.ndarray, at: np.ndarray | None = None, *, scales: bool = True
 ) -> FoldedResponse:
-    """Bin simulated events as they are, at a point of the scales and around it.
+    """Bin simulated events at a point of the scales and around it.
 
     Parameters
     ----------
@@ -298,18 +291,18 @@ def make_response(
     at
         (3,) scales in widths; None: as simulated.
     scales
-        False: scales are exact, and events are binned once, there.
+        False: scales are exact, and events are binned once.
     """
     at = np.zeros(3) if at is None else np.asarray(at, dtype=np.float64)
     free = [j for j in range(3) if scales and events.widths.values[j] > 0]
     moved: dict[tuple[int, ...], np.ndarray] = {}
-    for key in [*([()] if free and at.any() else []), *((sign * (j + 1),) for j in free for sign in (1, -1)),
+    for key in [*((sign * (j + 1),) for j in free for sign in (1, -1)),
                 *((j + 1, other + 1) for j, other in combinations(free, 2))]:  # fmt: skip
         x = at.copy()
         for one in key:
             x[abs(one) - 1] += STEP * np.sign(one)
         moved[key] = count_halves(events, cells, x, len(thrown))
-    accepted = count_halves(events, cells, np.zeros(3) if free else at, len(thrown))
+    accepted = count_halves(events, cells, at, len(thrown))
     halves = tuple(
         FoldedResponse(cells, at, accepted[h], thrown / 2, {key: counts[h] for key, counts in moved.items()})
         for h in range(2 if moved else 0)
