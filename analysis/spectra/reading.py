@@ -214,7 +214,7 @@ def unrounded(lg_energy: np.ndarray, lg_ne: np.ndarray, lg_nmu: np.ndarray, zeni
     short = lg_energy.astype(np.float16)
     if not np.array_equal(lg_energy, short, equal_nan=True):
         return lg_energy
-    half = np.spacing(short).astype(np.float64) / 2
+    half = np.spacing(np.nan_to_num(short)).astype(np.float64) / 2
     formula = energy(lg_ne.astype(np.float64), lg_nmu.astype(np.float64), zenith_deg.astype(np.float64))
     return np.clip(formula, lg_energy - half, lg_energy + half)
 
