@@ -131,8 +131,8 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     cumulative = {name: scale * matrix[inner, inner] for name, matrix in inverse.items()}
     covariance = {
         "data": cumulative["data"],
-        "simulation": cumulative["simulation"] - cumulative["data"],
-        "scales": cumulative["scales"] - cumulative["simulation"],
+        "simulation": added(cumulative["simulation"], cumulative["data"]),
+        "scales": added(cumulative["scales"], cumulative["simulation"]),
     }
     # A flux is proportional to the primaries behind its simulated events.
     thrown = one.response.thrown
@@ -145,6 +145,14 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     simulated = np.stack([one.response.accepted.sum(axis=1)[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)])
     assert len(fine) == len(middle) + 1
     return FreeFluxes(edges, factors[1:-1] * unit, covariance, scales, scale_covariance, events, simulated)
+
+
+def added(more: np.ndarray, less: np.ndarray) -> np.ndarray:
+    """Return what one covariance adds to another; 0 where, by :data:`LEAST_KNOWN`, it would be less than nothing."""
+    unit = np.sqrt(np.maximum(np.diag(more), np.diag(less)))
+    unit = np.where(unit > 0, unit, 1.0)
+    size, axes = np.linalg.eigh((more - less) / np.outer(unit, unit))
+    return np.asarray((axes * np.maximum(size, 0.0)) @ axes.T * np.outer(unit, unit))
 
 
 def design_noise(
