@@ -116,6 +116,11 @@ class DetectorArray:
         """(R, C) int64: number of the square ring about the array's centre on which a cell lies, 0 the innermost."""
         return np.floor(np.maximum(np.abs(self.x_m), np.abs(self.y_m)) / self.pitch_m + 0.01).astype(np.int64)
 
+    @property
+    def there(self) -> np.ndarray:
+        """(2, R, C) bool: which cells have an electron detector, and which a muon detector."""
+        return np.stack([self.has_station, self.has_muon])
+
     def without(self, stations: Sequence[int] | np.ndarray, muon_detectors: Sequence[int] | np.ndarray) -> Self:
         """Return the array in which these flat cells have no working station, and those no working muon detector.
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pytest_regressions.dataframe_regression import DataFrameRegressionFixture
 
 # Lets SciPy's special functions take the arrays of array_api_strict; read when SciPy is first imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
@@ -28,6 +29,7 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
 from stacking.run.config import StackConfig
 from stacking.train import stack
+from tests.references import table
 
 N_TRAIN = 2_000
 N_TEST = 1_000
@@ -90,6 +92,16 @@ def gamma_run(tiny_gamma: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def survived(request: pytest.FixtureRequest) -> Counter[str]:
     """Counts of the faults that were survived, by kind; printed at the end."""
     return request.config.stash.setdefault(SURVIVED, Counter())
+
+
+@pytest.fixture
+def reference(dataframe_regression: DataFrameRegressionFixture) -> Callable[..., None]:
+    """Compare the numbers of a result with the table kept beside the test (:mod:`tests.references`)."""
+
+    def check(result: object, rtol: float = 1e-6, atol: float = 0.0) -> None:
+        dataframe_regression.check(table(result), default_tolerance={"rtol": rtol, "atol": atol})
+
+    return check
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

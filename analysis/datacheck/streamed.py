@@ -175,10 +175,10 @@ class StationHits:
     """Shares of events in which stations are hit."""
 
     data: np.ndarray
-    """(rows, columns, 2)."""
+    """(rows, columns, 2), of the folders in which the station is not known to be dead; 0 where there is none."""
     simulation: np.ndarray
     p: np.ndarray
-    """(rows, columns, 2) adjusted (Holm); 1 where there is no detector."""
+    """(rows, columns, 2) adjusted (Holm); 1 where no detector works."""
 
 
 def compare_stations(
@@ -196,15 +196,19 @@ def compare_stations(
     order = np.argsort(rows)
     w = weights[order] / weights.sum()
     expected = _hits(simulation, rows[order], w)
-    n = sum(len(chosen) for _, chosen in data)
-    observed = sum(_hits(folder, chosen, np.full(len(chosen), 1.0 / n)) for folder, chosen in data)
-    array = simulation.array
-    there = np.stack([array.has_station, array.has_muon], axis=-1) | (observed > 0) | (expected > 0)
-    pooled = np.clip((observed + expected) / 2, 0.5 / n, 1 - 0.5 / n)
-    residual = (observed - expected) / np.sqrt(pooled * (1 - pooled) * (1.0 / n + (w**2).sum()))
+    hits, n = np.zeros(expected.shape), np.zeros(expected.shape)
+    for folder, chosen in data:
+        known_dead = np.moveaxis(folder.array.there & ~folder.working.there, 0, -1)
+        hits += np.where(known_dead, 0.0, _hits(folder, chosen, np.ones(len(chosen))))
+        n += len(chosen) * ~known_dead
+    observed = hits / np.maximum(n, 1.0)
+    there = (n > 0) & (np.moveaxis(simulation.array.there, 0, -1) | (observed > 0) | (expected > 0))
+    least = 0.5 / np.maximum(n, 1.0)
+    pooled = np.clip((observed + expected) / 2, least, 1 - least)
+    residual = (observed - expected) / np.sqrt(pooled * (1 - pooled) * (2 * least + (w**2).sum()))
     p = np.ones(expected.shape)
     p[there] = holm(two_sided(residual[there]))
-    return StationHits(np.asarray(observed), expected, p)
+    return StationHits(observed, expected, p)
 
 
 def _hits(data: Dataset, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:

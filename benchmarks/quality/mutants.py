@@ -64,7 +64,8 @@ PLACES: dict[str, tuple[str, ...]] = {
 """Where numbers are made, by the name in the table."""
 LIBRARIES = (
     "numpy", "scipy.optimize", "scipy.stats", "scipy.interpolate", "polars", "pydantic", "matplotlib",
-    "rich.progress", "sklearn.ensemble", "torch", "lightgbm", "array_api_strict", "array_api_compat.numpy",
+    "rich.progress", "sklearn.ensemble", "torch", "torch._dynamo", "lightgbm",
+    "array_api_strict", "array_api_compat.numpy",
 )  # fmt: skip
 """What most tests import, once before them all."""
 FAILED = 1
@@ -127,15 +128,15 @@ class Bench:
         if self._server is not None and self._server.stdin is not None:
             self._server.communicate()
 
-    def measure(self, folder: str) -> None:
-        """Measure the tests of a folder that were not measured as they are now, once their kernels are compiled.
+    def measure(self, folder: str, pattern: str = "test_*.py") -> None:
+        """Measure the test files of a folder that were not measured as they are now, once their kernels are compiled.
 
         Raises
         ------
         RuntimeError
             The tests did not come to an end.
         """
-        tests = sorted(file.relative_to(self.copy).as_posix() for file in (self.copy / folder).rglob("test_*.py"))
+        tests = sorted(file.relative_to(self.copy).as_posix() for file in (self.copy / folder).rglob(pattern))
         files = self.choice.missing(tests)
         while files:
             n_kernels = sum(1 for _ in self.kernels.rglob("*.nbc"))
@@ -253,6 +254,7 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=300, help="at most so many, those of earlier runs included")
     parser.add_argument("--part", choices=[*PLACES], action="append", help="only this part (may be repeated)")
     parser.add_argument("--path", default="", help="only files whose path begins so")
+    parser.add_argument("--tests", default="test_*.py", help="only test files of such names; --again tries all of them")
     parser.add_argument("--limit", type=float, default=30.0, help="processor seconds of one mutant's tests, unchanged")
     parser.add_argument("--work", type=Path, required=True, help="folder outside the repository for what is measured")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="results, one a line")
@@ -269,7 +271,7 @@ def main() -> None:
     folders = {f"tests/{PLACES[part][0].split('/')[0]}" for part in given.part or PLACES}
     # Those of the features first: they compile the kernels, so that no others need a second run.
     for folder in sorted(folders, key=lambda name: (name != "tests/features", name)):
-        bench.measure(folder)
+        bench.measure(folder, given.tests)
     bench.compile()
     with given.out.open("a", encoding="utf-8") as file:
         for name, mutant in in_turn(all_mutants(ROOT, given.part or PLACES), given.seed):

@@ -410,8 +410,7 @@ def _with_labels(task: Task, events: RawEvents, split: Split, log: logging.Logge
         return split
     without = f"{split.folder} is without {unknown.sum():,} event(s) of unknown class (first: {path.name}, row {row})"
     log.warning("%s", without)
-    part = None if split.part is None else split.part[~unknown]
-    return replace(split, rows=split.rows[~unknown], part=part).after("known class")
+    return replace(split, rows=split.rows[~unknown]).after("known class")
 
 
 def _bad_scalars(task: Task, protocol: str, events: RawEvents, split: Split, *, strict: bool) -> list[BadValue]:

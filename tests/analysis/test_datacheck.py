@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,15 @@ import cli
 from analysis.datacheck.check import DataCheck, check_data, verdict
 from analysis.datacheck.physics import CheckedEvents, consistency
 from analysis.datacheck.sample import Piece
-from analysis.datacheck.streamed import Histograms
+from analysis.datacheck.streamed import Histograms, compare_stations
 from analysis.datacheck.tests import histograms_differ, holm, more_than_expected, weighted_auc
 from analysis.datacheck.weights import fit_weights
 from benchmarks.physics.damaged import CLUSTER, damaged
 from report.check_pages import write_check
 from runtime.context import Context
 from runtime.errors import InputError
+from showers.array import KASCADE
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION
 from showers.simulation import load_settings, simulate
 from stacking.run.config import StackConfig
@@ -276,3 +279,25 @@ def test_runs_with_few_events_are_not_judged() -> None:
     p, residuals = _measured(np.random.default_rng(3), shift=5.0, events=10).unstable()
     assert (p == 1).all()
     assert (residuals == 0).all()
+
+
+def test_stations_known_to_be_dead_are_compared_in_the_other_runs_alone(tiny_composition: Path) -> None:
+    data = Dataset.open(tiny_composition / "composition_test", labels=False)
+    simulation = Dataset.open(tiny_composition / "composition_train", labels=False)
+    rows, cells = np.arange(500), np.flatnonzero(KASCADE.has_muon)[40:42].tolist()
+    grids = np.array(data.matrices)
+    grids.reshape(len(data), 256, 2)[:, cells] = 0
+    silent = replace(data, matrices=grids)
+    known = replace(silent, source={**data.source, "dead_stations": cells})
+    reference = (simulation, np.arange(len(simulation)), np.ones(len(simulation)))
+    place = (np.array(cells) // 16, np.array(cells) % 16, 0)
+    assert (compare_stations([(silent, rows)], *reference).p[place] < 1e-6).all()
+    assert (compare_stations([(known, rows)], *reference).p[place] == 1).all()
+    both = compare_stations([(known, rows), (data, rows + 500)], *reference)
+    alone = compare_stations([(data, rows + 500)], *reference)
+    np.testing.assert_allclose(both.data[place], alone.data[place])
+    assert (both.p[place] > 1e-3).all()
+    elsewhere = both.data[2, 3], (data.matrices[:1000, 2, 3] > 0).mean(axis=0)
+    np.testing.assert_allclose(*elsewhere)
+    assert "2 stations and 2 muon detectors are dead" in known.remarks[-1]
+    assert silent.remarks == data.remarks

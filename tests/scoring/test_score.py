@@ -120,6 +120,12 @@ def test_intervals_of_gamma_are_those_of_its_counts() -> None:
     assert binned[0]["interval_at_threshold"] == clopper_pearson(2, 60).as_dict()
 
 
+@pytest.mark.parametrize("kind", [0, 1], ids=["gammas", "hadrons"])
+def test_one_kind_alone_has_no_survival(kind: int) -> None:
+    with pytest.raises(InputError, match="needs gammas and hadrons"):
+        hadron_survival(np.full(5, kind), np.linspace(0, 1, 5))
+
+
 def test_precision_and_recall_of_one_event_a_class() -> None:
     # The fifth is taken for the fourth: one of two claims is right there, and the fifth is never claimed.
     per_class = composition_metrics(np.arange(5), np.array([0, 1, 2, 3, 3]), np.full(5, 15.2, np.float32))["per_class"]
@@ -297,6 +303,8 @@ def test_unusable_estimates_are_refused(output: np.ndarray, message: str, tmp_pa
     np.savez(tmp_path / "p.npz", lg_energy=np.linspace(14.6, 16.1, 40))
     scored = score_file(tmp_path / "p.npz", tmp_path, ENERGY)
     assert scored["bias"] == pytest.approx(0.1, abs=1e-3)
+    np.save(folder / SCALARS_FILE, np.full((40, 6), 15.0, np.float16))
+    assert score_file(tmp_path / "p.npz", tmp_path, ENERGY)["bias"] == scored["bias"], "a sixth column is the age"
     assert "minus_reconstruction" in scored, "the reconstructed energy is judged beside the estimates"
     np.save(folder / "labels_energy.npy", np.arange(40, dtype=np.int8))
     with pytest.raises(InputError, match=r"int8, expected \(N,\) float32"):
