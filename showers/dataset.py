@@ -327,18 +327,11 @@ class Dataset:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What whoever uses the folder should know about it."""
-        result = []
-        if self.files.checksums is None:
-            result.append(
-                f"{self.path.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where it makes no sense"
-            )
-        lost = [int((mine & ~left).sum()) for mine, left in zip(self.array.there, self.working.there, strict=True)]
-        if any(lost):
-            result.append(
-                f"{self.path.name}: {lost[0]} stations and {lost[1]} muon detectors are dead: lateral fits leave them "
-                "out, sums and networks on grids take them as empty"
-            )
-        return tuple(result)
+        if self.files.checksums is not None:
+            return ()
+        return (
+            f"{self.path.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where it makes no sense",
+        )
 
     def _hash(self, name: str) -> str:
         path = self.files.path(name)

@@ -98,7 +98,7 @@ def survived(request: pytest.FixtureRequest) -> Counter[str]:
 def reference(dataframe_regression: DataFrameRegressionFixture) -> Callable[..., None]:
     """Compare the numbers of a result with the table kept beside the test (:mod:`tests.references`)."""
 
-    def check(result: object, rtol: float = 1e-6, atol: float = 0.0) -> None:
+    def check(result: object, rtol: float = 1e-5, atol: float = 0.0) -> None:
         dataframe_regression.check(table(result), default_tolerance={"rtol": rtol, "atol": atol})
 
     return check

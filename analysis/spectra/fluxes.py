@@ -2,14 +2,20 @@
 
 Factors ``c_kj`` multiply a fit's particles of group k in wide bin j, so that expected counts are linear in them; they
 and the scales come by reweighted least squares, whose fixed point is the maximum of the folded likelihood. Energies
-below and above the wide bins have factors of their own, expected at 1 +- .3. Covariances hold all groups and energies:
+below and above the wide bins have factors of their own, expected at 1 +- .3.
+
+What groups and scales make of counts is itself simulated, and its noise adds to the information: with B as it comes and
+N of the noise, estimates are pulled towards zero and stated errors are too small (errors in variables: W. A. Fuller,
+Measurement Error Models, 1987; C. Alexe, J. Bendavid, L. Bianchini, D. Bruschini, arXiv:2401.10542). Estimates are
+multiplied by ``(B - N)^-1 B``, and have the covariance ``(B - N)^-1 B (B - N)^-1``. Covariances hold all groups and
+energies:
 
 ==================  ==================================================================================================
 source              how
 ==================  ==================================================================================================
 data                Poisson counts, scales and response exact
 simulation          what finite simulation adds (the likelihood's tau, and recovered numbers of primaries)
-scales              what energy, muon and electron scales add, free within their widths; noise of derivatives too
+scales              what energy, muon and electron scales add, free within their widths; noise of their derivatives too
 hadronic_model      half the difference of the results of each model's response alone; NaN where there is one model only
 ==================  ==================================================================================================
 """
@@ -22,11 +28,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.spectra.folding import LN_MASSES
-from analysis.spectra.likelihood import FoldedFit, inverse_without_noise
+from analysis.spectra.likelihood import FoldedFit
 
 STEPS = 6
 """Steps of the reweighted least squares."""
 MARGIN_WIDTH = 0.3
+LEAST_KNOWN = 0.2
+"""Noise never takes more than all but this part of the information on any combination."""
 SOURCES = ("data", "simulation", "scales", "hadronic_model")
 STATISTICAL = ("data", "simulation")
 
@@ -43,6 +51,8 @@ class FreeFluxes:
     """(J K, J K) by source, in the order of ``flux.ravel()``; without the hadronic model's."""
     scales: np.ndarray
     """(3,) in widths."""
+    scale_covariance: np.ndarray
+    """Of the scales that are free."""
     events: np.ndarray
     """(J, K) measured events that come from each group and true energy."""
     simulated: np.ndarray
@@ -69,6 +79,8 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     heights = np.maximum(fit.parameters[layout.heights], 0.03)
     phi = one.particles(fit.parameters, heights)
     parts = np.stack([one.probability @ (phi * (wide == j))[:, :, None] for j in range(n_wide)])[..., 0]  # (J', K, C)
+    spread = np.stack([one.variance @ (phi**2 * (wide == j))[:, :, None] for j in range(n_wide)])[..., 0]
+    finite = float(one.finite)
     active = np.array(one.response.active, dtype=int)
     margin = np.zeros((n_wide, n_groups))
     margin[[0, -1]] = MARGIN_WIDTH**-2
@@ -90,17 +102,27 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
         scales[active] = np.clip(solved[n_wide * n_groups :], -5, 5)
     mean = np.maximum(factors.ravel() @ design, one.floor)
     of_simulation = mean**2 / one.tau
-    spread = np.einsum("jkc,kc->jc", one.response.noise(phi)[active], np.einsum("wk,wkc->kc", factors, f * parts))
-    pretended = (spread * (one.simulated / (mean + of_simulation))) @ spread.T
+    of_moves = np.einsum("jkc,kc->jc", one.response.noise(phi)[active], np.einsum("wk,wkc->kc", factors, f * parts))
     inverse = {}
     for name, used, extra in (
         ("data", design, 0.0), ("simulation", design, of_simulation), ("scales", columns, of_simulation)
     ):  # fmt: skip
-        information = (used * (one.simulated / (mean + extra))) @ used.T + np.diag(prior[: len(used)] + 1e-12)
-        noise, is_scale = np.zeros_like(information), np.arange(len(used)) >= n_wide * n_groups
-        noise[np.ix_(is_scale, is_scale)] = pretended if is_scale.any() else 0.0
-        whole = inverse_without_noise(information, noise, is_scale, np.linalg.inv)
+        weight, n = one.simulated / (mean + extra), len(used)
+        information = (used * weight) @ used.T + np.diag(prior[:n] + 1e-12)
+        noise = np.zeros_like(information)
+        if name != "data":
+            noise = finite * design_noise(factors, f, by_scale[active], spread, weight)[:n, :n]
+        if name == "scales":
+            noise[n_wide * n_groups :, n_wide * n_groups :] += (of_moves * weight) @ of_moves.T
+        less = without_noise(information, noise, prior[:n])
+        known = np.linalg.inv(less)
+        whole = known @ information @ known
         inverse[name] = whole[: n_wide * n_groups, : n_wide * n_groups]
+    # What the noise of templates pulls towards zero, once: repeated, it runs away where simulation is scarce.
+    step = known @ (information - less)[:, : n_wide * n_groups] @ factors.ravel()
+    factors = factors + step[: n_wide * n_groups].reshape(n_wide, n_groups)
+    scales[active] += step[n_wide * n_groups :]
+    scale_covariance = whole[n_wide * n_groups :, n_wide * n_groups :]
     widths = np.diff(10.0**edges)
     sent = np.stack([(phi * (wide == j)).sum(axis=1) for j in range(1, n_wide - 1)])
     unit = sent / (one.exposure_m2_sr_s * widths[:, None])
@@ -109,8 +131,8 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     cumulative = {name: scale * matrix[inner, inner] for name, matrix in inverse.items()}
     covariance = {
         "data": cumulative["data"],
-        "simulation": cumulative["simulation"] - cumulative["data"],
-        "scales": cumulative["scales"] - cumulative["simulation"],
+        "simulation": added(cumulative["simulation"], cumulative["data"]),
+        "scales": added(cumulative["scales"], cumulative["simulation"]),
     }
     # A flux is proportional to the primaries behind its simulated events.
     thrown = one.response.thrown
@@ -122,7 +144,54 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     events = (factors[:, :, None] * f * parts).sum(axis=2)[1:-1]
     simulated = np.stack([one.response.accepted.sum(axis=1)[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)])
     assert len(fine) == len(middle) + 1
-    return FreeFluxes(edges, factors[1:-1] * unit, covariance, scales, events, simulated)
+    return FreeFluxes(edges, factors[1:-1] * unit, covariance, scales, scale_covariance, events, simulated)
+
+
+def added(more: np.ndarray, less: np.ndarray) -> np.ndarray:
+    """Return what one covariance adds to another; 0 where, by :data:`LEAST_KNOWN`, it would be less than nothing."""
+    unit = np.sqrt(np.maximum(np.diag(more), np.diag(less)))
+    unit = np.where(unit > 0, unit, 1.0)
+    size, axes = np.linalg.eigh((more - less) / np.outer(unit, unit))
+    return np.asarray((axes * np.maximum(size, 0.0)) @ axes.T * np.outer(unit, unit))
+
+
+def design_noise(
+    factors: np.ndarray, f: np.ndarray, by_scale: np.ndarray, spread: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """Return what the noise of a finite simulation adds to the information (P, P) on factors and scales.
+
+    Parameters
+    ----------
+    factors
+        (J', K).
+    f, by_scale
+        (K, C) of the scales, and (S, K, C) derivatives of its logarithm.
+    spread
+        (J', K, C) variances of what each group and wide bin is expected to give in each cell.
+    weight
+        (C,) inverse variances of counts less expectations.
+    """
+    own = f**2 * spread * weight
+    n, n_scales = factors.size, len(by_scale)
+    result = np.zeros((n + n_scales, n + n_scales))
+    result[np.arange(n), np.arange(n)] = own.sum(axis=2).ravel()
+    both = np.einsum("skc,wkc->swk", by_scale, own) * factors
+    result[n:, :n] = both.reshape(n_scales, n)
+    result[:n, n:] = result[n:, :n].T
+    result[n:, n:] = np.einsum("skc,rkc,kc->sr", by_scale, by_scale, np.einsum("wk,wkc->kc", factors**2, own))
+    return result
+
+
+def without_noise(information: np.ndarray, noise: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """Return the information (P, P) less its noise, but nowhere less than a part of it or than what is expected."""
+    unit = np.sqrt(np.diag(information))
+    size, axes = np.linalg.eigh(information / np.outer(unit, unit))
+    size = np.sqrt(np.maximum(size, 1e-12))
+    root, inverse = unit[:, None] * axes * size, (axes / size).T / unit
+    size, axes = np.linalg.eigh(inverse @ (information - noise) @ inverse.T)
+    columns = inverse.T @ axes
+    least = np.clip(prior @ columns**2, LEAST_KNOWN, 1.0)
+    return np.asarray(root @ (axes * np.clip(size, least, 1.0)) @ axes.T @ root.T)
 
 
 def spread_of_models(values: list[np.ndarray]) -> np.ndarray:

@@ -31,8 +31,9 @@ SUMMARIES = 8
 SCALES = ("energy", "muon", "electron")
 STEP = 1.5
 """How far simulated events are moved for the derivatives, in widths."""
-ENERGY_DEGREE, CURVATURE_DEGREE = 3, 2
-"""Degrees in the number of the energy bin of the first and second derivatives by scales."""
+ENERGY_DEGREE, CURVATURE_DEGREE = 6, 2
+"""Degrees in the number of the energy bin of the first and second derivatives by scales: with fewer, derivatives are
+wrong near the threshold, with more they are noisier (``benchmarks/physics/derivative_noise.py``)."""
 REFERENCE_SECANT = 1.0250
 """Reference 1/cos(zenith) of KASCADE's energy formula."""
 CUT_MARGIN = 0.15

@@ -33,6 +33,7 @@ from showers.dataset import Dataset
 from showers.schema import SIMULATION, task_named
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
 from showers.simulation.primaries import MODELS, Primaries, throw_primaries
+from showers.simulation.reconstruction import energy
 from showers.simulation.settings import Spectrum, load_settings
 from stacking.run.read import Run
 
@@ -202,11 +203,28 @@ def held_out_response(run: Run, bins: Binning, zenith_max_deg: float) -> Respons
     return Response(events, thrown, (*result.remarks, *new_remarks))
 
 
+def unrounded(lg_energy: np.ndarray, lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.ndarray:
+    """Return lg E as it was before it was rounded to float16, where all values (N,) may have been.
+
+    Rounded, lg E lies on a comb of 1/128, from 16 on of 1/64. Bins of .1 hold six or seven teeth, and expectations
+    jump where a scale moves a tooth over a border. The energy is a function of sizes and zenith, which are rounded ten
+    times less; it is taken within what the rounding leaves open.
+    """
+    lg_energy = np.asarray(lg_energy, dtype=np.float64)
+    short = lg_energy.astype(np.float16)
+    if not np.array_equal(lg_energy, short, equal_nan=True):
+        return lg_energy
+    half = np.spacing(np.nan_to_num(short)).astype(np.float64) / 2
+    formula = energy(lg_ne.astype(np.float64), lg_nmu.astype(np.float64), zenith_deg.astype(np.float64))
+    return np.clip(formula, lg_energy - half, lg_energy + half)
+
+
 def _events(log_proba: np.ndarray, decided: np.ndarray, content: dict[str, np.ndarray]) -> SpectrumEvents:
+    names = ("E", "Ne", "Nmu", "Ze")
     return SpectrumEvents(
         log_proba=log_proba,
         decided=np.asarray(decided, dtype=np.int64),
-        lg_energy=content["E"].astype(np.float64),
+        lg_energy=unrounded(*(content[name] for name in names)),
         lg_ne=content["Ne"].astype(np.float64),
         lg_nmu=content["Nmu"].astype(np.float64),
         zenith_deg=content["Ze"].astype(np.float64),

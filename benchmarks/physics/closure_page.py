@@ -58,7 +58,6 @@ def write_page(done: list[dict[str, Any]], file: Path, given: dict[str, Any]) ->
 KINDS = {
     "drawn": "folded, scales of energy, muons and electrons drawn and fitted",
     "exact": "folded, scales exact",
-    "factors": "before: a factor for each energy bin, a knee fitted to the results; scales exact",
 }
 
 

@@ -125,8 +125,8 @@ RINGS_PER_ZONE = len(LCM_RINGS_M) // len(LCM_ZONES_M)
 ALPHAS = (0.5, 1.0, 2.0)
 """Exponents of the survival term -lg(tail probability)."""
 MAX_EXCESS = 10.0
-ROUNDING = 4e-6
-"""Of a sum over the stations of a ring in float32, relative: 64 rounding errors."""
+ROUNDING = 6e-8
+"""Of a sum over the stations of a ring in float32, relative and for each station."""
 
 
 # fmt: off
@@ -182,7 +182,7 @@ def _lcm(channel: str, sums: list[Any], xp: ModuleType) -> dict[str, Any]:
     n, total, square, mean, mean_square, spread = sums
     pairs = n * square - total * total
     # Of equal densities (all stations saturated) only the rounding of float32 sums is left, other on each processor.
-    pairs = xp.where(pairs > ROUNDING * n * square, pairs, xp.zeros_like(pairs))
+    pairs = xp.where(pairs <= ROUNDING * n * n * square, xp.zeros_like(pairs), pairs)
     predicted = n * (spread + mean_square) - spread - mean * mean
     enough = (n >= 2.0) & (total > 0.0)
     norm = xp.where(enough, 0.5 * (n - 1.0) * total, xp.ones_like(n))

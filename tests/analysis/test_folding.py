@@ -11,7 +11,16 @@ import pytest
 from iminuit.cost import template_chi2_da
 from scipy.stats import chi2 as chi_square
 
-from analysis.spectra.fluxes import combined, free_fluxes, mean_ln_mass, share_covariance, shares, spread_of_models
+from analysis.spectra.fluxes import (
+    combined,
+    design_noise,
+    free_fluxes,
+    mean_ln_mass,
+    share_covariance,
+    shares,
+    spread_of_models,
+    without_noise,
+)
 from analysis.spectra.folding import (
     LN_MASSES,
     PLATEAU_EFFICIENCY,
@@ -40,8 +49,10 @@ from analysis.spectra.likelihood import (
     fit_once,
     inverse_without_noise,
 )
+from analysis.spectra.reading import unrounded
 from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown, binning
 from runtime.errors import InputError
+from showers.simulation.reconstruction import energy as lg_energy_of
 from tests.analysis.skies import Sky, measured, simulated, true_flux
 
 CELL_EDGES = (15.2, 15.3, 15.4, 15.5, 15.6, 15.7, 15.8, 15.9, 16.0, 16.1, 16.2, 16.4, 16.6, 16.8, 17.0)
@@ -162,6 +173,47 @@ def test_moved_events_are_those_of_moved_sizes(pool: tuple[Simulated, Thrown]) -
     # More muons at the same electrons are heavier primaries, fewer electrons as well.
     assert np.mean(slopes[0]) > 0.01
     assert np.mean(slopes[2]) < -0.003
+
+
+@pytest.fixture(scope="module")
+def formula_events() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return lg E by KASCADE's formula, lg Ne, lg Nmu and zenith angles of a power law, 400,000 events."""
+    rng = np.random.default_rng(12)
+    lg_ne = 4.8 + rng.exponential(0.3, 400_000)
+    lg_nmu = 0.8 * lg_ne + 0.15 + rng.normal(0, 0.15, len(lg_ne))
+    zenith = rng.uniform(0, 30, len(lg_ne))
+    return lg_energy_of(lg_ne, lg_nmu, zenith), lg_ne, lg_nmu, zenith
+
+
+def test_energies_rounded_to_float16_are_taken_back(
+    formula_events: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    exact, *others = formula_events
+    short = [one.astype(np.float16) for one in (exact, *others)]
+    back = unrounded(*(one.astype(np.float32) for one in short))
+    assert np.abs(back - exact).max() <= np.abs(short[0] - exact).max() + 0.004
+    assert np.std(back - exact) < 0.5 * np.std(short[0] - exact)
+    assert (np.abs(back - short[0]) <= np.spacing(short[0]) / 2).all(), "never beyond what rounding leaves open"
+    np.testing.assert_array_equal(unrounded(exact, *others), exact, "what was not rounded stays")
+    strange = short[0].astype(np.float64)
+    strange[:2] = np.nan, 17.0
+    np.testing.assert_allclose(unrounded(strange, *others)[:2], [np.nan, 17.0], atol=0.008)
+
+
+def test_expectations_do_not_jump_where_a_scale_moves_rounded_energies(
+    formula_events: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """Counts in bins of .1 as the energy scale moves by hundredths of lg E, beside those of exact energies."""
+    exact, *others = formula_events
+    short = [one.astype(np.float16).astype(np.float64) for one in (exact, *others)]
+    edges = np.arange(15.2, 16.61, 0.1)
+    rounded, back = [], []
+    for shift in np.linspace(-0.04, 0.04, 9):
+        true = np.histogram(exact + shift, edges)[0]
+        rounded.append(np.sum((np.histogram(short[0] + shift, edges)[0] - true) ** 2 / true))
+        back.append(np.sum((np.histogram(unrounded(*short) + shift, edges)[0] - true) ** 2 / true))
+    assert np.mean(rounded) > 4 * (len(edges) - 1), "more than the noise of as many data"
+    assert np.mean(back) < 0.5 * (len(edges) - 1)
 
 
 def test_primaries_are_recovered_from_the_plateau() -> None:
@@ -377,6 +429,37 @@ def test_errors_with_noisy_derivatives_are_those_of_the_scatter() -> None:
     np.testing.assert_allclose(inverse_without_noise(information, 0 * noise, scale), np.linalg.inv(information))
     most = np.diag(inverse_without_noise(information, 1e3 * noise, scale))[scale]
     assert np.isfinite(most).all()
+
+
+def test_groups_that_look_alike_are_covered_though_both_are_simulated() -> None:
+    """Two groups that differ by a slope over cells, from as many simulated events as data.
+
+    Their noise makes them look more different than they are: least squares pull their numbers together, with errors
+    that are too small. Without what noise adds to the information, neither is the case.
+    """
+    rng, n_cells, simulated_events = np.random.default_rng(6), 100, 500.0
+    heights = np.array([1.6, 0.4])
+    tilt = 0.12 * np.linspace(-1, 1, n_cells)
+    true = 500.0 * np.stack([1 + tilt, 1 - tilt])
+    ones, none = np.ones((2, n_cells)), np.zeros((0, 2, n_cells))
+    plain, ours = [], []
+    for _ in range(600):
+        used = true * rng.poisson(simulated_events, true.shape) / simulated_events
+        counts = rng.poisson(heights @ true)
+        spread = used**2 / simulated_events
+        weight = 1 / (heights @ used + heights**2 @ spread)
+        information = (used * weight) @ used.T
+        solved = np.linalg.solve(information, used @ (weight * counts))
+        noise = design_noise(heights[None], ones, none, spread[None], weight)
+        less = without_noise(information, noise, np.zeros(2))
+        known = np.linalg.inv(less)
+        plain.append((solved - heights) / np.sqrt(np.diag(np.linalg.inv(information))))
+        ours.append(
+            (solved + known @ (information - less) @ solved - heights) / np.sqrt(np.diag(known @ information @ known))
+        )
+    assert (np.abs(plain) < 1).mean() < 0.5
+    assert 0.62 < (np.abs(ours) < 1).mean() < 0.74
+    assert 0.9 < np.sqrt(np.mean(np.square(ours))) < 1.15
 
 
 def test_data_that_no_mixture_describes_are_refused(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:

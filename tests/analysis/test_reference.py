@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from analysis.spectra import knees, reading
@@ -157,16 +158,18 @@ def test_errors_of_a_fit(counts: np.ndarray, responses: list[FoldedResponse], re
             "covariances": covariances,
             "p": expected.p_value(4),
             "refused": [bool(one.refusal) for one in (replace(fit, chi2=125.7), replace(fit, chi2=125.8), far)],
-            "profile": fit.profile("g2", 2.5)[0],
         }
         if name in ("rigidity", "mass"):
             thrown = one.response.thrown
             fluxes = free_fluxes(fit, WIDE, [0.01 * thrown, 0.02 * thrown * (np.arange(5) < 2)[:, None]])
-            models = spread_of_models([fluxes.flux, 1.1 * fluxes.flux])
+            models = spread_of_models([fluxes.flux, np.linspace(0.9, 1.1, 5) * fluxes.flux])
             spectra = Spectra(fit, fluxes, models, np.array([True, True, False]), np.array([30, 20, 10]), 0.3)
             tables = {"table": spectra.table(), "masses": spectra.masses()}
             result[name] |= {"fluxes": fluxes, "centres": spectra.centres_ev}
-            result[name] |= {key: frame.filter("used").to_dict(as_series=False) for key, frame in tables.items()}
+            # The share of all groups together has no error: what is left is rounding.
+            kept = {key: frame.filter("used") for key, frame in tables.items()}
+            kept["table"] = kept["table"].filter(pl.col("group") != "all")
+            result[name] |= {key: frame.to_dict(as_series=False) for key, frame in kept.items()}
     reference(result, rtol=1e-5)
 
 
@@ -253,7 +256,7 @@ def test_simulated_sets_add_up(tiny_composition: Path, monkeypatch: pytest.Monke
     assert len(twice.events) == 2 * len(once.events)
     assert len(np.unique(twice.events.group)) == 2 * len(np.unique(once.events.group))
     assert len(twice.remarks) == 2 * len(once.remarks)
-    reference({"events": once.events, "thrown": once.thrown, "all": len(log_proba)})
+    reference({"events": once.events, "thrown": once.thrown, "all": len(log_proba)}, rtol=1e-4)
 
 
 @dataclass(frozen=True)
