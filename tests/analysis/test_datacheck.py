@@ -5,6 +5,7 @@ Means from run to run are quiet where all runs are alike, and name feature and r
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -166,6 +167,7 @@ def test_the_command_writes_a_page_and_its_numbers(
     asked = []
 
     def once(*where: Path, **options: object) -> DataCheck:
+        inspect.signature(check_data).bind(*where, **options)
         asked.append((*where, options))
         return check
 

@@ -223,8 +223,8 @@ def test_harbor_tasks_are_solved_and_verified_by_their_scripts(data: Path, tmp_p
         perfect = [str(k) if header == "label" else str(1 - k) for k in labels]
         assert submitted(folder, app, "\n".join([header, *perfect]) + "\n") == 1.0
         assert alike < 0.1 < submitted(folder, app, solved) < 1.0
-    assert submitted(folder, app, None) == 0.0
-    assert submitted(folder, app, solved.replace("\n", "\nx", 1)) == 0.0
+        assert submitted(folder, app, None) == 0.0
+        assert submitted(folder, app, solved.replace("\n", "\nx", 1)) == 0.0
 
 
 def test_mlgym_tasks_hide_labels_and_are_evaluated(data: Path, tmp_path: Path) -> None:

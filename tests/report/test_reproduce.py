@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import torch
 
 import report.selftest as selftest
 from report.reproduce import Reproduction, Score, Stages, over_events_and_seeds, reproduce
+from report.run_page import write_report
 from report.selftest import HASHES, N_EVENTS, converted_hash, generated
 from runtime.context import Context
 from runtime.errors import InputError
@@ -53,6 +55,12 @@ def _by_hand(folder: Path, task: Task) -> str:
     return digest.hexdigest()
 
 
+def _empty_report(run: Path, data: Path, **options: object) -> None:
+    """Stand for the report, which tests of pages make; it must be asked for as it can be."""
+    inspect.signature(write_report).bind(run, data, **options)
+    (run / "report.html").touch()
+
+
 @pytest.mark.parametrize("task", [COMPOSITION, GAMMA], ids=["composition", "gamma"])
 def test_known_hashes_are_those_of_the_public_rules(tmp_path: Path, task: Task) -> None:
     (tmp_path / "ours").mkdir()
@@ -72,7 +80,7 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
 def test_a_result_cut_off_is_continued_and_says_how_it_was_made(
     killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("report.reproduce.write_report", lambda run, data, **options: (run / "report.html").touch())
+    monkeypatch.setattr("report.reproduce.write_report", _empty_report)
     out = tmp_path / "out"
     wanted = Reproduction(
         COMPOSITION, "2026", out, simulated=3_000, seeds=2, preset="quick", learners=("quadratic_logit",)
@@ -135,7 +143,7 @@ class _Lines(logging.Handler):
 
 
 def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("report.reproduce.write_report", lambda run, data, **options: (run / "report.html").touch())
+    monkeypatch.setattr("report.reproduce.write_report", _empty_report)
     made = simulate_raw(COMPOSITION, tmp_path / "made", 3_000, workers=1, modes=("qgs_spectra",))
     lines = _Lines()
     with Server() as server:

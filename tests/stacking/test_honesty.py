@@ -64,7 +64,7 @@ def test_test_labels_are_never_opened_and_change_nothing(
     task: Task, damage: str, request: pytest.FixtureRequest, tmp_path: Path, opened: list[str]
 ) -> None:
     data = _copy(request.getfixturevalue(f"tiny_{task.name}"), task, tmp_path / "data")
-    options: dict[str, Any] = {"task": task.name, "data": data, "preset": "quick", "folds": 2, "workers": 1}
+    options: dict[str, Any] = {"task": task.name, "data": data, "preset": "quick", "folds": 3, "workers": 1}
     options |= {"device": "cpu", "learners": ("fake_linear", "fake_useless"), "metas": ("log_pool",)}
     opened.clear()
     stack(StackConfig(run=tmp_path / "clean", **options))
