@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from runtime.errors import InputError
-from scoring.metrics.intervals import fraction_error_interval, group_weights, grouped_error, share_interval
+from scoring.metrics.intervals import (
+    clopper_pearson,
+    fraction_error_interval,
+    group_weights,
+    grouped_error,
+    share_interval,
+)
 from scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
 from scoring.tasks.base import ERROR_RATE, scoring_of
 from showers.schema import COMPOSITION, ENERGY, GAMMA
@@ -95,6 +101,9 @@ def test_errors_need_two_groups_and_every_class_stays() -> None:
         assert getattr(alike, certain) == float(outcome)
         # Twenty groups, each one event, none of the other kind: 0.025 = (1 - p)^20.
         assert alike.high - alike.low == pytest.approx(1 - 0.025**0.05)
+    # Groups that all hold one hit and one miss show no spread: each is one event, as where outcomes are alike.
+    result, expected = share_interval(np.tile([True, False], 20), np.arange(40) // 2), clopper_pearson(10, 20)
+    assert (result.low, result.high) == pytest.approx((expected.low, expected.high))
     labels = np.array([0, 0, 0, 1])
     _, blocks = group_weights(labels, np.array([0, 1, 2, 3]), 50, np.random.default_rng(1))
     drawn = np.concatenate(list(blocks))

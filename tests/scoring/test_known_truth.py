@@ -12,7 +12,13 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from runtime.errors import InputError
-from scoring.metrics.classes import area, bins_at_threshold, efficiency_at_survival, q_factor, table_metrics
+from scoring.metrics.classes import (
+    area,
+    bins_at_threshold,
+    efficiency_at_survival,
+    q_factor,
+    table_metrics,
+)
 from scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
 from scoring.metrics.gamma import (
     GAMMA,
@@ -26,7 +32,7 @@ from scoring.metrics.gamma import (
 from scoring.metrics.intervals import GROUP_RESAMPLES, clopper_pearson, survival_interval, weighted_replicas
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
 from scoring.tasks.base import scoring_of
-from scoring.tasks.truth import _read_groups
+from scoring.tasks.truth import _read_groups, check_range
 from showers.schema import COMPOSITION, ENERGY
 from showers.schema import GAMMA as GAMMA_TASK
 
@@ -393,3 +399,18 @@ def test_groups_of_one_event_each_are_none(tmp_path: Path) -> None:
     assert groups.tolist() == [3, 1, 3]
     np.save(tmp_path / "groups.npy", np.array([3, 1, 2], dtype=np.int64))
     assert _read_groups(tmp_path / "groups.npy", 3) is None
+
+
+def test_labels_may_be_the_first_and_the_last_class_and_none_beyond() -> None:
+    check_range(np.array([0, 4]), 5, "labels.npy")
+    for wrong in (-1, 5):
+        with pytest.raises(InputError, match=rf"1 of 3 labels are outside 0..4, the first at index 2 \({wrong}\)"):
+            check_range(np.array([0, 4, wrong]), 5, "labels.npy")
+
+
+def test_no_interval_of_an_area_goes_beyond_one() -> None:
+    labels = np.repeat([GAMMA, HADRON], [8, 8])
+    scores = np.linspace(1.0, 0.0, 16)
+    scores[[7, 8]] = scores[[8, 7]]
+    result = area(labels, scores)
+    assert 0.9 < result.value < 1.0 == result.interval.high
