@@ -142,6 +142,8 @@ def test_binary_logarithm_and_exponential():
 
 
 def test_integer_parts_stay_in_vectors_of_32_bits():
+    x = np.ones(1, np.float32)
+    _fill(x, x.copy(), x.copy())
     (text,) = _fill.inspect_llvm().values()
     assert "x i32>" in text
     assert "x i64>" not in text
