@@ -48,6 +48,9 @@ WORK = {"p": 4, "q": 2, "terms": 25, "tried": 25, "step": 4, "trial": 4, "factor
 """Numbers in float64: parameters, what :func:`electron_terms` fills at the accepted point and at the one tried,
 the solution of the linear system."""
 LINE = 64
+MUON_STEP = 64
+"""Muon planes are filled up to a multiple of this with detectors of no area, which say nothing: sizes are part of the
+machine code, and an array with a few dead detectors is not to be compiled for anew."""
 
 
 def in_one_record(fields: list[tuple[str, Any, tuple[int, ...]]]) -> np.ndarray:
@@ -70,11 +73,14 @@ def planes_of(
     where
         Cells with a muon detector.
     """
-    sizes = [(ELECTRON_PLANES, x_m.size), (MUON_PLANES, where.size)]
+    n_muon = -(-where.size // MUON_STEP) * MUON_STEP
+    sizes = [(ELECTRON_PLANES, x_m.size), (MUON_PLANES, n_muon)]
     planes = [(name, np.float32, (size,)) for names, size in sizes for name in names]
     record = in_one_record([*planes, *((name, np.float64, (size,)) for name, size in WORK.items())])
     record["x"], record["y"], record["area_m2"] = x_m, y_m, electron_area_m2
-    record["m_x"], record["m_y"], record["m_area_m2"] = x_m[where], y_m[where], muon_area_m2[where]
+    places = np.resize(where, n_muon)
+    record["m_x"], record["m_y"] = x_m[places], y_m[places]
+    record["m_area_m2"][0, : where.size] = muon_area_m2[where]
     return record
 
 
@@ -100,7 +106,7 @@ def load_muons(mev: Any, where: Any, cosine: Any, deposit: float, limit: float, 
     full_vectors()
     signal, floor, area, area_m2 = z.m_signal, z.m_floor, z.m_area, z.m_area_m2
     to_particles, top = f32(cosine / deposit), f32(limit)
-    for k in range(signal.size):
+    for k in range(where.size):
         signal[k] = mev[where[k]]
     for k in range(signal.size):
         deposit_mev = signal[k]

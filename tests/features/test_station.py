@@ -33,6 +33,7 @@ from features.lateral.compiled import (
 from features.lateral.fit import fit_fused, kernel_source
 from features.lateral.response import PUBLISHED
 from features.lateral.translate import vexp2, vlog2
+from showers.array import KASCADE
 
 NAMES = [node.name for node in translate._formulas()]
 N = 40
@@ -191,6 +192,14 @@ def channels(drawn):
         _freeze(events.electron_mev[k], events.muon_mev[k], where, events.cos_zenith[k], *axis, z)
         result.append((p + np.array([3.0, 2.0, 0.2, -0.1]), q + np.array([0.2, 0.1]), z, axis))
     return result
+
+
+def test_an_array_with_dead_muon_detectors_needs_no_machine_code_of_its_own():
+    arrays = [KASCADE, KASCADE.without([20, 105], [3, 200])]
+    geometry = [[a.x_m, a.y_m, a.electron_area_m2, a.muon_area_m2, a.has_muon] for a in arrays]
+    planes = [planes_of(*map(np.ravel, given[:4]), np.flatnonzero(given[4])) for given in geometry]
+    assert planes[0].dtype == planes[1].dtype
+    assert [np.count_nonzero(one["m_area_m2"]) for one in planes] == [a.n_muon_detectors for a in arrays]
 
 
 def _electron(p, z, axis):
