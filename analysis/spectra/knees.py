@@ -184,7 +184,7 @@ def _compared(
     if not toys:
         return LikelihoodRatio(null, other, gained, np.nan)
     one = fits[null].likelihood
-    mean = np.maximum(one.expectation(fits[null].parameters)[0], one.floor) * one.simulated
+    mean = np.maximum(one.mean(fits[null].parameters), one.floor) * one.simulated
     tau = np.minimum(one.tau, 1e12)
     drawn = []
     for _ in range(toys):

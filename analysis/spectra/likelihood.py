@@ -71,7 +71,7 @@ class ParameterLayout:
     hypothesis: str = "rigidity"
     n_groups: int = len(MASSES)
 
-    @property
+    @cached_property
     def n_knees(self) -> int:
         """Number of positions of knees."""
         return {"free": self.n_groups, "none": 0}.get(self.hypothesis, 1)
@@ -84,20 +84,20 @@ class ParameterLayout:
         knees = [f"lg_r{k}" for k in range(self.n_knees)]
         return [*(f"a{k}" for k in groups), *(f"g{k}" for k in groups), *change, *knees, *SCALES]
 
-    @property
+    @cached_property
     def heights(self) -> slice:
         return slice(0, self.n_groups)
 
-    @property
+    @cached_property
     def indices(self) -> slice:
         return slice(self.n_groups, 2 * self.n_groups)
 
-    @property
+    @cached_property
     def knees(self) -> slice:
         first = 2 * self.n_groups + (1 if self.n_knees else 0)
         return slice(first, first + self.n_knees)
 
-    @property
+    @cached_property
     def scales(self) -> slice:
         return slice(self.knees.stop, self.knees.stop + len(SCALES))
 
@@ -201,8 +201,15 @@ class FoldedLikelihood:
         else:
             self.tau = np.full_like(mean, 1e15)
 
+    def mean(self, parameters: np.ndarray) -> np.ndarray:
+        """Return mu (C,)."""
+        return self._expected(parameters, slopes=False)[0]
+
     def expectation(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mu (C,) and its derivatives by all parameters (P, C)."""
+        return self._expected(parameters, slopes=True)
+
+    def _expected(self, parameters: np.ndarray, *, slopes: bool) -> tuple[np.ndarray, np.ndarray]:
         layout = self.layout
         heights, index = parameters[layout.heights], parameters[layout.indices]
         n, n_parameters = layout.n_groups, len(parameters)
@@ -213,22 +220,27 @@ class FoldedLikelihood:
             above = self.sharpness * np.log(10.0) * (self.lg_energy - layout.lg_knees(parameters)[:, None])
             bend = np.logaddexp(0.0, above) / self.sharpness
             columns[0] = columns[0] * np.exp(-change * bend)
-            columns += [-x * columns[0], -bend * columns[0], change * np.log(10.0) * expit(above) * columns[0]]
-        else:
+            if slopes:
+                columns += [-x * columns[0], -bend * columns[0], change * np.log(10.0) * expit(above) * columns[0]]
+        elif slopes:
             columns.append(-x * columns[0])
-        phi = np.stack(columns, axis=2) * (self.unit_flux * self.per_flux)[:, None]
+        # As many columns without slopes: fewer are summed in another order, and values would be others by rounding.
+        phi = np.zeros((*columns[0].shape, 4 if layout.n_knees else 2))
+        for k, column in enumerate(columns):
+            phi[:, :, k] = column * (self.unit_flux * self.per_flux)
         factors, by_scale = self.moves.factors(parameters[layout.scales] - self.response.at)
         folded = factors[:, :, None] * (self.probability @ phi)  # (K, C, columns)
-        slopes = np.zeros((n_parameters, len(self.counts)))
-        slopes[layout.heights] = folded[:, :, 0]
-        slopes[layout.indices] = heights[:, None] * folded[:, :, 1]
         mean = heights[:, None] * folded[:, :, 0]
-        if layout.n_knees:
-            slopes[2 * n] = heights @ folded[:, :, 2]
-            by_knee = heights[:, None] * folded[:, :, 3]
-            slopes[layout.knees] = by_knee if layout.n_knees == n else by_knee.sum(axis=0)
-        slopes[layout.scales] = np.einsum("jkc,kc->jc", by_scale, mean)
-        return mean.sum(axis=0), slopes
+        derivatives = np.zeros((n_parameters, len(self.counts)))
+        if slopes:
+            derivatives[layout.heights] = folded[:, :, 0]
+            derivatives[layout.indices] = heights[:, None] * folded[:, :, 1]
+            if layout.n_knees:
+                derivatives[2 * n] = heights @ folded[:, :, 2]
+                by_knee = heights[:, None] * folded[:, :, 3]
+                derivatives[layout.knees] = by_knee if layout.n_knees == n else by_knee.sum(axis=0)
+            derivatives[layout.scales] = np.einsum("jkc,kc->jc", by_scale, mean)
+        return mean.sum(axis=0), derivatives
 
     def _soft(self, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return expectations above zero and their derivatives by what they were."""
@@ -249,7 +261,7 @@ class FoldedLikelihood:
 
     def terms(self, parameters: np.ndarray) -> np.ndarray:
         """Return the cells' parts of -2 ln L, (C,), without the priors'."""
-        mean = self._soft(self.expectation(parameters)[0])[0]
+        mean = self._soft(self.mean(parameters))[0]
         return np.where(self.simulated, deviance(self.counts, mean, self.tau), 0.0)
 
     def value(self, parameters: np.ndarray) -> float:
@@ -363,7 +375,7 @@ class FoldedFit:
     valid: bool
     """Whether Minuit converged."""
 
-    @property
+    @cached_property
     def scales(self) -> np.ndarray:
         """(3,) in widths."""
         return self.parameters[self.likelihood.layout.scales]
@@ -402,7 +414,7 @@ class FoldedFit:
         """
         rng = np.random.default_rng(seed)
         one = self.likelihood
-        mean = one._soft(one.expectation(self.parameters)[0])[0][one.simulated]
+        mean = one._soft(one.mean(self.parameters))[0][one.simulated]
         tau = one.tau[one.simulated]
         drawn = rng.poisson(mean * rng.gamma(np.minimum(tau, 1e12), size=(DRAWS, len(tau))) / np.minimum(tau, 1e12))
         chi2 = deviance(drawn, mean, tau).sum(axis=1)
@@ -460,7 +472,7 @@ class FoldingProblem:
     def unit_flux(self) -> float:
         """J0, with which groups of equal heights of one make as many events as were measured."""
         start = FoldedLikelihood(self.counts, self.nominal, self.exposure_m2_sr_s, 1.0, ParameterLayout())
-        expected = float(start.expectation(start.start())[0].sum())
+        expected = float(start.mean(start.start()).sum())
         return float(self.counts.sum()) / max(expected, 1e-300)
 
     @property

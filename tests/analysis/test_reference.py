@@ -329,7 +329,7 @@ def test_profiles_of_a_known_curve(monkeypatch: pytest.MonkeyPatch, reference: R
 
 def test_p_values_count_toys(monkeypatch: pytest.MonkeyPatch) -> None:
     one = SimpleNamespace(
-        expectation=lambda at: (np.full(4, 100.0), None), floor=np.ones(4), simulated=np.array([1, 1, 1, 0]),
+        mean=lambda at: np.full(4, 100.0), floor=np.ones(4), simulated=np.array([1, 1, 1, 0]),
         tau=np.full(4, 1e9), with_counts=lambda counts, tau: counts,
     )  # fmt: skip
     fits: Any = {
