@@ -21,7 +21,7 @@ from analysis.datacheck.check import DataCheck, check_data, verdict
 from analysis.datacheck.physics import CheckedEvents, consistency
 from analysis.datacheck.sample import Piece
 from analysis.datacheck.streamed import Histograms, compare_stations
-from analysis.datacheck.tests import histograms_differ, holm, more_than_expected, weighted_auc
+from analysis.datacheck.tests import ClassifierTest, histograms_differ, holm, more_than_expected, weighted_auc
 from analysis.datacheck.weights import fit_weights
 from benchmarks.physics.damaged import CLUSTER, damaged
 from report.check_pages import write_check
@@ -51,14 +51,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checked(world: Path) -> Callable[[str], DataCheck]:
+def unclassified() -> ClassifierTest:
+    """What a classifier says that sees nothing: most of a check's time, for tests of what does not ask it."""
+    return ClassifierTest(0.5, 0.48, 0.52, 1.0, (("E", 1.0),), 0.0, N_NEW, N_NEW)
+
+
+@pytest.fixture(scope="module")
+def checked(world: Path, unclassified: ClassifierTest) -> Callable[[str], DataCheck]:
     """Check a sample that is damaged in one way; each once."""
     content: dict[str, DataCheck] = {}
 
     def check(kind: str) -> DataCheck:
         if kind not in content:
             data = damaged(world / "new" / "composition_test", world / kind, kind)
-            content[kind] = check_data(world / "run", data, **OPTIONS)
+            with pytest.MonkeyPatch.context() as patched:
+                if kind in ("swapped", "ordered"):
+                    patched.setattr("analysis.datacheck.check.classify", lambda *_, **__: unclassified)
+                content[kind] = check_data(world / "run", data, **OPTIONS)
         return content[kind]
 
     return check
@@ -139,7 +148,9 @@ def test_each_physical_check_notices_its_own_fault(
     assert np.sign(result[noticed].effect) == np.sign(effect)
 
 
-def test_another_world_is_noticed_by_a_physical_check(world: Path) -> None:
+def test_another_world_is_noticed_by_a_physical_check(
+    world: Path, unclassified: ClassifierTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the world ``harder`` changes, many times over: it takes as many events more to notice ``harder`` itself."""
     ours, other = load_settings("default"), load_settings("harder")
     changed = {
@@ -150,6 +161,7 @@ def test_another_world_is_noticed_by_a_physical_check(world: Path) -> None:
     simulate(
         COMPOSITION, world / "far", n_train=200, n_test=N_NEW, seed=9, train_cuts="test", workers=1, settings=settings
     )  # fmt: skip
+    monkeypatch.setattr("analysis.datacheck.check.classify", lambda *_, **__: unclassified)
     check = check_data(
         world / "run", damaged(world / "far" / "composition_test", world / "far_data", "fresh"), **OPTIONS
     )
@@ -197,7 +209,10 @@ def test_the_command_writes_a_page_and_its_numbers(
         write_check(checked("cluster"), tmp_path / "check.txt")
 
 
-def test_labels_are_named_and_not_opened(world: Path) -> None:
+def test_labels_are_named_and_not_opened(
+    world: Path, unclassified: ClassifierTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analysis.datacheck.check.classify", lambda *_, **__: unclassified)
     data = damaged(world / "new" / "composition_test", world / "labelled", "fresh", rows=np.arange(1000))
     (data / "labels_composition.npy").write_bytes(b"poison")
     (data / "checksums.json").unlink()

@@ -372,7 +372,7 @@ def test_a_p_value_is_that_of_the_chi_square_law(tau: float) -> None:
     """Twenty cells of many events, four fitted parameters; the deviance follows the law whatever the simulation."""
     mean = np.full(20, 1e4)
     likelihood = SimpleNamespace(
-        expectation=lambda parameters: (mean, None), _soft=lambda m: (m, np.ones_like(m)),
+        mean=lambda parameters: mean, _soft=lambda m: (m, np.ones_like(m)),
         simulated=np.ones(20, dtype=bool), tau=np.full(20, tau),
     )  # fmt: skip
     for chi2 in (12.0, 20.0):

@@ -274,7 +274,7 @@ def test_dead_stations_are_missing_in_the_fits_and_not_empty(tmp_path: Path) -> 
     away = {}
     for dead in (0, 50):
         (tmp_path / "sky.toml").write_text(
-            f"runs = 1\nlive_time_h = 0.3\ndead_stations = {dead}\ndead_muon_detectors = {dead}\n"
+            f"runs = 1\nlive_time_h = 0.3\ndead_stations = {dead}\ndead_muon_detectors = {0.4 * dead}\n"
         )
         simulate_measured(tmp_path / "sky.toml", tmp_path / f"raw{dead}", seed=3, workers=1)
         converted = convert_measured(tmp_path / f"raw{dead}", tmp_path / f"sets{dead}")
@@ -292,7 +292,7 @@ def test_dead_stations_are_missing_in_the_fits_and_not_empty(tmp_path: Path) -> 
             for fitted, true in (("fit_lg_ne", "lg_ne"), ("fit_lg_nmu_tr", "lg_nmu")):
                 away[dead, name, fitted] = float(np.nanmedian(table[fitted].to_numpy() - truth[true].to_numpy()))
     assert len(conditions["dead_cells"]) > 40
-    for fitted, least in (("fit_lg_ne", 0.04), ("fit_lg_nmu_tr", 0.2)):
+    for fitted, least in (("fit_lg_ne", 0.04), ("fit_lg_nmu_tr", 0.12)):
         whole = away[0, "missing", fitted]
         assert away[0, "empty", fitted] == pytest.approx(whole, abs=1e-6)
         assert away[50, "missing", fitted] == pytest.approx(whole, abs=0.025)
