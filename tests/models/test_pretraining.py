@@ -567,7 +567,7 @@ def fitted(small_trained: dict[str, Any], train: Batch, **changes: Any) -> Pretr
 
 
 def test_estimates_follow_the_truth_and_their_errors_hold(small_trained: dict[str, Any], tmp_path: Path) -> None:
-    learner, new = fitted(small_trained, events(1, 3000), truth_weight=0.1), events(3, 2000)
+    learner, new = fitted(small_trained, events(1, 3000), truth_weight=0.1, epochs=12), events(3, 2000)
     result = learner.predict_targets(bare(new))
     assert result.shape == (2000, len(TARGETS), 2)
     assert new.targets is not None
