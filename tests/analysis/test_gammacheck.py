@@ -205,7 +205,7 @@ def test_it_names_the_mechanism_of_a_world_that_has_one(mechanism: str, tmp_path
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Archives of the three gamma modes with label noise, hadrons at the ground written into the first."""
     folder = tmp_path_factory.mktemp("raw")
-    simulate_raw(GAMMA, folder, 12_000, world="default", workers=1)
+    simulate_raw(GAMMA, folder, 8_000, world="default", workers=1)
     for mode in MODES["v2", GAMMA.name]:
         file = archive_path(folder, mode, "true_features")
         with np.load(file) as archive:
