@@ -8,15 +8,16 @@ learned by heart. Composition, default world, test's cuts, float32 scalars witho
 * ``features``: the body of ``pretrained`` (four residual blocks) on its 93 features.
 * ``features and stations``: the same body, and beside it all hit stations as tokens of a set transformer.
 * ``exact likelihood``: a smaller body on what an efficient estimator with the world's own constants would say. Sizes,
-  age, core and punch-through are the truth, smeared by the inverse Fisher matrix of the stations' compound-Poisson
-  likelihood, with errors and correlations beside them. No estimator does better where errors are small.
+  age and core are the truth, smeared by the inverse Fisher matrix of the stations' compound-Poisson likelihood. No
+  estimator does better where errors are small.
 * ``truth``: the same without smearing, to see what the array loses.
 
 Fisher information of one detector (:func:`information`): counts of two kinds of particles are Poisson, deposits sums
 of Gamma numbers; with f the probability of a reading, I_ij = sum over readings of (df/dm_i) (df/dm_j) / f for the mean
-counts m. Clumps of the electron density and muons that cross both detectors are left out, which makes the errors a
-little too small. Killed and started again, it continues. Printed are log-losses of test showers and paired differences,
-± standard errors, and how the errors of the fits compare with those of the exact likelihood.
+counts m. Clumps of the electron density count as independent from station to station, and muons that cross both
+detectors as two, which makes the errors a little too small. Killed and started again, it continues. Printed are
+log-losses of test showers and paired differences, ± standard errors, and how the errors of the fits compare with those
+of the exact likelihood.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ from showers.schema import COMPOSITION
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showers.simulation.cascade import Showers, mean_muon_age
-from showers.simulation.deposits import stations_of
-from showers.simulation.detector import CHUNK, energy_per_electron, expected
+from showers.simulation.deposits import CLUMP_FLAT_M, stations_of
+from showers.simulation.detector import CHUNK, clump_sigma, energy_per_electron, expected
 from showers.simulation.settings import Settings
 
 FEATURES, STATIONS, EXACT, TRUTH = SYSTEMS = ("features", "features and stations", "exact likelihood", "truth")
@@ -74,12 +75,10 @@ RATE_STEPS = 1000
 FITTED = ("fit_lg_ne", "fit_age", "fit_lg_nmu", *CORE)
 SETTINGS = TrainingSettings(batch_size=256, learning_rate=1.5e-3, weight_decay=0.02, warmup=0.02, ema=0.9995)
 
-PARAMETERS = ("lg_ne", "age", "lg_nmu", "core_x_m", "core_y_m", "lg_punch", "muon_age")
-"""The last is the muon age beyond its mean at this lg Nmu: known to within its spread in the world, and summed over."""
-N_ESTIMATED = len(PARAMETERS) - 1
-STEPS = {"lg_ne": 0.01, "age": 0.01, "lg_nmu": 0.01, "core_x_m": 0.5, "core_y_m": 0.5, "muon_age": 0.01}
-"""Steps of the numerical derivatives; that by lg punch is exact."""
-WIDEST = {"lg_ne": 2.0, "age": 0.5, "lg_nmu": 2.0, "core_x_m": 50.0, "core_y_m": 50.0, "lg_punch": 1.0}
+STEPS = {"lg_ne": 0.01, "age": 0.01, "lg_nmu": 0.01, "core_x_m": 0.5, "core_y_m": 0.5}
+"""What is estimated, with the steps of the numerical derivatives. The muon age follows lg Nmu (what else it does in the
+default world has an rms of .01), the share of punch-through is known."""
+WIDEST = (2.0, 0.5, 2.0, 50.0, 50.0)
 """Errors of an independent measurement that is added, so that no parameter is free: much wider than showers differ."""
 
 SMALLEST, LARGEST, KNOTS = 1e-4, 40.0, 40
@@ -151,8 +150,11 @@ class Detector:
     table: np.ndarray
     cap_mev: float
 
-    def __call__(self, m_1: np.ndarray, m_2: np.ndarray) -> np.ndarray:
-        """Return I_11, I_12, I_22, (3, n, S), at mean counts (n, S); zero where the detector saturates."""
+    def __call__(self, m_1: np.ndarray, m_2: np.ndarray, rms: np.ndarray | None = None) -> np.ndarray:
+        """Return I_11, I_12, I_22, (3, n, S), at mean counts (n, S); zero where the detector saturates.
+
+        With ``rms``, (n, S), the first mean has a further relative error, independent from station to station.
+        """
         place = [
             np.clip(np.log(np.maximum(m, SMALLEST) / SMALLEST) / np.log(LARGEST / SMALLEST) * (KNOTS - 1), 0, KNOTS - 1)
             for m in (m_1, m_2)
@@ -160,6 +162,10 @@ class Detector:
         few = np.stack([map_coordinates(table, place, order=1) for table in self.table])
         many = normal_information(self.kinds, np.maximum(m_1, SMALLEST), np.maximum(m_2, SMALLEST))
         result = np.where(np.maximum(m_1, m_2) > LARGEST, many, few)
+        if rms is not None:
+            further = (rms * m_1) ** 2
+            less = 1.0 + result[0] * further
+            result = np.stack([result[0] / less, result[1] / less, result[2] - result[1] ** 2 * further / less])
         return np.where(m_1 * self.kinds[0].mev + m_2 * self.kinds[1].mev > self.cap_mev, 0.0, result)
 
 
@@ -207,32 +213,36 @@ def counts(showers: Showers, rows: np.ndarray, settings: Settings) -> tuple[np.n
 
 
 def covariance(showers: Showers, rows: np.ndarray, settings: Settings) -> np.ndarray:
-    """Return the covariance (n, 6, 6) of efficient estimates of :data:`PARAMETERS` but the last."""
+    """Return the inverse Fisher matrix (n, 5, 5) of the parameters in :data:`STEPS`."""
     above, below = detectors(settings)
     at, per_electron = counts(showers, rows, settings)
-    slopes = np.zeros((len(PARAMETERS), *at.shape))
-    for name, step in STEPS.items():
+    slopes = np.zeros((len(STEPS), *at.shape))
+    for k, (name, step) in enumerate(STEPS.items()):
         for sign in (1.0, -1.0):
             there, deposit = counts(moved(showers, name, sign * step), rows, settings)
             there[0] *= deposit / per_electron  # a reading tells electrons by their deposit
-            slopes[PARAMETERS.index(name)] += sign / (2.0 * step) * there
-    slopes[PARAMETERS.index("lg_punch"), 3] = np.log(10.0) * at[3]
-    widths = WIDEST | {"muon_age": max(settings.shape.muon_age_spread, 1e-3)}
-    known = np.diag([widths[name] ** -2.0 for name in PARAMETERS])
-    fisher = np.repeat(known[None], len(rows), axis=0)
-    for detector, (i, j) in ((above, (0, 1)), (below, (2, 3))):
-        i_11, i_12, i_22 = detector(at[i], at[j])
+            slopes[k] += sign / (2.0 * step) * there
+    fisher = np.repeat(np.diag(np.array(WIDEST) ** -2.0)[None], len(rows), axis=0)
+    clumps = clump_rms(showers, rows, settings)
+    for detector, (i, j), rms in ((above, (0, 1), clumps), (below, (2, 3), None)):
+        i_11, i_12, i_22 = detector(at[i], at[j], rms)
         weighted = (slopes[:, i] * i_11 + slopes[:, j] * i_12, slopes[:, i] * i_12 + slopes[:, j] * i_22)
         for slope, weight in zip((slopes[:, i], slopes[:, j]), weighted, strict=True):
             fisher += np.einsum("ans,bns->nab", slope, weight, optimize=True)
-    return np.linalg.inv(fisher)[:, :N_ESTIMATED, :N_ESTIMATED]
+    return np.linalg.inv(fisher)
 
 
-def truth_of(showers: Showers, rows: np.ndarray, settings: Settings) -> np.ndarray:
-    """Return the true parameters (n, 6), as :func:`covariance` orders them."""
-    p, d = showers.primaries, settings.detector
-    lg_punch = np.log10(d.punch) + d.punch_mass * np.log10(np.maximum(p.mass, 1))
-    columns = (showers.lg_ne, showers.age, showers.lg_nmu, p.core_x_m, p.core_y_m, lg_punch)
+def clump_rms(showers: Showers, rows: np.ndarray, settings: Settings) -> np.ndarray:
+    """Return the relative rms of the electron density beyond Poisson at the stations, (n, S)."""
+    here, p = stations_of(KASCADE), showers.primaries
+    distance = np.hypot(here.x_m - p.core_x_m[rows, None], here.y_m - p.core_y_m[rows, None])
+    return clump_sigma(showers, settings)[rows, None] * np.minimum(1.0, distance / CLUMP_FLAT_M)
+
+
+def truth_of(showers: Showers, rows: np.ndarray) -> np.ndarray:
+    """Return the true parameters (n, 5), in the order of :data:`STEPS`."""
+    p = showers.primaries
+    columns = (showers.lg_ne, showers.age, showers.lg_nmu, p.core_x_m, p.core_y_m)
     return np.column_stack([column[rows] for column in columns])
 
 
@@ -246,9 +256,9 @@ class Portion:
     grids: np.ndarray
     """(n, rows, columns, 2) float16, MeV."""
     exact: np.ndarray
-    """(n, 28) float32: smeared parameters, ln of their errors, correlations, cosine of the zenith."""
+    """(n, 6) float32: smeared parameters and the cosine of the zenith."""
     truth: np.ndarray
-    """(n, 7) float32: parameters and cosine of the zenith."""
+    """(n, 6) float32: the same without smearing."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -281,30 +291,27 @@ def draw(seed: int, number: int) -> Portion:
     return Portion.joined([_portion(events, settings, rng) for events, settings in blocks_of(seed, number)])
 
 
-def smeared(
-    events: SimulatedEvents, settings: Settings, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return true parameters (n, 6), what an efficient estimator says of them, and its covariance (n, 6, 6)."""
-    truth = truth_of(events.showers, events.rows, settings)
+def smeared(events: SimulatedEvents, settings: Settings, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return true parameters (n, 5) and what an efficient estimator says of them.
+
+    Its errors are not given away: they follow from the true parameters and would betray them.
+    """
+    truth = truth_of(events.showers, events.rows)
     parts = np.array_split(events.rows, -(-len(events) // CHUNK))
     spread = np.concatenate([covariance(events.showers, rows, settings) for rows in parts])
-    noise = np.einsum("nij,nj->ni", np.linalg.cholesky(spread), rng.standard_normal(truth.shape))
-    return truth, truth + noise, spread
+    return truth, truth + np.einsum("nij,nj->ni", np.linalg.cholesky(spread), rng.standard_normal(truth.shape))
 
 
 def _portion(events: SimulatedEvents, settings: Settings, rng: np.random.Generator) -> Portion:
     grids = events.grids.astype(np.float16)
     result = compute_events(grids.astype(np.float32), events.scalars.astype(np.float32), None, GROUPS)
-    truth, estimates, spread = smeared(events, settings, rng)
-    errors = np.sqrt(np.diagonal(spread, axis1=1, axis2=2))
-    upper = np.triu_indices(N_ESTIMATED, 1)
-    correlations = (spread / (errors[:, :, None] * errors[:, None]))[:, *upper]
+    truth, estimates = smeared(events, settings, rng)
     cosine = np.cos(np.radians(events.showers.primaries.zenith_deg[events.rows]))
     return Portion(
         events.labels.astype(np.int64),
         result.select(COLUMNS).to_numpy().astype(np.float32),
         grids,
-        np.column_stack([estimates, np.log(errors), correlations, cosine]).astype(np.float32),
+        np.column_stack([estimates, cosine]).astype(np.float32),
         np.column_stack([truth, cosine]).astype(np.float32),
     )
 
@@ -442,12 +449,12 @@ def errors_table() -> str:
     deviations: list[list[np.ndarray]] = []
     rng = np.random.default_rng(TEST_SEED)
     for events, settings in blocks_of(TEST_SEED, 0):
-        truth, estimates, _ = smeared(events, settings, rng)
+        truth, estimates = smeared(events, settings, rng)
         readings = events.grids.astype(np.float16).astype(np.float32), events.scalars.astype(np.float32)
-        row = [estimates[:, : len(FITTED)] - truth[:, : len(FITTED)]]
+        row = [estimates - truth]
         for response in (PUBLISHED, informed(settings)):
             result = lateral.compute(FittedEvents(make_events(namespace("cpu"), *readings, response)))
-            row.append(np.column_stack([result[name] for name in FITTED]) - truth[:, : len(FITTED)])
+            row.append(np.column_stack([result[name] for name in FITTED]) - truth)
         deviations.append(row)
     exact, published, known = (np.concatenate(column) for column in zip(*deviations, strict=True))
     lines = ["| quantity | fits | fits with the world's constants | exact likelihood |", "|---|---:|---:|---:|"]
