@@ -175,7 +175,7 @@ class StationHits:
     """Shares of events in which stations are hit."""
 
     data: np.ndarray
-    """(rows, columns, 2), of the folders in which the station is not known to be dead; 0 where there is none."""
+    """(rows, columns, 2), of the folders in which the station is not known to be dead; NaN where there is none."""
     simulation: np.ndarray
     p: np.ndarray
     """(rows, columns, 2) adjusted (Holm); 1 where no detector works."""
@@ -201,7 +201,7 @@ def compare_stations(
         known_dead = np.moveaxis(folder.array.there & ~folder.working.there, 0, -1)
         hits += np.where(known_dead, 0.0, _hits(folder, chosen, np.ones(len(chosen))))
         n += len(chosen) * ~known_dead
-    observed = hits / np.maximum(n, 1.0)
+    observed = np.divide(hits, n, out=np.full(hits.shape, np.nan), where=n > 0)
     there = (n > 0) & (np.moveaxis(simulation.array.there, 0, -1) | (observed > 0) | (expected > 0))
     least = 0.5 / np.maximum(n, 1.0)
     pooled = np.clip((observed + expected) / 2, least, 1 - least)

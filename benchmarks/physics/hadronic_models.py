@@ -30,6 +30,7 @@ weighs is not trained again for the draws. Killed and started again, it continue
 from __future__ import annotations
 
 import argparse
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ from models.base.inputs import LOGARITHM, InputTransform
 from models.base.learner import Batch
 from models.base.posterior import log_softmax
 from models.registry import spec
+from runtime.code import source_hash
 from runtime.context import Context
 from runtime.files import atomic_path
 from showers.dataset import Dataset
@@ -198,7 +200,10 @@ class ModelStudy:
 
     def kept(self, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Return what was computed under this name, computed now where it is not there."""
-        file = self.given.work / f"{self.given.train}-{self.given.test}" / f"fits-{self.seed}" / f"{name}.npz"
+        # Of these places and this code: what another version of either has kept is not read.
+        key = hashlib.sha256(repr((self.places, source_hash([Path(__file__)], ("torch",)))).encode()).hexdigest()[:8]
+        folder = self.given.work / f"{self.given.train}-{self.given.test}"
+        file = folder / f"fits-{self.seed}-{key}" / f"{name}.npz"
         if not file.exists():
             started = time.process_time()
             content = make()

@@ -321,7 +321,9 @@ def test_stations_known_to_be_dead_are_compared_in_the_other_runs_alone(tiny_com
     reference = (simulation, np.arange(len(simulation)), np.ones(len(simulation)))
     place = (np.array(cells) // 16, np.array(cells) % 16, 0)
     assert (compare_stations([(silent, rows)], *reference).p[place] < 1e-6).all()
-    assert (compare_stations([(known, rows)], *reference).p[place] == 1).all()
+    nowhere = compare_stations([(known, rows)], *reference)
+    assert (nowhere.p[place] == 1).all()
+    assert np.isnan(nowhere.data[place]).all(), "a station that is known to be dead has no share of hits"
     both = compare_stations([(known, rows), (data, rows + 500)], *reference)
     alone = compare_stations([(data, rows + 500)], *reference)
     np.testing.assert_allclose(both.data[place], alone.data[place])
