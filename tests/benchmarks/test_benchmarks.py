@@ -7,6 +7,8 @@ Published stacks are fitted on one half of the test events and tested on the oth
 without running code. Where showers are drawn with the fits' own constants, whatever else the simulation can do is off.
 Samples that are kept are taken again only for the same showers. A learner is worth what no other of its run knows.
 The place of a sample between trained hadronic models is found where it lies between them, and its shares then hold.
+What a detector tells of its particles' mean number is that of counting them where they are few, and of a normal reading
+where they are many.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from scipy.stats import norm
 from analysis.spectra.folding import Widths
 from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.fits.pulls import World, everything, pulls
+from benchmarks.learning.limit import LARGEST, SMALLEST, Kind, information, normal_information
 from benchmarks.learning.marginal import Learners
 from benchmarks.learning.marginal import table as worth_table
 from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
@@ -663,3 +666,17 @@ def test_shares_hold_between_trained_models_if_the_place_is_fitted(beyond: bool)
     summed = [np.logaddexp.reduce(z.reshape(n, 5, 3), axis=2) for z in joint]
     others = [(summed[m], labels[m], counts[m]) for m in sources]
     assert np.abs(linear(summed[0], others, np.full(5, 0.2), sample).bias).max() > 0.03
+
+
+def test_information_of_a_reading_is_that_of_counts_and_of_normal_deposits() -> None:
+    kinds = Kind(8.0, 1.5), Kind(8.0, 5.0)
+    result = information(kinds, Kind(8.0, 0.0), 0.0, threshold_mev=0.5)
+    alike = information((kinds[1], kinds[1]), Kind(8.0, 0.0), 0.0, threshold_mev=0.5)
+    assert alike[0, 0, 0] == pytest.approx(1 / (2 * SMALLEST), rel=0.01), "a single hit is of either kind"
+    assert 1 < result[0, 0, 0] / alike[0, 0, 0] < 2, "its deposit tells a little which"
+    assert result[0, 12, 0] == pytest.approx(1 / np.geomspace(SMALLEST, LARGEST, 40)[12], rel=0.05)
+    np.testing.assert_allclose(result[:, -1, -1], normal_information(kinds, *np.full((2, 1), LARGEST))[:, 0], rtol=0.03)
+    lost = information(kinds, Kind(8.0, 0.0), 0.0, threshold_mev=8.0)
+    assert lost[0, 0, 0] < 0.5 * result[0, 0, 0], "what is below the threshold tells less"
+    strays = information(kinds, kinds[0], 0.05, threshold_mev=0.5)
+    assert strays[0, 0, 0] == pytest.approx(1 / 0.05, rel=0.1), "one of the first kind among so many strays like it"
