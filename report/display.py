@@ -115,8 +115,7 @@ def draw_event(dataset: Path, event: int, out: Path) -> Path:
 def event_picture(shower: Shower, title: str = "") -> Figure:
     """Draw both channels' maps and the lateral distribution of a shower."""
     with drawing():
-        figure = new_figure(HEIGHT_IN)
-        figure.set_layout_engine("none")
+        figure = new_figure(HEIGHT_IN, placed=True)
         for channel, (place, scale) in enumerate(zip(MAPS, SCALES, strict=True)):
             _map(figure.add_axes(place), scale, shower, channel)
         _lateral(figure.add_axes(LATERAL), shower)

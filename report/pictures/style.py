@@ -86,11 +86,11 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def new_figure(height_in: float = 3.0, width_in: float = COLUMN_IN) -> Figure:
-    """Return an empty figure of column width."""
+def new_figure(height_in: float = 3.0, width_in: float = COLUMN_IN, *, placed: bool = False) -> Figure:
+    """Return an empty figure of column width; one whose axes are ``placed`` by the caller is drawn once, not twice."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_in, height_in))
+    return Figure(figsize=(width_in, height_in), layout="none" if placed else None)
 
 
 def literal(name: str) -> str:
