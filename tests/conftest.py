@@ -7,6 +7,7 @@ damages one takes a copy.
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import shutil
 from collections import Counter
@@ -92,6 +93,22 @@ def gamma_run(tiny_gamma: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def survived(request: pytest.FixtureRequest) -> Counter[str]:
     """Counts of the faults that were survived, by kind; printed at the end."""
     return request.config.stash.setdefault(SURVIVED, Counter())
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the pictures of pages empty, whose drawing takes most of the time; those in files are drawn."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure.savefig
+
+    def saved(figure: Figure, target: object, **options: object) -> None:
+        if isinstance(target, io.StringIO):
+            target.write('<svg viewBox="0 0 1 1"></svg>')
+        else:
+            drawn(figure, target, **options)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
 
 
 @pytest.fixture

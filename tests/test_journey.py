@@ -8,6 +8,7 @@ test-faults`` tells the whole again, in processes of its own and with what users
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
@@ -34,12 +35,19 @@ from commands.app import app
 from models.base.learner import Learner
 from models.isolated import learners_of
 from report.outcome import DEMO_LEARNERS
+from report.run_page import write_report
+from stacking.run.config import StackConfig
 from tests.program import Shown, call
 
 ROOT = Path(__file__).parent.parent
 DEMO = ("demo", "--train", "700", "--test", "300")
 FEW = {"composition": ("lightgbm", "pretrained"), "gamma": ("published.gamma_rf", "lightgbm")}
 """Learners of the demo where it is made small: trees, a network, a published one."""
+SMALL = {
+    "composition": {"lightgbm": {"rounds": 40}, "pretrained": {"epochs": 1}},
+    "gamma": {"published.gamma_rf": {"trees": 30}, "lightgbm": {"rounds": 40}},
+}
+"""Their settings there."""
 WHOLE = (pytest.mark.faults, pytest.mark.xdist_group("journey"))
 
 
@@ -58,13 +66,22 @@ def of_this_process(trusted: bool) -> AbstractContextManager[Callable[[Path], Le
     return learners_of(trusted=True)
 
 
+def small_config(*, task: str, **options: object) -> StackConfig:
+    """Return what the demo trains where it is made small: two folds, no student, few trees."""
+    return StackConfig(task=task, folds=2, fast=False, settings=SMALL[task], **options)
+
+
 @pytest.fixture(scope="module", params=["small", pytest.param("whole", marks=WHOLE)])
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Callable]:
     """Folder of a demo with few showers, what it printed, and what calls commands: in this process, or in others."""
     out = tmp_path_factory.mktemp("demo") / "demo"
     if request.param == "whole":
         return out, run_script("cli.py", *DEMO, "--out", out).stdout, run_script
-    with patch.dict(DEMO_LEARNERS, FEW), patch("report.run_sections.learners_of", of_this_process):
+    with ExitStack() as less:
+        less.enter_context(patch.dict(DEMO_LEARNERS, FEW))
+        less.enter_context(patch("report.run_sections.learners_of", of_this_process))
+        less.enter_context(patch("report.run_page.EACH", 1))
+        less.enter_context(patch("report.outcome.StackConfig", small_config))
         return out, call("cli.py", *DEMO, "--workers", "1", "--out", out).stdout, call
 
 
@@ -187,7 +204,7 @@ FEWER = {
 ONE = ("--workers", "1")
 LESS = {
     "simulate": ONE,
-    "stack": ONE,
+    "stack": (*ONE, "--folds", "2"),
     "predict": ("--trusted",),
     "spectra": ("--trusted", "--bins", "14.9,15.4,16", "--zenith-max", "30"),
     "datacheck": ("--trusted", *ONE),
@@ -247,8 +264,9 @@ def test_the_set_up_is_that_of_the_makefile() -> None:
     assert "--constraint constraints.txt --editable '.[test" in plan.stdout
 
 
-def blank_report(run: Path) -> Path:
-    """Write a page where a report would be."""
+def blank_report(run: Path, data: Path, **options: object) -> Path:
+    """Write a page where a report would be; it must be asked for as it can be."""
+    inspect.signature(write_report).bind(run, data, **options)
     (run / "report.html").write_text("report " * 200)
     return run / "report.html"
 
@@ -322,12 +340,14 @@ WHOLE_STORY = pytest.param("train.md", True, marks=WHOLE)
 
 @pytest.mark.parametrize(("page", "processes"), [*((page, False) for page in STORIES), WHOLE_STORY])
 def test_every_command_works_and_says_what_the_page_shows(
-    page: str, processes: bool, beginning: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    page: str, processes: bool, beginning: Callable[[str], Path], undrawn: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = beginning(page)
     monkeypatch.chdir(folder)
     if not processes:  # the demo's reports are real ones
-        monkeypatch.setattr("report.outcome.write_report", lambda run, data, **options: blank_report(run))
+        monkeypatch.setattr("report.outcome.write_report", blank_report)
+        monkeypatch.setattr("report.run_page.write_report", blank_report)
+        monkeypatch.setattr("report.public.layouts.PERMUTATIONS", 1)
     ran, parsed = [], []
     for kind, block in blocks(page):
         for full, fewer in FEWER.items():
