@@ -12,6 +12,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ N_TRAIN = 2_000
 N_TEST = 1_000
 LONGEST = ("test_journey.py", "test_photons.py", "test_datacheck.py", "test_onnx.py", "test_run.py", "test_tables.py")
 """Files that take minutes: begun first, so that no process of the tests works alone at the end."""
+ONE_REGISTRY: dict[str, Callable[..., object]] = {}
 SURVIVED = pytest.StashKey[Counter[str]]()
 
 
@@ -109,6 +111,14 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
             drawn(figure, target, **options)
 
     monkeypatch.setattr(Figure, "savefig", saved)
+
+
+@pytest.fixture
+def one_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all ONNX exports share the exporter's table of operators, which takes longer to make than a small graph."""
+    registration = pytest.importorskip("torch.onnx._internal.exporter._registration")
+    made = ONE_REGISTRY.setdefault("from_torchlib", cache(registration.ONNXRegistry.from_torchlib))
+    monkeypatch.setattr(registration.ONNXRegistry, "from_torchlib", staticmethod(made))
 
 
 @pytest.fixture

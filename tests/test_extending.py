@@ -119,6 +119,7 @@ def test_a_meta_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         sys.modules.pop(f"stacking.meta.{name}", None)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "TASKS", dict(schema.TASKS))
     entry = compile(BLOCKS["showers/schema.py"], "schema", "exec")

@@ -49,6 +49,7 @@ def test_labels_are_the_true_energies(data: Path) -> None:
     np.testing.assert_array_equal(opened.labels, truth)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     config = StackConfig(

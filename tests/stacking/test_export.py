@@ -44,7 +44,10 @@ from stacking.train import stack
 from tests.program import ROOT, environment
 
 # The exporter silences its libraries, but another thread that does the same may undo it.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("one_registry"),
+]
 
 LEARNERS = ("xgboost", "lenet_fits")
 """One of trees, one of grids."""
