@@ -39,8 +39,7 @@ TIMED = {LOCK_FILE, "manifest.json", "task.json", "config.toml"}
 
 
 def _stack(source: str) -> Step:
-    for late in ("lightgbm", "torch._dynamo"):  # what a run imports when it is first needed, and so in every child
-        importlib.import_module(late)
+    importlib.import_module("lightgbm")  # what a run imports when it is first needed, and so in every child
     options: dict[str, object] = {"preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "test_table": source}
     learners = ("lightgbm", "fake_linear")
     options |= {"learners": learners, "settings": {"lightgbm": {"rounds": 20}}}

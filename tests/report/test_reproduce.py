@@ -144,7 +144,7 @@ class _Lines(logging.Handler):
 
 def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("report.reproduce.write_report", _empty_report)
-    made = simulate_raw(COMPOSITION, tmp_path / "made", 3_000, workers=1, modes=("qgs_spectra",))
+    made = simulate_raw(COMPOSITION, tmp_path / "made", 1_500, workers=1, modes=("qgs_spectra",))
     lines = _Lines()
     with Server() as server:
         server.files = {f"/{file.name}": file.read_bytes() for file in made}

@@ -111,7 +111,7 @@ def test_learners_with_errors_of_their_own_are_worth_more_calibrated() -> None:
             problem, log_proba=np.stack([log_softmax(z * b) for z, b in zip(problem.log_proba, blurred, strict=True)])
         )
 
-    train, new = spoiled(_problem(n=20_000)), spoiled(_problem(n=20_000, seed=1))
+    train, new = spoiled(_problem(n=5_000)), spoiled(_problem(n=5_000, seed=1))
     losses = {}
     for name in ("log_pool", "calibrated_pool"):
         meta = meta_learners()[name](train.learners)

@@ -298,7 +298,7 @@ def _config(folder: Path, n: int = 2400, **options: object) -> TableConfig:
     standard = {
         "run": folder / "run", "table": _table(folder, n), "label": "kind", "preset": "quick", "folds": 3,
         "workers": 1, "learners": ("lightgbm", "random_forest"), "metas": ("log_pool",), "device": "cpu", "fast": False,
-        "repeats": 1, "holdout": 0.1,
+        "repeats": 1, "holdout": 0.1, "settings": {"lightgbm": {"rounds": 40}, "random_forest": {"trees": 20}},
     }  # fmt: skip
     return TableConfig(**(standard | options))
 
