@@ -37,7 +37,10 @@ from tests.models.conftest import CLASSES, gaussian_events, toy_showers
 from tests.models.test_pretraining import small_weights, toy_events, without
 
 # The exporter silences its libraries, but another thread that does the same may undo it.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("one_registry"),
+]
 
 EVENTS, GRIDS = 10_000, 300
 GAMMAS = ("gamma", "hadron")

@@ -193,10 +193,7 @@ def submitted(folder: Path, app: Path, text: str | None) -> float:
     return float((app / "logs" / "reward.txt").read_text())
 
 
-def test_harbor_tasks_are_solved_and_verified_by_their_scripts(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("report.public.layouts.PERMUTATIONS", 1)  # each takes two processes
+def test_harbor_tasks_are_solved_and_verified_by_their_scripts(data: Path, tmp_path: Path) -> None:
     written = write_cards(data, tmp_path / "out", tuple(CARDS), ("harbor",))
     for task, card in CARDS.items():
         assert "reward of the solution" in written[f"harbor/{card.name}"][2]
@@ -254,10 +251,7 @@ def test_mlgym_tasks_hide_labels_and_are_evaluated(data: Path, tmp_path: Path) -
     assert json.loads(printed.split("---")[-1]) == {"HadronSurvival": pytest.approx(3 / np.sum(labels == 1))}
 
 
-def test_a_variant_is_of_new_showers_in_another_world(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("report.public.layouts.PERMUTATIONS", 1)
+def test_a_variant_is_of_new_showers_in_another_world(data: Path, tmp_path: Path) -> None:
     sizes = {"n_train": 200, "n_test": 300}
     names = [
         list(write_variants(tmp_path / place, ("composition",), ("airs",), seed=seed, **sizes))
