@@ -11,6 +11,8 @@ learned by heart. Composition, default world, test's cuts, float32 scalars witho
   age and core are the truth, smeared by the inverse Fisher matrix of the stations' compound-Poisson likelihood. No
   estimator does better where errors are small.
 * ``truth``: the same without smearing, to see what the array loses.
+* ``mlp`` and ``pretrained`` beside them, with the first few of these showers, as a run trains them: how far from the
+  limit they stand.
 
 Fisher information of one detector (:func:`information`): counts of two kinds of particles are Poisson, deposits sums
 of Gamma numbers; with f the probability of a reading, I_ij = sum over readings of (df/dm_i) (df/dm_j) / f for the mean
@@ -39,7 +41,9 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.fits.oracle import informed
+from benchmarks.learning.pretraining import VALID_SHARE, only
 from benchmarks.shared.drawn import COLUMNS, CORE, GROUPS
+from features.catalogue import feature_set
 from features.compute import compute_events
 from features.device import namespace
 from features.groups import FittedEvents, lateral
@@ -54,6 +58,7 @@ from models.networks.stations import N_TOKEN, StationTokens, pack
 from models.networks.step import Checkpoint, Output, TrainingSettings, optimiser_of, read_checkpoint, write_checkpoint
 from models.pretraining.stream import HIGHEST_ZENITH_DEG, LOWEST_LG_ENERGY
 from models.pretraining.train import drawn_ahead
+from models.registry import create, spec
 from runtime.files import write_npz
 from scoring.metrics.paired import paired_log_loss
 from showers.array import KASCADE
@@ -68,6 +73,8 @@ from showers.simulation.settings import Settings
 FEATURES, STATIONS, EXACT, TRUTH = SYSTEMS = ("features", "features and stations", "exact likelihood", "truth")
 SEED = 34
 BLOCKS_PER_PORTION = 12
+SHOWERS_PER_PORTION = 8_500
+"""At least."""
 PORTIONS_PER_ROUND = 6
 """Showers of a round are shuffled together; a killed run loses one round at most."""
 TEST_SEED = 35
@@ -428,14 +435,35 @@ class Training:
         return torch.cat(parts).double().numpy()
 
 
-def table(trainings: list[Training], test: Portion, seen: int) -> str:
-    """Return log-losses, and each system's against ``features``."""
-    predictions = {one.system: one.log_proba(test) for one in trainings}
+def with_few(sizes: list[int], test: Portion, work: Path) -> dict[tuple[str, int], np.ndarray]:
+    """Return log-posteriors (n, C) of the test showers by learners that see the first showers alone, many times."""
+    result = {}
+    for name in ("mlp", "pretrained"):
+        entry = spec(name)
+        assert isinstance(entry.features, str)
+        columns = feature_set(entry.features, COLUMNS)
+        for n in sizes:
+            file = work / f"{name}-{n}.npz"
+            if not file.exists():
+                showers = Portion.joined([draw(SEED, k) for k in range(-(-n // SHOWERS_PER_PORTION))])
+                batch = replace(showers.batch(FEATURES), labels=showers.labels)
+                parts = np.split(np.random.default_rng(n).permutation(n), [round(VALID_SHARE * n)])
+                valid, train = (only(batch.take(np.sort(part)), columns) for part in parts)
+                learner = create(entry, COMPOSITION.classes).fit(train, valid, seed=SEED)
+                write_npz(file, log_p=learner.predict_log_proba(only(test.batch(FEATURES), columns)))
+            with np.load(file) as content:
+                result[name, n] = content["log_p"]
+    return result
+
+
+def table(predictions: dict[tuple[str, int], np.ndarray], labels: np.ndarray) -> str:
+    """Return the log-losses of (n, C) log-posteriors by system and number of showers, each against ``features``."""
+    reference = next(log_p for (system, _), log_p in predictions.items() if system == FEATURES)
     lines = ["| network on | showers seen | log-loss | against features |", "|---|---:|---:|---:|"]
-    for system, log_p in predictions.items():
-        loss = -log_p[np.arange(len(test)), test.labels]
-        gap = paired_log_loss(test.labels, log_p, predictions[FEATURES])
-        against = "" if system == FEATURES else f"{gap.difference:+.4f} ± {gap.standard_error:.4f}"
+    for (system, seen), log_p in predictions.items():
+        loss = -log_p[np.arange(len(labels)), labels]
+        gap = paired_log_loss(labels, log_p, reference)
+        against = "" if log_p is reference else f"{gap.difference:+.4f} ± {gap.standard_error:.4f}"
         error = loss.std() / len(loss) ** 0.5
         lines.append(f"| {system} | {seen:,} | {loss.mean():.4f} ± {error:.4f} | {against} |")
     return "\n".join(lines)
@@ -470,6 +498,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--showers", type=int, default=3_000_000, help="that each network sees, about")
     parser.add_argument("--test", type=int, default=100_000)
+    parser.add_argument("--few", default="5000,60000", help="showers with which mlp and pretrained are trained beside")
     parser.add_argument("--workers", type=int, default=1, help="processes that draw showers")
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -498,7 +527,10 @@ def main() -> None:
                 losses.append(f"{one.system} {one.learn(showers):.4f}")
                 write_checkpoint(options.work / f"{one.system.replace(' ', '_')}.safetensors", one.state)
         print(f"round {number + 1} of {rounds}, {len(showers):,} showers: {', '.join(losses)}", flush=True)
-    print(f"\n{table(trainings, test, rounds * PORTIONS_PER_ROUND * len(first))}\n\n{errors_table()}")
+    seen = rounds * PORTIONS_PER_ROUND * len(first)
+    predictions = {(one.system, seen): one.log_proba(test) for one in trainings}
+    predictions |= with_few([int(n) for n in options.few.split(",") if n], test, options.work)
+    print(f"\n{table(predictions, test.labels)}\n\n{errors_table()}")
 
 
 if __name__ == "__main__":
