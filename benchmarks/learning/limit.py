@@ -438,6 +438,12 @@ class Training:
 def with_few(sizes: list[int], test: Portion, work: Path) -> dict[tuple[str, int], np.ndarray]:
     """Return log-posteriors (n, C) of the test showers by learners that see the first showers alone, many times."""
     result = {}
+
+    @cache
+    def first(n: int) -> Batch:
+        showers = Portion.joined([draw(SEED, k) for k in range(-(-n // SHOWERS_PER_PORTION))])
+        return replace(showers.batch(FEATURES), labels=showers.labels)
+
     for name in ("mlp", "pretrained"):
         entry = spec(name)
         assert isinstance(entry.features, str)
@@ -445,10 +451,8 @@ def with_few(sizes: list[int], test: Portion, work: Path) -> dict[tuple[str, int
         for n in sizes:
             file = work / f"{name}-{n}.npz"
             if not file.exists():
-                showers = Portion.joined([draw(SEED, k) for k in range(-(-n // SHOWERS_PER_PORTION))])
-                batch = replace(showers.batch(FEATURES), labels=showers.labels)
                 parts = np.split(np.random.default_rng(n).permutation(n), [round(VALID_SHARE * n)])
-                valid, train = (only(batch.take(np.sort(part)), columns) for part in parts)
+                valid, train = (only(first(n).take(np.sort(part)), columns) for part in parts)
                 learner = create(entry, COMPOSITION.classes).fit(train, valid, seed=SEED)
                 write_npz(file, log_p=learner.predict_log_proba(only(test.batch(FEATURES), columns)))
             with np.load(file) as content:
@@ -498,7 +502,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--showers", type=int, default=3_000_000, help="that each network sees, about")
     parser.add_argument("--test", type=int, default=100_000)
-    parser.add_argument("--few", default="5000,60000", help="showers with which mlp and pretrained are trained beside")
+    parser.add_argument(
+        "--few", default="5000,25000,60000,250000", help="showers with which mlp and pretrained are trained beside"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes that draw showers")
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
