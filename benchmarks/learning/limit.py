@@ -150,7 +150,7 @@ def normal_information(kinds: tuple[Kind, Kind], m_1: np.ndarray, m_2: np.ndarra
 
 
 @dataclass(frozen=True)
-class Detector:
+class DetectorInformation:
     """Information of one kind of detector, tabulated."""
 
     kinds: tuple[Kind, Kind]
@@ -177,7 +177,7 @@ class Detector:
 
 
 @cache
-def detectors(settings: Settings) -> tuple[Detector, Detector]:
+def detectors(settings: Settings) -> tuple[DetectorInformation, DetectorInformation]:
     """Return the e/gamma detector (electrons, muons) and the muon detector (muons, punch-through), vertical showers."""
     d = settings.detector
     above = (
@@ -186,12 +186,14 @@ def detectors(settings: Settings) -> tuple[Detector, Detector]:
     )
     below = (Kind(d.muon_mev, d.muon_shape), Kind(d.punch_mev, 1.0))
     return (
-        Detector(
+        DetectorInformation(
             above,
             information(above, Kind(d.electron_mev, 0.0), d.electron_stray, d.electron_threshold_mev),
             d.electron_cap_mev,
         ),
-        Detector(below, information(below, Kind(d.muon_mev, 0.0), d.muon_stray, d.muon_threshold_mev), d.muon_cap_mev),
+        DetectorInformation(
+            below, information(below, Kind(d.muon_mev, 0.0), d.muon_stray, d.muon_threshold_mev), d.muon_cap_mev
+        ),
     )
 
 
@@ -368,7 +370,7 @@ def network_of(system: str, inputs: InputTransform) -> nn.Module:
 
 
 @dataclass
-class Training:
+class StreamedTraining:
     """A system on its way."""
 
     system: str
@@ -377,7 +379,7 @@ class Training:
     rounds: int
 
     @classmethod
-    def begun(cls, system: str, first: Portion, rounds: int, work: Path) -> Training:
+    def begun(cls, system: str, first: Portion, rounds: int, work: Path) -> StreamedTraining:
         """Return the training that the folder holds, or a new one with inputs scaled on the first showers."""
         batch = first.batch(system)
         inputs = InputTransform.fit(batch, batch.columns, tail=LOGARITHM)
@@ -522,7 +524,7 @@ def main() -> None:
         test = Portion(**{name: content[name][: options.test] for name in content.files})
     first = draw(SEED, 0)
     rounds = max(1, round(options.showers / (len(first) * PORTIONS_PER_ROUND)))
-    trainings = [Training.begun(system, first, rounds, options.work) for system in SYSTEMS]
+    trainings = [StreamedTraining.begun(system, first, rounds, options.work) for system in SYSTEMS]
     done = min(one.state.epoch for one in trainings)
     stream = drawn_ahead(SEED, range(done * PORTIONS_PER_ROUND, rounds * PORTIONS_PER_ROUND), options.workers, draw)
     for number in range(done, rounds):
