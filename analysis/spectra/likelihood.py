@@ -224,7 +224,7 @@ class FoldedLikelihood:
                 columns += [-x * columns[0], -bend * columns[0], change * np.log(10.0) * expit(above) * columns[0]]
         elif slopes:
             columns.append(-x * columns[0])
-        # As many columns without slopes: fewer are summed in another order, and values would be others by rounding.
+        # All columns even without slopes: with fewer, the product would round differently.
         phi = np.zeros((*columns[0].shape, 4 if layout.n_knees else 2))
         for k, column in enumerate(columns):
             phi[:, :, k] = column * (self.unit_flux * self.per_flux)

@@ -200,7 +200,7 @@ class ModelStudy:
 
     def kept(self, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Return what was computed under this name, computed now where it is not there."""
-        # Of these places and this code: what another version of either has kept is not read.
+        # Of these places and this script: what another version of either has kept is not read.
         key = hashlib.sha256(repr((self.places, source_hash([Path(__file__)], ("torch",)))).encode()).hexdigest()[:8]
         folder = self.given.work / f"{self.given.train}-{self.given.test}"
         file = folder / f"fits-{self.seed}-{key}" / f"{name}.npz"

@@ -148,7 +148,7 @@ def electron_frozen(res: StationResponse, area: Any, r: Any, electrons: Any, muo
     live = positive(area)
     kept = area * share
     background = (area * muons + res.electron_strays) * live + TINY
-    weight = live * mean / variance
+    weight = live * mean / (variance + TINY)  # without station and strays both are 0
     return kept, background, weight
 
 
@@ -167,7 +167,7 @@ def muon_frozen(res: StationResponse, area: Any, r: Any, electrons: Any, muons: 
         res.muon_dispersion * (n_m + res.muon_strays) + res.punch_through_dispersion * punch + uncertainty * uncertainty
     )
     background = (punch + res.muon_strays) * live + TINY
-    weight = live * (n_m + punch + res.muon_strays) / variance
+    weight = live * (n_m + punch + res.muon_strays) / (variance + TINY)
     return background, weight
 
 

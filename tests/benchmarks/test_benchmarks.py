@@ -30,7 +30,7 @@ from scipy.stats import norm
 from analysis.spectra.folding import Widths
 from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.fits.pulls import World, everything, pulls
-from benchmarks.learning.limit import LARGEST, SMALLEST, Kind, information, normal_information
+from benchmarks.learning.limit import KNOTS, LARGEST, SMALLEST, Kind, information, normal_information
 from benchmarks.learning.marginal import Learners
 from benchmarks.learning.marginal import table as worth_table
 from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
@@ -674,7 +674,7 @@ def test_information_of_a_reading_is_that_of_counts_and_of_normal_deposits() -> 
     alike = information((kinds[1], kinds[1]), Kind(8.0, 0.0), 0.0, threshold_mev=0.5)
     assert alike[0, 0, 0] == pytest.approx(1 / (2 * SMALLEST), rel=0.01), "a single hit is of either kind"
     assert 1 < result[0, 0, 0] / alike[0, 0, 0] < 2, "its deposit tells a little which"
-    assert result[0, 12, 0] == pytest.approx(1 / np.geomspace(SMALLEST, LARGEST, 40)[12], rel=0.05)
+    assert result[0, 12, 0] == pytest.approx(1 / np.geomspace(SMALLEST, LARGEST, KNOTS)[12], rel=0.05)
     np.testing.assert_allclose(result[:, -1, -1], normal_information(kinds, *np.full((2, 1), LARGEST))[:, 0], rtol=0.03)
     lost = information(kinds, Kind(8.0, 0.0), 0.0, threshold_mev=8.0)
     assert lost[0, 0, 0] < 0.5 * result[0, 0, 0], "what is below the threshold tells less"

@@ -21,7 +21,7 @@ from features.lateral.response import PUBLISHED
 from features.stations.cuda import kernel_source as sum_source
 from report.gpu import CHANNELS, fit_gaps
 from runtime.errors import InputError
-from showers.array import DetectorArray
+from showers.array import KASCADE, DetectorArray
 from tests.features.oracle import Oracle, full
 from tests.features.reference import sum_reference
 
@@ -101,6 +101,19 @@ def test_faint_showers_converge_too(faint):
     raw = fit_fused(faint.events(XP, slice(None)))
     assert np.nanmean(raw.electron_converged) > 0.999
     assert np.nanmean(raw.muon_converged) > 0.999
+
+
+@pytest.mark.parametrize("array", [KASCADE, KASCADE.without([20, 105], [3, 200])], ids=["whole", "damaged"])
+def test_fits_without_strays_are_those_with_few(drawn, array):
+    grids, scalars = decode_float16(drawn.matrices[:200].copy()), drawn.scalars[:200]
+    none, few = (
+        fit_fused(make_events(XP, grids, scalars, PUBLISHED._replace(electron_strays=share, muon_strays=share), array))
+        for share in (0.0, 1e-6)
+    )
+    assert none.electron_converged.all(), "cells without a station say nothing, strays or none"
+    assert none.muon_converged.all()
+    np.testing.assert_allclose(none.electron, few.electron, rtol=2e-3, atol=0.02)
+    np.testing.assert_allclose(none.muon, few.muon, rtol=2e-3, atol=0.02)
 
 
 N_ORACLE = 60
