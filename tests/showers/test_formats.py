@@ -258,11 +258,12 @@ def test_which_station_is_which_follows_from_the_cores(numbered: tuple[np.ndarra
 
 @pytest.mark.parametrize("kind", ["hdf5", "root"])
 def test_signals_of_a_kcdc_download_become_grids(
-    tmp_path: Path, numbered: tuple[np.ndarray, dict[str, np.ndarray]], kind: str
+    tmp_path: Path, numbered: tuple[np.ndarray, dict[str, np.ndarray]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = pytest.importorskip({"hdf5": "h5py", "root": "uproot"}[kind])
     order, events = numbered
     n = len(events["Xc"])
+    monkeypatch.setattr(kcdc, "GRID_EVENTS", 300)  # too few to tell the stations: all parts together do
     quantities = {name: np.full(n, 5.0) for name in QUANTITIES} | {"Ze": np.linspace(1, 29, n), "E": np.full(n, 15.2)}
     general = {"Gt": 899391407 + np.arange(n), "Mt": np.arange(n) * 1000}
     rows = {"array": np.arange(n), "general": np.arange(n)}
