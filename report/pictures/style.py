@@ -90,7 +90,8 @@ def new_figure(height_in: float = 3.0, width_in: float = COLUMN_IN, *, placed: b
     """Return an empty figure of column width; one whose axes are ``placed`` by the caller is drawn once, not twice."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_in, height_in), layout="none" if placed else None)
+    layout = "none" if placed else None  # matplotlib takes it, its types do not
+    return Figure(figsize=(width_in, height_in), layout=layout)  # type: ignore[arg-type]
 
 
 def literal(name: str) -> str:
