@@ -474,6 +474,17 @@ def table(predictions: dict[tuple[str, int], np.ndarray], labels: np.ndarray) ->
     return "\n".join(lines)
 
 
+def with_ten_times(predictions: dict[tuple[str, int], np.ndarray], labels: np.ndarray, sizes: list[int]) -> str:
+    """Return ``pretrained`` minus ``mlp`` with the next size that is ten times larger or more, a line a size."""
+    lines = []
+    for n in sizes:
+        for more in [m for m in sorted(sizes) if m >= 10 * n][:1]:
+            gap = paired_log_loss(labels, predictions["pretrained", n], predictions["mlp", more])
+            words = f"{gap.difference:+.4f} ± {gap.standard_error:.4f}"
+            lines.append(f"pretrained with {n:,} minus mlp with {more:,}: {words}")
+    return "\n".join(lines)
+
+
 def errors_table() -> str:
     """Return errors of the fits, with the published and the world's constants, and of the exact likelihood.
 
@@ -536,8 +547,10 @@ def main() -> None:
         print(f"round {number + 1} of {rounds}, {len(showers):,} showers: {', '.join(losses)}", flush=True)
     seen = {one.system: round(one.state.step * SETTINGS.batch_size, -3) for one in trainings}
     predictions = {(one.system, seen[one.system]): one.log_proba(test) for one in trainings}
-    predictions |= with_few([int(n) for n in options.few.split(",") if n], test, options.work)
-    print(f"\n{table(predictions, test.labels)}\n\n{errors_table()}")
+    sizes = [int(n) for n in options.few.split(",") if n]
+    predictions |= with_few(sizes, test, options.work)
+    texts = (table(predictions, test.labels), with_ten_times(predictions, test.labels, sizes), errors_table())
+    print("", *texts, sep="\n\n")
 
 
 if __name__ == "__main__":
