@@ -373,6 +373,9 @@ def pretrain(
         int, typer.Option(min=1, help="Showers per step; the learning rate is scaled with it.")
     ] = 512,
     threads: Annotated[int, typer.Option(min=1, help="Numerical threads of the training.")] = 1,
+    start: Annotated[
+        str, typer.Option(help="Weights to go on from: 'shipped', or a .safetensors file; none: random ones.")
+    ] = "",
 ) -> None:
     """Pretrain the shower network on simulated showers that are drawn on the fly, from randomised worlds.
 
@@ -387,7 +390,8 @@ def pretrain(
     from models.registry import device_for
     from runtime.files import hash_file
 
-    settings = PretrainSettings.of_batches(batch_size, showers=showers, seed=seed)
+    sha256 = hash_file(Path(start)) if Path(start).is_file() else ""
+    settings = PretrainSettings.of_batches(batch_size, start, showers=showers, seed=seed, start_sha256=sha256)
     file = run(
         out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device.value), bars=bar
     )

@@ -7,7 +7,7 @@ given without their age, some without their world. Grids and scalars are rounded
 In a randomised world every uncertain constant of the simulation is drawn from a prior. The priors are absolute: where
 the default world lies within them does not matter. Their widths cover the published values, both fits to the real data
 that this project has made, and the size of the guesses; a prior in ``lg`` units multiplies. Positions of a world within
-its priors, in widths, are inputs of the network (:data:`N_WORLD` numbers).
+its priors, in widths, and its hadronic model are inputs of the network (:data:`N_WORLD` numbers).
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ PRIORS: tuple[Prior, ...] = (
     Prior("reconstruction__muon_loss", 0.0, 0.01, low=0.0),
 )
 """Constants without a prior keep the values of :class:`Settings`: published ones, limits and thresholds of cuts."""
-N_WORLD = len(PRIORS)
+TOLD_MODELS = ("qgs", "epos", "sibyll")
+"""Hadronic models that the network is told: each has a number, 1 in a world with this model alone, else 0."""
+N_WORLD = len(PRIORS) + len(TOLD_MODELS)
 
 STATIONS = (3, 4, 4, 4, 5)
 """Hit stations that trigger, one of these with equal probability."""
@@ -131,9 +133,9 @@ def draw_world(rng: np.random.Generator) -> tuple[Settings, np.ndarray]:
     settings
         Validated settings.
     position
-        (N_WORLD,) float32 in widths of the priors, within :data:`LIMIT`.
+        (P,) float32, one for each of :data:`PRIORS`, in widths and within :data:`LIMIT`.
     """
-    position = rng.standard_normal(N_WORLD)
+    position = rng.standard_normal(len(PRIORS))
     while (far := np.abs(position) > LIMIT).any():
         position[far] = rng.standard_normal(int(far.sum()))
     values: dict[str, float | int] = {
@@ -179,7 +181,7 @@ class SimulatedBatch:
     targets: np.ndarray
     """(n, len(TARGETS)) float32, standardised truth; NaN where it has no meaning."""
     world: np.ndarray
-    """(n, N_WORLD) float32: position of the shower's world in the priors."""
+    """(n, N_WORLD) float32: position of the shower's world in the priors, then :data:`TOLD_MODELS`."""
     in_evaluation: np.ndarray
     """(n,) bool: passes the test's cuts."""
 
@@ -221,13 +223,14 @@ def _block(task: int, cuts: str, split: str, seed: int, block: int, rng: np.rand
     if cuts == "none":
         events = events.head(MAX_OFF_CUT)
     n = len(events)
+    world = np.concatenate([position, [np.float32(model == told) for told in TOLD_MODELS]])
     table, reconstructed_core = _features(events, rounded=bool(rng.random() < ROUNDED_SHARE))
     return SimulatedBatch(
         table=table,
         task=np.full(n, task),
         labels=events.labels.astype(np.int64),
         targets=targets_of(events.truth, *reconstructed_core),
-        world=np.broadcast_to(position, (n, N_WORLD)),
+        world=np.broadcast_to(world, (n, N_WORLD)),
         in_evaluation=np.full(n, cuts != "none"),
     )
 

@@ -40,7 +40,7 @@ from models.networks.step import (
 )
 from models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss
 from models.pretraining.stream import COLUMNS, Prepared, SimulatedBatch, batch_of, draw_portion, hide_ages
-from models.pretraining.weights import write_pretrained
+from models.pretraining.weights import Pretrained, read_pretrained, write_pretrained
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from runtime.files import locked, read_json, write_json
@@ -52,6 +52,8 @@ PORTIONS_PER_ROUND = 8
 SHOWERS_PER_PORTION = 15_000
 """Roughly; the schedule counts rounds, not showers."""
 VALIDATION_PORTIONS = 2
+START_RATE = 0.35
+"""Learning rate of weights that are gone on from, in units of that of random ones."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +74,29 @@ class PretrainSettings:
     width: int = 256
     blocks: int = 4
     hidden: int = 512
+    start: str = ""
+    """Weights to go on from, as in :func:`models.pretraining.weights.read_pretrained`; empty: random ones."""
+    start_sha256: str = ""
 
     def __post_init__(self) -> None:
         if self.showers < 1:
             raise InputError(f"showers must be at least 1, got {self.showers}")
 
+    @property
+    def origin(self) -> Pretrained | None:
+        """The weights to go on from; None for random ones."""
+        return read_pretrained(self.start, self.start_sha256) if self.start else None
+
     @classmethod
-    def of_batches(cls, batch_size: int, **changes: Any) -> Self:
+    def of_batches(cls, batch_size: int, start: str = "", **changes: Any) -> Self:
         """Return settings for another batch size: learning rate by the square root, the averaged weights' memory kept.
 
-        The root keeps the noise of a step with an adaptive optimiser (arXiv:2205.10287).
+        The root keeps the noise of a step with an adaptive optimiser (arXiv:2205.10287). Weights that are no longer
+        random get :data:`START_RATE` of it.
         """
         times = batch_size / cls.batch_size
-        rate, ema = cls.learning_rate * times**0.5, cls.ema**times
-        return cls(batch_size=batch_size, learning_rate=rate, ema=ema, **changes)
+        rate, ema = cls.learning_rate * times**0.5 * (START_RATE if start else 1.0), cls.ema**times
+        return cls(batch_size=batch_size, learning_rate=rate, ema=ema, start=start, **changes)
 
     @property
     def rounds(self) -> int:
@@ -118,9 +129,12 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
         return plan
     if any(not entry.name.startswith(".") for entry in Path(folder).iterdir()):
         raise InputError(f"{folder} holds something else than a pretraining: choose a new folder")
-    first = validation_showers(settings.seed)
-    batch = batch_of(hide_ages(first.table, np.random.default_rng(settings.seed)))
-    inputs = InputTransform.fit(batch, COLUMNS, tail=LOGARITHM)
+    if origin := settings.origin:
+        inputs = origin.inputs
+    else:
+        first = validation_showers(settings.seed)
+        batch = batch_of(hide_ages(first.table, np.random.default_rng(settings.seed)))
+        inputs = InputTransform.fit(batch, COLUMNS, tail=LOGARITHM)
     plan = {**wanted, "identity": identity, "inputs": plain(inputs.state()), "showers": 0}
     plan |= {"cpu_hours": 0.0, "log_loss": {}}
     write_json(file, plan)
@@ -260,6 +274,10 @@ def _state(folder: Path, settings: PretrainSettings, inputs: InputTransform, ide
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         network = ShowerNetwork(Architecture(inputs.n_inputs, settings.width, settings.blocks, settings.hidden))
+    if origin := settings.origin:
+        if origin.network.sizes != network.sizes:
+            raise InputError(f"{settings.start}: weights of another size than the settings': {origin.network.sizes}")
+        network = deepcopy(origin.network)
     network.to(device)
     state = Checkpoint.start(network, optimiser_of(network, settings.training), identity)
     if (folder / STATE_FILE).exists():

@@ -20,7 +20,7 @@ from features.catalogue import CATALOGUE
 from models.base.inputs import TARGETS, InputTransform
 from models.base.saving import plain
 from models.pretraining.network import Architecture, ShowerNetwork
-from models.pretraining.stream import COLUMNS, PRIORS
+from models.pretraining.stream import COLUMNS, PRIORS, TOLD_MODELS
 from runtime.errors import InputError
 from runtime.files import atomic_path, hash_file, read_json, write_json
 
@@ -155,4 +155,5 @@ def _checked_card(file: Path, sha256: str) -> dict[str, Any]:
 
 
 def _worlds() -> list[list[Any]]:
-    return [[prior.name, prior.centre, prior.width, prior.factor] for prior in PRIORS]
+    priors = [[prior.name, prior.centre, prior.width, prior.factor] for prior in PRIORS]
+    return [*priors, *(["model", name] for name in TOLD_MODELS)]
