@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Self
@@ -130,7 +130,7 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     if any(not entry.name.startswith(".") for entry in Path(folder).iterdir()):
         raise InputError(f"{folder} holds something else than a pretraining: choose a new folder")
     if origin := settings.origin:
-        inputs = origin.inputs
+        inputs = replace(origin.inputs, tail=LOGARITHM)
     else:
         first = validation_showers(settings.seed)
         batch = batch_of(hide_ages(first.table, np.random.default_rng(settings.seed)))

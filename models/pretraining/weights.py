@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
@@ -20,7 +21,7 @@ from features.catalogue import CATALOGUE
 from models.base.inputs import TARGETS, InputTransform
 from models.base.saving import plain
 from models.pretraining.network import Architecture, ShowerNetwork
-from models.pretraining.stream import COLUMNS, PRIORS, TOLD_MODELS
+from models.pretraining.stream import COLUMNS, N_WORLD, PRIORS, TOLD_MODELS
 from runtime.errors import InputError
 from runtime.files import atomic_path, hash_file, read_json, write_json
 
@@ -127,15 +128,25 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
     try:
         with safe_open(file, framework="pt") as content:
             described = json.loads((content.metadata() or {})["network"])
-        sizes, inputs = Architecture(**described["sizes"]), InputTransform.from_state(described["inputs"])
+        inputs = InputTransform.from_state(described["inputs"])
+        sizes = Architecture(**described["sizes"] | {"n_world": N_WORLD})
         if inputs.n_inputs != sizes.n_inputs or inputs.columns != COLUMNS:
             raise ValueError("other inputs")
         network = ShowerNetwork(sizes)
-        network.load_state_dict(load_file(file))
+        network.load_state_dict(_told_models(load_file(file)))
     except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(f"{file} is of another architecture than this version's ({reason}): pretrain again") from None
     return Pretrained(network.eval(), inputs, card)
+
+
+def _told_models(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return weights with columns for :data:`TOLD_MODELS`: zeros where the network was told none."""
+    world = state["body.world.weight"]
+    if world.shape[1] == len(PRIORS) + 1:
+        priors, known = world.split([len(PRIORS), 1], dim=1)
+        world = torch.cat([priors, world.new_zeros(len(world), len(TOLD_MODELS)), known], dim=1)
+    return {**state, "body.world.weight": world}
 
 
 def _checked_card(file: Path, sha256: str) -> dict[str, Any]:
@@ -149,7 +160,7 @@ def _checked_card(file: Path, sha256: str) -> dict[str, Any]:
         "worlds": _worlds(),
     }
     for key, value in expected.items():
-        if card.get(key) != value:
+        if card.get(key) != value and not (key == "worlds" and card.get(key) == value[: len(PRIORS)]):
             raise InputError(f"{file}: {key} are not those of this version: pretrain again, or use its own weights")
     return card
 
