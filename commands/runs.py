@@ -387,10 +387,13 @@ def pretrain(
     from models.pretraining.learner import PretrainedLearner
     from models.pretraining.train import PretrainSettings
     from models.pretraining.train import pretrain as run
+    from models.pretraining.weights import SHIPPED, SHIPPED_SHA256
     from models.registry import device_for
     from runtime.files import hash_file
 
-    sha256 = hash_file(Path(start)) if Path(start).is_file() else ""
+    if start not in ("", SHIPPED) and not Path(start).is_file():
+        raise InputError(f"{start} does not exist: --start takes 'shipped' or a .safetensors file")
+    sha256 = SHIPPED_SHA256 if start == SHIPPED else hash_file(Path(start)) if start else ""
     settings = PretrainSettings.of_batches(batch_size, start, showers=showers, seed=seed, start_sha256=sha256)
     file = run(
         out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device.value), bars=bar
