@@ -348,6 +348,8 @@ def test_pretraining_leaves_other_folders_alone(
     assert command_line(monkeypatch, "pretrain", "--out", tmp_path, "--showers", "1") == 2
     assert "holds something else than a pretraining" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir() if file.name != ".lock"] == ["manifest.json"]
+    assert command_line(monkeypatch, "pretrain", "--out", tmp_path / "new", "--start", "no.safetensors") == 2
+    assert "no.safetensors does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("config", [StackConfig, TableConfig])

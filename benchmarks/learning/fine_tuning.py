@@ -3,12 +3,14 @@
     python benchmarks/learning/fine_tuning.py --out fine_tuning
     python benchmarks/learning/fine_tuning.py --out fine_tuning --seeds 5,6 --only "dropout 0.1;body_rate 0.3"
     python benchmarks/learning/fine_tuning.py --out fine_tuning --train 5000 --fits 3 --only "body_rate 0.3, epochs 4"
+    python benchmarks/learning/fine_tuning.py --out ft --seeds 21,22,23 --only "" --weights other.safetensors
 
 The worlds are drawn from the priors of pretraining, one a seed, and are used for nothing else, so that the choice says
 nothing about the worlds in which the gain is measured (``benchmarks/learning/pretraining.py``). Printed are log-losses
 on test showers and paired differences to the settings as they are and to ``mlp`` from scratch on the same training
 showers: means over the worlds, ± standard errors of the test showers. With ``--fits K`` what ships is judged: the
-network with the mean weights of K fits, each of which leaves another K-th of the training showers out.
+network with the mean weights of K fits, each of which leaves another K-th of the training showers out. With
+``--weights`` other pretrained weights are judged beside those that ship.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from features.catalogue import feature_set
 from models.base.inputs import targets_of
 from models.base.learner import Batch
 from models.registry import create, spec
-from showers.schema import COMPOSITION
+from runtime.files import hash_file
+from showers.schema import TASKS
+from showers.simulation.primaries import MODELS
 from stacking.run.chain import average_of
 
 CHANGES: tuple[dict[str, Any], ...] = (
@@ -57,7 +61,9 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def losses(name: str, changes: dict[str, Any], train: Batch, test: Batch, seed: int, n_fits: int = 1) -> np.ndarray:
+def losses(
+    name: str, changes: dict[str, Any], train: Batch, test: Batch, *, task: str, seed: int, n_fits: int = 1
+) -> np.ndarray:
     """Return the test showers' log-losses of a learner trained with changed settings: of one fit, or of several."""
     entry = spec(name)
     assert isinstance(entry.features, str)
@@ -70,7 +76,7 @@ def losses(name: str, changes: dict[str, Any], train: Batch, test: Batch, seed: 
         rows = order if n_fits == 1 else np.delete(order, np.arange(k, len(order), n_fits))
         n_valid = round(VALID_SHARE * len(rows))
         learn, valid = (only(train.take(np.sort(part)), columns) for part in (rows[n_valid:], rows[:n_valid]))
-        fits.append(create(entry, COMPOSITION.classes, overrides=changes).fit(learn, valid, seed=seed + k))
+        fits.append(create(entry, TASKS[task].classes, overrides=changes).fit(learn, valid, seed=seed + k))
     if entry.one_network and n_fits > 1:
         fits = [type(fits[0]).averaged(fits)]
     log_proba = average_of(np.stack([fit.predict_log_proba(new) for fit in fits]))
@@ -84,6 +90,8 @@ def with_targets(batch: Batch, truth: pl.DataFrame) -> Batch:
 
 def in_words(changes: dict[str, Any]) -> str:
     """Return the changed settings as the table names them."""
+    if "weights" in changes:
+        return f"weights of {changes['weights']}"
     return ", ".join(f"{name} {value:g}" for name, value in changes.items()) or "as it is"
 
 
@@ -98,31 +106,36 @@ def main() -> None:
     """Parse, train, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--task", choices=TASKS, default="composition")
+    parser.add_argument("--model", choices=("mix", *MODELS), default="mix", help="hadronic model of the worlds")
     parser.add_argument("--train", type=int, default=15_000)
     parser.add_argument("--test", type=int, default=20_000)
     parser.add_argument("--seeds", default="5", help="random worlds, as 5,6")
     parser.add_argument("--fits", type=int, default=1, help="fits whose weights are averaged")
     parser.add_argument("--only", help="rows of the table beside 'as it is', separated by semicolons")
+    parser.add_argument("--weights", type=Path, nargs="*", default=[], help="other pretrained weights")
     options = parser.parse_args()
     torch.set_num_threads(1)
     seeds = [int(x) for x in options.seeds.split(",")]
     worlds = [
         tuple(
-            with_targets(*drawn(RANDOM, COMPOSITION.name, n, seed=seed, split=split, data=options.out))
+            with_targets(*drawn(RANDOM, options.task, n, seed=seed, split=split, data=options.out, model=options.model))
             for split, n in (("train", options.train), ("test", options.test))
         )
         for seed in seeds
     ]
     wanted = None if options.only is None else ["as it is", *options.only.split(";")]
-    rows: list[tuple[str, dict[str, Any]]] = [("mlp", {}), *(("pretrained", changes) for changes in CHANGES)]
+    others = [{"weights": str(file), "weights_sha256": hash_file(file)} for file in options.weights]
+    rows: list[tuple[str, dict[str, Any]]] = [("mlp", {}), *(("pretrained", row) for row in (*CHANGES, *others))]
     content: dict[str, list[np.ndarray]] = {}
     print("| fine-tuning | log-loss in each world | against as it is | against `mlp` from scratch |\n|---|---|---|---|")
     for learner, changes in rows:
         words = "`mlp`" if learner == "mlp" else in_words(changes)
-        if wanted is not None and learner != "mlp" and words not in wanted:
+        if wanted is not None and learner != "mlp" and words not in wanted and changes not in others:
             continue
         content[words] = [
-            losses(learner, changes, *world, seed, options.fits) for world, seed in zip(worlds, seeds, strict=True)
+            losses(learner, changes, *world, task=options.task, seed=seed, n_fits=options.fits)
+            for world, seed in zip(worlds, seeds, strict=True)
         ]
         means = ", ".join(f"{loss.mean():.4f}" for loss in content[words])
         gaps = [difference(content[words], content[to]) if to in content else "" for to in ("as it is", "`mlp`")]

@@ -50,7 +50,9 @@ GAIN_SPREAD = 0.08
 _CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, protocols, lateral))]
 
 
-def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -> tuple[Batch, pl.DataFrame]:
+def drawn(
+    world: str, task: str, n: int, *, seed: int, split: str, data: Path, model: str = "mix"
+) -> tuple[Batch, pl.DataFrame]:
     """Return ``n`` labelled showers and what really happened (with the fitted core), simulated where not kept yet.
 
     Parameters
@@ -63,12 +65,15 @@ def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -
         ``train`` or ``test``: streams that share no shower.
     data
         Folder where sets are kept.
+    model
+        Hadronic model, as for ``simulate``.
     """
     if world == RANDOM:
         base, _ = draw_world(np.random.default_rng([seed, RANDOM_WORLDS]))
     else:
         base = load_settings("default" if world == FOREIGN else world)
     whole = {"world": world, "task": task, "n": n, "seed": seed, "split": split, "settings": base.digest()}
+    whole |= {} if model == "mix" else {"model": model}
     whole |= {
         "simulation": source_hash([*_CODE, Path(__file__)], ("numpy", "numba")),
         "features": feature_code_version(),
@@ -77,7 +82,7 @@ def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -
     file = data / f"{task}-{world}-{split}-{n}-{key}.npz"
     if not file.exists():
         data.mkdir(parents=True, exist_ok=True)
-        table, labels, truth = _simulated(world, task, n, seed, split, base)
+        table, labels, truth = _simulated(world, task, n, seed, split, base, model)
         truth.write_parquet(file.with_suffix(".parquet"))
         temporary = file.with_suffix(".partial.npz")
         np.savez(temporary, table=table, labels=labels)
@@ -90,9 +95,9 @@ def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -
 
 
 def _simulated(
-    world: str, task: str, n: int, seed: int, split: str, settings: Any
+    world: str, task: str, n: int, seed: int, split: str, settings: Any, model: str
 ) -> tuple[np.ndarray, np.ndarray, pl.DataFrame]:
-    job = BlockJob(TASKS[task], split, seed, "mix", "test", settings)
+    job = BlockJob(TASKS[task], split, seed, model, "test", settings)
     tables, labels, truths = [], [], []
     with foreign_detector() if world == FOREIGN else contextlib.nullcontext():
         for events in accepted(job, n, 1):

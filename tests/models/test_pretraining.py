@@ -17,15 +17,16 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from features.catalogue import CATALOGUE, feature_set
-from models.base.inputs import TARGETS, InputTransform
+from models.base.inputs import LOGARITHM, TARGETS, InputTransform
 from models.base.learner import Batch
 from models.base.posterior import log_softmax
 from models.base.saving import plain
 from models.isolated import learners_of
-from models.pretraining import train
+from models.pretraining import stream, train
 from models.pretraining import train as plan
 from models.pretraining.learner import FineTuned, PretrainedFeatures, PretrainedLearner, inputs_of
 from models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss, truth_loss
@@ -47,6 +48,7 @@ from models.tables.sklearn import RandomForest
 from runtime.errors import InputError
 from runtime.files import hash_file
 from showers.schema import COMPOSITION, GAMMA
+from showers.simulation.blocks import BlockJob, SimulatedEvents
 from showers.simulation.settings import Settings
 from tests.models.numbered import numbered
 
@@ -81,9 +83,9 @@ def toy_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_worlds_lie_within_their_priors_and_differ() -> None:
     worlds = [draw_world(np.random.default_rng(seed)) for seed in range(200)]
     positions = np.stack([position for _, position in worlds])
-    assert positions.shape == (200, N_WORLD)
+    assert positions.shape == (200, len(PRIORS))
     assert np.abs(positions).max() <= LIMIT
-    assert positions.std(axis=0) == pytest.approx(np.full(N_WORLD, 0.94), abs=0.2)
+    assert positions.std(axis=0) == pytest.approx(np.full(len(PRIORS), 0.94), abs=0.2)
     again, same = draw_world(np.random.default_rng(7))
     assert again == worlds[7][0]
     np.testing.assert_array_equal(same, positions[7])
@@ -126,6 +128,25 @@ def test_a_block_of_the_stream_is_what_the_simulation_and_the_features_give() ->
     assert len(np.unique(portion.world, axis=0)) == 1
     again = _block(0, "test", "train", 1, 5, np.random.default_rng(3))
     np.testing.assert_array_equal(portion.table, again.table)
+
+
+@pytest.mark.parametrize(("model", "told"), [("mix", [0, 0, 0]), ("qgs", [1, 0, 0]), ("sibyll", [0, 0, 1])])
+def test_the_hadronic_model_of_a_world_is_told(model: str, told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    simulate = stream.simulate_block
+
+    def watched(job: BlockJob, block: int) -> SimulatedEvents:
+        drawn.append(job.model)
+        return simulate(job, block)
+
+    monkeypatch.setattr(stream, "MODELS", (model,))
+    monkeypatch.setattr(stream, "simulate_block", watched)
+    rng = np.random.default_rng(3)
+    world = _block(0, "test", "train", 1, 5, rng).world
+    assert drawn == [model]
+    np.testing.assert_array_equal(world[:, len(PRIORS) :], np.broadcast_to(told, (len(world), 3)))
+    _, position = draw_world(np.random.default_rng(3))
+    np.testing.assert_array_equal(world[0, : len(PRIORS)], position)
 
 
 def test_portions_come_in_order_from_other_processes_and_a_lost_one_is_told() -> None:
@@ -238,6 +259,44 @@ def small_weights(folder: Path) -> Path:
     network = ShowerNetwork(Architecture(inputs.n_inputs, 16, 1, 16))
     write_pretrained(folder / "small.safetensors", network, inputs, {"showers": 0})
     return folder / "small.safetensors"
+
+
+def test_weights_that_were_told_no_model_answer_as_they_did(tmp_path: Path) -> None:
+    file = small_weights(tmp_path)
+    now = read_pretrained(str(file), hash_file(file))
+    state, told = load_file(file), slice(len(PRIORS), N_WORLD)
+    columns = np.delete(state["body.world.weight"].numpy(), told, axis=1)
+    with safe_open(file, framework="pt") as content:
+        save_file({**state, "body.world.weight": torch.from_numpy(columns)}, file, content.metadata())
+    card = json.loads(card_path(file).read_text())
+    _spoil_card(worlds=card["worlds"][: len(PRIORS)], sha256=hash_file(file))(file)
+    before = read_pretrained(str(file), hash_file(file))
+    world = torch.randn(5, N_WORLD + 1)
+    inputs = torch.randn(5, now.network.sizes.n_inputs)
+    untold = world.clone()
+    untold[:, told] = 0.0
+    with torch.inference_mode():
+        expected = now.network(inputs, untold)
+        for answers in (before.network(inputs, world), before.network(inputs, untold)):
+            torch.testing.assert_close(answers, expected)
+
+
+@pytest.mark.usefixtures("toy_stream")
+def test_pretraining_goes_on_from_weights(tmp_path: Path) -> None:
+    file = small_weights(tmp_path)
+    start = read_pretrained(str(file), hash_file(file))
+    settings = replace(SMALL, start=str(file), start_sha256=hash_file(file), learning_rate=1e-9)
+    made = pretrain(tmp_path / "more", settings)
+    card = read_pretrained(str(made), hash_file(made))
+    assert card.card["settings"]["start_sha256"] == hash_file(file)
+    assert card.inputs.tail == LOGARITHM
+    np.testing.assert_array_equal(card.inputs.centre, start.inputs.centre)
+    for name, value in start.network.state_dict().items():
+        torch.testing.assert_close(card.network.state_dict()[name], value, atol=1e-6, rtol=1e-4)
+    with pytest.raises(InputError, match="another size"):
+        pretrain(tmp_path / "wider", replace(settings, width=32))
+    rate = PretrainSettings.of_batches(2048, "shipped").learning_rate
+    assert rate == pytest.approx(0.35 * 2 * PretrainSettings.learning_rate)
 
 
 def _spoil_card(**changes: Any) -> Callable[[Path], None]:
