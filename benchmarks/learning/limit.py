@@ -60,6 +60,7 @@ from models.networks.stations import N_TOKEN, StationTokens, pack
 from models.networks.step import Checkpoint, Output, TrainingSettings, optimiser_of, read_checkpoint, write_checkpoint
 from models.pretraining.stream import HIGHEST_ZENITH_DEG, LOWEST_LG_ENERGY
 from models.pretraining.train import drawn_ahead
+from models.pretraining.weights import SHIPPED_SHA256
 from models.registry import create, spec
 from runtime.files import write_npz
 from scoring.metrics.paired import paired_log_loss
@@ -450,7 +451,8 @@ def with_few(sizes: list[int], test: Portion, work: Path) -> dict[tuple[str, int
         assert isinstance(entry.features, str)
         columns = feature_set(entry.features, COLUMNS)
         for n in sizes:
-            file = work / f"{name}-{n}-{len(test)}.npz"
+            weights = f"-{SHIPPED_SHA256[:8]}" if name == "pretrained" else ""
+            file = work / f"{name}{weights}-{n}-{len(test)}.npz"
             if not file.exists():
                 parts = np.split(np.random.default_rng(n).permutation(n), [round(VALID_SHARE * n)])
                 valid, train = (only(first(n).take(np.sort(part)), columns) for part in parts)

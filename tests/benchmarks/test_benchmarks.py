@@ -8,7 +8,7 @@ without running code. Where showers are drawn with the fits' own constants, what
 Samples that are kept are taken again only for the same showers. A learner is worth what no other of its run knows.
 The place of a sample between trained hadronic models is found where it lies between them, and its shares then hold.
 What a detector tells of its particles' mean number is that of counting them where they are few, and of a normal reading
-where they are many.
+where they are many; nor is any estimate of a shower better than counting all particles.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from scipy.stats import norm
 from analysis.spectra.folding import Widths
 from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.fits.pulls import World, everything, pulls
+from benchmarks.learning import limit
 from benchmarks.learning.limit import KNOTS, LARGEST, SMALLEST, Kind, information, normal_information
 from benchmarks.learning.marginal import Learners
 from benchmarks.learning.marginal import table as worth_table
@@ -57,6 +58,7 @@ from benchmarks.world.networks import (
 )
 from benchmarks.world.targets import POSTERIORS, SCORES, Look, NetworkTarget, PosteriorTarget, decisions, norm_vector
 from models.base.posterior import log_softmax
+from models.networks.step import write_checkpoint
 from runtime.errors import InputError
 from runtime.files import read_json
 from scoring.metrics.composition import expected_fraction_error, mixture_fractions
@@ -66,7 +68,7 @@ from showers.realism.facts import FACTS, MATCHED
 from showers.realism.moments import Sizes
 from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
 from showers.simulation import load_settings
-from showers.simulation.blocks import BlockJob
+from showers.simulation.blocks import BlockJob, simulate_block
 from showers.simulation.settings import Settings
 from showers.simulation.sky import Sky
 from stacking.decide.classes import Rule, class_mix, expected_confusion
@@ -680,3 +682,43 @@ def test_information_of_a_reading_is_that_of_counts_and_of_normal_deposits() -> 
     assert lost[0, 0, 0] < 0.5 * result[0, 0, 0], "what is below the threshold tells less"
     strays = information(kinds, kinds[0], 0.05, threshold_mev=0.5)
     assert strays[0, 0, 0] == pytest.approx(1 / 0.05, rel=0.1), "one of the first kind among so many strays like it"
+
+
+def test_no_estimate_of_a_shower_is_better_than_counting_every_particle() -> None:
+    settings = load_settings("default")
+    events = simulate_block(BlockJob(COMPOSITION, "train", 3, "mix", "test", settings), 0)
+    showers, rows = events.showers, events.rows[:40]
+    errors = limit.covariance(showers, rows, settings)
+    means, _ = limit.counts(showers, rows, settings)
+    slopes = np.empty((5, *means.shape))
+    for k, (name, step) in enumerate(limit.STEPS.items()):
+        after, before = (limit.counts(limit.moved(showers, name, by), rows, settings)[0] for by in (step, -step))
+        slopes[k] = (after - before) / (2 * step)
+    counted = np.einsum("acns,bcns,cns->nab", slopes, slopes, 1 / np.maximum(means, 1e-12))
+    best = np.linalg.inv(counted + np.diag(np.array(limit.WIDEST) ** -2.0))
+    assert np.linalg.eigvalsh(errors - best).min() > 0, "deposits fluctuate, thresholds and strays hide"
+    n_muons = means[2].sum(axis=1)
+    relative = np.log(10) * np.sqrt(errors[:, 2, 2] * n_muons)
+    assert 0.95 < np.median(relative) < 1.3, "the muon number from so many muons in the detectors"
+    core = list(limit.STEPS).index("core_x_m")
+    further = replace(showers, lg_ne=showers.lg_ne + 0.5, lg_nmu=showers.lg_nmu + 0.5)
+    larger = limit.covariance(further, rows, settings)
+    assert np.median(larger[:, core, core] / errors[:, core, core]) < 0.7, "more particles, a better core"
+
+
+def test_a_streamed_training_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, COMPOSITION.n_classes, 700)
+    values = (labels[:, None] + rng.normal(size=(700, 6))).astype(np.float32)
+    empty = np.empty((700, 0), np.float32)
+    showers = limit.Portion(labels, empty, empty, values, values)
+    whole, begun = (limit.StreamedTraining.begun(limit.EXACT, showers, 3, tmp_path / name) for name in ("a", "b"))
+    losses = [whole.learn(showers) for _ in range(3)]
+    begun.learn(showers)
+    begun.file.parent.mkdir()
+    write_checkpoint(begun.file, begun.state)
+    ended = limit.StreamedTraining.begun(limit.EXACT, showers, 3, tmp_path / "b")
+    assert ended.state.epoch == 1
+    assert [ended.learn(showers) for _ in range(2)] == losses[1:]
+    np.testing.assert_array_equal(ended.log_proba(showers), whole.log_proba(showers))
+    assert losses[2] < losses[0]
