@@ -1,12 +1,14 @@
 """What a soft tail of a network's inputs is worth at the highest energies, beside inputs cut at four widths.
 
     OMP_NUM_THREADS=1 python benchmarks/learning/input_tails.py --work bench/tails
+    OMP_NUM_THREADS=1 python benchmarks/learning/input_tails.py --work bench/tails --weights other.safetensors
 
 The learner ``mlp`` is trained twice on the same showers with the same seed; only what becomes of a standardised input
 far from the centre differs (models/base/inputs.py). Training showers have the default world's spectrum up to lg E =
 17.5; of the test showers most are thrown from 16 on, so that the bins at the end hold enough of them. Differences are
 paired, soft tail minus cut, with 95 % intervals from the number of test showers: one seed, so what another one would
-change is not in them. ``cut`` is the share of showers whose reconstructed E, Ne or Nmu is beyond the cut.
+change is not in them. ``cut`` is the share of showers whose reconstructed E, Ne or Nmu is beyond the cut. With
+``--weights``, ``pretrained`` is fine-tuned from the shipped weights and from those, which have the cut, instead.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ from benchmarks.learning.stack import markdown
 from features.build import build_table
 from models.base.inputs import CLIP, CUT, InputTransform, column_values, signed_log
 from models.base.learner import Batch
+from models.networks.learner import NetworkLearner
 from models.networks.physics import TabularMLP
+from models.pretraining.learner import PretrainedLearner
 from models.registry import spec
 from runtime.context import Context, bar
+from runtime.files import hash_file
 from scoring.metrics.paired import paired_log_loss
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, SCALAR_NAMES
@@ -59,6 +64,14 @@ def events(folder: Path, **options: Any) -> tuple[ShowerEvents, np.ndarray, np.n
     return ShowerEvents(path, table.folder, COMPOSITION, labelled=True), np.asarray(data.labels, np.int64), lg_e
 
 
+def learners(weights: Path | None) -> tuple[NetworkLearner, NetworkLearner]:
+    """Return the learner with the soft tail and that with the cut."""
+    if weights is None:
+        return TabularMLP(COMPOSITION.classes), CutInputs(COMPOSITION.classes)
+    before = {"weights": str(weights), "weights_sha256": hash_file(weights)}
+    return PretrainedLearner(COMPOSITION.classes), PretrainedLearner(COMPOSITION.classes, before)
+
+
 def main() -> None:
     """Train both ways at every size and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -67,6 +80,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--weights", type=Path, help="pretrained weights whose inputs are cut")
     options = parser.parse_args()
     train, labels, _ = events(
         options.work / "train", n_train=max(options.sizes), seed=options.seed, workers=options.workers
@@ -75,7 +89,7 @@ def main() -> None:
         options.work / "test", n_train=options.test, seed=options.seed + 1, workers=options.workers,
         spectrum=TEST_SPECTRUM,
     )  # fmt: skip
-    columns = train.columns_for(spec("mlp"))
+    columns = train.columns_for(spec("pretrained" if options.weights else "mlp"))
     new = test.batch(np.arange(len(truth)), columns, grids=False)
     rows = []
     for size in options.sizes:
@@ -84,11 +98,9 @@ def main() -> None:
         learning, stopping = (
             replace(train.batch(part, columns, grids=False), labels=labels[part]) for part in (rest, stop)
         )
-        log_proba, beyond = {}, np.zeros(len(truth), dtype=bool)
-        for learner in (TabularMLP(COMPOSITION.classes), CutInputs(COMPOSITION.classes)):
-            learner.fit(learning, stopping, seed=options.seed)
-            log_proba[type(learner)] = learner.predict_log_proba(new)
-        inputs = learner.inputs_
+        both, beyond = learners(options.weights), np.zeros(len(truth), dtype=bool)
+        log_proba = [learner.fit(learning, stopping, seed=options.seed).predict_log_proba(new) for learner in both]
+        inputs = both[1].inputs_
         assert inputs is not None
         for name in set(SIZES) & set(inputs.plain):
             k = inputs.plain.index(name)
@@ -96,7 +108,7 @@ def main() -> None:
             beyond |= np.abs(z) > CLIP
         for low, high in pairwise(EDGES):
             part = (lg_e >= low) & (lg_e < high)
-            soft, cut = (log_proba[kind][part] for kind in (TabularMLP, CutInputs))
+            soft, cut = (answers[part] for answers in log_proba)
             paired = paired_log_loss(truth[part], soft, cut)
             loss = -cut[np.arange(part.sum()), truth[part]].mean()
             span = f"[{paired.interval.low:+.4f}, {paired.interval.high:+.4f}]"
