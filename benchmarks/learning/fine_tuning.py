@@ -61,13 +61,12 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def losses(
+def log_posteriors(
     name: str, changes: dict[str, Any], train: Batch, test: Batch, *, task: str, seed: int, n_fits: int = 1
 ) -> np.ndarray:
-    """Return the test showers' log-losses of a learner trained with changed settings: of one fit, or of several."""
+    """Return what a learner trained with changed settings says of the test showers: of one fit, or of several."""
     entry = spec(name)
     assert isinstance(entry.features, str)
-    assert test.labels is not None
     columns = feature_set(entry.features, train.columns)
     order = np.random.default_rng(seed).permutation(len(train))
     new = replace(only(test, columns), targets=None)
@@ -79,8 +78,7 @@ def losses(
         fits.append(create(entry, TASKS[task].classes, overrides=changes).fit(learn, valid, seed=seed + k))
     if entry.one_network and n_fits > 1:
         fits = [type(fits[0]).averaged(fits)]
-    log_proba = average_of(np.stack([fit.predict_log_proba(new) for fit in fits]))
-    return -log_proba[np.arange(len(test)), test.labels]
+    return average_of(np.stack([fit.predict_log_proba(new) for fit in fits]))
 
 
 def with_targets(batch: Batch, truth: pl.DataFrame) -> Batch:
@@ -127,19 +125,28 @@ def main() -> None:
     wanted = None if options.only is None else ["as it is", *options.only.split(";")]
     others = [{"weights": str(file), "weights_sha256": hash_file(file)} for file in options.weights]
     rows: list[tuple[str, dict[str, Any]]] = [("mlp", {}), *(("pretrained", row) for row in (*CHANGES, *others))]
-    content: dict[str, list[np.ndarray]] = {}
     print("| fine-tuning | log-loss in each world | against as it is | against `mlp` from scratch |\n|---|---|---|---|")
-    for learner, changes in rows:
-        words = "`mlp`" if learner == "mlp" else in_words(changes)
-        if wanted is not None and learner != "mlp" and words not in wanted and changes not in others:
-            continue
+    said: dict[str, list[np.ndarray]] = {}
+    content: dict[str, list[np.ndarray]] = {}
+
+    def tell(words: str, log_p: list[np.ndarray]) -> None:
+        said[words] = log_p
         content[words] = [
-            losses(learner, changes, *world, task=options.task, seed=seed, n_fits=options.fits)
-            for world, seed in zip(worlds, seeds, strict=True)
+            -answers[np.arange(len(test)), test.labels] for answers, (_, test) in zip(log_p, worlds, strict=True)
         ]
         means = ", ".join(f"{loss.mean():.4f}" for loss in content[words])
         gaps = [difference(content[words], content[to]) if to in content else "" for to in ("as it is", "`mlp`")]
         print(f"| {words} | {means} | {gaps[0]} | {gaps[1]} |", flush=True)
+
+    for learner, changes in rows:
+        words = "`mlp`" if learner == "mlp" else in_words(changes)
+        if wanted is None or learner == "mlp" or words in wanted or changes in others:
+            each = zip(worlds, seeds, strict=True)
+            options_of_fit = {"task": options.task, "n_fits": options.fits}
+            tell(words, [log_posteriors(learner, changes, *sets, seed=seed, **options_of_fit) for sets, seed in each])
+    if others:
+        pooled = [said[in_words(changes)] for changes in ({}, *others)]
+        tell("all weights, averaged predictions", [average_of(np.stack(one)) for one in zip(*pooled, strict=True)])
 
 
 if __name__ == "__main__":
