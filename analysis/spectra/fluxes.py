@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.spectra.folding import LN_MASSES
-from analysis.spectra.likelihood import FoldedFit
+from analysis.spectra.likelihood import LEAST_HEIGHT, FoldedFit
 
 STEPS = 6
 """Steps of the reweighted least squares."""
@@ -76,7 +76,7 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     middle = one.lg_energy
     wide = np.searchsorted(edges, middle, side="right")  # 0 below all, J + 1 above all
     n_wide, n_groups = len(edges) + 1, layout.n_groups
-    heights = np.maximum(fit.parameters[layout.heights], 0.03)
+    heights = np.maximum(fit.parameters[layout.heights], LEAST_HEIGHT)
     phi = one.particles(fit.parameters, heights)
     parts = np.stack([one.probability @ (phi * (wide == j))[:, :, None] for j in range(n_wide)])[..., 0]  # (J', K, C)
     spread = np.stack([one.variance @ (phi**2 * (wide == j))[:, :, None] for j in range(n_wide)])[..., 0]
