@@ -18,9 +18,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 import torch
 
 from benchmarks.shared.drawn import FOREIGN, drawn
@@ -37,8 +37,6 @@ from scoring.metrics.paired import paired_log_loss
 from showers.schema import GAMMA, TASKS
 
 ZERO_SHOT = "zero-shot"
-ORACLE = "oracle"
-"""``mlp`` on what really happened: true sizes, age, depth of maximum, zenith and distance of the core."""
 POOLS = {"pool of mlp, catboost": ("mlp", "catboost"), "pool of all three": ("pretrained", "mlp", "catboost")}
 """Log-posteriors averaged with equal weights: what a stack can expect."""
 FEATURES_FOR = {
@@ -75,29 +73,18 @@ class Fit:
         return out / "results" / f"{name}.npz"
 
 
-@dataclass(frozen=True)
-class Sets:
+class Sets(NamedTuple):
     """Showers of a world."""
 
     train: Batch
     test: Batch
-    train_truth: Batch
-    test_truth: Batch
-
-
-def truth_batch(batch: Batch, truth: pl.DataFrame) -> Batch:
-    """Return the same showers with true quantities as columns."""
-    columns = {name: truth[name].to_numpy() for name in ("lg_ne", "lg_nmu", "age", "xmax", "zenith_deg")}
-    columns["core_r_m"] = np.hypot(truth["core_x_m"].to_numpy(), truth["core_y_m"].to_numpy())
-    table = np.asfortranarray(np.column_stack(list(columns.values())), dtype=np.float32)
-    return replace(batch, table=table, columns=tuple(columns))
 
 
 def sets_of(world: str, task: str, most: int, n_test: int, data: Path) -> Sets:
     """Return the showers of a world, drawn where they are not kept."""
-    train = drawn(world, task, max(most, MOST_TRAINING), seed=DATA_SEED, split="train", data=data)
-    test = drawn(world, task, n_test, seed=DATA_SEED, split="test", data=data)
-    return Sets(train[0], test[0], truth_batch(*train), truth_batch(*test))
+    train, _ = drawn(world, task, max(most, MOST_TRAINING), seed=DATA_SEED, split="train", data=data)
+    test, _ = drawn(world, task, n_test, seed=DATA_SEED, split="test", data=data)
+    return Sets(train, test)
 
 
 def done(fit: Fit, sets: Sets, out: Path) -> tuple[np.ndarray, float]:
@@ -114,11 +101,10 @@ def done(fit: Fit, sets: Sets, out: Path) -> tuple[np.ndarray, float]:
 
 def trained(fit: Fit, sets: Sets) -> np.ndarray:
     """Train a registered learner with the settings of preset ``good`` on its own columns and predict."""
-    known = {ORACLE: "mlp", **dict.fromkeys(FEATURES_FOR, "pretrained_features")}
-    entry = spec(known.get(fit.system, fit.system))
+    events, test = sets
+    entry = spec("pretrained_features" if fit.system in FEATURES_FOR else fit.system)
     assert isinstance(entry.features, str)
-    events, test = (sets.train_truth, sets.test_truth) if fit.system == ORACLE else (sets.train, sets.test)
-    columns = events.columns if fit.system == ORACLE else feature_set(entry.features, events.columns)
+    columns = feature_set(entry.features, events.columns)
     rows = np.random.default_rng([fit.n, fit.seed]).permutation(len(events))[: fit.n]
     n_valid = max(1, round(VALID_SHARE * fit.n))
     train, valid = (only(events.take(np.sort(part)), columns) for part in (rows[n_valid:], rows[:n_valid]))
@@ -190,7 +176,7 @@ def table(fits: list[Fit], worlds: dict[str, Sets], out: Path) -> str:
         group = [(fit, *done(fit, sets, out)) for fit in fits if (fit.world, fit.n, fit.seed) == key]
         group += pools(group)
         losses = {fit.system: -log_p[np.arange(len(labels)), labels].mean() for fit, log_p, _ in group}
-        others = (*STARTED, ORACLE, *POOLS)
+        others = (*STARTED, *POOLS)
         scratch = {name: loss for name, loss in losses.items() if name not in others}
         best = min(scratch or losses, key=lambda name: losses[name])
         reference = next(log_p for fit, log_p, _ in group if fit.system == best)
@@ -213,7 +199,7 @@ def summary(fits: list[Fit], worlds: dict[str, Sets], out: Path) -> str:
         for fit in fits:
             if (fit.world, fit.n) == (world, n):
                 losses.setdefault(fit.system, []).append(-done(fit, worlds[world], out)[0][rows, labels])
-        scratch = [name for name in losses if name not in (*STARTED, ORACLE)]
+        scratch = [name for name in losses if name not in STARTED]
         best = [min(each, key=lambda loss: float(loss.mean())) for each in zip(*map(losses.get, scratch), strict=True)]
         for system, seeds in sorted(losses.items(), key=lambda one: -float(np.mean(one[1]))):
             gaps = np.stack([loss - reference for loss, reference in zip(seeds, best, strict=True)])
