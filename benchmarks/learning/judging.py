@@ -1,7 +1,6 @@
 """Is the gain that a run states the gain that it ships? Gate, holdout and calibration judged by labelled test events.
 
-    python benchmarks/learning/judging.py --work bench/judging
-    python benchmarks/learning/judging.py --work bench/judging --write-docs  # and write docs/methods/stacking.md
+    python benchmarks/learning/judging.py --work bench/judging --seeds 1,2,3
 
 Per seed two runs on the same showers: one with the outer holdout, where the average of fits is judged, and one
 without, where single fits are judged out-of-fold. Killed and started again, it continues.
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from benchmarks.learning.stack import markdown, write_section
+from benchmarks.learning.stack import markdown
 from benchmarks.shared.samples import sample
 from runtime.context import Context, bar
 from runtime.files import read_json
@@ -50,7 +49,6 @@ def main() -> None:
     parser.add_argument("--world", default="default", help="simulated world")
     parser.add_argument("--seeds", default="1", help="comma-separated; showers and fits differ")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/methods/stacking.md")
     options = parser.parse_args()
     task = TASKS[options.task]
     rows: list[list[str]] = []
@@ -64,15 +62,12 @@ def main() -> None:
         labels = np.asarray(Dataset.open(data / f"{task.name}_test", task).labels, dtype=np.int64)
         rows += [[seed, *row] for row in measured(with_holdout, without, labels)]
     settings = read_json(data / f"{task.name}_train" / SOURCE_FILE)["settings_hash"]
-    text = (
+    print(
         f"{task.name}: {options.train:,} training and {options.test:,} test showers of the simulated world "
         f"`{options.world}` (settings {settings[:8]}) under the test's cuts, {options.folds} folds, preset "
         f"{options.preset}, learners {options.learners.replace(',', ', ')}, holdout {options.holdout:g}.\n\n"
         + markdown(list(HEAD), rows)
     )
-    print(text)
-    if options.write_docs:
-        write_section(f"judging {task.name}", text)
 
 
 def run(task: Task, data: Path, seed: int, holdout: float, options: argparse.Namespace) -> Path:
