@@ -3,9 +3,9 @@
     python benchmarks/fits/resolution.py --events 15000 --write docs/benchmarks/resolution.md
 
 Showers under the test's cuts are drawn with the fits' own constants (pulls prove the estimator there), in the default
-world, in the harder one, and in the default world with 30 % more lateral energy correction near the core than the fits
-assume. Per quantity: bias (median deviation) and the half widths that hold 68 and 95 % of the deviations from it, with
-the 95 % bootstrap interval of the 68 % width.
+world, in the harder one, and in the default world with a 30 % larger deposit of accompanying photons near the core. Per
+quantity: bias (median deviation) and the half widths that hold 68 and 95 % of the deviations from it, with the 95 %
+bootstrap interval of the 68 % width.
 """
 
 from __future__ import annotations
