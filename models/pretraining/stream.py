@@ -117,9 +117,9 @@ PRIORS: tuple[Prior, ...] = (
     Prior("reconstruction__muon_loss", 0.0, 0.01, low=0.0),
 )
 """Constants without a prior keep the values of :class:`Settings`: published ones, limits and thresholds of cuts."""
-TOLD_MODELS = ("qgs", "epos", "sibyll")
+HADRONIC_MODELS = ("qgs", "epos", "sibyll")
 """Hadronic models that the network is told: each has a number, 1 in a world with this model alone, else 0."""
-N_WORLD = len(PRIORS) + len(TOLD_MODELS)
+N_WORLD = len(PRIORS) + len(HADRONIC_MODELS)
 
 STATIONS = (3, 4, 4, 4, 5)
 """Hit stations that trigger, one of these with equal probability."""
@@ -181,7 +181,7 @@ class SimulatedBatch:
     targets: np.ndarray
     """(n, len(TARGETS)) float32, standardised truth; NaN where it has no meaning."""
     world: np.ndarray
-    """(n, N_WORLD) float32: position of the shower's world in the priors, then :data:`TOLD_MODELS`."""
+    """(n, N_WORLD) float32: position of the shower's world in the priors, then :data:`HADRONIC_MODELS`."""
     in_evaluation: np.ndarray
     """(n,) bool: passes the test's cuts."""
 
@@ -223,7 +223,7 @@ def _block(task: int, cuts: str, split: str, seed: int, block: int, rng: np.rand
     if cuts == "none":
         events = events.head(MAX_OFF_CUT)
     n = len(events)
-    world = np.concatenate([position, [np.float32(model == told) for told in TOLD_MODELS]])
+    world = np.concatenate([position, [np.float32(model == name) for name in HADRONIC_MODELS]])
     table, reconstructed_core = _features(events, rounded=bool(rng.random() < ROUNDED_SHARE))
     return SimulatedBatch(
         table=table,

@@ -21,7 +21,7 @@ from features.catalogue import CATALOGUE
 from models.base.inputs import TARGETS, InputTransform
 from models.base.saving import plain
 from models.pretraining.network import Architecture, ShowerNetwork
-from models.pretraining.stream import COLUMNS, N_WORLD, PRIORS, TOLD_MODELS
+from models.pretraining.stream import COLUMNS, N_WORLD, PRIORS, HADRONIC_MODELS
 from runtime.errors import InputError
 from runtime.files import atomic_path, hash_file, read_json, write_json
 
@@ -133,19 +133,19 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
         if inputs.n_inputs != sizes.n_inputs or inputs.columns != COLUMNS:
             raise ValueError("other inputs")
         network = ShowerNetwork(sizes)
-        network.load_state_dict(_told_models(load_file(file)))
+        network.load_state_dict(_with_models(load_file(file)))
     except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(f"{file} is of another architecture than this version's ({reason}): pretrain again") from None
     return Pretrained(network.eval(), inputs, card)
 
 
-def _told_models(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return weights with columns for :data:`TOLD_MODELS`: zeros where the network was told none."""
+def _with_models(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return weights with columns for :data:`HADRONIC_MODELS`: zeros where the network was told none."""
     world = state["body.world.weight"]
     if world.shape[1] == len(PRIORS) + 1:
         priors, known = world.split([len(PRIORS), 1], dim=1)
-        world = torch.cat([priors, world.new_zeros(len(world), len(TOLD_MODELS)), known], dim=1)
+        world = torch.cat([priors, world.new_zeros(len(world), len(HADRONIC_MODELS)), known], dim=1)
     return {**state, "body.world.weight": world}
 
 
@@ -167,4 +167,4 @@ def _checked_card(file: Path, sha256: str) -> dict[str, Any]:
 
 def _worlds() -> list[list[Any]]:
     priors = [[prior.name, prior.centre, prior.width, prior.factor] for prior in PRIORS]
-    return [*priors, *(["model", name] for name in TOLD_MODELS)]
+    return [*priors, *(["model", name] for name in HADRONIC_MODELS)]
