@@ -21,7 +21,7 @@ from features.catalogue import CATALOGUE
 from models.base.inputs import TARGETS, InputTransform
 from models.base.saving import plain
 from models.pretraining.network import Architecture, ShowerNetwork
-from models.pretraining.stream import COLUMNS, N_WORLD, PRIORS, HADRONIC_MODELS
+from models.pretraining.stream import COLUMNS, HADRONIC_MODELS, N_WORLD, PRIORS
 from runtime.errors import InputError
 from runtime.files import atomic_path, hash_file, read_json, write_json
 
