@@ -129,13 +129,19 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
         return plan
     if any(not entry.name.startswith(".") for entry in Path(folder).iterdir()):
         raise InputError(f"{folder} holds something else than a pretraining: choose a new folder")
+    seeds: list[int] = []
     if origin := settings.origin:
-        inputs = replace(origin.inputs, tail=LOGARITHM)
+        inputs, seeds = replace(origin.inputs, tail=LOGARITHM), origin.card.get("seeds", [])
+        if settings.seed in seeds:
+            raise InputError(
+                f"the weights {settings.start} know the showers of --seed {settings.seed}: give another one"
+            )
     else:
         first = validation_showers(settings.seed)
         batch = batch_of(hide_ages(first.table, np.random.default_rng(settings.seed)))
         inputs = InputTransform.fit(batch, COLUMNS, tail=LOGARITHM)
     plan = {**wanted, "identity": identity, "inputs": plain(inputs.state()), "showers": 0}
+    plan["seeds"] = [*seeds, settings.seed]
     plan |= {"cpu_hours": 0.0, "log_loss": {}}
     write_json(file, plan)
     return plan
@@ -288,7 +294,7 @@ def _state(folder: Path, settings: PretrainSettings, inputs: InputTransform, ide
 def _write_weights(folder: Path, state: Checkpoint, inputs: InputTransform, plan: dict[str, Any]) -> None:
     network = state.averaged
     assert isinstance(network, ShowerNetwork)
-    made = {key: plan[key] for key in ("settings", "feature_code", "showers", "cpu_hours", "log_loss")}
+    made = {key: plan[key] for key in ("settings", "feature_code", "seeds", "showers", "cpu_hours", "log_loss")}
     write_pretrained(folder / WEIGHTS_FILE, deepcopy(network).cpu(), inputs, made | {"rounds": state.epoch})
 
 

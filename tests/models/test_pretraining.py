@@ -295,6 +295,11 @@ def test_pretraining_goes_on_from_weights(tmp_path: Path) -> None:
         torch.testing.assert_close(card.network.state_dict()[name], value, atol=1e-6, rtol=1e-4)
     with pytest.raises(InputError, match="another size"):
         pretrain(tmp_path / "wider", replace(settings, width=32))
+    again = replace(settings, start=str(made), start_sha256=hash_file(made))
+    with pytest.raises(InputError, match="weights know the showers of --seed 1"):
+        pretrain(tmp_path / "again", again)
+    last = pretrain(tmp_path / "last", replace(again, seed=2))
+    assert read_pretrained(str(last), hash_file(last)).card["seeds"] == [1, 2]
     rate = PretrainSettings.of_batches(2048, "shipped").learning_rate
     assert rate == pytest.approx(0.35 * 2 * PretrainSettings.learning_rate)
 
@@ -539,6 +544,7 @@ def test_shipped_weights_are_those_the_code_names() -> None:
     card = read_pretrained().card
     assert card["showers"] > 100_000
     assert card["cpu_hours"] > 0
+    assert card["seeds"] == [1, 2]
     assert card["limits"]
 
 
