@@ -296,7 +296,7 @@ def test_pretraining_goes_on_from_weights(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another size"):
         pretrain(tmp_path / "wider", replace(settings, width=32))
     again = replace(settings, start=str(made), start_sha256=hash_file(made))
-    with pytest.raises(InputError, match="weights know the showers of --seed 1"):
+    with pytest.raises(InputError, match="know the showers of --seed 1: give another one"):
         pretrain(tmp_path / "again", again)
     last = pretrain(tmp_path / "last", replace(again, seed=2))
     assert read_pretrained(str(last), hash_file(last)).card["seeds"] == [1, 2]
