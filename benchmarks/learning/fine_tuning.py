@@ -126,11 +126,11 @@ def main() -> None:
     others = [{"weights": str(file), "weights_sha256": hash_file(file)} for file in options.weights]
     rows: list[tuple[str, dict[str, Any]]] = [("mlp", {}), *(("pretrained", row) for row in (*CHANGES, *others))]
     print("| fine-tuning | log-loss in each world | against as it is | against `mlp` from scratch |\n|---|---|---|---|")
-    said: dict[str, list[np.ndarray]] = {}
+    posteriors: dict[str, list[np.ndarray]] = {}
     content: dict[str, list[np.ndarray]] = {}
 
-    def tell(words: str, log_p: list[np.ndarray]) -> None:
-        said[words] = log_p
+    def add_row(words: str, log_p: list[np.ndarray]) -> None:
+        posteriors[words] = log_p
         content[words] = [
             -answers[np.arange(len(test)), test.labels] for answers, (_, test) in zip(log_p, worlds, strict=True)
         ]
@@ -143,10 +143,12 @@ def main() -> None:
         if wanted is None or learner == "mlp" or words in wanted or changes in others:
             each = zip(worlds, seeds, strict=True)
             options_of_fit = {"task": options.task, "n_fits": options.fits}
-            tell(words, [log_posteriors(learner, changes, *sets, seed=seed, **options_of_fit) for sets, seed in each])
+            add_row(
+                words, [log_posteriors(learner, changes, *sets, seed=seed, **options_of_fit) for sets, seed in each]
+            )
     if others:
-        pooled = [said[in_words(changes)] for changes in ({}, *others)]
-        tell("all weights, averaged predictions", [average_of(np.stack(one)) for one in zip(*pooled, strict=True)])
+        pooled = [posteriors[in_words(changes)] for changes in ({}, *others)]
+        add_row("all weights, averaged predictions", [average_of(np.stack(one)) for one in zip(*pooled, strict=True)])
 
 
 if __name__ == "__main__":

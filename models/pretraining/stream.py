@@ -118,7 +118,7 @@ PRIORS: tuple[Prior, ...] = (
 )
 """Constants without a prior keep the values of :class:`Settings`: published ones, limits and thresholds of cuts."""
 HADRONIC_MODELS = ("qgs", "epos", "sibyll")
-"""Hadronic models that the network is told: each has a number, 1 in a world with this model alone, else 0."""
+"""Hadronic models among the inputs: each has a number, 1 in a world with this model alone, else 0."""
 N_WORLD = len(PRIORS) + len(HADRONIC_MODELS)
 
 STATIONS = (3, 4, 4, 4, 5)

@@ -131,7 +131,9 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
         raise InputError(f"{folder} holds something else than a pretraining: choose a new folder")
     seeds: list[int] = []
     if origin := settings.origin:
-        inputs, seeds = replace(origin.inputs, tail=LOGARITHM), origin.card.get("seeds", [])
+        inputs = replace(origin.inputs, tail=LOGARITHM)
+        before = origin.card.get("settings", {})  # cards without seeds are of a single pretraining
+        seeds = origin.card.get("seeds", [before["seed"]] if "seed" in before else [])
         if settings.seed in seeds:
             raise InputError(
                 f"the weights {settings.start} know the showers of --seed {settings.seed}: give another one"

@@ -141,7 +141,7 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
 
 
 def _with_models(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return weights with columns for :data:`HADRONIC_MODELS`: zeros where the network was told none."""
+    """Return weights with columns for :data:`HADRONIC_MODELS`: zeros where they have none."""
     world = state["body.world.weight"]
     if world.shape[1] == len(PRIORS) + 1:
         priors, known = world.split([len(PRIORS), 1], dim=1)

@@ -130,8 +130,10 @@ def test_a_block_of_the_stream_is_what_the_simulation_and_the_features_give() ->
     np.testing.assert_array_equal(portion.table, again.table)
 
 
-@pytest.mark.parametrize(("model", "told"), [("mix", [0, 0, 0]), ("qgs", [1, 0, 0]), ("sibyll", [0, 0, 1])])
-def test_the_hadronic_model_of_a_world_is_told(model: str, told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("model", "numbers"), [("mix", [0, 0, 0]), ("qgs", [1, 0, 0]), ("sibyll", [0, 0, 1])])
+def test_the_hadronic_model_of_a_world_is_an_input(
+    model: str, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[str] = []
     simulate = stream.simulate_block
 
@@ -144,7 +146,7 @@ def test_the_hadronic_model_of_a_world_is_told(model: str, told: list[int], monk
     rng = np.random.default_rng(3)
     world = _block(0, "test", "train", 1, 5, rng).world
     assert drawn == [model]
-    np.testing.assert_array_equal(world[:, len(PRIORS) :], np.broadcast_to(told, (len(world), 3)))
+    np.testing.assert_array_equal(world[:, len(PRIORS) :], np.broadcast_to(numbers, (len(world), 3)))
     _, position = draw_world(np.random.default_rng(3))
     np.testing.assert_array_equal(world[0, : len(PRIORS)], position)
 
@@ -261,11 +263,11 @@ def small_weights(folder: Path) -> Path:
     return folder / "small.safetensors"
 
 
-def test_weights_that_were_told_no_model_answer_as_they_did(tmp_path: Path) -> None:
+def test_weights_without_hadronic_models_answer_as_they_did(tmp_path: Path) -> None:
     file = small_weights(tmp_path)
     now = read_pretrained(str(file), hash_file(file))
-    state, told = load_file(file), slice(len(PRIORS), N_WORLD)
-    columns = np.delete(state["body.world.weight"].numpy(), told, axis=1)
+    state, models = load_file(file), slice(len(PRIORS), N_WORLD)
+    columns = np.delete(state["body.world.weight"].numpy(), models, axis=1)
     with safe_open(file, framework="pt") as content:
         save_file({**state, "body.world.weight": torch.from_numpy(columns)}, file, content.metadata())
     card = json.loads(card_path(file).read_text())
@@ -273,11 +275,11 @@ def test_weights_that_were_told_no_model_answer_as_they_did(tmp_path: Path) -> N
     before = read_pretrained(str(file), hash_file(file))
     world = torch.randn(5, N_WORLD + 1)
     inputs = torch.randn(5, now.network.sizes.n_inputs)
-    untold = world.clone()
-    untold[:, told] = 0.0
+    without_models = world.clone()
+    without_models[:, models] = 0.0
     with torch.inference_mode():
-        expected = now.network(inputs, untold)
-        for answers in (before.network(inputs, world), before.network(inputs, untold)):
+        expected = now.network(inputs, without_models)
+        for answers in (before.network(inputs, world), before.network(inputs, without_models)):
             torch.testing.assert_close(answers, expected)
 
 
@@ -298,6 +300,11 @@ def test_pretraining_goes_on_from_weights(tmp_path: Path) -> None:
     again = replace(settings, start=str(made), start_sha256=hash_file(made))
     with pytest.raises(InputError, match="know the showers of --seed 1: give another one"):
         pretrain(tmp_path / "again", again)
+    card = json.loads(card_path(made).read_text())
+    del card["seeds"]
+    card_path(made).write_text(json.dumps(card))
+    with pytest.raises(InputError, match="know the showers of --seed 1: give another one"):
+        pretrain(tmp_path / "older", again)
     last = pretrain(tmp_path / "last", replace(again, seed=2))
     assert read_pretrained(str(last), hash_file(last)).card["seeds"] == [1, 2]
     rate = PretrainSettings.of_batches(2048, "shipped").learning_rate
