@@ -49,7 +49,7 @@ release: docs
 
 env: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "showerstack needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (choose another with: make PYTHON=python3.12 ...)")'
 	@echo "Setting up $(VENV) (once; about 750 MB of downloads, a minute or two) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -5,13 +5,7 @@ The commands are in ``commands/``. Each imports the packages it needs when it ru
 
 from __future__ import annotations
 
-from runtime.packages import libraries
-
-with libraries():
-    from commands import data, physics, results, runs
-    from commands.app import main
-
-__all__ = ["data", "main", "physics", "results", "runs"]
+from showerstack.__main__ import main
 
 if __name__ == "__main__":
     main()

@@ -20,14 +20,14 @@ import json
 import sys
 from pathlib import Path
 
-from runtime.packages import libraries
+from showerstack.runtime.packages import libraries
 
 with libraries():
-    from report.public.rules import score_by_protocol
-    from runtime.errors import reporting_errors
-    from scoring.score import metrics_path, task_of
-    from showers.protocols import PROTOCOLS
-    from showers.schema import TASKS, task_named
+    from showerstack.report.public.rules import score_by_protocol
+    from showerstack.runtime.errors import reporting_errors
+    from showerstack.scoring.score import metrics_path, task_of
+    from showerstack.showers.protocols import PROTOCOLS
+    from showerstack.showers.schema import TASKS, task_named
 
 
 def _path(text: str) -> Path:
@@ -83,8 +83,8 @@ def _score(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
         return
-    from report.tasks.target import summarise
-    from runtime.context import PlainConsole
+    from showerstack.report.tasks.target import summarise
+    from showerstack.runtime.context import PlainConsole
 
     console = PlainConsole()
     for part in summarise(metrics, task):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from analysis.cuts import AGE, CORE, Cuts
-from features.table import feature_code_version
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import hash_json, write_npz
-from showers.dataset import Dataset
-from showers.schema import (
+from showerstack.analysis.cuts import AGE, CORE, Cuts
+from showerstack.features.table import feature_code_version
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_json, write_npz
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import (
     AGE_FILE,
     CORE_X_FILE,
     CORE_Y_FILE,
@@ -24,10 +24,10 @@ from showers.schema import (
     TASKS,
     TRUTH_FILE,
 )
-from stacking.predict import predict
-from stacking.run.chain import Predictions
-from stacking.run.identity import stacking_code_version
-from stacking.run.read import Run, load
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.chain import Predictions
+from showerstack.stacking.run.identity import stacking_code_version
+from showerstack.stacking.run.read import Run, load
 
 
 def open_run(run: Path, task: str, command: str) -> Run:

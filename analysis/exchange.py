@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from runtime.files import atomic_path
-from showers.schema import COMPOSITION
+from showerstack.runtime.files import atomic_path
+from showerstack.showers.schema import COMPOSITION
 
 HEPDATA_FOLDER, CRDB_CSV = "hepdata", "crdb.csv"
 FLUX = "flux_m2_sr_s_eV"

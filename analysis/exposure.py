@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.errors import InputError
-from showers.event_files import EventFiles
-from showers.schema import TIMES_FILE
+from showerstack.runtime.errors import InputError
+from showerstack.showers.event_files import EventFiles
+from showerstack.showers.schema import TIMES_FILE
 
 UNITS = {"m2 sr s": 1.0, "km2 sr yr": 1e6 * 3.15576e7, "m2 sr yr": 3.15576e7, "cm2 sr s": 1e-4}
 NUMBER = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z].*)?$")

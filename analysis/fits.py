@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from runtime.errors import need
-from runtime.files import atomic_path
+from showerstack.runtime.errors import need
+from showerstack.runtime.files import atomic_path
 
 LONGITUDE_DEG, LATITUDE_DEG, HEIGHT_M = 8.4, 49.1, 110.0
 """KASCADE in Karlsruhe: degrees east and north, metres above the sea."""

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from runtime.context import Bars, Context, PlainConsole, bar, silent
-from runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
-from showers.schema import TASKS
+from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
+from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
+from showerstack.showers.schema import TASKS
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain", "robustness")
 """Commands that keep finished parts: given again after an interruption, they go on."""
@@ -283,7 +283,8 @@ class OutputFormat:
             remark(line)
 
     def context(self, **options: Any) -> Context:
-        """Return where and how a command works and what it prints meanwhile; see :class:`runtime.context.Context`."""
+        """Return where and how a command works and what it prints meanwhile; see
+        :class:`showerstack.runtime.context.Context`."""
         log = logging.Logger("showerstack", logging.INFO)
         log.addHandler(_Lines() if self.for_people else logging.NullHandler())
         return Context(bars=self.bars, log=log, **options)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from commands.app import (
+from showerstack.commands.app import (
     MEASURED,
     Device,
     DeviceOption,
@@ -26,10 +26,10 @@ from commands.app import (
     refuse_unused,
     remark,
 )
-from commands.runs import predict_measured
-from runtime.context import bar
-from runtime.errors import InputError
-from showers.schema import task_named
+from showerstack.commands.runs import predict_measured
+from showerstack.runtime.context import bar
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import task_named
 
 RunsOption = Annotated[
     str | None, typer.Option("--runs", help="Measured: comma-separated names of runs; default: all.")
@@ -99,8 +99,8 @@ def simulate(
     """
     if check:
         refuse_unused(context, "with --check", all_but=("check", "world", "seed", "workers"))
-        from showers.realism.moments import realism, rendered
-        from showers.simulation.settings import load_settings
+        from showerstack.showers.realism.moments import realism, rendered
+        from showerstack.showers.simulation.settings import load_settings
 
         facts = realism(load_settings(world), seed=seed, workers=workers, bars=bar)
         console.print(rendered(facts))
@@ -115,7 +115,7 @@ def simulate(
     refuse_unused(context, "without --task measured", ("spectrum",))
     if raw:
         refuse_unused(context, "with --raw", ("test", "model", "train_cuts", "protocol", "rare"))
-        from showers.simulation.raw import simulate_raw
+        from showerstack.showers.simulation.raw import simulate_raw
 
         files = simulate_raw(
             task_named(task),
@@ -131,8 +131,8 @@ def simulate(
         for file in files:
             console.print(f"wrote {file}", soft_wrap=True)
         return
-    from showers.simulation import simulate as run
-    from showers.simulation.cascade import RARE
+    from showerstack.showers.simulation import simulate as run
+    from showerstack.showers.simulation.cascade import RARE
 
     folders = run(
         task_named(task),
@@ -177,12 +177,12 @@ def features(
         refuse_unused(context, "with --list", all_but=used)
         if as_json:
             refuse_unused(context, "with --json", ("format",))
-        from features.catalogue import as_records, listing
+        from showerstack.features.catalogue import as_records, listing
 
         output.show(lambda: listing(group, format), lambda: as_records(group))
         return
     refuse_unused(context, "without --list", ("group", "format"))
-    from features.build import build_table
+    from showerstack.features.build import build_table
 
     if dataset is None:
         raise InputError("say which dataset folder: python cli.py features DATASET (or --list)")
@@ -221,16 +221,16 @@ def download(
         return
     refuse_unused(context, "without --task measured", ("runs", "times"))
     if protocol != Protocol.v2:
-        from showers.archives.convert import convert as write_sets
-        from showers.archives.download import download_raw
+        from showerstack.showers.archives.convert import convert as write_sets
+        from showerstack.showers.archives.download import download_raw
 
         chosen, raw = task_named(str(task)), out / "raw"
         download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)
         for folder in write_sets(raw, out, chosen, protocol=protocol.value, ctx=OutputFormat().context()):
             console.print(f"wrote {folder}", soft_wrap=True)
         return
-    from showers.archives.download import BUCKET
-    from showers.archives.download import download as fetch_sets
+    from showerstack.showers.archives.download import BUCKET
+    from showerstack.showers.archives.download import download as fetch_sets
 
     for folder in fetch_sets(task_named(task), out, base_url=base_url or BUCKET, bars=bar):
         console.print(f"complete: {folder}", soft_wrap=True)
@@ -286,7 +286,7 @@ def convert(
         )
     if foreign is not None:
         refuse_unused(context, "with --from", all_but=("foreign", "out", "task"))
-        from showers.archives.formats import convert_foreign
+        from showerstack.showers.archives.formats import convert_foreign
 
         for written in convert_foreign(foreign, out, task_named(task), remark):
             console.print(f"wrote {written}", soft_wrap=True)
@@ -309,7 +309,7 @@ def convert(
         )
         return
     assert raw is not None
-    from showers.archives.convert import convert as write_sets
+    from showerstack.showers.archives.convert import convert as write_sets
 
     chosen = task_named(task)
     folders = write_sets(
@@ -338,7 +338,7 @@ def names_of(runs: str | None) -> list[str] | None:
 
 def fetch_measured(out: Path, base_url: str | None, runs: str | None, times: bool) -> None:
     """Download measured runs."""
-    from showers.archives.download import MEASURED_BUCKET, download_measured
+    from showerstack.showers.archives.download import MEASURED_BUCKET, download_measured
 
     folder = out / "measured_raw"
     names = download_measured(folder, runs=names_of(runs), times=times, base_url=base_url or MEASURED_BUCKET, bars=bar)
@@ -357,9 +357,9 @@ def convert_measured(
     times_of_arrival: bool = False,
 ) -> None:
     """Convert measured runs, list them, and say what was left out."""
-    from showers.archives.measured import convert_measured as convert
-    from showers.archives.measured import write_run_list
-    from showers.event_files import EventFiles
+    from showerstack.showers.archives.measured import convert_measured as convert
+    from showerstack.showers.archives.measured import write_run_list
+    from showerstack.showers.event_files import EventFiles
 
     folder = out / "measured"
     result = convert(
@@ -393,7 +393,7 @@ def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | Non
     """Simulate measured runs of a known sky."""
     if spectrum is None:
         raise InputError("say which sky to measure: --spectrum FILE (a TOML file; see docs/physics/measured.md)")
-    from showers.simulation.measured import simulate_measured
+    from showerstack.showers.simulation.measured import simulate_measured
 
     folder = out / "measured_raw"
     files = simulate_measured(spectrum, folder, seed=seed, workers=workers, overwrite=overwrite, bars=bar)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
-from runtime.context import Context, bar
-from runtime.errors import InputError, need
+from showerstack.commands.app import SeedOption, WorkersOption, app, console, refuse_unused
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.errors import InputError, need
 
 if TYPE_CHECKING:
-    from analysis.blinding import Blinding
+    from showerstack.analysis.blinding import Blinding
 
 
 def numbers(text: str, option: str) -> tuple[float, ...]:
@@ -46,7 +46,7 @@ UnblindOption = Annotated[
 
 
 def _blinding(context: typer.Context, open_share: float | None, unblind: bool) -> Blinding:
-    from analysis.blinding import Blinding
+    from showerstack.analysis.blinding import Blinding
 
     if open_share is None:
         refuse_unused(context, "without --open-share", ("unblind",))
@@ -90,10 +90,10 @@ def spectra(
     --exposure 1.14e12[/bold]
     """
     need("train", "report", "physics", what="spectra")
-    from analysis.spectra.folding import Widths
-    from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
-    from report.physics_pages import knee_lines, spectra_text, write_spectra_page
-    from runtime.files import check_out
+    from showerstack.analysis.spectra.folding import Widths
+    from showerstack.analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
+    from showerstack.report.physics_pages import knee_lines, spectra_text, write_spectra_page
+    from showerstack.runtime.files import check_out
 
     check_out(out)
     blinding = _blinding(context, open_share, unblind)
@@ -114,7 +114,7 @@ def spectra(
 
 def _folders(data: list[Path]) -> list[Path]:
     """Return the dataset folders that are meant: each itself, or every run in a folder of runs."""
-    from showers.archives.measured import measured_folders
+    from showerstack.showers.archives.measured import measured_folders
 
     return [folder for path in data for folder in measured_folders(path)]
 
@@ -153,9 +153,9 @@ def gamma_limit(
     --exposure 3.0e12[/bold]
     """
     need("train", "report", what="gamma-limit")
-    from analysis.photons.search import EDGES, PhotonResult, SearchOptions, search_photons
-    from report.physics_pages import excess_warning, limits_text, write_photon_page
-    from runtime.files import check_out
+    from showerstack.analysis.photons.search import EDGES, PhotonResult, SearchOptions, search_photons
+    from showerstack.report.physics_pages import excess_warning, limits_text, write_photon_page
+    from showerstack.runtime.files import check_out
 
     check_out(out)
     blinding = _blinding(context, open_share, unblind)
@@ -195,12 +195,12 @@ def robustness(
     Example: [bold]python cli.py robustness --places default/qgs,default/epos,harder/mix[/bold]
     """
     need("train", "report", what="robustness")
-    from analysis.robustness.showers import PLACES, parse_places
-    from analysis.robustness.study import RobustnessOptions, study
-    from report.check_pages import robustness_text, write_robustness_page
+    from showerstack.analysis.robustness.showers import PLACES, parse_places
+    from showerstack.analysis.robustness.study import RobustnessOptions, study
+    from showerstack.report.check_pages import robustness_text, write_robustness_page
 
     chosen = parse_places(",".join(PLACES) if places is None else places)
-    from runtime.files import check_out
+    from showerstack.runtime.files import check_out
 
     check_out(out)
     options = RobustnessOptions(
@@ -220,7 +220,7 @@ def runs(
 
     Example: [bold]python cli.py runs data/measured --out runs.parquet[/bold]
     """
-    from showers.archives.measured import measured_folders, run_list, write_run_list
+    from showerstack.showers.archives.measured import measured_folders, run_list, write_run_list
 
     folders = measured_folders(folder)
     table = write_run_list(folders, out) if out else run_list(folders)
@@ -251,9 +251,9 @@ def datacheck(
     Example: [bold]python cli.py datacheck --run runs/composition --data data/measured[/bold]
     """
     need("train", "report", what="datacheck")
-    from analysis.datacheck.check import check_data, verdict
-    from report.check_pages import write_check
-    from runtime.files import check_target
+    from showerstack.analysis.datacheck.check import check_data, verdict
+    from showerstack.report.check_pages import write_check
+    from showerstack.runtime.files import check_target
 
     check_target(out, (".html", ".htm"))
     ctx = Context(bars=bar, workers=workers, trusted=trusted)
@@ -282,9 +282,9 @@ def gammacheck(
     Example: [bold]python cli.py gammacheck raw[/bold]
     """
     need("train", "report", what="gammacheck")
-    from analysis.photons.mechanisms import check_gammas, verdict
-    from report.check_pages import write_gamma_check
-    from runtime.files import check_target
+    from showerstack.analysis.photons.mechanisms import check_gammas, verdict
+    from showerstack.report.check_pages import write_gamma_check
+    from showerstack.runtime.files import check_target
 
     check_target(out, (".html", ".htm"))
     result = check_gammas(data, seed=seed, ctx=Context(bars=bar))
@@ -329,14 +329,14 @@ def sky_map(
     Example: [bold]python cli.py sky-map --data data/measured --out sky_map[/bold]
     """
     need("sky", "report", *(("train",) if run else ()), what="sky-map")
-    from analysis.sky.coordinates import Azimuth
-    from analysis.sky.map import SkyOptions, write_map
-    from analysis.sky.map import sky_map as measure
-    from report.check_pages import sky_words, write_sky_picture
+    from showerstack.analysis.sky.coordinates import Azimuth
+    from showerstack.analysis.sky.map import SkyOptions, write_map
+    from showerstack.analysis.sky.map import sky_map as measure
+    from showerstack.report.check_pages import sky_words, write_sky_picture
 
     if run is None:
         refuse_unused(context, "without --run", ("share", "anyway", "trusted"))
-    from runtime.files import check_out
+    from showerstack.runtime.files import check_out
 
     check_out(out)
     blinding = _blinding(context, open_share, unblind)

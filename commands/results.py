@@ -11,10 +11,19 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from commands.app import JsonOption, OutputFormat, Protocol, QuietOption, TaskName, app, console, refuse_unused
-from runtime.context import bar
-from runtime.errors import need
-from showers.schema import task_named
+from showerstack.commands.app import (
+    JsonOption,
+    OutputFormat,
+    Protocol,
+    QuietOption,
+    TaskName,
+    app,
+    console,
+    refuse_unused,
+)
+from showerstack.runtime.context import bar
+from showerstack.runtime.errors import need
+from showerstack.showers.schema import task_named
 
 
 class CardFormat(StrEnum):
@@ -36,16 +45,16 @@ def report(
     Example: [bold]python cli.py report runs/composition --data data[/bold]
     """
     need("train", "report", what="report")
-    from report.card import write_card
-    from stacking.run.read import Run
+    from showerstack.report.card import write_card
+    from showerstack.stacking.run.read import Run
 
     if Run.open(run).has_grids:
-        from report.run_page import write_report
+        from showerstack.report.run_page import write_report
 
         written = write_report(run, data, bars=bar)
     else:
         refuse_unused(context, "with a run on a table", ("data",))
-        from report.table_page import write_table_report
+        from showerstack.report.table_page import write_table_report
 
         written = write_table_report(run, bars=bar)
     console.print(f"wrote {written} and {write_card(run)}", soft_wrap=True)
@@ -72,9 +81,9 @@ def verify(
 
     Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
     """
-    from report.public.rules import score_by_protocol
-    from report.tasks.target import summarise
-    from scoring.score import metrics_path, task_of
+    from showerstack.report.public.rules import score_by_protocol
+    from showerstack.report.tasks.target import summarise
+    from showerstack.scoring.score import metrics_path, task_of
 
     output = OutputFormat(quiet, as_json)
     chosen = task_named(task) if task else task_of(predictions)
@@ -102,8 +111,8 @@ def compare(
 
     Example: [bold]python cli.py compare runs/a runs/b --data data[/bold]
     """
-    from report.compare import compare as compared
-    from report.compare import differences
+    from showerstack.report.compare import compare as compared
+    from showerstack.report.compare import differences
 
     OutputFormat(as_json=as_json).show(lambda: compared(runs, data), lambda: differences(runs, data), paragraphs=True)
 
@@ -119,9 +128,9 @@ def leaderboard(
 
     Example: [bold]python cli.py leaderboard runs/composition runs/gamma[/bold]
     """
-    from report.public.leaderboard import leaderboard as standings
-    from report.public.leaderboard import standings_shown, table_standings, tables
-    from stacking.run.read import Run
+    from showerstack.report.public.leaderboard import leaderboard as standings
+    from showerstack.report.public.leaderboard import standings_shown, table_standings, tables
+    from showerstack.stacking.run.read import Run
 
     of_showers = [run for run in runs if Run.open(run).has_grids]
     of_tables = [run for run in runs if run not in of_showers]
@@ -167,7 +176,7 @@ def taskcard(
     """
     if variant is not None or CardFormat.harbor in (format or ()):
         need("train", what="taskcard")
-    from report.public.taskcard import CARDS, write_cards, write_variants
+    from showerstack.report.public.taskcard import CARDS, write_cards, write_variants
 
     tasks, layouts = tuple(task or CARDS), tuple(each.value for each in format or [CardFormat.airs])
     if variant is not None:
@@ -191,7 +200,7 @@ def submit(
 
     Example: [bold]python cli.py submit runs/composition runs/gamma --name stack-1[/bold]
     """
-    from report.public.submission import write_submission
+    from showerstack.report.public.submission import write_submission
 
     folder = write_submission(runs, name, data=data, out=out)
     console.print(f"wrote and checked {folder}", soft_wrap=True)
@@ -208,7 +217,7 @@ def display(
     Example: [bold]python cli.py display data/composition_test 7[/bold]
     """
     need("report", what="display")
-    from report.display import draw_event
+    from showerstack.report.display import draw_event
 
     console.print(f"wrote {draw_event(dataset, event, out or Path(f'event-{event}.png'))}", soft_wrap=True)
 
@@ -235,7 +244,7 @@ def doctor(
     output = OutputFormat(as_json=as_json)
     if datasets:
         refuse_unused(context, "with DATASETS", ("gpu",))
-        from report.doctor import column_quartiles, examine_datasets, folder_findings
+        from showerstack.report.doctor import column_quartiles, examine_datasets, folder_findings
 
         def records() -> dict[str, Any]:
             lines: dict[str, Any] = {
@@ -246,11 +255,11 @@ def doctor(
         output.show(lambda: examine_datasets(datasets), records)
         return
     if gpu:
-        from report.gpu import examine_gpu, gpu_findings
+        from showerstack.report.gpu import examine_gpu, gpu_findings
 
         output.show(examine_gpu, lambda: [asdict(line) for line in gpu_findings()])
         return
-    from report.doctor import doctor as examine
-    from report.doctor import findings
+    from showerstack.report.doctor import doctor as examine
+    from showerstack.report.doctor import findings
 
     output.show(examine, lambda: [asdict(line) for line in findings()])

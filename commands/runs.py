@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from commands.app import (
+from showerstack.commands.app import (
     Device,
     DeviceOption,
     JsonOption,
@@ -26,9 +26,9 @@ from commands.app import (
     listed,
     refuse_unused,
 )
-from runtime.context import Context, bar
-from runtime.errors import InputError, need
-from showers.schema import task_named
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.errors import InputError, need
+from showerstack.showers.schema import task_named
 
 
 class Preset(StrEnum):
@@ -102,14 +102,14 @@ def stack(
     options["separator"] = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
     in_file: dict[str, Any] = {}
     if config:
-        from stacking.run.config import read_config
+        from showerstack.stacking.run.config import read_config
 
         given = given_options(context)
         in_file = {name: value for name, value in read_config(config).items() if name not in given}
         options |= in_file
     if not options["run"] or not Path(options["run"]).name:
         raise InputError("say where the run goes: --run FOLDER")
-    from models.registry import spec
+    from showerstack.models.registry import spec
 
     for name in options["learners"] or ():
         spec(name)  # a mistyped name is told before anything slow is imported
@@ -125,7 +125,7 @@ def stack(
     for name in OF_TABLE if has_grids else OF_SHOWERS:
         del options[name]
     requested = json.loads(json.dumps(options, default=str))
-    from report.finished import kept_outcome
+    from showerstack.report.finished import kept_outcome
 
     lines = None if as_json else kept_outcome(run, requested, inputs)
     if lines is not None:
@@ -133,11 +133,11 @@ def stack(
             print(lines, end="")
         return
     need("train", "report", what="stack")
-    from report.outcome import outcome
-    from runtime.cost import Deadline, seconds_of
-    from runtime.processes import process_began
-    from stacking.run.config import StackConfig, TableConfig
-    from stacking.train import stack as train
+    from showerstack.report.outcome import outcome
+    from showerstack.runtime.cost import Deadline, seconds_of
+    from showerstack.runtime.processes import process_began
+    from showerstack.stacking.run.config import StackConfig, TableConfig
+    from showerstack.stacking.train import stack as train
 
     chosen = StackConfig(**options) if has_grids else TableConfig(**options)
     began, limit = process_began(), options["time_limit"]
@@ -178,15 +178,15 @@ def predict(
     """
     output = OutputFormat(quiet, as_json)
     if given_options(context) & {"separator", "device", "anyway", "features", "no_table"}:
-        from stacking.exported import open_predictor
+        from showerstack.stacking.exported import open_predictor
 
         if open_predictor(run, whole=False).has_grids:
             refuse_unused(context, "with a run on showers", ("separator",))
         else:
             refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
-    from showers.archives.folders import unlabelled_in
-    from stacking.exported import open_predictor
-    from stacking.predict import predict as predict_events
+    from showerstack.showers.archives.folders import unlabelled_in
+    from showerstack.stacking.exported import open_predictor
+    from showerstack.stacking.predict import predict as predict_events
 
     runs = unlabelled_in(data)
     if runs and out.suffix:
@@ -224,7 +224,7 @@ def demo(
     Example: [bold]python cli.py demo --train 5000 --test 2000[/bold]
     """
     need("train", "report", what="demo")
-    from report.outcome import run_demo
+    from showerstack.report.outcome import run_demo
 
     ctx = Context(bars=bar, workers=workers)
     run_demo(out, n_train=train, n_test=test, seed=seed, console=console, ctx=ctx)
@@ -257,8 +257,8 @@ def reproduce(
     Without a network: [bold]python cli.py reproduce --simulated --out result[/bold]
     """
     need("train", "report", what="reproduce")
-    from report.reproduce import Reproduction, over_events_and_seeds
-    from report.reproduce import reproduce as reproduced
+    from showerstack.report.reproduce import Reproduction, over_events_and_seeds
+    from showerstack.report.reproduce import reproduce as reproduced
 
     wanted = Reproduction(
         task_named(task), protocol.value, out, raw, simulated=showers if simulated else None,
@@ -279,8 +279,8 @@ def selftest(workers: WorkersOption = None, as_json: JsonOption = False) -> None
     need("train", what="selftest")
     from dataclasses import asdict
 
-    from report.selftest import selftest as tested
-    from report.shared.text import findings_table
+    from showerstack.report.selftest import selftest as tested
+    from showerstack.report.shared.text import findings_table
 
     lines = list(tested(workers))
     OutputFormat(as_json=as_json).show(
@@ -302,7 +302,7 @@ def check(
 
     Example: [bold]python cli.py check runs/composition[/bold]
     """
-    from report.doctor import check_folder
+    from showerstack.report.doctor import check_folder
 
     output = OutputFormat(quiet, as_json)
     kind, problems = check_folder(folder, bars=output.bars)
@@ -320,7 +320,7 @@ def learners(as_json: JsonOption = False) -> None:
 
     Example: [bold]python cli.py learners[/bold]
     """
-    from models.registry import listing, rows
+    from showerstack.models.registry import listing, rows
 
     OutputFormat(as_json=as_json).show(listing, rows)
 
@@ -342,8 +342,8 @@ def export(
     Example: [bold]python cli.py export --run runs/gamma --out gamma-onnx --check data/gamma_test[/bold]
     """
     need("train", "export", *(("onnx",) if check else ()), what="export")
-    from stacking.export import export_run
-    from stacking.run.names import EXPORT_FILE
+    from showerstack.stacking.export import export_run
+    from showerstack.stacking.run.names import EXPORT_FILE
 
     output = OutputFormat(quiet, as_json)
     result = export_run(run, out, listed(learners), check, bars=output.bars)
@@ -384,12 +384,12 @@ def pretrain(
     Example: [bold]python cli.py pretrain --out runs/pretraining --showers 20000000[/bold]
     """
     need("train", what="pretrain")
-    from models.pretraining.learner import PretrainedLearner
-    from models.pretraining.train import PretrainSettings
-    from models.pretraining.train import pretrain as run
-    from models.pretraining.weights import SHIPPED, SHIPPED_SHA256
-    from models.registry import device_for
-    from runtime.files import hash_file
+    from showerstack.models.pretraining.learner import PretrainedLearner
+    from showerstack.models.pretraining.train import PretrainSettings
+    from showerstack.models.pretraining.train import pretrain as run
+    from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256
+    from showerstack.models.registry import device_for
+    from showerstack.runtime.files import hash_file
 
     if start not in ("", SHIPPED) and not Path(start).is_file():
         raise InputError(f"{start} does not exist: --start takes 'shipped' or a .safetensors file")
@@ -403,8 +403,8 @@ def pretrain(
 
 def predict_measured(raw: Path, out: Path, run: Path, ctx: Context, **options: Any) -> None:
     """Convert and predict measured runs one by one, list them, and say what was left out."""
-    from showers.archives.measured import write_run_list
-    from stacking.measured import predict_measured as predict
+    from showerstack.showers.archives.measured import write_run_list
+    from showerstack.stacking.measured import predict_measured as predict
 
     folder = out / "predicted" / run.resolve().name
     predictions = predict(raw, folder, run, ctx=ctx, **options)

@@ -23,10 +23,10 @@ import joblib
 import numpy as np
 import polars as pl
 
-from features.catalogue import CATALOGUE, GROUPS, check_groups
-from features.compute import column_names, compute_parts, compute_rows, warm_up
-from features.device import resolve_device
-from features.table import (
+from showerstack.features.catalogue import CATALOGUE, GROUPS, check_groups
+from showerstack.features.compute import column_names, compute_parts, compute_rows, warm_up
+from showerstack.features.device import resolve_device
+from showerstack.features.table import (
     CATALOGUE_FILE,
     EVENT_COLUMN,
     FeatureTable,
@@ -36,13 +36,13 @@ from features.table import (
     part_path,
     read_head,
 )
-from runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import LOCK_FILE, FileState, atomic_path, file_state, locked, write_json
-from runtime.processes import in_processes
-from showers.dataset import Dataset
-from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import LOCK_FILE, FileState, atomic_path, file_state, locked, write_json
+from showerstack.runtime.processes import in_processes
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 
 _SHARD = r"part-[0-9]{5,}\.parquet"
 _MADE = rf"({_SHARD}|{re.escape(CATALOGUE_FILE)}|{re.escape(CHECKSUMS_FILE)})"

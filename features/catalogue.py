@@ -7,9 +7,9 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from features import groups
-from features.groups import FITS, Feature, Group
-from runtime.errors import InputError
+from showerstack.features import groups
+from showerstack.features.groups import FITS, Feature, Group
+from showerstack.runtime.errors import InputError
 
 MODULES = groups.modules()
 CATALOGUE: dict[str, Feature] = {feature.name: feature for module in MODULES for feature in module.FEATURES}

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from features.catalogue import CATALOGUE, FIT_GROUPS, MODULES, PARTS
-from features.device import chunk_size, columns_to_host, namespace, on_device
-from features.groups import FittedEvents
-from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP
-from features.groups.reconstruction import add
-from features.lateral.events import make_events
-from showers.array import KASCADE, DetectorArray
-from showers.dataset import Dataset
-from showers.event_files import finite
-from showers.protocols import scalar_frame
+from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, MODULES, PARTS
+from showerstack.features.device import chunk_size, columns_to_host, namespace, on_device
+from showerstack.features.groups import FittedEvents
+from showerstack.features.groups.lateral import ELECTRON_GROUP, MUON_GROUP
+from showerstack.features.groups.reconstruction import add
+from showerstack.features.lateral.events import make_events
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import finite
+from showerstack.showers.protocols import scalar_frame
 
 FITTED = frozenset({ELECTRON_GROUP, MUON_GROUP})
 

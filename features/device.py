@@ -1,10 +1,10 @@
 """Which array library computes, NumPy on the CPU or CuPy on a GPU, and how chunks of events get to its device.
 
 Feature code is written once; special functions come from the library's own module
-(:func:`showers.lateral.special_functions`). On a CPU nothing is copied: cells stay as they are stored until
-:func:`features.lateral.events.make_events` makes planes of them. To a GPU they go as they are stored, from page-locked
-memory and on a stream of their own, so that the next chunk is copied while the present one is computed; the GPU
-decodes.
+(:func:`showerstack.showers.lateral.special_functions`). On a CPU nothing is copied: cells stay as they are stored until
+:func:`showerstack.features.lateral.events.make_events` makes planes of them. To a GPU they go as they are stored, from
+page-locked memory and on a stream of their own, so that the next chunk is copied while the present one is computed;
+the GPU decodes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_numpy_namespace
 
-from runtime.errors import InputError
-from runtime.packages import how_to_install, lacking
-from showers.dataset import Chunk
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.packages import how_to_install, lacking
+from showerstack.showers.dataset import Chunk
 
 CPU_CHUNK = 512
 """Events computed at once on a CPU: a plane of 512 x 256 float32 is half a megabyte and stays in the cache."""

@@ -1,7 +1,7 @@
 """The feature table on disk: Parquet shards in event order with ``catalogue.json`` beside them.
 
 Its code version covers everything that feature values depend on; compiled kernels have their own
-(:mod:`runtime.kernels`).
+(:mod:`showerstack.runtime.kernels`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from runtime.checksums import CHECKSUMS_FILE, Checksums
-from runtime.code import source_hash
-from runtime.errors import InputError
-from runtime.files import read_json
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.code import source_hash
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
 
 CATALOGUE_FILE = "catalogue.json"
 EVENT_COLUMN = "event"

@@ -25,18 +25,18 @@ from typing import Any, BinaryIO, NoReturn, Self
 
 import numpy as np
 
-from models.base.inputs import TARGETS
-from models.base.learner import Batch, Learner
-from models.base.saving import read_header
-from models.registry import LEARNERS, learner_class, load
-from runtime.context import Progress
-from runtime.errors import InputError, session_limits
-from runtime.processes import end_with_parent, limited_threads
-from showers.array import KASCADE, DetectorArray
-from showers.event_files import open_grids
+from showerstack.models.base.inputs import TARGETS
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.saving import read_header
+from showerstack.models.registry import LEARNERS, learner_class, load
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError, session_limits
+from showerstack.runtime.processes import end_with_parent, limited_threads
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.event_files import open_grids
 
-ROOT = Path(__file__).resolve().parents[1]
-START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from models.isolated import main; main()"
+ROOT = Path(__file__).parents[2]
+START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from showerstack.models.isolated import main; main()"
 EXTRA_BYTES = 8 << 30
 """Memory that a learner may take on top of what the libraries and its own files take."""
 HELD_BYTES = 1 << 30

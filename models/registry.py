@@ -1,9 +1,9 @@
 """Every base learner under its name: which class, inputs and settings, where it comes from, where it trains.
 
-``LEARNERS`` holds what the modules of :mod:`models.catalogue` declare, our own learners and the published systems
-(``published.*``) among them; a module put beside them is found by itself. :func:`create` makes a learner, :func:`load`
-opens a saved one, :func:`listing` shows them all. Every library is asked for its devices itself, since one may have a
-GPU build beside one without.
+``LEARNERS`` holds what the modules of :mod:`showerstack.models.catalogue` declare, our own learners and the published
+systems (``published.*``) among them; a module put beside them is found by itself. :func:`create` makes a learner,
+:func:`load` opens a saved one, :func:`listing` shows them all. Every library is asked for its devices itself, since
+one may have a GPU build beside one without.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import catalogue
-from models.base.average import member_class
-from models.base.learner import Learner
-from models.base.saving import HEADER_FILE, read_header
-from models.base.spec import LearnerSpec
-from runtime.code import plugins
-from runtime.errors import InputError, like
+from showerstack.models import catalogue
+from showerstack.models.base.average import member_class
+from showerstack.models.base.learner import Learner
+from showerstack.models.base.saving import HEADER_FILE, read_header
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.code import plugins
+from showerstack.runtime.errors import InputError, like
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -155,7 +155,7 @@ def device_for(learner: type[Learner], requested: str, name: str = "") -> str:
         Its class.
     requested
         ``"auto"``: the GPU where one answers and the learner's library can use it. ``"cuda"``: the same, but a learner
-        with :attr:`~models.base.learner.Learner.gpu_expected` is refused where it cannot. ``"cpu"``.
+        with :attr:`~showerstack.models.base.learner.Learner.gpu_expected` is refused where it cannot. ``"cpu"``.
     name
         What it is called in the error.
 

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from report.public.crate import CRATE_FILE, run_crate
-from report.shared.text import energy_words, totals
-from report.tasks.target import report_of
-from runtime.checksums import Checksums
-from runtime.files import atomic_path, is_as_written, read_json, write_json
-from scoring import scoring_of
-from scoring.metrics.level import LEVEL_TEXT
-from showers.dataset import is_simulated, read_source
-from showers.schema import TASKS, task_named
-from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
-from stacking.run.read import Run, shipped_system
+from showerstack.report.public.crate import CRATE_FILE, run_crate
+from showerstack.report.shared.text import energy_words, totals
+from showerstack.report.tasks.target import report_of
+from showerstack.runtime.checksums import Checksums
+from showerstack.runtime.files import atomic_path, is_as_written, read_json, write_json
+from showerstack.scoring import scoring_of
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.showers.dataset import is_simulated, read_source
+from showerstack.showers.schema import TASKS, task_named
+from showerstack.stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
+from showerstack.stacking.run.read import Run, shipped_system
 
 CARD_JSON, CARD_TEXT = "model_card.json", "model_card.md"
 SOFTWARE_LICENCE = "MIT"

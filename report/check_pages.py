@@ -13,14 +13,14 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import TwoSlopeNorm
 from scipy.stats import norm
 
-from analysis.datacheck.check import TESTS, DataCheck, as_json, verdict
-from analysis.datacheck.streamed import ENERGY_EDGES
-from analysis.photons import mechanisms
-from analysis.photons.mechanisms import FULL, RICH, GammaCheck
-from analysis.robustness.study import ALONE, Cell, Robustness
-from analysis.sky.map import MIN_EXPECTED, SkyMap
-from features.catalogue import CATALOGUE
-from report.pictures.physics import (
+from showerstack.analysis.datacheck.check import TESTS, DataCheck, as_json, verdict
+from showerstack.analysis.datacheck.streamed import ENERGY_EDGES
+from showerstack.analysis.photons import mechanisms
+from showerstack.analysis.photons.mechanisms import FULL, RICH, GammaCheck
+from showerstack.analysis.robustness.study import ALONE, Cell, Robustness
+from showerstack.analysis.sky.map import MIN_EXPECTED, SkyMap
+from showerstack.features.catalogue import CATALOGUE
+from showerstack.report.pictures.physics import (
     distribution_picture,
     matrix_picture,
     shares_picture,
@@ -28,12 +28,12 @@ from report.pictures.physics import (
     tails_picture,
     undefined_share,
 )
-from report.pictures.style import INK, PALETTE, as_svg, colour_map, drawing, new_figure, save_figure
-from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
-from runtime.errors import InputError
-from runtime.files import atomic_path, write_json
-from scoring.metrics.level import LEVEL_TEXT
-from showers.schema import COMPOSITION
+from showerstack.report.pictures.style import INK, PALETTE, as_svg, colour_map, drawing, new_figure, save_figure
+from showerstack.report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, write_json
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.showers.schema import COMPOSITION
 
 DRAWN = 8
 """Features that are drawn, each once, in the energy bin where it differs most."""

@@ -12,21 +12,21 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.shared.belonging import check_predictions
-from report.shared.subject import check_test_set, read_run_output
-from report.shared.text import difference_text, metric_text
-from report.shared.text import table as drawn_table
-from report.tasks.target import report_of
-from runtime.errors import InputError
-from scoring import metric_for
-from scoring.metrics.composition import energy_bins
-from scoring.metrics.gamma import zenith_bins
-from scoring.metrics.level import LEVEL_TEXT
-from scoring.metrics.paired import mcnemar, paired_accuracy
-from scoring.score import read_output
-from scoring.tasks.truth import Truth, read_truth
-from showers.schema import Task, task_named
-from stacking.run.read import Run
+from showerstack.report.shared.belonging import check_predictions
+from showerstack.report.shared.subject import check_test_set, read_run_output
+from showerstack.report.shared.text import difference_text, metric_text
+from showerstack.report.shared.text import table as drawn_table
+from showerstack.report.tasks.target import report_of
+from showerstack.runtime.errors import InputError
+from showerstack.scoring import metric_for
+from showerstack.scoring.metrics.composition import energy_bins
+from showerstack.scoring.metrics.gamma import zenith_bins
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
+from showerstack.scoring.score import read_output
+from showerstack.scoring.tasks.truth import Truth, read_truth
+from showerstack.showers.schema import Task, task_named
+from showerstack.stacking.run.read import Run
 
 MIN_EVENTS = 30
 """Bins with fewer events are not compared."""

@@ -24,31 +24,31 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 
-from features.device import resolve_device
-from features.table import CATALOGUE_FILE, FeatureTable
-from report.shared.belonging import check_run
-from report.shared.published import origin_of
-from report.shared.text import Finding, findings_table
-from runtime.arrays import read_arrays
-from runtime.checksums import CHECKSUMS_FILE, Checksums
-from runtime.context import Bars, Progress, silent
-from runtime.cost import energy_words
-from runtime.errors import InputError, did_you_mean
-from runtime.packages import EXTRAS, lacking
-from scoring.score import ORIGIN_KEYS, Origin
-from showers import writer
-from showers.archives.convert import RANGES
-from showers.archives.folders import DatasetFolders, datasets_in
-from showers.archives.formats import DEPOSITS, UNITS, format_of, formats
-from showers.archives.measured import MeasuredReader, azimuth_convention, front_azimuth
-from showers.archives.raw import SimulatedReader, archive_path, stream_npz
-from showers.array import KASCADE, DetectorArray
-from showers.dataset import Dataset, ordering_of
-from showers.event_files import EventFiles, bad_cells
-from showers.protocols import TEST, TEST_WITH_AGE
-from showers.schema import AGE, ARRIVAL_FILE, TASKS, Task
-from stacking.run.names import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
-from stacking.run.read import Run
+from showerstack.features.device import resolve_device
+from showerstack.features.table import CATALOGUE_FILE, FeatureTable
+from showerstack.report.shared.belonging import check_run
+from showerstack.report.shared.published import origin_of
+from showerstack.report.shared.text import Finding, findings_table
+from showerstack.runtime.arrays import read_arrays
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.context import Bars, Progress, silent
+from showerstack.runtime.cost import energy_words
+from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.runtime.packages import EXTRAS, lacking
+from showerstack.scoring.score import ORIGIN_KEYS, Origin
+from showerstack.showers import writer
+from showerstack.showers.archives.convert import RANGES
+from showerstack.showers.archives.folders import DatasetFolders, datasets_in
+from showerstack.showers.archives.formats import DEPOSITS, UNITS, format_of, formats
+from showerstack.showers.archives.measured import MeasuredReader, azimuth_convention, front_azimuth
+from showerstack.showers.archives.raw import SimulatedReader, archive_path, stream_npz
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.dataset import Dataset, ordering_of
+from showerstack.showers.event_files import EventFiles, bad_cells
+from showerstack.showers.protocols import TEST, TEST_WITH_AGE
+from showerstack.showers.schema import AGE, ARRIVAL_FILE, TASKS, Task
+from showerstack.stacking.run.names import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.stacking.run.read import Run
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
@@ -151,9 +151,9 @@ def _lightgbm() -> Finding:
     import lightgbm
 
     # in a process of its own: the library writes its refusals straight to the terminal, and drivers may crash
-    code = "from models.tables.lightgbm import gpu_device; print('answer', gpu_device())"
+    code = "from showerstack.models.tables.lightgbm import gpu_device; print('answer', gpu_device())"
     requested = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True
     )
     answer = requested.stdout.rpartition("answer ")[2].strip()
     if answer in ("cuda", "gpu"):

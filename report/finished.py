@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import InputError
-from runtime.files import file_state, read_json, write_json
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import file_state, read_json, write_json
 
 OUTCOME_FILE = "outcome.json"
 _KEPT = ("manifest.json", "checksums.json", "predictions.npz", "report.html")

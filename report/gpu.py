@@ -21,24 +21,24 @@ import numpy as np
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from features.build import GPU_SHARD_EVENTS, build_table
-from features.catalogue import GROUPS
-from features.compute import compute_chunk, warm_up
-from features.device import chunk_size, columns_to_host, decoded, namespace, resolve_device, to_host
-from features.groups import fit_showers
-from features.lateral.events import make_events
-from features.lateral.fit import RawFit
-from features.table import FeatureTable
-from models.registry import create, device_for, learner_class, spec
-from report.shared.text import Finding, findings_table
-from runtime.context import Context
-from runtime.errors import InputError
-from scoring.metrics.paired import paired_log_loss
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION
-from showers.simulation import simulate
-from showers.writer import write_dataset
-from stacking.inputs.events import ShowerEvents
+from showerstack.features.build import GPU_SHARD_EVENTS, build_table
+from showerstack.features.catalogue import GROUPS
+from showerstack.features.compute import compute_chunk, warm_up
+from showerstack.features.device import chunk_size, columns_to_host, decoded, namespace, resolve_device, to_host
+from showerstack.features.groups import fit_showers
+from showerstack.features.lateral.events import make_events
+from showerstack.features.lateral.fit import RawFit
+from showerstack.features.table import FeatureTable
+from showerstack.models.registry import create, device_for, learner_class, spec
+from showerstack.report.shared.text import Finding, findings_table
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import simulate
+from showerstack.showers.writer import write_dataset
+from showerstack.stacking.inputs.events import ShowerEvents
 
 LEARNERS = ("lightgbm", "xgboost", "catboost", "mlp", "set_transformer")
 FIT_TOLERANCE = 0.1

@@ -20,36 +20,36 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.card import write_card
-from report.finished import keep_outcome, kept_outcome
-from report.public.rules import score_by_protocol
-from report.run_page import write_report
-from report.run_sections import left_out_line, no_time_for
-from report.shared.subject import mean_loss, read_labels
-from report.shared.text import gain_text, metric_text, plus_minus
-from report.table_page import write_table_report
-from report.tasks.target import report_of
-from runtime.checksums import Checksums
-from runtime.context import Bars, Context, PlainConsole, silent
-from runtime.cost import Deadline
-from runtime.errors import InputError, escaped
-from runtime.files import read_json
-from scoring import scoring_of
-from scoring.metrics.composition import share_errors
-from scoring.metrics.intervals import linearised
-from scoring.metrics.level import LEVEL_TEXT
-from scoring.metrics.paired import paired_mean
-from scoring.tasks.base import TaskScoring
-from scoring.tasks.truth import Truth
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation import simulate
-from stacking.run.chain import STUDENT
-from stacking.run.config import StackConfig
-from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
-from stacking.run.read import COMBINED, Run, System, shipped_system
-from stacking.student import student_line
-from stacking.train import stack
+from showerstack.report.card import write_card
+from showerstack.report.finished import keep_outcome, kept_outcome
+from showerstack.report.public.rules import score_by_protocol
+from showerstack.report.run_page import write_report
+from showerstack.report.run_sections import left_out_line, no_time_for
+from showerstack.report.shared.subject import mean_loss, read_labels
+from showerstack.report.shared.text import gain_text, metric_text, plus_minus
+from showerstack.report.table_page import write_table_report
+from showerstack.report.tasks.target import report_of
+from showerstack.runtime.checksums import Checksums
+from showerstack.runtime.context import Bars, Context, PlainConsole, silent
+from showerstack.runtime.cost import Deadline
+from showerstack.runtime.errors import InputError, escaped
+from showerstack.runtime.files import read_json
+from showerstack.scoring import scoring_of
+from showerstack.scoring.metrics.composition import share_errors
+from showerstack.scoring.metrics.intervals import linearised
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.metrics.paired import paired_mean
+from showerstack.scoring.tasks.base import TaskScoring
+from showerstack.scoring.tasks.truth import Truth
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation import simulate
+from showerstack.stacking.run.chain import STUDENT
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
+from showerstack.stacking.run.read import COMBINED, Run, System, shipped_system
+from showerstack.stacking.student import student_line
+from showerstack.stacking.train import stack
 
 SPECTRUM_EVENTS = 10_000
 """Measured showers for which the table says how well shares are known."""
@@ -179,7 +179,7 @@ class RunOutcome:
     """The same for programs: shipped system, metrics on the test set, learners, remarks, paths."""
 
     def keep(self, requested: Mapping[str, Any], inputs: list[Path]) -> None:
-        """Keep the lines, so that the same command answers at once; see :mod:`report.outcome`."""
+        """Keep the lines, so that the same command answers at once; see :mod:`showerstack.report.outcome`."""
         stream = io.StringIO()
         PlainConsole(file=stream, width=KEPT_WIDTH).print(self.shown, soft_wrap=True)
         keep_outcome(self.run, requested, inputs, stream.getvalue())

@@ -11,15 +11,15 @@ import numpy as np
 import polars as pl
 from rich.table import Table
 
-from analysis.photons.events import HADRON, PHOTON
-from analysis.photons.limits import BAND
-from analysis.photons.search import MANY_SIGMA, SEARCH_FILE, Limit, PhotonResult, PhotonSearch
-from analysis.spectra.fluxes import STATISTICAL
-from analysis.spectra.published import published
-from analysis.spectra.response import GROUPS
-from analysis.spectra.run import ALL, PROVENANCE_FILE, Spectra
-from report.display import event_picture, read_showers
-from report.pictures.physics import (
+from showerstack.analysis.photons.events import HADRON, PHOTON
+from showerstack.analysis.photons.limits import BAND
+from showerstack.analysis.photons.search import MANY_SIGMA, SEARCH_FILE, Limit, PhotonResult, PhotonSearch
+from showerstack.analysis.spectra.fluxes import STATISTICAL
+from showerstack.analysis.spectra.published import published
+from showerstack.analysis.spectra.response import GROUPS
+from showerstack.analysis.spectra.run import ALL, PROVENANCE_FILE, Spectra
+from showerstack.report.display import event_picture, read_showers
+from showerstack.report.pictures.physics import (
     flux_picture,
     knee_picture,
     limit_picture,
@@ -27,10 +27,10 @@ from report.pictures.physics import (
     profile_picture,
     score_picture,
 )
-from report.pictures.style import as_svg
-from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
-from runtime.files import atomic_path, read_json
-from showers.dataset import Dataset
+from showerstack.report.pictures.style import as_svg
+from showerstack.report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from showerstack.runtime.files import atomic_path, read_json
+from showerstack.showers.dataset import Dataset
 
 SPECTRA_PAGE_FILE = "spectra.html"
 NAMED = 6

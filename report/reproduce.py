@@ -16,25 +16,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from report.card import write_card
-from report.public.rules import score_by_protocol
-from report.public.submission import write_submission
-from report.run_page import write_report
-from runtime.context import Context
-from runtime.cost import cpu_seconds, in_words
-from runtime.errors import InputError
-from runtime.files import atomic_path, read_json, write_json
-from scoring.metrics.level import LEVEL, LEVEL_TEXT
-from showers.archives.convert import convert
-from showers.archives.download import download_raw
-from showers.dataset import Dataset
-from showers.protocols import modes_of
-from showers.schema import GAMMA, Task
-from showers.simulation.raw import simulate_raw
-from stacking.run.config import StackConfig
-from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
-from stacking.run.read import finished_learners, shipped_system
-from stacking.train import stack
+from showerstack.report.card import write_card
+from showerstack.report.public.rules import score_by_protocol
+from showerstack.report.public.submission import write_submission
+from showerstack.report.run_page import write_report
+from showerstack.runtime.context import Context
+from showerstack.runtime.cost import cpu_seconds, in_words
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, read_json, write_json
+from showerstack.scoring.metrics.level import LEVEL, LEVEL_TEXT
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.archives.download import download_raw
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.protocols import modes_of
+from showerstack.showers.schema import GAMMA, Task
+from showerstack.showers.simulation.raw import simulate_raw
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.stacking.run.read import finished_learners, shipped_system
+from showerstack.stacking.train import stack
 
 RESULT_FILE = "RESULT.md"
 STAGES_FILE = "stages.json"

@@ -11,24 +11,34 @@ from pathlib import Path
 
 import numpy as np
 
-from features.catalogue import CATALOGUE
-from report import run_sections
-from report.display import event_picture, read_showers
-from report.pictures.learners import gain_picture, learners_picture, shuffle_picture
-from report.pictures.style import as_svg
-from report.run_sections import Importance, importances
-from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, side_by_side, table
-from report.shared.subject import EvaluatedRun, mean_loss
-from report.shared.text import difference_text, metric_text, plus_minus, signed
-from report.tasks.base import Part
-from report.tasks.target import report_of
-from runtime.context import Bars, silent
-from runtime.errors import escaped
-from runtime.files import atomic_path, check_target
-from scoring import scoring_of
-from scoring.metrics.level import LEVEL_TEXT
-from scoring.metrics.paired import Paired
-from stacking.run.read import COMBINED, ONE_ANSWER
+from showerstack.features.catalogue import CATALOGUE
+from showerstack.report import run_sections
+from showerstack.report.display import event_picture, read_showers
+from showerstack.report.pictures.learners import gain_picture, learners_picture, shuffle_picture
+from showerstack.report.pictures.style import as_svg
+from showerstack.report.run_sections import Importance, importances
+from showerstack.report.shared.markup import (
+    Section,
+    bullets,
+    numbers,
+    page,
+    paragraph,
+    picture,
+    pictures,
+    side_by_side,
+    table,
+)
+from showerstack.report.shared.subject import EvaluatedRun, mean_loss
+from showerstack.report.shared.text import difference_text, metric_text, plus_minus, signed
+from showerstack.report.tasks.base import Part
+from showerstack.report.tasks.target import report_of
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import escaped
+from showerstack.runtime.files import atomic_path, check_target
+from showerstack.scoring import scoring_of
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.metrics.paired import Paired
+from showerstack.stacking.run.read import COMBINED, ONE_ANSWER
 
 
 def headline(evaluated: EvaluatedRun) -> str:

@@ -12,25 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from features.catalogue import CATALOGUE
-from features.table import FeatureTable, default_path
-from models.base.learner import Batch, Learner
-from models.base.saving import HEADER_FILE
-from models.isolated import learners_of
-from models.registry import LEARNERS
-from report.pictures.learners import training_picture
-from report.pictures.style import as_svg
-from report.shared.markup import Section, paragraph, picture, pictures, table
-from report.shared.subject import EvaluatedRun
-from report.shared.text import duration, energy_words, short, totals
-from runtime.cost import Deadline, reached
-from runtime.errors import InputError, escaped
-from runtime.files import read_json
-from scoring.metrics.level import LEVEL_TEXT
-from scoring.metrics.paired import Paired, paired_log_loss
-from stacking.fit.tasks import Fit, fold_folder
-from stacking.inputs.events import ShowerEvents
-from stacking.run.read import Run
+from showerstack.features.catalogue import CATALOGUE
+from showerstack.features.table import FeatureTable, default_path
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.saving import HEADER_FILE
+from showerstack.models.isolated import learners_of
+from showerstack.models.registry import LEARNERS
+from showerstack.report.pictures.learners import training_picture
+from showerstack.report.pictures.style import as_svg
+from showerstack.report.shared.markup import Section, paragraph, picture, pictures, table
+from showerstack.report.shared.subject import EvaluatedRun
+from showerstack.report.shared.text import duration, energy_words, short, totals
+from showerstack.runtime.cost import Deadline, reached
+from showerstack.runtime.errors import InputError, escaped
+from showerstack.runtime.files import read_json
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.metrics.paired import Paired, paired_log_loss
+from showerstack.stacking.fit.tasks import Fit, fold_folder
+from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.run.read import Run
 
 IMPORTANCE_S = 3.0
 """Processor time that the importance of one learner's columns takes, s: its library is imported in another process."""

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from report.shared.text import Finding
-from runtime.context import Context
-from scoring.metrics.composition import composition_metrics
-from scoring.metrics.gamma import gamma_metrics
-from showers.archives.convert import convert
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation import simulate
-from stacking.inputs.events import CORE_COLUMNS
-from stacking.predict import predict
-from stacking.run.config import StackConfig
-from stacking.run.folder import PREDICTIONS_FILE
-from stacking.run.read import load
-from stacking.train import stack
+from showerstack.report.shared.text import Finding
+from showerstack.runtime.context import Context
+from showerstack.scoring.metrics.composition import composition_metrics
+from showerstack.scoring.metrics.gamma import gamma_metrics
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation import simulate
+from showerstack.stacking.inputs.events import CORE_COLUMNS
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.run.folder import PREDICTIONS_FILE
+from showerstack.stacking.run.read import load
+from showerstack.stacking.train import stack
 
 N_EVENTS = 3_000
 """Events of a generated mode."""
@@ -106,7 +106,7 @@ def _scorer() -> tuple[bool, str]:
 
 
 def _features(folder: Path, workers: int | None) -> tuple[bool, str]:
-    from features.build import build_table
+    from showerstack.features.build import build_table
 
     simulate(COMPOSITION, folder / "data", n_train=1_200, n_test=400, seed=1, train_cuts="test", workers=workers)
     data = Dataset.open(folder / "data" / "composition_train", COMPOSITION)

@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from report.pictures.style import PALETTE, as_svg
-from report.pictures.tasks import reliability_picture
-from report.run_sections import choices_of, column_gains, cost_of, left_out_section, provenance_rows
-from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
-from report.shared.subject import (
+from showerstack.report.pictures.style import PALETTE, as_svg
+from showerstack.report.pictures.tasks import reliability_picture
+from showerstack.report.run_sections import choices_of, column_gains, cost_of, left_out_section, provenance_rows
+from showerstack.report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from showerstack.report.shared.subject import (
     labelled_oof_rows,
     labelled_test_rows,
     log_proba_of_test,
     oof_metrics,
     score_test_table,
 )
-from runtime.context import Bars, silent
-from runtime.errors import InputError, escaped
-from runtime.files import atomic_path, check_target, read_json
-from scoring.metrics.level import LEVEL_TEXT
-from stacking.fit.tasks import TASK_FILE
-from stacking.run.read import Run
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import InputError, escaped
+from showerstack.runtime.files import atomic_path, check_target, read_json
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.stacking.fit.tasks import TASK_FILE
+from showerstack.stacking.run.read import Run
 
 REPORT_FILE = "report.html"
 SHOWN_CLASSES, SHOWN_COLUMNS = 12, 20

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO, Literal, Self, cast
 import numpy as np
 import polars as pl
 
-from runtime.errors import InputError
-from runtime.files import atomic_path, open_regular, write_json
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, open_regular, write_json
 
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -292,7 +292,7 @@ COPIED_BYTES = 1 << 22
 
 
 def write_pieces(file: Path, n_events: int, pieces: Iterable[Mapping[str, np.ndarray]]) -> None:
-    """Write an uncompressed ``.npz``, with the bytes that :func:`runtime.files.write_npz` would give.
+    """Write an uncompressed ``.npz``, with the bytes that :func:`showerstack.runtime.files.write_npz` would give.
 
     Parameters
     ----------

@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import FileState, file_state, hash_file, read_json, write_json
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import FileState, file_state, hash_file, read_json, write_json
 
 CHECKSUMS_FILE = "checksums.json"
 FORMAT = 1

@@ -89,7 +89,7 @@ def imported_files(module: str, packages: Iterable[str], leave_out: Iterable[str
     module
         Dotted name of a module that can be imported.
     packages
-        Top-level packages whose modules are followed.
+        Packages, by dotted name, whose modules are followed.
     leave_out
         Modules that are neither counted nor followed.
     """
@@ -117,12 +117,16 @@ def _imports(file: Path, packages: tuple[str, ...]) -> list[str]:
     names = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names if alias.name.split(".")[0] in packages]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in packages:
+            names += [alias.name for alias in node.names if _inside(alias.name, packages)]
+        elif isinstance(node, ast.ImportFrom) and node.module and _inside(node.module, packages):
             # A name is a module of a package, or something inside one.
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
             names += [name if _module_file(name) else node.module for name in inner]
     return names
+
+
+def _inside(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def plugins(package: ModuleType, attribute: str, name_of: Callable[[Any], str]) -> dict[str, Any]:

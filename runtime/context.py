@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from runtime.errors import as_called, escaped
+from showerstack.runtime.errors import as_called, escaped
 
 LINE_EVERY_S = 20.0
 """Without a terminal, a plain line at most this often."""
@@ -59,7 +59,7 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
-    from runtime.errors import escaped
+    from showerstack.runtime.errors import escaped
 
     console = console or PlainConsole(stderr=True)
     started = time.monotonic()
@@ -124,7 +124,7 @@ class Context:
     """Numerical threads of each process."""
     trusted: bool = False
     """Open model files in this process: faster, for one's own runs. Others are opened in a limited process of their
-    own (:mod:`models.isolated`), because the libraries' parsers of such files are not memory-safe."""
+    own (:mod:`showerstack.models.isolated`), because the libraries' parsers of such files are not memory-safe."""
     other_code: bool = False
     """Predict even if feature code or its libraries have changed since the training; a remark then says so."""
     began: float | None = None

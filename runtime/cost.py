@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 POWERCAP = Path("/sys/class/powercap")
 STAT = Path("/proc/stat")

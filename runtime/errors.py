@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runtime.packages import how_to_install, lacking, listed
+from showerstack.runtime.packages import how_to_install, lacking, listed
 
 
 class InputError(ValueError):

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from runtime.errors import InputError, did_you_mean
+from showerstack.runtime.errors import InputError, did_you_mean
 
 
 def open_regular(path: Path) -> BufferedReader:

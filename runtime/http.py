@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from runtime.arrays import read_header, told_when_full
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import read_json, remove_leftovers, write_json
+from showerstack.runtime.arrays import read_header, told_when_full
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json, remove_leftovers, write_json
 
 BLOCK_BYTES = 1 << 20
 TIMEOUT_S = 60.0

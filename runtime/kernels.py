@@ -3,7 +3,7 @@
 Numba itself looks at the file of a function only: neither at the functions of other files that are compiled into it,
 nor at constants from there (frozen into the code), nor at named tuples (compiled by position), nor at the versions of
 libraries. Here all files of this project that the function's module imports, directly or not, count by their meaning
-(:mod:`runtime.code`), so that a changed docstring compiles nothing again.
+(:mod:`showerstack.runtime.code`), so that a changed docstring compiles nothing again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 
-from runtime.code import imported_files, source_hash
+from showerstack.runtime.code import imported_files, source_hash
 
 LIBRARIES = ("llvmlite", "numba", "numpy")
-PACKAGES = ("showers", "features", "analysis")
+PACKAGES = ("showerstack.showers", "showerstack.features", "showerstack.analysis")
 """Packages of this project that compiled functions may come from."""
 
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OWN = ("runtime", "showers", "scoring", "features", "models", "stacking", "analysis", "report", "commands")
-"""The packages beside ``showerstack``; each may import from those before it (``tests/test_structure.py``)."""
+"""The packages inside of ``showerstack``; each may import from those before it (``tests/test_structure.py``)."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("catboost", "lightgbm", "safetensors", "sklearn", "skops", "torch", "xgboost"),
@@ -60,7 +60,7 @@ def libraries() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]
-        if not name or name in (*OWN, "showerstack"):
+        if name in ("", "showerstack"):
             raise
         venv = Path(__file__).resolve().parents[1] / ".venv"
         ready = (venv / "bin" / "python").exists() and Path(sys.prefix).resolve() != venv

@@ -26,7 +26,7 @@ from joblib.externals.loky import ProcessPoolExecutor
 from joblib.parallel import get_active_backend
 from threadpoolctl import ThreadpoolController
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 _PR_SET_PDEATHSIG = 1
 _WATCH_EVERY_S = 1.0

@@ -1,5 +1,5 @@
 """Metrics, their intervals, and comparisons: pure functions on arrays, and the scoring of files."""
 
-from scoring.tasks.base import Metric, metric_for, scoring_of
+from showerstack.scoring.tasks.base import Metric, metric_for, scoring_of
 
 __all__ = ["Metric", "metric_for", "scoring_of"]

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from runtime.arrays import Header, array_names, read_arrays
-from runtime.errors import InputError
-from runtime.files import with_checksum, write_json
-from scoring.tasks.base import scoring_of
-from scoring.tasks.truth import Truth, read_truth
-from showers.schema import COMPOSITION, TASKS, Task
+from showerstack.runtime.arrays import Header, array_names, read_arrays
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import with_checksum, write_json
+from showerstack.scoring.tasks.base import scoring_of
+from showerstack.scoring.tasks.truth import Truth, read_truth
+from showerstack.showers.schema import COMPOSITION, TASKS, Task
 
 ORIGIN_KEYS = ("config_hash", "test_fingerprint")
 """Arrays beside what is scored that say where the predictions come from."""
@@ -32,7 +32,8 @@ class Origin:
     config_hash: str | None
     """Hash of the configuration, seeds and data of the run that made it."""
     test_fingerprint: str | None
-    """Fingerprint of the events it was made for, as :meth:`showers.dataset.Dataset.fingerprint` gives it."""
+    """Fingerprint of the events it was made for, as :meth:`showerstack.showers.dataset.Dataset.fingerprint` gives
+    it."""
 
 
 def task_of(file: Path) -> Task:
@@ -126,7 +127,7 @@ def score_file(
     data
         Folder that holds ``{task}_test``.
     task
-        One of :data:`showers.schema.TASKS`.
+        One of :data:`showerstack.showers.schema.TASKS`.
     intervals
         Add confidence intervals (and ``too_few_events`` to bins that cannot carry a number).
     write
@@ -177,7 +178,7 @@ def metrics_path(predictions: Path, task: Task) -> Path:
 
 
 def score_arrays(truth: Truth, output: np.ndarray, task: Task, *, intervals: bool = True) -> dict[str, Any]:
-    """Return the metrics of the array (N,) that :func:`scoring.score.read_output` has checked."""
+    """Return the metrics of the array (N,) that :func:`showerstack.scoring.score.read_output` has checked."""
     scoring = scoring_of(task)
     # The benchmark's draws depend on the order of rows: its own order gives its own value to the last digit.
     output, truth = truth.published(output), truth.in_published_order()

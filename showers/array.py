@@ -1,7 +1,7 @@
 """A detector array: where its stations stand, what each of them carries, and which trigger together; and KASCADE's.
 
-Everything that simulates, reads or draws events takes an array (:data:`showers.array.KASCADE` by default), so that
-another one needs no more than another :class:`DetectorArray`.
+Everything that simulates, reads or draws events takes an array (:data:`showerstack.showers.array.KASCADE` by default),
+so that another one needs no more than another :class:`DetectorArray`.
 
 KASCADE has the positions and areas published by T. Antoni et al., Nucl. Instrum. Meth. A 513 (2003) 490: a 16 x 16 grid
 of 13 m pitch whose four central positions have no station; the 60 inner stations have four e/gamma detectors and no
@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 CHANNELS = 2
 """Readings per cell: e/gamma and muon deposit."""

@@ -23,14 +23,14 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from runtime.checksums import CHECKSUMS_FILE
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import hash_file, read_json
-from showers import protocols
-from showers.array import KASCADE, DetectorArray, array_of, working_array
-from showers.event_files import BadValue, EventFiles, bad_cells, bad_quantities, finite, read_truth
-from showers.schema import (
+from showerstack.runtime.checksums import CHECKSUMS_FILE
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file, read_json
+from showerstack.showers import protocols
+from showerstack.showers.array import KASCADE, DetectorArray, array_of, working_array
+from showerstack.showers.event_files import BadValue, EventFiles, bad_cells, bad_quantities, finite, read_truth
+from showerstack.showers.schema import (
     AGE,
     AGE_FILE,
     GENERATORS,
@@ -84,7 +84,7 @@ class Dataset:
     matrices: np.ndarray
     """(N, rows, columns, 2) float16 or float32, MeV per station; channel 0 e/gamma, 1 muon. KASCADE: (N, 16, 16, 2)."""
     scalars: np.ndarray
-    """(N, 5) float16 or float32: E, Ze, Az, Ne, Nmu as in :data:`showers.schema.SCALARS`."""
+    """(N, 5) float16 or float32: E, Ze, Az, Ne, Nmu as in :data:`showerstack.showers.schema.SCALARS`."""
     task: Task | None = None
     labels: np.ndarray | None = None
     """(N,) int8 class numbers (float32 true values of a target), or None where they were not asked for."""
@@ -297,7 +297,7 @@ class Dataset:
         return self.files.has(TRUTH_FILE)
 
     def truth(self) -> pl.DataFrame:
-        """Return the true quantities of labelled events; see :func:`showers.event_files.read_truth`.
+        """Return the true quantities of labelled events; see :func:`showerstack.showers.event_files.read_truth`.
 
         Raises
         ------

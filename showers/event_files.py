@@ -2,8 +2,8 @@
 
 Numbers may be stored in any width, byte order and memory order. Events that cannot be used (a cell that is no deposit,
 a quantity that is not finite) do not stop a folder: readers get finite numbers in their place, and
-:attr:`showers.dataset.Dataset.usable` says which events they are. ``truth.parquet`` holds true quantities of simulated
-showers; it is read for training and scoring alone.
+:attr:`showerstack.showers.dataset.Dataset.usable` says which events they are. ``truth.parquet`` holds true quantities
+of simulated showers; it is read for training and scoring alone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Self, cast
 import numpy as np
 import polars as pl
 
-from runtime.arrays import open_npy
-from runtime.checksums import CHECKSUMS_FILE, Checksums
-from runtime.errors import InputError, did_you_mean
-from runtime.files import read_json
-from showers.schema import (
+from showerstack.runtime.arrays import open_npy
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.runtime.files import read_json
+from showerstack.showers.schema import (
     AGE,
     GAMMA,
     LEFT_OUT_FILE,

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from runtime.errors import InputError
-from showers.schema import AGE, COMPOSITION, GAMMA, SCALAR_NAMES, Task
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, SCALAR_NAMES, Task
 
 
 @dataclass(frozen=True)

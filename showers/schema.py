@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 MATRICES_FILE = "matrices.npy"
-SIMULATION = "showers.simulation"
+SIMULATION = "showerstack.showers.simulation"
 CONVERSION = "converted from raw files"
 GENERATORS = (SIMULATION, CONVERSION)
 """What ``source.json`` names as generator of the sets that are written here."""

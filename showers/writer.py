@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from runtime.arrays import ArrayFile, told_when_full
-from runtime.checksums import CHECKSUMS_FILE, write_checksums
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import atomic_folder, write_json
-from showers.array import array_of
-from showers.dataset import Dataset
-from showers.event_files import LEFT_OUT_SCHEMA, BadValue, EventFiles
-from showers.protocols import PUBLISHED_LAYOUT, Layout
-from showers.schema import (
+from showerstack.runtime.arrays import ArrayFile, told_when_full
+from showerstack.runtime.checksums import CHECKSUMS_FILE, write_checksums
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_folder, write_json
+from showerstack.showers.array import array_of
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import LEFT_OUT_SCHEMA, BadValue, EventFiles
+from showerstack.showers.protocols import PUBLISHED_LAYOUT, Layout
+from showerstack.showers.schema import (
     AGE_FILE,
     ARRIVAL_FILE,
     CORE_X_FILE,

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from showerstack.runtime.packages import libraries
 
+with libraries():
+    from showerstack.commands import data, physics, results, runs
+    from showerstack.commands.app import main
 
-def main() -> None:
-    """Run the command that the arguments name."""
-    # A console script and -m put the folder they start from first on the search path: the user's modules are not ours.
-    here = {str(Path(sys.argv[0]).resolve().parent), str(Path.cwd()), ""}
-    root = str(Path(__file__).resolve().parent.parent)
-    sys.path[:] = [place for place in sys.path if place not in here or place == root]
-    import showerstack  # noqa: F401
-    from cli import main as run
-
-    run()
-
+__all__ = ["data", "main", "physics", "results", "runs"]
 
 if __name__ == "__main__":
     main()

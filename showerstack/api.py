@@ -40,8 +40,8 @@ def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None
     """
     import polars as pl
 
-    from runtime.errors import InputError
-    from runtime.files import atomic_path
+    from showerstack.runtime.errors import InputError
+    from showerstack.runtime.files import atomic_path
 
     table = frame_of(values)
     for name, column in (columns or {}).items():
@@ -65,7 +65,7 @@ def frame_of(values: Any) -> pl.DataFrame:
     """Return an array (N, F), its columns ``x0``, ``x1``..., or a data frame as one of polars."""
     import polars as pl
 
-    from runtime.errors import InputError
+    from showerstack.runtime.errors import InputError
 
     if isinstance(values, pl.DataFrame):
         return values
@@ -172,7 +172,8 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
         ``fast`` (train the student of ``predict(fast=True)``; of a table by default from 5,000 rows), ``preset``,
         ``learners``,
         ``seed``, ``folds``, ``device``, ``workers`` and the other options of
-        :class:`stacking.run.config.StackConfig`; with a table ``label`` (its column), ``group``, ``test_table``.
+        :class:`showerstack.stacking.run.config.StackConfig`; with a table ``label`` (its column), ``group``,
+        ``test_table``.
 
     Returns
     -------
@@ -193,9 +194,9 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     >>> run.classes
     ('proton', 'helium', 'carbon', 'silicon', 'iron')
     """
-    from runtime.errors import InputError, need
-    from stacking.run.config import StackConfig, TableConfig
-    from stacking.train import stack
+    from showerstack.runtime.errors import InputError, need
+    from showerstack.stacking.run.config import StackConfig, TableConfig
+    from showerstack.stacking.train import stack
 
     need("train", what="training")
     run = Path(run).expanduser()
@@ -226,9 +227,9 @@ def fitted(run: Place) -> Fitted:
     showers.schema.InputError
         If it is none.
     """
-    from stacking.exported import ExportedRun
-    from stacking.run.names import EXPORT_FILE
-    from stacking.run.read import Run
+    from showerstack.stacking.exported import ExportedRun
+    from showerstack.stacking.run.names import EXPORT_FILE
+    from showerstack.stacking.run.read import Run
 
     folder = Path(run).expanduser()
     opened = ExportedRun.open(folder) if (folder / EXPORT_FILE).exists() else Run.open(folder)
@@ -282,11 +283,11 @@ def predict(
     """
     import tempfile
 
-    from runtime.context import Context
-    from runtime.errors import InputError
-    from showers.schema import TASKS
-    from stacking.exported import open_predictor
-    from stacking.predict import predict as predict_events
+    from showerstack.runtime.context import Context
+    from showerstack.runtime.errors import InputError
+    from showerstack.showers.schema import TASKS
+    from showerstack.stacking.exported import open_predictor
+    from showerstack.stacking.predict import predict as predict_events
 
     if not isinstance(run, str | os.PathLike | Fitted):
         raise InputError(f"run is {type(run).__name__}, expected what fit returned, or a run folder")
@@ -346,14 +347,14 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     >>> scored.low < float(scored) < scored.high
     True
     """
-    from report.public.rules import score_by_protocol
-    from report.shared.belonging import check_events
-    from runtime.errors import InputError
-    from scoring import metric_for
-    from scoring.score import score_arrays, task_of
-    from scoring.tasks.base import scoring_of, scorings
-    from scoring.tasks.truth import read_truth
-    from showers.schema import Task, task_named
+    from showerstack.report.public.rules import score_by_protocol
+    from showerstack.report.shared.belonging import check_events
+    from showerstack.runtime.errors import InputError
+    from showerstack.scoring import metric_for
+    from showerstack.scoring.score import score_arrays, task_of
+    from showerstack.scoring.tasks.base import scoring_of, scorings
+    from showerstack.scoring.tasks.truth import read_truth
+    from showerstack.showers.schema import Task, task_named
 
     if isinstance(predictions, str | os.PathLike):
         file = Path(predictions).expanduser()
@@ -397,8 +398,8 @@ def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     """Return the position of each label (N,) among the classes, or refuse one that is none."""
     import polars as pl
 
-    from runtime.errors import InputError
-    from stacking.inputs.tables import class_positions
+    from showerstack.runtime.errors import InputError
+    from showerstack.stacking.inputs.tables import class_positions
 
     result = class_positions(pl.Series([str(value) for value in values.tolist()]), tuple(map(str, classes)))
     if (result < 0).any():
@@ -411,7 +412,7 @@ def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
 
 
 def _groups(groups: Any, n_events: int) -> np.ndarray:
-    from runtime.errors import InputError
+    from showerstack.runtime.errors import InputError
 
     result = np.asarray(groups)
     if result.shape != (n_events,):
@@ -420,7 +421,7 @@ def _groups(groups: Any, n_events: int) -> np.ndarray:
 
 
 def _scored(task: Any, metrics: dict[str, Any]) -> Scored:
-    from scoring.tasks.base import scoring_of
+    from showerstack.scoring.tasks.base import scoring_of
 
     value, interval = scoring_of(task).headline(metrics)
     low, high = (interval.low, interval.high) if interval else (float("nan"), float("nan"))

@@ -39,7 +39,7 @@ class _Stack(BaseEstimator):
         Run folder; a run that was interrupted is continued. None: a temporary folder, removed at the end of the
         program, for each fit a new one.
     preset, learners, metas, folds, repeats, holdout, seed, device, workers, time_limit
-        As in :class:`stacking.run.config.EngineConfig`; None takes the preset's.
+        As in :class:`showerstack.stacking.run.config.EngineConfig`; None takes the preset's.
     fast
         Train the student of predictions with ``student=True``; None: unless a table has fewer than 5,000 rows.
     student
@@ -135,9 +135,9 @@ class StackClassifier(ClassifierMixin, _Stack):
         Raises
         ------
         ValueError
-            For data that cannot be used; a :class:`showers.schema.InputError` names row, column and remedy.
+            For data that cannot be used; a :class:`showerstack.showers.schema.InputError` names row, column and remedy.
         """
-        from runtime.errors import InputError
+        from showerstack.runtime.errors import InputError
 
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
@@ -204,7 +204,7 @@ class _ShowerStack(_Stack):
     """On dataset folders instead of arrays."""
 
     def _fit_showers(self, X: Any, y: Any, task: str) -> Fitted:
-        from runtime.errors import InputError
+        from showerstack.runtime.errors import InputError
 
         if not isinstance(X, str | os.PathLike):
             raise InputError(f"X is {type(X).__name__}, expected the folder that holds {task}_train and {task}_test")
@@ -296,7 +296,7 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
 
     def decision_function(self, X: Place) -> np.ndarray:
         """Return (N,) float64 gamma scores, higher = more gamma-like."""
-        from runtime.errors import InputError
+        from showerstack.runtime.errors import InputError
 
         scores = self._predicted(X, device=self.device).scores
         if scores is None:
@@ -345,7 +345,7 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
         showers.schema.InputError
             If no learner of the run learned the core.
         """
-        from runtime.errors import InputError
+        from showerstack.runtime.errors import InputError
 
         arrays = self._predicted(X, device=self.device).arrays
         names = ("core_x_m", "core_x_error_m", "core_y_m", "core_y_error_m")
@@ -361,7 +361,7 @@ def _temporary() -> Path:
 
 
 def _refuse_given(**values: Any) -> None:
-    from runtime.errors import InputError
+    from showerstack.runtime.errors import InputError
 
     for name, value in values.items():
         if value is not None:
@@ -369,7 +369,7 @@ def _refuse_given(**values: Any) -> None:
 
 
 def _refuse_names(present: list[str], added: Any) -> None:
-    from runtime.errors import InputError
+    from showerstack.runtime.errors import InputError
 
     for name in added:
         if name in present:
@@ -379,7 +379,7 @@ def _refuse_names(present: list[str], added: Any) -> None:
 def _series(name: str, values: np.ndarray, n_rows: int) -> Any:
     import polars as pl
 
-    from runtime.errors import InputError
+    from showerstack.runtime.errors import InputError
 
     if len(values) != n_rows:
         raise InputError(f"X has {n_rows} rows, {name} {len(values)}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stacking.run.chain import Predictions
-    from stacking.run.read import Run, load
+    from showerstack.stacking.run.chain import Predictions
+    from showerstack.stacking.run.read import Run, load
 
 __all__ = ["Predictions", "Run", "load"]
 
@@ -14,11 +14,11 @@ __all__ = ["Predictions", "Run", "load"]
 def __getattr__(name: str) -> Any:
     # Imported when asked for: a finished run is answered without the libraries that trained it.
     if name == "Predictions":
-        from stacking.run.chain import Predictions
+        from showerstack.stacking.run.chain import Predictions
 
         return Predictions
     if name in __all__:
-        import stacking.run.read
+        from showerstack.stacking.run import read
 
-        return getattr(stacking.run.read, name)
+        return getattr(read, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

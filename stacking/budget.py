@@ -24,16 +24,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from models.base.spec import RESIDENT_BYTES, LearnerSpec
-from runtime.cost import Deadline, in_words, seconds_of
-from runtime.errors import InputError
-from runtime.files import hash_json, read_json, write_json
-from runtime.processes import by_device
-from stacking.fit.folds import evaluation_events
-from stacking.fit.plan import RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
-from stacking.fit.speed import LearnerRate, measure_rates
-from stacking.fit.tasks import TASK_FILE, FoldTask
-from stacking.run.job import Job
+from showerstack.models.base.spec import RESIDENT_BYTES, LearnerSpec
+from showerstack.runtime.cost import Deadline, in_words, seconds_of
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_json, read_json, write_json
+from showerstack.runtime.processes import by_device
+from showerstack.stacking.fit.folds import evaluation_events
+from showerstack.stacking.fit.plan import RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
+from showerstack.stacking.fit.speed import LearnerRate, measure_rates
+from showerstack.stacking.fit.tasks import TASK_FILE, FoldTask
+from showerstack.stacking.run.job import Job
 
 LIBRARIES = 600_000_000
 GRID_BYTES = 1024

@@ -16,30 +16,30 @@ import numpy as np
 import torch
 from torch import nn
 
-from features.build import build_table
-from features.catalogue import CATALOGUE
-from models.base.learner import Batch, Learner
-from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortable, Portable
-from models.onnx.learners import EXAMPLES, exported, graphs_of, space_of
-from models.registry import load as load_learner
-from runtime.checksums import write_checksums
-from runtime.context import Bars, Context, silent
-from runtime.errors import InputError
-from runtime.files import atomic_folder, hash_file, write_json
-from scoring.metrics.gamma import GAMMA, HADRON
-from showers.schema import AGE, SCALARS
-from showers.schema import GAMMA as GAMMA_TASK
-from stacking.decide.classes import Rule
-from stacking.decide.target import POOL, PosteriorMean
-from stacking.exported import CHAIN_FILES, FORMAT, PLAN, averaged, run_graph, session
-from stacking.inputs.events import CONTEXT_SCALARS, ShowerEvents
-from stacking.meta.calibration import Calibrator
-from stacking.meta.corrections import Logistic
-from stacking.meta.pools import CalibratedPool, LogPool
-from stacking.meta.scorers import SCORE_OF_HALF
-from stacking.run.chain import Chain
-from stacking.run.names import EXPORT_FILE
-from stacking.run.read import Run, SavedFits, load
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import CATALOGUE
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortable, Portable
+from showerstack.models.onnx.learners import EXAMPLES, exported, graphs_of, space_of
+from showerstack.models.registry import load as load_learner
+from showerstack.runtime.checksums import write_checksums
+from showerstack.runtime.context import Bars, Context, silent
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_folder, hash_file, write_json
+from showerstack.scoring.metrics.gamma import GAMMA, HADRON
+from showerstack.showers.schema import AGE, SCALARS
+from showerstack.showers.schema import GAMMA as GAMMA_TASK
+from showerstack.stacking.decide.classes import Rule
+from showerstack.stacking.decide.target import POOL, PosteriorMean
+from showerstack.stacking.exported import CHAIN_FILES, FORMAT, PLAN, averaged, run_graph, session
+from showerstack.stacking.inputs.events import CONTEXT_SCALARS, ShowerEvents
+from showerstack.stacking.meta.calibration import Calibrator
+from showerstack.stacking.meta.corrections import Logistic
+from showerstack.stacking.meta.pools import CalibratedPool, LogPool
+from showerstack.stacking.meta.scorers import SCORE_OF_HALF
+from showerstack.stacking.run.chain import Chain
+from showerstack.stacking.run.names import EXPORT_FILE
+from showerstack.stacking.run.read import Run, SavedFits, load
 
 TOLERANCE = 1e-5
 """Largest difference of a probability."""

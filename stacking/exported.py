@@ -1,7 +1,7 @@
 """A run that was exported, opened for predictions: ONNX files in place of the learners' libraries.
 
-What follows the learners is the run's own chain (:mod:`stacking.run.chain`), whose files the export holds too; features
-are computed here. Nothing but ``onnxruntime`` is needed beside the core.
+What follows the learners is the run's own chain (:mod:`showerstack.stacking.run.chain`), whose files the export holds
+too; features are computed here. Nothing but ``onnxruntime`` is needed beside the core.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from models.base.inputs import column_values
-from models.base.learner import Batch
-from models.base.posterior import log_softmax
-from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY
-from runtime.checksums import Checksums
-from runtime.context import Context, Progress
-from runtime.errors import InputError, need
-from runtime.files import read_json
-from stacking.decide.target import POOL
-from stacking.inputs.events import Events, pieces
-from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
-from stacking.run.folder import PLAN_FILE
-from stacking.run.names import EXPORT_FILE
-from stacking.run.read import Run, load
+from showerstack.models.base.inputs import column_values
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY
+from showerstack.runtime.checksums import Checksums
+from showerstack.runtime.context import Context, Progress
+from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.files import read_json
+from showerstack.stacking.decide.target import POOL
+from showerstack.stacking.inputs.events import Events, pieces
+from showerstack.stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
+from showerstack.stacking.run.folder import PLAN_FILE
+from showerstack.stacking.run.names import EXPORT_FILE
+from showerstack.stacking.run.read import Run, load
 
 FORMAT = 2
 """Of ``export.json``; the first had no files of the chain."""
@@ -170,7 +170,7 @@ class ExportedRun(Run):
 
 
 def open_predictor(folder: str | Path, *, whole: bool = True) -> Run:
-    """Open what predicts: a finished run (:func:`stacking.run.read.load`), or an export of one.
+    """Open what predicts: a finished run (:func:`showerstack.stacking.run.read.load`), or an export of one.
 
     With ``whole`` false, only the manifest of a run is read.
 
@@ -187,7 +187,7 @@ def open_predictor(folder: str | Path, *, whole: bool = True) -> Run:
 def predict_exported(
     events: Events, learners: Sequence[ExportedLearner], ctx: Context, progress: Progress
 ) -> Iterator[Piece]:
-    """Yield the log-probabilities of all fits, as :func:`stacking.saved_fits.predict_fits` does.
+    """Yield the log-probabilities of all fits, as :func:`showerstack.stacking.saved_fits.predict_fits` does.
 
     Parameters
     ----------

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from models.base.spec import LearnerSpec
-from runtime.errors import InputError
-from runtime.files import atomic_path, hash_json, read_json
-from runtime.processes import in_processes, limited_threads
-from scoring.metrics.paired import Paired
-from stacking.fit.folds import EVALUATION_FOLDS, assign_folds, evaluation_events, outer_holdout
-from stacking.fit.one_network import MARGIN, average_weights
-from stacking.fit.plan import FIXED_S
-from stacking.fit.running import TaskFailure
-from stacking.fit.tasks import (
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, hash_json, read_json
+from showerstack.runtime.processes import in_processes, limited_threads
+from showerstack.scoring.metrics.paired import Paired
+from showerstack.stacking.fit.folds import EVALUATION_FOLDS, assign_folds, evaluation_events, outer_holdout
+from showerstack.stacking.fit.one_network import MARGIN, average_weights
+from showerstack.stacking.fit.plan import FIXED_S
+from showerstack.stacking.fit.running import TaskFailure
+from showerstack.stacking.fit.tasks import (
     FOLDS_FILE,
     IN_EVALUATION_FILE,
     TASK_FILE,
@@ -33,13 +33,13 @@ from stacking.fit.tasks import (
     outer_log_proba,
     test_log_proba,
 )
-from stacking.meta.calibration import Calibrator, cross_fit
-from stacking.meta.choice import Stacked
-from stacking.meta.gate import SingleFits, entropy, leak_remarks
-from stacking.meta.softmax import log_loss_per_event
-from stacking.run.chain import average_of, combined
-from stacking.run.identity import fit_code_version
-from stacking.run.job import Folds, Job
+from showerstack.stacking.meta.calibration import Calibrator, cross_fit
+from showerstack.stacking.meta.choice import Stacked
+from showerstack.stacking.meta.gate import SingleFits, entropy, leak_remarks
+from showerstack.stacking.meta.softmax import log_loss_per_event
+from showerstack.stacking.run.chain import average_of, combined
+from showerstack.stacking.run.identity import fit_code_version
+from showerstack.stacking.run.job import Folds, Job
 
 
 def make_folds(job: Job) -> Folds:

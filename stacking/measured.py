@@ -1,6 +1,7 @@
 """Measured runs from raw archives straight to predictions: grids exist only of the run that is being predicted.
 
-Its features are computed in memory (:mod:`stacking.inputs.computed`), so no feature table exists at any time.
+Its features are computed in memory (:mod:`showerstack.stacking.inputs.computed`), so no feature table exists at any
+time.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runtime.checksums import CHECKSUMS_FILE
-from runtime.context import Context, silent
-from runtime.errors import InputError, need
-from runtime.files import LOCK_FILE, atomic_folder, hash_file, hash_json, locked, read_json, write_json
-from showers.archives.measured import (
+from showerstack.runtime.checksums import CHECKSUMS_FILE
+from showerstack.runtime.context import Context, silent
+from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.files import LOCK_FILE, atomic_folder, hash_file, hash_json, locked, read_json, write_json
+from showerstack.showers.archives.measured import (
     MEASUREMENT,
     PROTOCOLS,
     LeftOut,
@@ -23,12 +24,12 @@ from showers.archives.measured import (
     convert_measured,
     runs_in,
 )
-from showers.archives.raw import archive_path
-from showers.schema import MATRICES_FILE, SOURCE_FILE
-from stacking.exported import open_predictor
-from stacking.predict import predict
-from stacking.run.folder import PREDICTIONS_FILE
-from stacking.run.read import Run
+from showerstack.showers.archives.raw import archive_path
+from showerstack.showers.schema import MATRICES_FILE, SOURCE_FILE
+from showerstack.stacking.exported import open_predictor
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.folder import PREDICTIONS_FILE
+from showerstack.stacking.run.read import Run
 
 PREDICTED_FILE = "predicted.json"
 UNFINISHED = "unfinished"
@@ -68,9 +69,9 @@ def predict_measured(
     run
         Finished run folder of a task of the benchmark.
     runs, protocol, times, delete_raw
-        As in :func:`showers.archives.measured.convert_measured`.
+        As in :func:`showerstack.showers.archives.measured.convert_measured`.
     ctx
-        As in :func:`stacking.predict.predict`.
+        As in :func:`showerstack.stacking.predict.predict`.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Predictions of new, unlabelled events with a finished run: a dataset folder, or the rows of a table.
 
->>> import stacking                                                             # doctest: +SKIP
->>> from stacking.predict import predict                                        # doctest: +SKIP
+>>> from showerstack import stacking                                                             # doctest: +SKIP
+>>> from showerstack.stacking.predict import predict                                        # doctest: +SKIP
 >>> stream = predict(stacking.load("runs/composition"), "data/new_events")      # doctest: +SKIP
 >>> stream.write("new.npz")                                                     # doctest: +SKIP
 """
@@ -17,31 +17,31 @@ from typing import TypedDict, Unpack
 import numpy as np
 import polars as pl
 
-from features.build import build_table
-from features.catalogue import GROUPS
-from features.compute import column_names
-from features.table import feature_code_version
-from runtime.arrays import write_frames, write_pieces
-from runtime.context import Context
-from runtime.errors import InputError, need
-from runtime.files import check_target, hash_file, read_json
-from runtime.processes import limited_threads
-from showers.dataset import Dataset
-from showers.schema import TASKS, Task
-from stacking.decide.classes import stacking_of
-from stacking.decide.gamma import SCORES_FILE
-from stacking.decide.target import UNITS, fits_of
-from stacking.exported import ExportedLearner, ExportedRun, predict_exported
-from stacking.inputs.columns import Plan
-from stacking.inputs.computed import ComputedEvents
-from stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, unusable_remarks
-from stacking.inputs.tables import probabilities, read_new_rows
-from stacking.run.chain import STUDENT, Chain, Predictions, concatenated
-from stacking.run.folder import PLAN_FILE, stored_arrays
-from stacking.run.identity import stacking_code_version
-from stacking.run.read import Run, SavedFits
-from stacking.saved_fits import predict_fits
-from stacking.student import student_line
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import GROUPS
+from showerstack.features.compute import column_names
+from showerstack.features.table import feature_code_version
+from showerstack.runtime.arrays import write_frames, write_pieces
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.files import check_target, hash_file, read_json
+from showerstack.runtime.processes import limited_threads
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import TASKS, Task
+from showerstack.stacking.decide.classes import stacking_of
+from showerstack.stacking.decide.gamma import SCORES_FILE
+from showerstack.stacking.decide.target import UNITS, fits_of
+from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_exported
+from showerstack.stacking.inputs.columns import Plan
+from showerstack.stacking.inputs.computed import ComputedEvents
+from showerstack.stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, unusable_remarks
+from showerstack.stacking.inputs.tables import probabilities, read_new_rows
+from showerstack.stacking.run.chain import STUDENT, Chain, Predictions, concatenated
+from showerstack.stacking.run.folder import PLAN_FILE, stored_arrays
+from showerstack.stacking.run.identity import stacking_code_version
+from showerstack.stacking.run.read import Run, SavedFits
+from showerstack.stacking.saved_fits import predict_fits
+from showerstack.stacking.student import student_line
 
 TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 _EVERY_GROUP = frozenset(GROUPS)
@@ -55,7 +55,8 @@ class Options(TypedDict, total=False):
     everything: bool
     """Also return the learners that the shipped prediction does not need."""
     fast: bool
-    """Ask the student (:mod:`stacking.student`) instead of what ships, unless that is one network already."""
+    """Ask the student (:mod:`showerstack.stacking.student`) instead of what ships, unless that is one network
+    already."""
     features: str | Path | None
     """Folder of the feature table; by default beside the dataset."""
     elsewhere: str | Path | None
@@ -124,7 +125,8 @@ def prediction_table(
 
     Columns of showers: event, ``p_<class>``; of composition ``argmax``, the most probable class, and ``decided``, that
     of the run's decision rule; of gamma the score; energy and core with errors where a learner was taught them
-    (:data:`stacking.decide.target.UNITS`). Of rows of a table: row, identifiers, ``p_<class>``, most probable class.
+    (:data:`showerstack.stacking.decide.target.UNITS`). Of rows of a table: row, identifiers, ``p_<class>``, most
+    probable class.
 
     Parameters
     ----------
@@ -151,7 +153,7 @@ def predict(
     Parameters
     ----------
     run
-        What :func:`stacking.load` or :func:`stacking.exported.open_predictor` returns.
+        What :func:`showerstack.stacking.load` or :func:`showerstack.stacking.exported.open_predictor` returns.
     data
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is asked for.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.

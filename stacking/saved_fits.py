@@ -2,7 +2,7 @@
 
 Each piece is read once for all learners that see the same columns, and goes once through a fit of which both
 log-probabilities and true quantities are wanted. Fits are opened in several processes at a time
-(:mod:`models.isolated`); each keeps the fits it has opened, so that every model file is read once.
+(:mod:`showerstack.models.isolated`); each keeps the fits it has opened, so that every model file is read once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 import joblib
 import numpy as np
 
-from models.base.learner import Batch, Learner
-from models.base.saving import HEADER_FILE
-from models.isolated import learners_of
-from models.registry import gpu_answers
-from runtime.context import Context, Progress
-from runtime.files import read_json
-from stacking.fit.tasks import check_log_proba, checked_log_proba
-from stacking.inputs.events import Events, pieces
-from stacking.run.chain import Piece
-from stacking.run.read import SavedFits
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.saving import HEADER_FILE
+from showerstack.models.isolated import learners_of
+from showerstack.models.registry import gpu_answers
+from showerstack.runtime.context import Context, Progress
+from showerstack.runtime.files import read_json
+from showerstack.stacking.fit.tasks import check_log_proba, checked_log_proba
+from showerstack.stacking.inputs.events import Events, pieces
+from showerstack.stacking.run.chain import Piece
+from showerstack.stacking.run.read import SavedFits
 
 Open = Callable[[Path], Learner]
 GPU_READERS = 2

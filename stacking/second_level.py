@@ -11,27 +11,39 @@ from typing import Any
 
 import numpy as np
 
-from runtime.cost import Cost, measured
-from runtime.errors import InputError
-from scoring.metrics.paired import paired_log_loss
-from stacking.budget import sizes_of
-from stacking.decide.base import DecisionSample
-from stacking.decide.classes import stacking_of
-from stacking.decide.target import TargetCalibration, fits_of
-from stacking.fit.plan import FIXED_S
-from stacking.fit.tasks import TimeLimitReached, has_truth, held_out_truth, outer_truth, test_log_proba, test_truth
-from stacking.inputs.events import CONTEXT_SCALARS, Binned, pieces
-from stacking.levels import EvaluationSample, FirstLevel, evaluation_sample
-from stacking.meta.base import StackInputs
-from stacking.meta.calibration import Calibrator, reliability
-from stacking.meta.choice import Stacked, choose_and_fit, confirmed, prune
-from stacking.meta.gate import decide_gate
-from stacking.meta.scorers import Scorer
-from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
-from stacking.run.chain import STUDENT, Chain, Predictions, average_of, concatenated, save_chain
-from stacking.run.folder import PREDICTIONS_FILE, write_out_of_fold, write_predictions, write_test_posteriors
-from stacking.run.job import Folds, Job
-from stacking.student import Student, train_student
+from showerstack.runtime.cost import Cost, measured
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.stacking.budget import sizes_of
+from showerstack.stacking.decide.base import DecisionSample
+from showerstack.stacking.decide.classes import stacking_of
+from showerstack.stacking.decide.target import TargetCalibration, fits_of
+from showerstack.stacking.fit.plan import FIXED_S
+from showerstack.stacking.fit.tasks import (
+    TimeLimitReached,
+    has_truth,
+    held_out_truth,
+    outer_truth,
+    test_log_proba,
+    test_truth,
+)
+from showerstack.stacking.inputs.events import CONTEXT_SCALARS, Binned, pieces
+from showerstack.stacking.levels import EvaluationSample, FirstLevel, evaluation_sample
+from showerstack.stacking.meta.base import StackInputs
+from showerstack.stacking.meta.calibration import Calibrator, reliability
+from showerstack.stacking.meta.choice import Stacked, choose_and_fit, confirmed, prune
+from showerstack.stacking.meta.gate import decide_gate
+from showerstack.stacking.meta.scorers import Scorer
+from showerstack.stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
+from showerstack.stacking.run.chain import STUDENT, Chain, Predictions, average_of, concatenated, save_chain
+from showerstack.stacking.run.folder import (
+    PREDICTIONS_FILE,
+    write_out_of_fold,
+    write_predictions,
+    write_test_posteriors,
+)
+from showerstack.stacking.run.job import Folds, Job
+from showerstack.stacking.student import Student, train_student
 
 
 def fit_target_calibration(

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from models.base.learner import Batch, Learner
-from models.registry import create, device_for, learner_class, spec
-from runtime.cost import reached
-from scoring.metrics.paired import paired_log_loss
-from stacking.fit.folds import early_stopping_rows, subsampled
-from stacking.fit.plan import FIXED_S, STUDENT_SETTINGS, student_epochs
-from stacking.fit.tasks import TimeLimitReached, predict, watch
-from stacking.levels import ON_HOLDOUT, EvaluationSample
-from stacking.meta.calibration import Calibrator, cross_fit
-from stacking.meta.scorers import Scorer
-from stacking.run.job import Folds, Job
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.registry import create, device_for, learner_class, spec
+from showerstack.runtime.cost import reached
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.stacking.fit.folds import early_stopping_rows, subsampled
+from showerstack.stacking.fit.plan import FIXED_S, STUDENT_SETTINGS, student_epochs
+from showerstack.stacking.fit.tasks import TimeLimitReached, predict, watch
+from showerstack.stacking.levels import ON_HOLDOUT, EvaluationSample
+from showerstack.stacking.meta.calibration import Calibrator, cross_fit
+from showerstack.stacking.meta.scorers import Scorer
+from showerstack.stacking.run.job import Folds, Job
 
 IMITATES_WITH = "mlp"
 """Learner of the registry that it is."""

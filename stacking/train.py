@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from features.build import build_table
-from features.device import resolve_device
-from models.registry import device_remarks, devices_for
-from runtime.code import command, git_revision, machine, started, versions
-from runtime.context import Context
-from runtime.cost import Cost, measured
-from runtime.errors import InputError, need
-from runtime.files import hash_file, hash_json, read_json, write_json
-from runtime.processes import limited_threads
-from scoring.metrics.classes import table_metrics
-from showers.dataset import Dataset, ordering_of
-from showers.schema import Task, task_named
-from stacking.budget import (
+from showerstack.features.build import build_table
+from showerstack.features.device import resolve_device
+from showerstack.models.registry import device_remarks, devices_for
+from showerstack.runtime.code import command, git_revision, machine, started, versions
+from showerstack.runtime.context import Context
+from showerstack.runtime.cost import Cost, measured
+from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.files import hash_file, hash_json, read_json, write_json
+from showerstack.runtime.processes import limited_threads
+from showerstack.scoring.metrics.classes import table_metrics
+from showerstack.showers.dataset import Dataset, ordering_of
+from showerstack.showers.schema import Task, task_named
+from showerstack.stacking.budget import (
     Clock,
     StoredPlan,
     keep_plan,
@@ -40,12 +40,19 @@ from stacking.budget import (
     plan_within_limit,
     plan_without_limit,
 )
-from stacking.fit.folds import class_counts
-from stacking.fit.running import TaskFailure, run_tasks
-from stacking.fit.tasks import TASK_FILE, FoldTask, checksum_problem
-from stacking.inputs.columns import plan, repeated_remarks
-from stacking.inputs.events import TRUTH_COLUMNS, ShowerEvents, TableEvents, class_numbers, truth_file, unusable_remarks
-from stacking.inputs.tables import (
+from showerstack.stacking.fit.folds import class_counts
+from showerstack.stacking.fit.running import TaskFailure, run_tasks
+from showerstack.stacking.fit.tasks import TASK_FILE, FoldTask, checksum_problem
+from showerstack.stacking.inputs.columns import plan, repeated_remarks
+from showerstack.stacking.inputs.events import (
+    TRUTH_COLUMNS,
+    ShowerEvents,
+    TableEvents,
+    class_numbers,
+    truth_file,
+    unusable_remarks,
+)
+from showerstack.stacking.inputs.tables import (
     REPEATED,
     _groups,
     _labels,
@@ -55,10 +62,10 @@ from stacking.inputs.tables import (
     read_table,
     write_table,
 )
-from stacking.levels import collected, fold_tasks, make_folds
-from stacking.run.chain import Predictions
-from stacking.run.config import CONFIG_FILE, StackConfig, TableConfig, write_config
-from stacking.run.folder import (
+from showerstack.stacking.levels import collected, fold_tasks, make_folds
+from showerstack.stacking.run.chain import Predictions
+from showerstack.stacking.run.config import CONFIG_FILE, StackConfig, TableConfig, write_config
+from showerstack.stacking.run.folder import (
     MANIFEST_FILE,
     METRICS_FILE,
     PLAN_FILE,
@@ -70,10 +77,10 @@ from stacking.run.folder import (
     write_manifest,
     write_run_checksums,
 )
-from stacking.run.identity import stacking_code_version
-from stacking.run.job import Folds, Job
-from stacking.run.read import COMBINED, evaluated_rows, finished_learners, read_oof, shipped_system
-from stacking.second_level import stack_and_decide
+from showerstack.stacking.run.identity import stacking_code_version
+from showerstack.stacking.run.job import Folds, Job
+from showerstack.stacking.run.read import COMBINED, evaluated_rows, finished_learners, read_oof, shipped_system
+from showerstack.stacking.second_level import stack_and_decide
 
 
 @dataclass(frozen=True)

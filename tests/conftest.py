@@ -25,12 +25,12 @@ os.environ.pop("COLUMNS", None)
 # One worker where none are asked for: tests run side by side already, and every process of one imports all libraries.
 os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 
-from features.build import build_table
-from runtime.context import Context
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation import simulate
-from stacking.run.config import StackConfig
-from stacking.train import stack
+from showerstack.features.build import build_table
+from showerstack.runtime.context import Context
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation import simulate
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
 from tests.references import table
 
 N_TRAIN = 2_000

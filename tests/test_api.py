@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 import cli
 import showerstack
 import showerstack.estimators
-from models.isolated import learners_of
-from runtime.errors import InputError
-from runtime.processes import in_processes
-from showers.schema import ENERGY
-from showers.simulation import simulate
-from stacking import saved_fits
-from stacking.run.config import read_config, write_config
+from showerstack.models.isolated import learners_of
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.processes import in_processes
+from showerstack.showers.schema import ENERGY
+from showerstack.showers.simulation import simulate
+from showerstack.stacking import saved_fits
+from showerstack.stacking.run.config import read_config, write_config
 
 OPTIONS = {
     "preset": "quick", "learners": ("quadratic_logit",), "workers": 1, "device": "cpu", "folds": 2, "repeats": 1,
@@ -65,7 +65,7 @@ def test_a_run_keeps_its_options_as_toml(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("report.outcome.write_table_report", lambda run, **options: run)
+    monkeypatch.setattr("showerstack.report.outcome.write_table_report", lambda run, **options: run)
     x, y = table
     file = tmp_path / "x [1].csv"
     pl.DataFrame({"x0": x[:, 0], "x1": x[:, 1], "kind": y}).write_csv(file)

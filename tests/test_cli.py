@@ -26,19 +26,19 @@ from rich.table import Table
 from rich.text import Text
 
 import cli
-from commands import runs as run_commands
-from commands.app import OutputFormat
-from report.finished import keep_outcome, kept_outcome
-from runtime.checksums import write_checksums
-from runtime.context import Context, PlainConsole
-from runtime.errors import InputError, as_called, escaped, explained, reporting_errors
-from runtime.files import write_json
-from scoring.score import score_file
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION
-from stacking.predict import predict
-from stacking.run.config import EngineConfig, StackConfig, TableConfig
-from stacking.run.read import load
+from showerstack.commands import runs as run_commands
+from showerstack.commands.app import OutputFormat
+from showerstack.report.finished import keep_outcome, kept_outcome
+from showerstack.runtime.checksums import write_checksums
+from showerstack.runtime.context import Context, PlainConsole
+from showerstack.runtime.errors import InputError, as_called, escaped, explained, reporting_errors
+from showerstack.runtime.files import write_json
+from showerstack.scoring.score import score_file
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import EngineConfig, StackConfig, TableConfig
+from showerstack.stacking.run.read import load
 from tests.faults.damages import patience
 from tests.report import conftest as report_fixtures
 
@@ -302,7 +302,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
     def interrupted(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("features.build.build_table", interrupted)
+    monkeypatch.setattr("showerstack.features.build.build_table", interrupted)
     assert command_line(monkeypatch, "features", "my data") == 130
     said = "interrupted: what is finished is kept; to go on: python cli.py features 'my data'\n"
     assert capsys.readouterr().err == said
@@ -513,8 +513,8 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
     tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What an odd row holds changes nothing but its own posterior, in a run and in later predictions."""
-    monkeypatch.setattr("report.outcome.write_report", lambda run, data, **options: run)
-    monkeypatch.setattr("report.outcome.write_card", lambda run: run)
+    monkeypatch.setattr("showerstack.report.outcome.write_report", lambda run, data, **options: run)
+    monkeypatch.setattr("showerstack.report.outcome.write_card", lambda run: run)
     n, runs = 200, {}
     rows = {"train": [7, 11, 30], "test": [3, 50]}
     for value in (np.nan, -1.0):

@@ -18,9 +18,9 @@ import pytest
 from packaging.requirements import Requirement
 
 import cli
-from commands.app import app
-from runtime.errors import InputError, need
-from runtime.packages import EXTRAS, how_to_install
+from showerstack.commands.app import app
+from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.packages import EXTRAS, how_to_install
 from tests.program import environment
 
 HERE = Path(cli.__file__).resolve().parent
@@ -194,6 +194,6 @@ def test_learners_are_listed_without_their_libraries(tmp_path: Path) -> None:
 
 
 def test_scoring_imports_no_library_of_learners_or_pictures(tmp_path: Path) -> None:
-    code = "import json, sys, verify, report.tasks.target; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys, verify, showerstack.report.tasks.target; print(json.dumps(sorted(sys.modules)))"
     modules = set(json.loads(run(["-c", code], tmp_path, environment(tmp_path, ())).stdout))
     assert modules & (HEAVY - {"polars", "scipy"} | {"scipy.stats", "scipy.sparse", "scipy.optimize"}) == set()

@@ -14,11 +14,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import showerstack
-from runtime.errors import InputError
 from showerstack import EnergyRegressor, ShowerClassifier, StackClassifier
 from showerstack.api import fitted
-from stacking.meta import calibration
-from stacking.run.folder import MANIFEST_FILE
+from showerstack.runtime.errors import InputError
+from showerstack.stacking.meta import calibration
+from showerstack.stacking.run.folder import MANIFEST_FILE
 
 QUICK = {
     "preset": "quick", "learners": "quadratic_logit", "metas": "average", "folds": 2, "repeats": 1, "holdout": 0.0,

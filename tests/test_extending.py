@@ -13,34 +13,34 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.robustness.showers import parse_places
-from features import catalogue as features_catalogue
-from features import compute, groups
-from features.device import namespace
-from models import catalogue, registry
-from models.base.learner import Batch
-from models.base.posterior import log_softmax
-from report.doctor import column_quartiles, folder_findings
-from report.run_page import write_report
-from runtime.code import plugins
-from runtime.errors import InputError
-from scoring import tasks as scoring_tasks
-from scoring.score import score_file
-from scoring.tasks import base as scoring_registry
-from showers import archives, schema
-from showers.archives.formats import convert_foreign
-from showers.array import KASCADE, DetectorArray
-from showers.simulation import blocks, primaries, simulate
-from showers.simulation.settings import load_settings
-from stacking import decide, meta, predict
-from stacking.decide import classes
-from stacking.meta import base, choice
-from stacking.meta.base import StackInputs
-from stacking.meta.scorers import LogLossScorer
-from stacking.run import config, read
-from stacking.run import config as run_config
-from stacking.run import folder as sealing
-from stacking.train import stack
+from showerstack.analysis.robustness.showers import parse_places
+from showerstack.features import catalogue as features_catalogue
+from showerstack.features import compute, groups
+from showerstack.features.device import namespace
+from showerstack.models import catalogue, registry
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_softmax
+from showerstack.report.doctor import column_quartiles, folder_findings
+from showerstack.report.run_page import write_report
+from showerstack.runtime.code import plugins
+from showerstack.runtime.errors import InputError
+from showerstack.scoring import tasks as scoring_tasks
+from showerstack.scoring.score import score_file
+from showerstack.scoring.tasks import base as scoring_registry
+from showerstack.showers import archives, schema
+from showerstack.showers.archives.formats import convert_foreign
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.simulation import blocks, primaries, simulate
+from showerstack.showers.simulation.settings import load_settings
+from showerstack.stacking import decide, meta, predict
+from showerstack.stacking.decide import classes
+from showerstack.stacking.meta import base, choice
+from showerstack.stacking.meta.base import StackInputs
+from showerstack.stacking.meta.scorers import LogLossScorer
+from showerstack.stacking.run import config, read
+from showerstack.stacking.run import config as run_config
+from showerstack.stacking.run import folder as sealing
+from showerstack.stacking.train import stack
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCKS = {
@@ -80,7 +80,7 @@ def test_a_feature_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     grids[1, :4, :4, 0] = 10.0
     columns = compute.compute_chunk(namespace("cpu"), grids, np.zeros((2, 5), np.float32), frozenset({"trigger"}))
     np.testing.assert_allclose(columns["trigger_share"], [0.0, 16 / 252], rtol=1e-6)
-    sys.modules.pop("features.groups.trigger")
+    sys.modules.pop("showerstack.features.groups.trigger")
 
 
 def test_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = registry.create(registry.spec("frequencies"), ("gamma", "hadron"))
     learner.fit(events, events, seed=1).save(tmp_path / "saved")
     np.testing.assert_allclose(np.exp(registry.load(tmp_path / "saved").predict_log_proba(events)[0]), [0.75, 0.25])
-    sys.modules.pop("models.catalogue.frequencies")
+    sys.modules.pop("showerstack.models.catalogue.frequencies")
 
 
 def test_a_meta_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_meta_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ValueError, match="exists already"):
         base.meta_learners()
     for name in ("best_learner", "again"):
-        sys.modules.pop(f"stacking.meta.{name}", None)
+        sys.modules.pop(f"showerstack.stacking.meta.{name}", None)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -131,7 +131,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in (scoring_tasks, decide):
         folder = tmp_path / package.__name__
         folder.mkdir()
-        file_of(folder, f"{package.__name__.replace('.', '/')}/depth.py")
+        file_of(folder, f"{package.__name__.removeprefix('showerstack.').replace('.', '/')}/depth.py")
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     scoring_registry.scorings.cache_clear()
     classes.task_stackings.cache_clear()
@@ -144,7 +144,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics["resolution"] < 0.95 * constant
     assert abs(metrics["bias"]) < 0.2 * constant
     assert "g/cm2" in write_report(tmp_path / "run", tmp_path).read_text()
-    for name in ("scoring.tasks.depth", "stacking.decide.depth"):
+    for name in ("showerstack.scoring.tasks.depth", "showerstack.stacking.decide.depth"):
         sys.modules.pop(name)
 
 
@@ -167,7 +167,7 @@ def test_a_file_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (columns["events"], columns["E"]) == (3, (15.25, 15.5, 15.75))
     (table,) = convert_foreign(tmp_path / "mine", tmp_path / "out", None)
     assert pl.read_parquet(table).equals(frame)
-    sys.modules.pop("showers.archives.event_table")
+    sys.modules.pop("showerstack.showers.archives.event_table")
 
 
 def test_a_hadronic_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,12 +31,12 @@ from nbclient import NotebookClient
 from sklearn.datasets import load_wine
 from typer.main import get_command
 
-from commands.app import app
-from models.base.learner import Learner
-from models.isolated import learners_of
-from report.outcome import DEMO_LEARNERS
-from report.run_page import write_report
-from stacking.run.config import StackConfig
+from showerstack.commands.app import app
+from showerstack.models.base.learner import Learner
+from showerstack.models.isolated import learners_of
+from showerstack.report.outcome import DEMO_LEARNERS
+from showerstack.report.run_page import write_report
+from showerstack.stacking.run.config import StackConfig
 from tests.program import Shown, call
 
 ROOT = Path(__file__).parent.parent
@@ -79,9 +79,9 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return out, run_script("cli.py", *DEMO, "--out", out).stdout, run_script
     with ExitStack() as less:
         less.enter_context(patch.dict(DEMO_LEARNERS, FEW))
-        less.enter_context(patch("report.run_sections.learners_of", of_this_process))
-        less.enter_context(patch("report.run_page.EACH", 1))
-        less.enter_context(patch("report.outcome.StackConfig", small_config))
+        less.enter_context(patch("showerstack.report.run_sections.learners_of", of_this_process))
+        less.enter_context(patch("showerstack.report.run_page.EACH", 1))
+        less.enter_context(patch("showerstack.report.outcome.StackConfig", small_config))
         return out, call("cli.py", *DEMO, "--workers", "1", "--out", out).stdout, call
 
 
@@ -277,7 +277,7 @@ def called(command: str) -> str:
     if program != "python":
         return run(["bash", "-c", command], Path.cwd())
     trusted = ("--trusted",) if "--predict" in arguments else ()
-    with patch("report.run_sections.learners_of", of_this_process):
+    with patch("showerstack.report.run_sections.learners_of", of_this_process):
         return call(*arguments, *LESS.get(arguments[1], ()), *trusted).stdout
 
 
@@ -345,9 +345,9 @@ def test_every_command_works_and_says_what_the_page_shows(
     folder = beginning(page)
     monkeypatch.chdir(folder)
     if not processes:  # the demo's reports are real ones
-        monkeypatch.setattr("report.outcome.write_report", blank_report)
-        monkeypatch.setattr("report.run_page.write_report", blank_report)
-        monkeypatch.setattr("report.public.layouts.PERMUTATIONS", 1)
+        monkeypatch.setattr("showerstack.report.outcome.write_report", blank_report)
+        monkeypatch.setattr("showerstack.report.run_page.write_report", blank_report)
+        monkeypatch.setattr("showerstack.report.public.layouts.PERMUTATIONS", 1)
     ran, parsed = [], []
     for kind, block in blocks(page):
         for full, fewer in FEWER.items():

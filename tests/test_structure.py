@@ -19,19 +19,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.build import build_table
-from report.shared.published import TEST_CLASSES
-from runtime.context import Context
-from runtime.packages import OWN
+from showerstack.features.build import build_table
+from showerstack.report.shared.published import TEST_CLASSES
+from showerstack.runtime.context import Context
+from showerstack.runtime.packages import OWN
 
 ROOT = Path(__file__).resolve().parents[1]
-ORDER = (*OWN, "showerstack")
-"""Packages; each may import from those before it."""
-MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for package in (*ORDER, "benchmarks")
-    for path in sorted((ROOT / package).rglob("*.py"))
-}
+ORDER = (*OWN, "api", "estimators", "__main__", "")
+"""What is inside of ``showerstack``, the package itself last; each may import from those before it."""
+
+
+def _modules() -> dict[str, Path]:
+    """Return the files of all modules by dotted name, those of packages where they stand in the checkout."""
+    places = {package: ROOT / package for package in (*OWN, "benchmarks")} | {"": ROOT / "showerstack"}
+    modules = {}
+    for package, place in places.items():
+        for path in place.glob("*.py" if package == "" else "**/*.py"):
+            name = ".".join((package, *path.relative_to(place).with_suffix("").parts)).strip(".")
+            if package != "benchmarks":
+                name = f"showerstack.{name}"
+            modules[name.removesuffix(".__init__")] = path
+    return dict(sorted(modules.items()))
+
+
+MODULES = _modules()
 
 
 def _imported(path: Path) -> set[str]:
@@ -61,12 +72,25 @@ def test_public_classes_have_names_of_their_own() -> None:
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
+def _package(module: str) -> str:
+    first, _, rest = module.partition(".")
+    return rest.partition(".")[0] if first == "showerstack" else first
+
+
+def test_nothing_imports_a_package_by_its_bare_name() -> None:
+    """An installation has ``showerstack`` alone."""
+    bare = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(OWN)})\b", re.MULTILINE)
+    others = [path for folder in ("tests", "docs") for path in (ROOT / folder).rglob("*.*")]
+    files = [*MODULES.values(), *(path for path in others if path.suffix in (".py", ".md", ".ipynb"))]
+    assert [str(file) for file in files if bare.search(file.read_text(encoding="utf-8"))] == []
+
+
 def test_packages_import_only_from_packages_before_them() -> None:
     wrong = []
     for module, imported in _imports().items():
-        package = module.split(".")[0]
+        package = _package(module)
         allowed = ORDER[: ORDER.index(package) + 1] if package in ORDER else (*ORDER, "benchmarks")
-        wrong += [f"{module} imports {name}" for name in imported if name.split(".")[0] not in allowed]
+        wrong += [f"{module} imports {name}" for name in imported if _package(name) not in allowed]
     assert wrong == []
 
 
@@ -95,7 +119,11 @@ def test_the_architecture_page_names_every_module_and_nothing_else() -> None:
         folder, _, words = paragraph.partition("`**")
         named.add(folder)
         named |= {folder + file for file in re.findall(r"`(\w+\.py)`", words)}
-    ours = [path for name, path in MODULES.items() if not name.startswith(("benchmarks", "report.public.scripts"))]
+    ours = [
+        path
+        for name, path in MODULES.items()
+        if not name.startswith(("benchmarks", "showerstack.report.public.scripts"))
+    ]
     files = {path.relative_to(ROOT).as_posix() for path in ours if path.name != "__init__.py"}
     assert {name for name in named if name.endswith(".py") and "__init__" not in name} == files
     assert {f"{path.parent.relative_to(ROOT)}/" for path in ours} - named == set()
@@ -103,9 +131,13 @@ def test_the_architecture_page_names_every_module_and_nothing_else() -> None:
 
 def test_the_confidence_level_is_written_in_one_place() -> None:
     # Contours and bands at 68 and 95 % are what papers draw, whatever the level of ours.
-    contours = {"analysis.photons.limits", "report.physics_pages", "report.pictures.physics"}
+    contours = {
+        "showerstack.analysis.photons.limits",
+        "showerstack.report.physics_pages",
+        "showerstack.report.pictures.physics",
+    }
     wrong = []
-    for module in MODULES.keys() - contours - {"scoring.metrics.level"}:
+    for module in MODULES.keys() - contours - {"showerstack.scoring.metrics.level"}:
         if not module.startswith("benchmarks"):
             code = ast.parse(MODULES[module].read_text(encoding="utf-8"))
             prose = {id(node.value) for node in ast.walk(code) if isinstance(node, ast.Expr)}
@@ -151,7 +183,7 @@ PRIVATE_WORDS = {
 def test_no_name_is_a_private_word() -> None:
     names = defaultdict(set)
     for module, path in MODULES.items():
-        if module.startswith(("benchmarks", "report.public.scripts")):
+        if module.startswith(("benchmarks", "showerstack.report.public.scripts")):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):

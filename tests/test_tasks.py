@@ -12,24 +12,24 @@ import numpy as np
 import polars as pl
 import pytest
 
-import stacking
-from features.build import build_table
-from models.networks.data import cell_sources
-from models.onnx.graph import NotPortable
-from report.outcome import outcome
-from runtime.context import Context, PlainConsole
-from runtime.errors import InputError
-from showers.array import DetectorArray, lattice, square_clusters
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, ENERGY
-from showers.simulation import simulate
-from showers.writer import write_dataset
-from stacking.decide.target import POOL
-from stacking.export import combination_graph
-from stacking.inputs.events import ShowerEvents, binned
-from stacking.predict import predict
-from stacking.run.config import StackConfig
-from stacking.train import stack
+from showerstack import stacking
+from showerstack.features.build import build_table
+from showerstack.models.networks.data import cell_sources
+from showerstack.models.onnx.graph import NotPortable
+from showerstack.report.outcome import outcome
+from showerstack.runtime.context import Context, PlainConsole
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import DetectorArray, lattice, square_clusters
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, ENERGY
+from showerstack.showers.simulation import simulate
+from showerstack.showers.writer import write_dataset
+from showerstack.stacking.decide.target import POOL
+from showerstack.stacking.export import combination_graph
+from showerstack.stacking.inputs.events import ShowerEvents, binned
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
 from tests.report.conftest import make_dataset
 
 

@@ -8,18 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from analysis.datacheck.physics import CheckedEvents, Consistency, consistency
-from analysis.datacheck.sample import MAX_EVENTS, Reference, Sample, open_sample, predicted, read_reference
-from analysis.datacheck.streamed import CHANNELS, Difference, Histograms, RowOrder, StationHits, compare_stations
-from analysis.datacheck.tests import ClassifierTest, Distance, Tail, classify
-from analysis.datacheck.weights import FittedWeights, fit_weights
-from features.catalogue import CATALOGUE
-from runtime.context import Bars, Context
-from runtime.errors import InputError
-from showers.archives.measured import measured_folders
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, TASKS, Task
-from stacking.run.read import load
+from showerstack.analysis.datacheck.physics import CheckedEvents, Consistency, consistency
+from showerstack.analysis.datacheck.sample import MAX_EVENTS, Reference, Sample, open_sample, predicted, read_reference
+from showerstack.analysis.datacheck.streamed import (
+    CHANNELS,
+    Difference,
+    Histograms,
+    RowOrder,
+    StationHits,
+    compare_stations,
+)
+from showerstack.analysis.datacheck.tests import ClassifierTest, Distance, Tail, classify
+from showerstack.analysis.datacheck.weights import FittedWeights, fit_weights
+from showerstack.features.catalogue import CATALOGUE
+from showerstack.runtime.context import Bars, Context
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.measured import measured_folders
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, TASKS, Task
+from showerstack.stacking.run.read import load
 
 CHOSEN_EVENTS = 30_000
 """Random data for what cannot be streamed: posteriors, classifier, stations."""
@@ -118,7 +125,7 @@ def check_data(
     chosen, reference
         Largest numbers of data for posteriors, classifier and stations, and of simulated events.
     ctx
-        As in :func:`stacking.predict.predict`.
+        As in :func:`showerstack.stacking.predict.predict`.
 
     Raises
     ------

@@ -13,20 +13,20 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from features.build import build_table
-from features.catalogue import NOT_LEARNED
-from features.table import FeatureTable
-from models.base.learner import Batch
-from models.base.spec import LearnerSpec
-from runtime.context import Context
-from runtime.errors import InputError
-from showers.archives.measured import measured_folders
-from showers.dataset import Dataset
-from showers.protocols import CutSet
-from showers.schema import TRUTH_FILE, Task
-from stacking.inputs.events import EVERY, Events, ShowerEvents
-from stacking.predict import predict
-from stacking.run.read import Run
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import NOT_LEARNED
+from showerstack.features.table import FeatureTable
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.measured import measured_folders
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.protocols import CutSet
+from showerstack.showers.schema import TRUTH_FILE, Task
+from showerstack.stacking.inputs.events import EVERY, Events, ShowerEvents
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.read import Run
 
 MAX_EVENTS = 60_000
 """Training events that data are compared with; more would cost memory and tell little more."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.stats import chi2
 
-from analysis.datacheck.sample import Piece
-from analysis.datacheck.tests import TINY_P, histograms_differ, holm, two_sided
-from showers.dataset import Dataset
+from showerstack.analysis.datacheck.sample import Piece
+from showerstack.analysis.datacheck.tests import TINY_P, histograms_differ, holm, two_sided
+from showerstack.showers.dataset import Dataset
 
 ENERGY_EDGES = (15.25, 15.75, 16.25)
 """Inner borders of the bins in reconstructed lg(E/eV)."""

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import betabinom, chi2, norm
 
-from scoring.metrics.level import LEVEL, standard_errors
+from showerstack.scoring.metrics.level import LEVEL, standard_errors
 
 TINY_P = 1e-300
 

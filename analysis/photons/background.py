@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.photons.events import HADRON, PHOTON, SearchEvents, SimulatedSearch
-from analysis.photons.limits import Background, expected_limits
-from analysis.photons.on_off import OnOff
-from analysis.spectra.response import Binning, Thrown
+from showerstack.analysis.photons.events import HADRON, PHOTON, SearchEvents, SimulatedSearch
+from showerstack.analysis.photons.limits import Background, expected_limits
+from showerstack.analysis.photons.on_off import OnOff
+from showerstack.analysis.spectra.response import Binning, Thrown
 
 EFFICIENCIES = np.arange(0.1, 0.96, 0.05)
 """Shares of a bin's photons above the thresholds that are tried."""

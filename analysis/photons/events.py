@@ -8,19 +8,19 @@ from typing import Self
 
 import numpy as np
 
-from analysis.cuts import Cuts, added, flow_words
-from analysis.events import MeasuredFolders, held_out, model_numbers, refuse_training_set, scalars, truth_of
-from analysis.spectra.reading import thrown_primaries
-from analysis.spectra.response import Thrown
-from runtime.context import Context
-from runtime.errors import InputError
-from showers.dataset import Dataset
-from showers.simulation.primaries import PHOTON as PHOTON_MASS
-from showers.simulation.primaries import Primaries
-from showers.simulation.settings import Spectrum, load_settings
-from stacking.meta.scorers import gamma_scores
-from stacking.predict import predict
-from stacking.run.read import Run
+from showerstack.analysis.cuts import Cuts, added, flow_words
+from showerstack.analysis.events import MeasuredFolders, held_out, model_numbers, refuse_training_set, scalars, truth_of
+from showerstack.analysis.spectra.reading import thrown_primaries
+from showerstack.analysis.spectra.response import Thrown
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.simulation.primaries import PHOTON as PHOTON_MASS
+from showerstack.showers.simulation.primaries import Primaries
+from showerstack.showers.simulation.settings import Spectrum, load_settings
+from showerstack.stacking.meta.scorers import gamma_scores
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.read import Run
 
 PHOTON, HADRON = 0, 1
 MIN_HELD_OUT = 100

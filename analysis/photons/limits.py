@@ -3,7 +3,7 @@
 The number of events n is Poisson with mean s + b. What is known of b is a Gamma distribution of stated mean and error,
 over which n is averaged (R. Cousins, V. Highland, Nucl. Instrum. Meth. A 320 (1992) 331): for s = 0 that is a negative
 binomial distribution, so that no number has to be drawn. CLs: A. Read, J. Phys. G 28 (2002) 2693. It chooses thresholds
-and judges the background from simulation; limits from data are in :mod:`analysis.photons.on_off`.
+and judges the background from simulation; limits from data are in :mod:`showerstack.analysis.photons.on_off`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import nbinom, poisson
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 LEVEL = 0.90
 """Confidence level of the field's limits on photons."""

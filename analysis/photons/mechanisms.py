@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from analysis.photons.origin import GAMMA_LABEL, HADRON_LABEL, TrueShowers, read_labelled
-from runtime.context import Context
-from scoring.metrics.gamma import hadron_survival
-from scoring.metrics.intervals import Interval, grouped_error, linearised, share_interval, survival_interval
+from showerstack.analysis.photons.origin import GAMMA_LABEL, HADRON_LABEL, TrueShowers, read_labelled
+from showerstack.runtime.context import Context
+from showerstack.scoring.metrics.gamma import hadron_survival
+from showerstack.scoring.metrics.intervals import Interval, grouped_error, linearised, share_interval, survival_interval
 
 RICH, FULL = 0.2, 0.6
 """Muon contents from which a gamma is muon-rich, and full."""
@@ -159,7 +159,7 @@ def check_gammas(path: Path, *, seed: int = 1, ctx: Context = Context()) -> Gamm
     Parameters
     ----------
     path, seed, ctx
-        As in :func:`analysis.photons.origin.read_labelled`.
+        As in :func:`showerstack.analysis.photons.origin.read_labelled`.
 
     Raises
     ------

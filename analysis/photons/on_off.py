@@ -23,8 +23,8 @@ import numpy as np
 from numba import njit
 from scipy.optimize import minimize_scalar
 
-from analysis.photons.limits import BAND, Background, cls_limit, expected_limits
-from runtime.kernels import kernel
+from showerstack.analysis.photons.limits import BAND, Background, cls_limit, expected_limits
+from showerstack.runtime.kernels import kernel
 
 FAR, NEAR, POINTS = 6.0, 4.0, 21
 """Signals are tried from so many errors below the estimate to so many above it, at so many points."""
@@ -223,7 +223,7 @@ class SignalLimits:
     limit: float
     """By CLs."""
     expected: np.ndarray
-    """(5,) limits expected without a signal, at the quantiles of :data:`analysis.photons.limits.BAND`."""
+    """(5,) limits expected without a signal, at the quantiles of :data:`showerstack.analysis.photons.limits.BAND`."""
     interval: tuple[float, float]
     """Signals that a test by the likelihood ratio accepts: unified, with 0 for its lower limit where nothing is
     found (G. Feldman, R. Cousins, Phys. Rev. D 57 (1998) 3873)."""
@@ -253,7 +253,7 @@ def signal_limits(counts: OnOff, level: float, common: Common | None = None) -> 
 
     Experiments are drawn with the nuisances that fit the data best for the signal in question. With 1,000 of them a
     limit at 90 % has a random error of some 3 %. Where hardly any experiment without a signal is as low as the data,
-    limits are those of one averaged count (:func:`analysis.photons.limits.cls_limit`).
+    limits are those of one averaged count (:func:`showerstack.analysis.photons.limits.cls_limit`).
 
     Parameters
     ----------

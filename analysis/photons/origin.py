@@ -15,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from features.catalogue import GROUPS, SETS, feature_set
-from features.compute import compute_events
-from runtime.context import Context
-from runtime.errors import InputError, did_you_mean
-from showers import protocols
-from showers.archives.convert import true_quantities
-from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, TRUTH_KIND, SimulatedReader, sets_in
-from showers.dataset import Dataset
-from showers.event_files import bad_cells
-from showers.protocols import MODES
-from showers.schema import AGE, GAMMA, MATRICES_FILE, SCALAR_NAMES, TRUTH_FILE
-from showers.simulation.primaries import MODELS
+from showerstack.features.catalogue import GROUPS, SETS, feature_set
+from showerstack.features.compute import compute_events
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.showers import protocols
+from showerstack.showers.archives.convert import true_quantities
+from showerstack.showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, TRUTH_KIND, SimulatedReader, sets_in
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import bad_cells
+from showerstack.showers.protocols import MODES
+from showerstack.showers.schema import AGE, GAMMA, MATRICES_FILE, SCALAR_NAMES, TRUTH_FILE
+from showerstack.showers.simulation.primaries import MODELS
 
 GAMMA_LABEL, HADRON_LABEL = 0, 1
 FEATURES = "fits"

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.blinding import Blinding
-from analysis.events import is_simulated, open_run
-from analysis.exposure import Exposure, exposure_of, judge_exposure
-from analysis.fits import LIMITS_FITS, write_limits_fits
-from analysis.photons.background import (
+from showerstack.analysis.blinding import Blinding
+from showerstack.analysis.events import is_simulated, open_run
+from showerstack.analysis.exposure import Exposure, exposure_of, judge_exposure
+from showerstack.analysis.fits import LIMITS_FITS, write_limits_fits
+from showerstack.analysis.photons.background import (
     Backgrounds,
     Counts,
     Regions,
@@ -28,7 +28,7 @@ from analysis.photons.background import (
     judge_transfer,
     on_off,
 )
-from analysis.photons.events import (
+from showerstack.analysis.photons.events import (
     HADRON,
     PHOTON,
     PhotonEnergy,
@@ -37,16 +37,16 @@ from analysis.photons.events import (
     read_data,
     read_simulation,
 )
-from analysis.photons.limits import BAND, LEVEL, cls_limit
-from analysis.photons.on_off import Common, signal_limits, significance
-from analysis.spectra.response import Binning, Thrown, binning
-from runtime.code import git_revision, versions
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import atomic_path, write_json
-from runtime.packages import how_to_install, lacking
-from showers.dataset import Dataset
-from showers.schema import GAMMA
+from showerstack.analysis.photons.limits import BAND, LEVEL, cls_limit
+from showerstack.analysis.photons.on_off import Common, signal_limits, significance
+from showerstack.analysis.spectra.response import Binning, Thrown, binning
+from showerstack.runtime.code import git_revision, versions
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, write_json
+from showerstack.runtime.packages import how_to_install, lacking
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import GAMMA
 
 EDGES = (14.8, 15.0, 15.25, 15.5, 15.75, 16.0, 16.5, 17.0)
 """Borders of the energy bins, lg(E/eV)."""
@@ -100,7 +100,7 @@ class Limit:
     limit_simulation: float
     """The same with the background from simulation."""
     expected: np.ndarray
-    """(5,) limits expected without photons, at the quantiles of :data:`analysis.photons.limits.BAND`."""
+    """(5,) limits expected without photons, at the quantiles of :data:`showerstack.analysis.photons.limits.BAND`."""
     interval: tuple[float, float]
     """Events: the unified interval by the likelihood ratio, background from data."""
     significance: float

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from features.build import build_table
-from models.base.learner import Batch
-from models.base.spec import LearnerSpec
-from runtime.context import Context
-from runtime.errors import InputError
-from showers.dataset import Dataset
-from showers.protocols import Layout
-from showers.schema import COMPOSITION
-from showers.simulation import load_settings, simulate
-from showers.simulation.primaries import model_shares
-from showers.simulation.reconstruction import energy
-from showers.writer import write_dataset
-from stacking.inputs.events import ShowerEvents
+from showerstack.features.build import build_table
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.protocols import Layout
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import load_settings, simulate
+from showerstack.showers.simulation.primaries import model_shares
+from showerstack.showers.simulation.reconstruction import energy
+from showerstack.showers.writer import write_dataset
+from showerstack.stacking.inputs.events import ShowerEvents
 
 PLACES = ("default/qgs", "default/epos", "default/sibyll", "harder/mix", "easier/mix")
 MAX_GRID = 65_504.0

@@ -17,18 +17,18 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from analysis.datacheck.tests import classify
-from analysis.robustness.showers import Place, PlaceShowers, batch_of, jittered, showers_of
-from analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
-from models.base.learner import Batch
-from models.registry import create, spec
-from runtime.code import git_revision, source_hash, versions
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import atomic_path, write_json, write_npz
-from scoring.metrics.intervals import accuracy_interval
-from scoring.metrics.paired import Paired, paired_mean
-from showers.schema import COMPOSITION
+from showerstack.analysis.datacheck.tests import classify
+from showerstack.analysis.robustness.showers import Place, PlaceShowers, batch_of, jittered, showers_of
+from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import create, spec
+from showerstack.runtime.code import git_revision, source_hash, versions
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, write_json, write_npz
+from showerstack.scoring.metrics.intervals import accuracy_interval
+from showerstack.scoring.metrics.paired import Paired, paired_mean
+from showerstack.showers.schema import COMPOSITION
 
 LEAST_SHARE = 0.02
 """No class is given less at the expansion point: weights of events stay bounded."""

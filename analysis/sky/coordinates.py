@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.fits import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG
-from runtime.errors import need
+from showerstack.analysis.fits import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG
+from showerstack.runtime.errors import need
 
 CHUNK = 1 << 18
 RESOLUTION_S = 300.0

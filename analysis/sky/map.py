@@ -20,10 +20,10 @@ import polars as pl
 from scipy.special import xlogy
 from scipy.stats import norm
 
-from analysis.blinding import Blinding
-from analysis.events import label_remarks, open_run, scalars
-from analysis.exposure import live_time
-from analysis.fits import (
+from showerstack.analysis.blinding import Blinding
+from showerstack.analysis.events import label_remarks, open_run, scalars
+from showerstack.analysis.exposure import live_time
+from showerstack.analysis.fits import (
     EVENTS_FITS,
     HEIGHT_M,
     LATITUDE_DEG,
@@ -31,14 +31,14 @@ from analysis.fits import (
     SkyEvents,
     write_sky_events,
 )
-from analysis.photons.events import read_data, search_cuts
-from analysis.sky.coordinates import Azimuth, equatorial
-from runtime.code import git_revision, versions
-from runtime.context import Context
-from runtime.errors import InputError, need
-from runtime.files import atomic_path, write_json
-from showers.dataset import Dataset
-from showers.schema import GAMMA, TIMES_FILE
+from showerstack.analysis.photons.events import read_data, search_cuts
+from showerstack.analysis.sky.coordinates import Azimuth, equatorial
+from showerstack.runtime.code import git_revision, versions
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.files import atomic_path, write_json
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import GAMMA, TIMES_FILE
 
 
 @dataclass(frozen=True)

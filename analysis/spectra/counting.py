@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runtime.kernels import kernel
+from showerstack.runtime.kernels import kernel
 
 ROWS_TOGETHER = 64
 """Consecutive rows that belong to the same half: showers used again stay together, mostly."""
@@ -26,7 +26,8 @@ def count_moved(
     borders: np.ndarray,
     counts: np.ndarray,
 ) -> None:
-    """Add events to counts (2, K, C, T) of two halves, as :class:`analysis.spectra.folding.MovableEvents` has them.
+    """Add events to counts (2, K, C, T) of two halves, as :class:`showerstack.analysis.spectra.folding.MovableEvents`
+    has them.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 EM_STEPS = 30
 """Steps of the EM algorithm before Newton's."""

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.spectra.folding import LN_MASSES
-from analysis.spectra.likelihood import LEAST_HEIGHT, FoldedFit
+from showerstack.analysis.spectra.folding import LN_MASSES
+from showerstack.analysis.spectra.likelihood import LEAST_HEIGHT, FoldedFit
 
 STEPS = 6
 """Steps of the reweighted least squares."""

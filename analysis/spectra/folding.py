@@ -18,10 +18,10 @@ from itertools import combinations
 
 import numpy as np
 
-from analysis.spectra.counting import count_moved
-from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
-from models.base.posterior import log_softmax
-from runtime.errors import InputError
+from showerstack.analysis.spectra.counting import count_moved
+from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
+from showerstack.models.base.posterior import log_softmax
+from showerstack.runtime.errors import InputError
 
 MASSES, CHARGES = (1, 4, 12, 28, 56), (1, 2, 6, 14, 26)
 """Mass numbers and charges of the groups' representative nuclei."""

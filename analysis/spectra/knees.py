@@ -1,9 +1,9 @@
 """Knees of the groups: positions with profile intervals and systematic errors, and hypotheses on what they share.
 
-All come from one likelihood (:mod:`analysis.spectra.likelihood`): intervals are where its profile crosses 1 and 3.84,
-and hold the statistics of data and simulation and the scales. A limit that the profile never reaches is left open.
-Likelihood ratios do not follow chi-square here (a knee outside the data is no parameter), so p-values come from toy
-counts.
+All come from one likelihood (:mod:`showerstack.analysis.spectra.likelihood`): intervals are where its profile crosses
+1 and 3.84, and hold the statistics of data and simulation and the scales. A limit that the profile never reaches is
+left open. Likelihood ratios do not follow chi-square here (a knee outside the data is no parameter), so p-values come
+from toy counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.spectra.likelihood import (
+from showerstack.analysis.spectra.likelihood import (
     HYPOTHESES,
     KNEE_RANGE,
     SHARPNESS_RANGE,
@@ -23,7 +23,7 @@ from analysis.spectra.likelihood import (
     fit_once,
     minimise,
 )
-from analysis.spectra.response import GROUPS
+from showerstack.analysis.spectra.response import GROUPS
 
 LEVELS = (1.0, 3.841459)
 STEP_GROWTH = 1.2

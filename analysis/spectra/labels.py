@@ -1,12 +1,12 @@
 """Numbers of events from decided labels, by D'Agostini's unfolding.
 
 Use :func:`unfold_composition` for mass fractions in a sample of new events, with the response that a run measured on
-its own holdout (:func:`stacking.decide.classes.read_response`); :func:`unfold` for any other spectrum whose response is
-known, such as energy bins. G. D'Agostini, Nucl. Instrum. Meth. A 362 (1995) 487: with P(m|t) the response, the estimate
-of the true counts is updated by Bayes' theorem, ``t' = t sum_m P(m|t) n_m / sum_t' P(m|t') t'``. Few iterations
-regularise (and keep some of the prior); iterated on, it converges to the maximum-likelihood solution. Uncertainties
-come from repeating everything with the counts (Poisson) and the response (the simulated events behind it, resampled)
-varied.
+its own holdout (:func:`showerstack.stacking.decide.classes.read_response`); :func:`unfold` for any other spectrum
+whose response is known, such as energy bins. G. D'Agostini, Nucl. Instrum. Meth. A 362 (1995) 487: with P(m|t) the
+response, the estimate of the true counts is updated by Bayes' theorem, ``t' = t sum_m P(m|t) n_m / sum_t' P(m|t')
+t'``. Few iterations regularise (and keep some of the prior); iterated on, it converges to the maximum-likelihood
+solution. Uncertainties come from repeating everything with the counts (Poisson) and the response (the simulated events
+behind it, resampled) varied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 REPLICAS = 200
 MAX_ITERATIONS = 1000
@@ -159,8 +159,8 @@ def unfold_composition(decided: np.ndarray, response_counts: np.ndarray, *, seed
         (N,) hard labels of the sample.
     response_counts
         (C, C) held-out events: row = true class, column = hard label by the same rule, as
-        :func:`stacking.decide.classes.read_response` returns them. The sample must be like those events but for its
-        class mix.
+        :func:`showerstack.stacking.decide.classes.read_response` returns them. The sample must be like those events
+        but for its class mix.
     """
     measured = np.bincount(decided, minlength=response_counts.shape[1])
     return unfold(measured, response_counts, seed=seed)

@@ -12,10 +12,10 @@ representative nucleus); ``A_k`` may be negative, and ``g_k`` is expected at 2.7
 ``none``       no group has a knee
 =============  ==============================================
 
-Expected counts are ``mu_c = sum_k f_kc sum_t R_kct phi_kt`` (:mod:`analysis.spectra.folding`). The finite simulation
-has one factor per cell with a Poisson constraint (R. Barlow, C. Beeston, Comput. Phys. Commun. 77 (1993) 219; H.
-Dembinski, A. Abdelmotteleb, Eur. Phys. J. C 82 (2022) 1043): with ``tau = mu^2 / V``, the simulated events that a cell
-is worth, and ``beta = (n + tau) / (mu + tau)``,
+Expected counts are ``mu_c = sum_k f_kc sum_t R_kct phi_kt`` (:mod:`showerstack.analysis.spectra.folding`). The finite
+simulation has one factor per cell with a Poisson constraint (R. Barlow, C. Beeston, Comput. Phys. Commun. 77 (1993)
+219; H. Dembinski, A. Abdelmotteleb, Eur. Phys. J. C 82 (2022) 1043): with ``tau = mu^2 / V``, the simulated events
+that a cell is worth, and ``beta = (n + tau) / (mu + tau)``,
 
 ``-2 ln L = 2 sum_c [n ln(n/mu) - (n + tau) ln(1 + (n - mu)/(mu + tau))] + sum ((p - p0) / width)^2``.
 
@@ -34,7 +34,7 @@ import numpy as np
 from iminuit import Minuit
 from scipy.special import expit, xlogy
 
-from analysis.spectra.folding import CHARGES, MASSES, SCALES, FoldedResponse, Moves
+from showerstack.analysis.spectra.folding import CHARGES, MASSES, SCALES, FoldedResponse, Moves
 
 LG_REFERENCE = 15.5
 """lg(E/eV) at which the groups' heights are fluxes."""

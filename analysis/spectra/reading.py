@@ -3,7 +3,7 @@
 A dataset folder holds accepted events only. For sets of the embedded simulation the primaries that they were selected
 from follow from ``source.json``: they are thrown again from its seed, which takes seconds. That they are the right ones
 is checked on the energies in ``truth.parquet``, event by event. For converted sets the published law by which showers
-were thrown is normalised on each class's plateau (:func:`analysis.spectra.folding.plateau_thrown`).
+were thrown is normalised on each class's plateau (:func:`showerstack.analysis.spectra.folding.plateau_thrown`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.cuts import LG_NMU_MIN, Cuts, added, flow_words
-from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
-from analysis.spectra.folding import (
+from showerstack.analysis.cuts import LG_NMU_MIN, Cuts, added, flow_words
+from showerstack.analysis.events import (
+    MeasuredFolders,
+    held_out,
+    model_numbers,
+    predicted,
+    refuse_training_set,
+    scalars,
+    truth_of,
+)
+from showerstack.analysis.spectra.folding import (
     CUT_MARGIN,
     EFFICIENCY_ERROR,
     PLATEAU_EFFICIENCY,
@@ -26,16 +34,16 @@ from analysis.spectra.folding import (
     STEP_LG_ENERGY,
     plateau_thrown,
 )
-from analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, Thrown
-from runtime.context import Context
-from runtime.errors import InputError
-from showers.dataset import Dataset
-from showers.schema import SIMULATION, task_named
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
-from showers.simulation.primaries import MODELS, Primaries, throw_primaries
-from showers.simulation.reconstruction import energy
-from showers.simulation.settings import Spectrum, load_settings
-from stacking.run.read import Run
+from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, Thrown
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import SIMULATION, task_named
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
+from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_primaries
+from showerstack.showers.simulation.reconstruction import energy
+from showerstack.showers.simulation.settings import Spectrum, load_settings
+from showerstack.stacking.run.read import Run
 
 UNKNOWN = "how many primaries were thrown is not known"
 SEED_OF_A_SET = ("world", "settings_hash", "task", "split", "seed", "model", "cuts", "reuse")
@@ -114,7 +122,7 @@ class Response:
     """Simulated events with what is known of their origin."""
 
     events: Simulated
-    """Also events up to :data:`analysis.spectra.folding.CUT_MARGIN` below the cut in lg Nmu."""
+    """Also events up to :data:`showerstack.analysis.spectra.folding.CUT_MARGIN` below the cut in lg Nmu."""
     thrown: Thrown
     remarks: tuple[str, ...]
 

@@ -8,8 +8,8 @@ from typing import Self
 
 import numpy as np
 
-from runtime.errors import InputError
-from showers.schema import COMPOSITION
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import COMPOSITION
 
 GROUPS = COMPOSITION.classes
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.blinding import Blinding
-from analysis.cuts import LG_NMU_MIN
-from analysis.events import is_simulated, open_run
-from analysis.exchange import write_exchange
-from analysis.exposure import exposure_of, judge_exposure
-from analysis.spectra.fluxes import (
+from showerstack.analysis.blinding import Blinding
+from showerstack.analysis.cuts import LG_NMU_MIN
+from showerstack.analysis.events import is_simulated, open_run
+from showerstack.analysis.exchange import write_exchange
+from showerstack.analysis.exposure import exposure_of, judge_exposure
+from showerstack.analysis.spectra.fluxes import (
     SOURCES,
     STATISTICAL,
     FreeFluxes,
@@ -30,7 +30,7 @@ from analysis.spectra.fluxes import (
     shares,
     spread_of_models,
 )
-from analysis.spectra.folding import (
+from showerstack.analysis.spectra.folding import (
     SCALES,
     Cells,
     Widths,
@@ -38,16 +38,16 @@ from analysis.spectra.folding import (
     make_response,
     movable,
 )
-from analysis.spectra.knees import Knees, fit_knees, number
-from analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
-from analysis.spectra.reading import read_measured, read_response
-from analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, binning
-from runtime.code import git_revision, versions
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import atomic_path, write_json, write_npz
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION
+from showerstack.analysis.spectra.knees import Knees, fit_knees, number
+from showerstack.analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
+from showerstack.analysis.spectra.reading import read_measured, read_response
+from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, binning
+from showerstack.runtime.code import git_revision, versions
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, write_json, write_npz
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION
 
 SPECTRA_CSV, SPECTRA_PARQUET = "spectra.csv", "spectra.parquet"
 COVARIANCE_FILE, PROVENANCE_FILE = "covariance.npz", "spectra.json"

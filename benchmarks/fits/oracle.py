@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from features.device import decode_float16, namespace
-from features.groups import FittedEvents, lateral
-from features.lateral.events import make_events
-from features.lateral.response import PUBLISHED, StationResponse
-from showers.dataset import Dataset
-from showers.schema import TRUTH_FILE
-from showers.simulation.settings import Settings
+from showerstack.features.device import decode_float16, namespace
+from showerstack.features.groups import FittedEvents, lateral
+from showerstack.features.lateral.events import make_events
+from showerstack.features.lateral.response import PUBLISHED, StationResponse
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import TRUTH_FILE
+from showerstack.showers.simulation.settings import Settings
 
 QUANTITIES = {"lg Ne": ("fit_lg_ne", "lg_ne"), "age": ("fit_age", "age"), "lg Nmu": ("fit_lg_nmu", "lg_nmu")}
 REPLICAS = 200

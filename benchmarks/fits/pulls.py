@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from features.build import build_table
-from features.lateral.response import PUBLISHED
-from features.table import FeatureTable
-from runtime.context import Context, bar
-from showers.lateral import ELECTRON_R0_M
-from showers.schema import COMPOSITION, TRUTH_FILE
-from showers.simulation import simulate
-from showers.simulation.settings import Settings
+from showerstack.features.build import build_table
+from showerstack.features.lateral.response import PUBLISHED
+from showerstack.features.table import FeatureTable
+from showerstack.runtime.context import Context, bar
+from showerstack.showers.lateral import ELECTRON_R0_M
+from showerstack.showers.schema import COMPOSITION, TRUTH_FILE
+from showerstack.showers.simulation import simulate
+from showerstack.showers.simulation.settings import Settings
 
 COLUMNS = (
     "E",

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.fits.oracle import comparison
 from benchmarks.fits.pulls import World, everything, half_width, measure, proof, pulls, swaps
-from showers.simulation import load_settings
+from showerstack.showers.simulation import load_settings
 
 LECF_FACTOR = 1.3
 OWN, DEFAULT = "The fits' own constants", "Default world"

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fits.pulls import MANY_HITS, MEAN_PUNCH_MEV, SAFE_LG_NE, World, everything, pulls, with_interval
-from features.lateral.response import PUBLISHED
-from showers.simulation import load_settings
+from showerstack.features.lateral.response import PUBLISHED
+from showerstack.showers.simulation import load_settings
 
 QUANTITIES = ("lg Ne", "age", "lg Nmu")
 FLUCTUATION = "fluctuation of a deposit, variance over mean"

@@ -20,16 +20,16 @@ import numpy as np
 
 from benchmarks.learning.stack import markdown
 from benchmarks.shared.samples import sample
-from features.build import build_table
-from features.catalogue import feature_set
-from models.base.learner import Batch
-from models.registry import create, spec
-from runtime.context import Context, bar
-from scoring.metrics.paired import paired_mean
-from showers.dataset import Dataset
-from showers.schema import ENERGY, SCALAR_NAMES, TASKS, Task, bins
-from stacking.meta.calibration import KINDS, fit_calibrator
-from stacking.meta.softmax import log_loss_per_event
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import create, spec
+from showerstack.runtime.context import Context, bar
+from showerstack.scoring.metrics.paired import paired_mean
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import ENERGY, SCALAR_NAMES, TASKS, Task, bins
+from showerstack.stacking.meta.calibration import KINDS, fit_calibrator
+from showerstack.stacking.meta.softmax import log_loss_per_event
 
 LEARNERS = ("lightgbm", "quadratic_logit")
 N_BINS = 12

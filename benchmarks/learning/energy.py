@@ -20,19 +20,19 @@ import lightgbm
 import numpy as np
 
 from benchmarks.shared.samples import sample
-from features.build import build_table
-from features.catalogue import feature_set
-from models.base.learner import Batch
-from models.registry import create, spec
-from runtime.context import Context, bar
-from scoring.metrics.residuals import paired_resolution, residual_metrics
-from scoring.tasks.base import scoring_of
-from showers.dataset import Dataset
-from showers.schema import ENERGY, SCALAR_NAMES, bins
-from stacking.decide.target import PosteriorMean
-from stacking.fit.tasks import test_truth
-from stacking.inputs.events import CONTEXT_SCALARS
-from stacking.run.read import Run
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import create, spec
+from showerstack.runtime.context import Context, bar
+from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics
+from showerstack.scoring.tasks.base import scoring_of
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import ENERGY, SCALAR_NAMES, bins
+from showerstack.stacking.decide.target import PosteriorMean
+from showerstack.stacking.fit.tasks import test_truth
+from showerstack.stacking.inputs.events import CONTEXT_SCALARS
+from showerstack.stacking.run.read import Run
 
 VALID_SHARE = 0.15
 ROUNDS = 2000

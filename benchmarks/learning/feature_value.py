@@ -18,19 +18,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks.shared.samples import sample
-from features.build import build_table
-from features.catalogue import SETS, feature_set
-from features.table import feature_code_version
-from models.base.learner import Batch
-from models.registry import create, spec
-from runtime.context import Context, bar
-from runtime.files import write_npz
-from scoring.metrics.composition import fraction_error
-from scoring.metrics.gamma import hadron_survival
-from scoring.metrics.intervals import survival_interval
-from scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import SETS, feature_set
+from showerstack.features.table import feature_code_version
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import create, spec
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.files import write_npz
+from showerstack.scoring.metrics.composition import fraction_error
+from showerstack.scoring.metrics.gamma import hadron_survival
+from showerstack.scoring.metrics.intervals import survival_interval
+from showerstack.scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 
 ADDED = ("size", "shape", "grid", "electron-fit", "muon-fit", "muon-electron", "profile", "asymmetry")
 LEFT_OUT = ("derived", "electron-fit", "muon-fit", "muon-electron", "contrast")

@@ -26,14 +26,14 @@ import torch
 
 from benchmarks.learning.pretraining import VALID_SHARE, only
 from benchmarks.shared.drawn import CORE, RANDOM, drawn
-from features.catalogue import feature_set
-from models.base.inputs import targets_of
-from models.base.learner import Batch
-from models.registry import create, spec
-from runtime.files import hash_file
-from showers.schema import TASKS
-from showers.simulation.primaries import MODELS
-from stacking.run.chain import average_of
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.inputs import targets_of
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import create, spec
+from showerstack.runtime.files import hash_file
+from showerstack.showers.schema import TASKS
+from showerstack.showers.simulation.primaries import MODELS
+from showerstack.stacking.run.chain import average_of
 
 CHANGES: tuple[dict[str, Any], ...] = (
     {},

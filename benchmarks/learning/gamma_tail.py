@@ -32,19 +32,19 @@ import numpy as np
 from scipy.stats import rankdata
 
 from benchmarks.shared.drawn import FOREIGN, foreign_detector
-from features.build import build_table
-from models.base.learner import Batch, Learner
-from models.registry import create, spec
-from runtime.context import Context
-from runtime.files import atomic_path
-from scoring.metrics.gamma import GAMMA, HADRON, hadron_survival, weighted_threshold
-from scoring.metrics.intervals import weighted_replicas
-from showers import schema
-from showers.dataset import Dataset
-from showers.simulation import simulate
-from showers.simulation.cascade import RARE
-from stacking.inputs.events import ShowerEvents
-from stacking.meta.scorers import gamma_scores
+from showerstack.features.build import build_table
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.registry import create, spec
+from showerstack.runtime.context import Context
+from showerstack.runtime.files import atomic_path
+from showerstack.scoring.metrics.gamma import GAMMA, HADRON, hadron_survival, weighted_threshold
+from showerstack.scoring.metrics.intervals import weighted_replicas
+from showerstack.showers import schema
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.simulation import simulate
+from showerstack.showers.simulation.cascade import RARE
+from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.meta.scorers import gamma_scores
 
 LIBRARIES = ("lightgbm", "catboost")
 VARIANTS = ("plain", "uniform", "tempered", "hard", "cascade")

@@ -21,12 +21,12 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.learning.stack import markdown
-from models.base.posterior import log_softmax
-from scoring.metrics.intervals import clopper_pearson
-from scoring.metrics.level import LEVEL
-from stacking.meta.gate import SIGMA, decide_gate
-from stacking.meta.scorers import LogLossScorer
-from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
+from showerstack.models.base.posterior import log_softmax
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.scoring.metrics.level import LEVEL
+from showerstack.stacking.meta.gate import SIGMA, decide_gate
+from showerstack.stacking.meta.scorers import LogLossScorer
+from showerstack.stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
 
 N_CLASSES, SHARED, N_NEW = 3, 0.6, 20_000
 WORLDS = {

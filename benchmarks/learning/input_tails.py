@@ -22,20 +22,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.stack import markdown
-from features.build import build_table
-from models.base.inputs import CLIP, CUT, InputTransform, column_values, signed_log
-from models.base.learner import Batch
-from models.networks.learner import NetworkLearner
-from models.networks.physics import TabularMLP
-from models.pretraining.learner import PretrainedLearner
-from models.registry import spec
-from runtime.context import Context, bar
-from runtime.files import hash_file
-from scoring.metrics.paired import paired_log_loss
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, SCALAR_NAMES
-from showers.simulation import load_settings, simulate
-from stacking.inputs.events import ShowerEvents
+from showerstack.features.build import build_table
+from showerstack.models.base.inputs import CLIP, CUT, InputTransform, column_values, signed_log
+from showerstack.models.base.learner import Batch
+from showerstack.models.networks.learner import NetworkLearner
+from showerstack.models.networks.physics import TabularMLP
+from showerstack.models.pretraining.learner import PretrainedLearner
+from showerstack.models.registry import spec
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.files import hash_file
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES
+from showerstack.showers.simulation import load_settings, simulate
+from showerstack.stacking.inputs.events import ShowerEvents
 
 EDGES = (14.5, 15.5, 16.0, 16.5, 17.0, 17.5)
 HIGHEST = 17.5

@@ -18,18 +18,18 @@ import polars as pl
 
 from benchmarks.learning.stack import markdown
 from benchmarks.shared.samples import sample
-from runtime.context import Context, bar
-from runtime.files import read_json
-from scoring.metrics.paired import Paired, paired_log_loss
-from showers.dataset import Dataset
-from showers.schema import SOURCE_FILE, TASKS, Task
-from stacking.fit.tasks import outer_log_proba, test_log_proba
-from stacking.meta.calibration import fit_calibrator
-from stacking.meta.softmax import fit_pool, pooled
-from stacking.run.chain import average_of
-from stacking.run.config import StackConfig
-from stacking.run.read import finished_learners
-from stacking.train import stack
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.files import read_json
+from showerstack.scoring.metrics.paired import Paired, paired_log_loss
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import SOURCE_FILE, TASKS, Task
+from showerstack.stacking.fit.tasks import outer_log_proba, test_log_proba
+from showerstack.stacking.meta.calibration import fit_calibrator
+from showerstack.stacking.meta.softmax import fit_pool, pooled
+from showerstack.stacking.run.chain import average_of
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.run.read import finished_learners
+from showerstack.stacking.train import stack
 
 LEARNERS = ("mlp", "catboost", "quadratic_logit")
 HEAD = ("seed", "quantity", "nats", "± (standard error, or 95 % interval)")

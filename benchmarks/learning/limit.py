@@ -45,33 +45,40 @@ from torch.nn import functional
 from benchmarks.fits.oracle import informed
 from benchmarks.learning.pretraining import VALID_SHARE, only
 from benchmarks.shared.drawn import COLUMNS, CORE, GROUPS
-from features.catalogue import feature_set
-from features.compute import compute_events
-from features.device import namespace
-from features.groups import FittedEvents, lateral
-from features.lateral.events import make_events
-from features.lateral.response import PUBLISHED
-from models.base.inputs import LOGARITHM, InputTransform
-from models.base.learner import Batch
-from models.networks.layers import Attention, mlp
-from models.networks.loop import learning_rate
-from models.networks.physics import ResidualBlock, ResidualMLP
-from models.networks.stations import N_TOKEN, StationTokens, pack
-from models.networks.step import Checkpoint, Output, TrainingSettings, optimiser_of, read_checkpoint, write_checkpoint
-from models.pretraining.stream import HIGHEST_ZENITH_DEG, LOWEST_LG_ENERGY
-from models.pretraining.train import drawn_ahead
-from models.pretraining.weights import SHIPPED_SHA256
-from models.registry import create, spec
-from runtime.files import write_npz
-from scoring.metrics.paired import paired_log_loss
-from showers.array import KASCADE
-from showers.schema import COMPOSITION
-from showers.simulation import load_settings
-from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
-from showers.simulation.cascade import Showers, mean_muon_age
-from showers.simulation.deposits import CLUMP_FLAT_M, stations_of
-from showers.simulation.detector import CHUNK, clump_sigma, expected
-from showers.simulation.settings import Settings
+from showerstack.features.catalogue import feature_set
+from showerstack.features.compute import compute_events
+from showerstack.features.device import namespace
+from showerstack.features.groups import FittedEvents, lateral
+from showerstack.features.lateral.events import make_events
+from showerstack.features.lateral.response import PUBLISHED
+from showerstack.models.base.inputs import LOGARITHM, InputTransform
+from showerstack.models.base.learner import Batch
+from showerstack.models.networks.layers import Attention, mlp
+from showerstack.models.networks.loop import learning_rate
+from showerstack.models.networks.physics import ResidualBlock, ResidualMLP
+from showerstack.models.networks.stations import N_TOKEN, StationTokens, pack
+from showerstack.models.networks.step import (
+    Checkpoint,
+    Output,
+    TrainingSettings,
+    optimiser_of,
+    read_checkpoint,
+    write_checkpoint,
+)
+from showerstack.models.pretraining.stream import HIGHEST_ZENITH_DEG, LOWEST_LG_ENERGY
+from showerstack.models.pretraining.train import drawn_ahead
+from showerstack.models.pretraining.weights import SHIPPED_SHA256
+from showerstack.models.registry import create, spec
+from showerstack.runtime.files import write_npz
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.showers.array import KASCADE
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import load_settings
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
+from showerstack.showers.simulation.cascade import Showers, mean_muon_age
+from showerstack.showers.simulation.deposits import CLUMP_FLAT_M, stations_of
+from showerstack.showers.simulation.detector import CHUNK, clump_sigma, expected
+from showerstack.showers.simulation.settings import Settings
 
 FEATURES, STATIONS, EXACT, TRUTH = SYSTEMS = ("features", "features and stations", "exact likelihood", "truth")
 SEED = 34

@@ -25,26 +25,26 @@ import numpy as np
 
 from benchmarks.learning.stack import markdown, measures_of
 from benchmarks.shared.samples import sample
-from features.build import build_table
-from models.registry import load
-from report.shared.subject import read_labels
-from runtime.context import Context, bar
-from runtime.errors import InputError
-from scoring.metrics.paired import Paired, paired_log_loss
-from scoring.tasks.truth import Truth
-from showers.dataset import Dataset
-from showers.schema import GAMMA, TASKS, Task
-from stacking.decide.classes import stacking_of
-from stacking.decide.target import PosteriorMean
-from stacking.fit.tasks import test_log_proba
-from stacking.inputs.events import ShowerEvents, binned, class_numbers
-from stacking.meta.base import StackInputs
-from stacking.meta.choice import fit_meta
-from stacking.meta.scorers import gamma_scores
-from stacking.run.chain import average_of
-from stacking.run.config import StackConfig
-from stacking.run.read import Run
-from stacking.train import stack
+from showerstack.features.build import build_table
+from showerstack.models.registry import load
+from showerstack.report.shared.subject import read_labels
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.paired import Paired, paired_log_loss
+from showerstack.scoring.tasks.truth import Truth
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import GAMMA, TASKS, Task
+from showerstack.stacking.decide.classes import stacking_of
+from showerstack.stacking.decide.target import PosteriorMean
+from showerstack.stacking.fit.tasks import test_log_proba
+from showerstack.stacking.inputs.events import ShowerEvents, binned, class_numbers
+from showerstack.stacking.meta.base import StackInputs
+from showerstack.stacking.meta.choice import fit_meta
+from showerstack.stacking.meta.scorers import gamma_scores
+from showerstack.stacking.run.chain import average_of
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.run.read import Run
+from showerstack.stacking.train import stack
 
 META = "log_pool"
 TIMED_EVENTS = 2_000

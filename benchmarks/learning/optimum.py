@@ -1,7 +1,7 @@
 """The least fraction error that any decision rule can have, given posteriors: a bound beside the rules that ship.
 
-The metric ``mean |F - F M|`` is convex in the confusion matrix M (:mod:`stacking.decide.classes`). The set of
-reachable M is the convex hull of those of deterministic rules, so the optimum is found by column generation on the
+The metric ``mean |F - F M|`` is convex in the confusion matrix M (:mod:`showerstack.stacking.decide.classes`). The set
+of reachable M is the convex hull of those of deterministic rules, so the optimum is found by column generation on the
 dual linear program; no label is needed. Written out in :func:`optimal_rule`. ``stack.py`` prints it.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog
 
-from scoring.metrics.composition import expected_fraction_error, mixture_fractions
-from stacking.decide.classes import (
+from showerstack.scoring.metrics.composition import expected_fraction_error, mixture_fractions
+from showerstack.stacking.decide.classes import (
     RULES,
     Rule,
     argmax_rule,

@@ -24,20 +24,20 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.shared.samples import sample
-from features.build import build_table
-from features.table import default_path, feature_code_version
-from models.base.learner import Batch
-from models.registry import LEARNERS, create, spec
-from runtime.context import Context, bar
-from runtime.errors import InputError
-from runtime.files import atomic_folder, read_json, write_json, write_npz
-from runtime.processes import in_processes
-from scoring import metric_for
-from scoring.metrics.intervals import accuracy_interval
-from scoring.metrics.paired import paired_log_loss, paired_mean
-from showers.dataset import Dataset
-from showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
-from stacking.inputs.events import ShowerEvents
+from showerstack.features.build import build_table
+from showerstack.features.table import default_path, feature_code_version
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import LEARNERS, create, spec
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_folder, read_json, write_json, write_npz
+from showerstack.runtime.processes import in_processes
+from showerstack.scoring import metric_for
+from showerstack.scoring.metrics.intervals import accuracy_interval
+from showerstack.scoring.metrics.paired import paired_log_loss, paired_mean
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
+from showerstack.stacking.inputs.events import ShowerEvents
 
 VALID_SHARE = 0.1
 """Share of the training events that serves early stopping."""

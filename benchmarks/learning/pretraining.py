@@ -24,24 +24,24 @@ import numpy as np
 import torch
 
 from benchmarks.shared.drawn import FOREIGN, drawn
-from features.catalogue import feature_set
-from models.base.learner import Batch
-from models.base.posterior import log_softmax
-from models.pretraining.learner import inputs_of
-from models.pretraining.weights import SHIPPED_SHA256, read_pretrained
-from models.registry import create, spec
-from runtime.files import atomic_path, write_npz
-from scoring.metrics.gamma import hadron_survival
-from scoring.metrics.intervals import survival_interval
-from scoring.metrics.paired import paired_log_loss
-from showers.schema import GAMMA, TASKS
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.pretraining.learner import inputs_of
+from showerstack.models.pretraining.weights import SHIPPED_SHA256, read_pretrained
+from showerstack.models.registry import create, spec
+from showerstack.runtime.files import atomic_path, write_npz
+from showerstack.scoring.metrics.gamma import hadron_survival
+from showerstack.scoring.metrics.intervals import survival_interval
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.showers.schema import GAMMA, TASKS
 
 ZERO_SHOT = "zero-shot"
 POOLS = {"pool of mlp, catboost": ("mlp", "catboost"), "pool of all three": ("pretrained", "mlp", "catboost")}
 """Log-posteriors averaged with equal weights: what a stack can expect."""
 FEATURES_FOR = {
     "catboost + its answers": {},
-    "mlp + its answers": {"members": [{"learner": "models.networks.physics:TabularMLP"}]},
+    "mlp + its answers": {"members": [{"learner": "showerstack.models.networks.physics:TabularMLP"}]},
 }
 """Learner ``pretrained_features`` with these settings: the pretrained network's answers as columns for others."""
 SYSTEMS = ("pretrained", "mlp", "catboost", "lightgbm", ZERO_SHOT)

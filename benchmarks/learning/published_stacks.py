@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from report.shared.subject import read_labels
-from runtime.errors import InputError
-from scoring import metric_for
-from scoring.metrics.paired import paired_log_loss
-from showers.schema import GAMMA, Task
-from stacking.meta.scorers import gamma_scores
-from stacking.run.chain import average_of
-from stacking.run.read import Run
+from showerstack.report.shared.subject import read_labels
+from showerstack.runtime.errors import InputError
+from showerstack.scoring import metric_for
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.showers.schema import GAMMA, Task
+from showerstack.stacking.meta.scorers import gamma_scores
+from showerstack.stacking.run.chain import average_of
+from showerstack.stacking.run.read import Run
 
 N_SYSTEMS = 3
 SEED = 2026

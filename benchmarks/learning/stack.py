@@ -21,22 +21,22 @@ import numpy as np
 
 from benchmarks.learning.optimum import expected_errors, optimal_rule
 from benchmarks.shared.samples import sample
-from runtime.context import Context, bar
-from runtime.errors import InputError
-from runtime.files import read_json
-from scoring import metric_for
-from scoring.metrics.gamma import hadron_survival
-from scoring.metrics.intervals import accuracy_interval, survival_interval
-from scoring.metrics.paired import Paired, paired_log_loss, paired_survival
-from scoring.tasks.base import Metric
-from showers.dataset import Dataset
-from showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
-from stacking.fit.tasks import test_log_proba
-from stacking.meta.scorers import gamma_scores
-from stacking.run.chain import average_of
-from stacking.run.config import StackConfig
-from stacking.run.read import finished_learners
-from stacking.train import stack
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.scoring import metric_for
+from showerstack.scoring.metrics.gamma import hadron_survival
+from showerstack.scoring.metrics.intervals import accuracy_interval, survival_interval
+from showerstack.scoring.metrics.paired import Paired, paired_log_loss, paired_survival
+from showerstack.scoring.tasks.base import Metric
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
+from showerstack.stacking.fit.tasks import test_log_proba
+from showerstack.stacking.meta.scorers import gamma_scores
+from showerstack.stacking.run.chain import average_of
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.run.read import finished_learners
+from showerstack.stacking.train import stack
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "methods" / "stacking.md"
 LEARNERS = ("lightgbm", "catboost", "quadratic_logit", "mlp", "lenet_fits")

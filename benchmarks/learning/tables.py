@@ -33,11 +33,11 @@ from xgboost import XGBClassifier
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.shared.tables import CHOICE, LABEL, PROOF, table
-from runtime.cost import cpu_seconds
-from scoring.metrics.paired import Paired, paired_mean
-from stacking.run.config import TableConfig
-from stacking.run.read import Run
-from stacking.train import stack
+from showerstack.runtime.cost import cpu_seconds
+from showerstack.scoring.metrics.paired import Paired, paired_mean
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.run.read import Run
+from showerstack.stacking.train import stack
 
 TRAIN_SHARE = 0.6
 FLOOR = 1e-15

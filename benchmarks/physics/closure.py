@@ -17,15 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from analysis.cuts import LG_NMU_MIN
-from analysis.events import open_run
-from analysis.photons.events import read_simulation
-from analysis.photons.search import SearchOptions
-from analysis.spectra.estimate import likelihood_ratios
-from analysis.spectra.folding import of_models
-from analysis.spectra.reading import plateau_primaries, read_response
-from analysis.spectra.response import Simulated, binning
-from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.physics.closure_page import write_page
 from benchmarks.physics.pseudo_experiments import (
     PhotonPool,
@@ -35,11 +26,20 @@ from benchmarks.physics.pseudo_experiments import (
     spectra_experiment,
 )
 from benchmarks.shared.samples import sample
-from runtime.context import Context, bar
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation.sky import Sky
-from stacking.run.config import StackConfig
-from stacking.train import stack
+from showerstack.analysis.cuts import LG_NMU_MIN
+from showerstack.analysis.events import open_run
+from showerstack.analysis.photons.events import read_simulation
+from showerstack.analysis.photons.search import SearchOptions
+from showerstack.analysis.spectra.estimate import likelihood_ratios
+from showerstack.analysis.spectra.folding import of_models
+from showerstack.analysis.spectra.reading import plateau_primaries, read_response
+from showerstack.analysis.spectra.response import Simulated, binning
+from showerstack.analysis.spectra.run import EDGES, cell_binning
+from showerstack.runtime.context import Context, bar
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation.sky import Sky
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
 
 BINS = cell_binning(EDGES)
 PHOTON_BINS = binning((15.0, 15.3, 15.6, 16.0))

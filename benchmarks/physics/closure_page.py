@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.files import atomic_path
-from scoring.metrics.intervals import clopper_pearson
-from showers.schema import COMPOSITION
+from showerstack.runtime.files import atomic_path
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.showers.schema import COMPOSITION
 
 GOALS = {"68": 0.6827, "95": 0.95}
 GRID = {

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from showers.dataset import Dataset
-from showers.protocols import Layout
-from showers.simulation.reconstruction import energy
-from showers.writer import write_dataset
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.protocols import Layout
+from showerstack.showers.simulation.reconstruction import energy
+from showerstack.showers.writer import write_dataset
 
 CLUSTER = (slice(0, 4), slice(8, 12))
 """Cells of the cluster that is dead in one of the samples."""

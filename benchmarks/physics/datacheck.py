@@ -14,16 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.datacheck.check import check_data, verdict
 from benchmarks.physics.damaged import damaged
 from benchmarks.shared.drawn import FOREIGN, foreign_detector
 from benchmarks.shared.samples import sample
 from benchmarks.speed.scale import measured_command
-from runtime.context import Context, bar
-from scoring.metrics.intervals import clopper_pearson
-from showers.schema import COMPOSITION
-from stacking.run.config import StackConfig
-from stacking.train import stack
+from showerstack.analysis.datacheck.check import check_data, verdict
+from showerstack.runtime.context import Context, bar
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.showers.schema import COMPOSITION
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
 
 EXPOSURE = 5e5
 """m2 sr s for each event, so that fluxes are about those of nature."""

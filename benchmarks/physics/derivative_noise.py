@@ -22,12 +22,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.spectra.fluxes import MARGIN_WIDTH, free_fluxes
-from analysis.spectra.folding import CURVATURE_DEGREE, ENERGY_DEGREE, STEP, FoldedResponse, make_response
-from analysis.spectra.likelihood import INDEX_WIDTH, FoldedFit, FoldingProblem, Priors
-from analysis.spectra.run import EDGES
 from benchmarks.physics.closure import BINS, DRAWN_SEED, SKY, closure_parser, composition_truth
 from benchmarks.physics.pseudo_experiments import Z68, Z95, SmoothTruth, mean_fluxes
+from showerstack.analysis.spectra.fluxes import MARGIN_WIDTH, free_fluxes
+from showerstack.analysis.spectra.folding import CURVATURE_DEGREE, ENERGY_DEGREE, STEP, FoldedResponse, make_response
+from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldedFit, FoldingProblem, Priors
+from showerstack.analysis.spectra.run import EDGES
 
 AS_THEY_ARE, NOISE_LEFT_IN = "as they are", "noise of derivatives left in"
 FEW_DEGREES, ROUNDED = "derivatives of degree 3", "energies rounded to float16"

@@ -45,20 +45,20 @@ from scipy.special import logsumexp
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from analysis.robustness.showers import PLACES, parse_places, showers_of
-from analysis.robustness.study import LEAST_SHARE
-from analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
-from analysis.spectra.fluxes import spread_of_models
-from features.catalogue import feature_set
-from models.base.inputs import LOGARITHM, InputTransform
-from models.base.learner import Batch
-from models.base.posterior import log_softmax
-from models.registry import spec
-from runtime.code import source_hash
-from runtime.context import Context
-from runtime.files import atomic_path
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION
+from showerstack.analysis.robustness.showers import PLACES, parse_places, showers_of
+from showerstack.analysis.robustness.study import LEAST_SHARE
+from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
+from showerstack.analysis.spectra.fluxes import spread_of_models
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.inputs import LOGARITHM, InputTransform
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.registry import spec
+from showerstack.runtime.code import source_hash
+from showerstack.runtime.context import Context
+from showerstack.runtime.files import atomic_path
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION
 
 WAYS = ("one model", "one model, response of all", "mix", "mix, all showers", "marginalised", "profiled",
         "profiled, beyond", "stable features", "reversed", "weighted", "weighted, as thrown")  # fmt: skip

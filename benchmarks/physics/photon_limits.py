@@ -11,8 +11,8 @@ import argparse
 
 import numpy as np
 
-from analysis.photons.on_off import Common, OnOff, signal_limits
-from scoring.metrics.intervals import clopper_pearson
+from showerstack.analysis.photons.on_off import Common, OnOff, signal_limits
+from showerstack.scoring.metrics.intervals import clopper_pearson
 
 CASES = {
     "one energy, 3 expected": (np.array([3.0]), np.array([3.0]), 0.0, 4.0),

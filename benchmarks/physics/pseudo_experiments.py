@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from analysis.cuts import LG_NMU_MIN
-from analysis.exposure import Exposure
-from analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
-from analysis.photons.search import SearchOptions, search_events
-from analysis.spectra.estimate import estimating_functions, maximum_likelihood
-from analysis.spectra.fluxes import free_fluxes, share_covariance, shares
-from analysis.spectra.folding import (
+from showerstack.analysis.cuts import LG_NMU_MIN
+from showerstack.analysis.exposure import Exposure
+from showerstack.analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
+from showerstack.analysis.photons.search import SearchOptions, search_events
+from showerstack.analysis.spectra.estimate import estimating_functions, maximum_likelihood
+from showerstack.analysis.spectra.fluxes import free_fluxes, share_covariance, shares
+from showerstack.analysis.spectra.folding import (
     Cells,
     MovableEvents,
     Widths,
@@ -31,10 +31,10 @@ from analysis.spectra.folding import (
     make_response,
     movable,
 )
-from analysis.spectra.knees import profiled
-from analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
-from analysis.spectra.response import Binning, Simulated, Thrown
-from showers.simulation.sky import Sky
+from showerstack.analysis.spectra.knees import profiled
+from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
+from showerstack.analysis.spectra.response import Binning, Simulated, Thrown
+from showerstack.showers.simulation.sky import Sky
 
 Z68, Z95 = 1.0, 1.959964
 COPY_ENERGY, COPY_Y = 1 / 60, 0.12

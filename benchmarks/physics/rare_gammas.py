@@ -20,15 +20,15 @@ from itertools import pairwise
 import lightgbm
 import numpy as np
 
-from scoring.metrics.gamma import EFFICIENCIES, SurvivorWeights, efficiency_name, hadron_survival
-from scoring.metrics.intervals import survival_interval
-from showers.array import KASCADE
-from showers.lateral import axis_distance
-from showers.schema import GAMMA
-from showers.simulation.blocks import BlockJob, SimulatedEvents
-from showers.simulation.cascade import RARE, Proposal
-from showers.simulation.datasets import accepted
-from showers.simulation.settings import load_settings
+from showerstack.scoring.metrics.gamma import EFFICIENCIES, SurvivorWeights, efficiency_name, hadron_survival
+from showerstack.scoring.metrics.intervals import survival_interval
+from showerstack.showers.array import KASCADE
+from showerstack.showers.lateral import axis_distance
+from showerstack.showers.schema import GAMMA
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents
+from showerstack.showers.simulation.cascade import RARE, Proposal
+from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.settings import load_settings
 
 PUBLISHED = {0.50: "3e-5 (1 event)", 0.75: "2.6e-4 to 5e-4", 0.90: ".017", 0.95: ".29", 0.99: ".78 to .80"}
 """Best systems on the public test set (vvsotnikov/astro-bench)."""

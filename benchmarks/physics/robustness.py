@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.robustness.showers import PLACES, parse_places
-from analysis.robustness.study import ALONE, MIX, Cell, Robustness, RobustnessOptions, study
-from runtime.context import Context, bar
-from runtime.files import atomic_path
-from showers.schema import COMPOSITION
+from showerstack.analysis.robustness.showers import PLACES, parse_places
+from showerstack.analysis.robustness.study import ALONE, MIX, Cell, Robustness, RobustnessOptions, study
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.files import atomic_path
+from showerstack.showers.schema import COMPOSITION
 
 SEEN = 3.0
 """Errors by which a bias counts as seen."""

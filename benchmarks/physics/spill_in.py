@@ -15,12 +15,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from analysis.cuts import CORE, CORE_MAX_M
-from analysis.spectra.reading import spectra_cuts
-from scoring.metrics.intervals import clopper_pearson
-from showers.schema import COMPOSITION
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, simulate_block
-from showers.simulation.settings import Settings, load_settings
+from showerstack.analysis.cuts import CORE, CORE_MAX_M
+from showerstack.analysis.spectra.reading import spectra_cuts
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, simulate_block
+from showerstack.showers.simulation.settings import Settings, load_settings
 
 RADIUS_M = 120.0
 EDGES = (15.0, 15.5, 16.0, 17.0)

@@ -20,14 +20,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from analysis.spectra.fluxes import free_fluxes
-from analysis.spectra.folding import FoldedResponse, make_response
-from analysis.spectra.labels import apply_bayes
-from analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
-from analysis.spectra.run import EDGES
 from benchmarks.physics.closure import SKY, closure_parser, composition_truth
 from benchmarks.physics.pseudo_experiments import Z68, Z95, SmoothTruth, mean_fluxes
-from runtime.errors import InputError
+from showerstack.analysis.spectra.fluxes import free_fluxes
+from showerstack.analysis.spectra.folding import FoldedResponse, make_response
+from showerstack.analysis.spectra.labels import apply_bayes
+from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
+from showerstack.analysis.spectra.run import EDGES
+from showerstack.runtime.errors import InputError
 
 try:
     from pyunfold.mix import Mixer

@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import chi2, ncx2
 
-from analysis.events import AGE, scalars
 from benchmarks.shared.drawn import FOREIGN, foreign_detector
 from benchmarks.shared.samples import sample
-from runtime.context import bar
-from scoring.metrics.intervals import clopper_pearson
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION
+from showerstack.analysis.events import AGE, scalars
+from showerstack.runtime.context import bar
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION
 
 ENERGY_BINS, RATIO_BINS, AGE_BINS = 8, 6, 4
 LEAST = 10.0

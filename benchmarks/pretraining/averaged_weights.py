@@ -19,13 +19,13 @@ import torch
 
 from benchmarks.learning.pretraining import DATA_SEED, VALID_SHARE, only
 from benchmarks.shared.drawn import FOREIGN, drawn
-from features.catalogue import feature_set
-from models.base.learner import Batch
-from models.base.posterior import log_softmax
-from models.registry import create, spec
-from scoring.metrics.paired import paired_log_loss
-from showers.schema import TASKS
-from stacking.fit.folds import assign_folds
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.registry import create, spec
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.showers.schema import TASKS
+from showerstack.stacking.fit.folds import assign_folds
 
 N_FOLDS = 5
 

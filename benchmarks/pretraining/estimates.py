@@ -24,12 +24,12 @@ from benchmarks.learning.energy import formula_columns
 from benchmarks.learning.fine_tuning import with_targets
 from benchmarks.learning.pretraining import DATA_SEED, MOST_TRAINING, VALID_SHARE, WORLDS, only
 from benchmarks.shared.drawn import CORE, drawn
-from features.catalogue import feature_set
-from models.base.learner import Batch
-from models.registry import create, spec
-from scoring.metrics.residuals import paired_resolution, residual_metrics
-from showers.schema import COMPOSITION, SCALAR_NAMES
-from stacking.decide.target import TargetCalibration
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import create, spec
+from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics
+from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES
+from showerstack.stacking.decide.target import TargetCalibration
 
 FOLDS = 3
 AXES = ("x", "y")

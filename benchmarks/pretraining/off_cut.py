@@ -19,15 +19,15 @@ import torch
 from benchmarks.learning.pretraining import VALID_SHARE, only
 from benchmarks.pretraining.estimates import scalars
 from benchmarks.shared.drawn import COLUMNS, GROUPS, RANDOM, RANDOM_WORLDS, drawn
-from features.catalogue import feature_set
-from features.compute import compute_events
-from models.base.learner import Batch
-from models.pretraining.stream import draw_world
-from models.registry import create, spec
-from showers import protocols
-from showers.schema import COMPOSITION
-from showers.simulation.blocks import BlockJob
-from showers.simulation.datasets import accepted
+from showerstack.features.catalogue import feature_set
+from showerstack.features.compute import compute_events
+from showerstack.models.base.learner import Batch
+from showerstack.models.pretraining.stream import draw_world
+from showerstack.models.registry import create, spec
+from showerstack.showers import protocols
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation.blocks import BlockJob
+from showerstack.showers.simulation.datasets import accepted
 
 WEIGHTS = (1.0, 0.3, 0.0)
 

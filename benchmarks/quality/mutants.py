@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.quality.chosen import Choice, Record, Tests
 from benchmarks.quality.mutator import Mutant, mutants_of
-from scoring.metrics.intervals import clopper_pearson
+from showerstack.scoring.metrics.intervals import clopper_pearson
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = Path(__file__).with_name("server.py")

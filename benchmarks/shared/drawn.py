@@ -20,18 +20,17 @@ import numpy as np
 import polars as pl
 from scipy.special import gammaln
 
-import showers.simulation
-from features.catalogue import CATALOGUE, feature_set
-from features.compute import compute_events
-from features.table import feature_code_version
-from models.base.learner import Batch
-from models.pretraining.stream import draw_world
-from runtime.code import source_hash
-from showers import array, lateral, protocols
-from showers.schema import TASKS
-from showers.simulation import blocks, detector, load_settings
-from showers.simulation.blocks import BlockJob
-from showers.simulation.datasets import accepted
+from showerstack.features.catalogue import CATALOGUE, feature_set
+from showerstack.features.compute import compute_events
+from showerstack.features.table import feature_code_version
+from showerstack.models.base.learner import Batch
+from showerstack.models.pretraining.stream import draw_world
+from showerstack.runtime.code import source_hash
+from showerstack.showers import array, lateral, protocols, simulation
+from showerstack.showers.schema import TASKS
+from showerstack.showers.simulation import blocks, detector, load_settings
+from showerstack.showers.simulation.blocks import BlockJob
+from showerstack.showers.simulation.datasets import accepted
 
 FOREIGN = "foreign"
 RANDOM = "random"
@@ -47,7 +46,7 @@ RANDOM_WORLDS = 771
 """Part of the seed of random worlds."""
 GAIN_SPREAD = 0.08
 """Standard deviation of ln(gain) of each detector."""
-_CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, protocols, lateral))]
+_CODE = [Path(simulation.__file__).parent, *(Path(module.__file__) for module in (array, protocols, lateral))]
 
 
 def drawn(

@@ -11,16 +11,15 @@ import hashlib
 import json
 from pathlib import Path
 
-import showers.simulation
 from benchmarks.shared import drawn
 from benchmarks.shared.drawn import FOREIGN, foreign_detector
-from runtime.code import source_hash
-from runtime.context import Bars, silent
-from showers import array, lateral, protocols
-from showers.schema import Task
-from showers.simulation import load_settings, simulate
+from showerstack.runtime.code import source_hash
+from showerstack.runtime.context import Bars, silent
+from showerstack.showers import array, lateral, protocols, simulation
+from showerstack.showers.schema import Task
+from showerstack.showers.simulation import load_settings, simulate
 
-_CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, protocols, lateral))]
+_CODE = [Path(simulation.__file__).parent, *(Path(module.__file__) for module in (array, protocols, lateral))]
 
 
 def sample_name(
@@ -58,7 +57,8 @@ def sample(
 ) -> Path:
     """Return the folder below ``parent`` that holds a training and a test set under the test's cuts.
 
-    Simulated where it is missing. Arguments are those of :func:`showers.simulation.simulate`; the world may also be
+    Simulated where it is missing. Arguments are those of :func:`showerstack.showers.simulation.simulate`; the world
+    may also be
     :data:`benchmarks.shared.drawn.FOREIGN`, which is drawn in this process.
     """
     identity = {"n_train": n_train, "n_test": n_test, "seed": seed, "model": model, "protocol": protocol}

@@ -127,19 +127,19 @@ class _Side:
 def _product() -> SimpleNamespace:
     """Return what is timed, from this checkout's layout or from that of the commit it is compared with."""
     try:
-        from features import compute, groups
-        from features.device import decode_float16, namespace, on_device
-        from features.groups import deposits, lateral, muons, profile, published
-        from features.lateral.events import make_events
-        from showers.dataset import Dataset
+        from showerstack.features import compute, groups
+        from showerstack.features.device import decode_float16, namespace, on_device
+        from showerstack.features.groups import deposits, lateral, muons, profile, published
+        from showerstack.features.lateral.events import make_events
+        from showerstack.showers.dataset import Dataset
 
         others = (deposits, published, profile)
     except ImportError:
-        from features import build as compute  # type: ignore[no-redef]
-        from features import fitted as groups  # type: ignore[attr-defined, no-redef]
-        from features.device import decode_float16, namespace  # type: ignore[attr-defined, no-redef]
-        from features.events import make_events  # type: ignore[import-not-found, no-redef]
-        from features.groups import (  # type: ignore[attr-defined, no-redef]
+        from showerstack.features import build as compute  # type: ignore[no-redef]
+        from showerstack.features import fitted as groups  # type: ignore[attr-defined, no-redef]
+        from showerstack.features.device import decode_float16, namespace  # type: ignore[attr-defined, no-redef]
+        from showerstack.features.events import make_events  # type: ignore[import-not-found, no-redef]
+        from showerstack.features.groups import (  # type: ignore[attr-defined, no-redef]
             asymmetry,
             deposits,
             lateral,
@@ -148,8 +148,8 @@ def _product() -> SimpleNamespace:
             profile,
             published,
         )
-        from features.transfer import on_device  # type: ignore[import-not-found, no-redef]
-        from showers.datasets.dataset import Dataset  # type: ignore[import-not-found, no-redef]
+        from showerstack.features.transfer import on_device  # type: ignore[import-not-found, no-redef]
+        from showerstack.showers.datasets.dataset import Dataset  # type: ignore[import-not-found, no-redef]
 
         others = (deposits, moments, published, profile, asymmetry)
     return SimpleNamespace(
@@ -160,7 +160,7 @@ def _product() -> SimpleNamespace:
 
 def _serve(root: Path, dataset: Path, n: int) -> None:
     """Answer stages with their processor time in microseconds an event, until the questions end."""
-    import features
+    from showerstack import features
 
     assert Path(str(features.__file__)).is_relative_to(root), f"features come from {features.__file__}, not from {root}"
     runs = _runs(dataset, n)
@@ -190,7 +190,7 @@ def _runs(dataset: Path, n: int) -> dict[str, Callable[[], Callable[[], Any]]]:
     """Return what prepares each stage and returns what is timed."""
     import inspect
 
-    from features.catalogue import GROUPS, SETS
+    from showerstack.features.catalogue import GROUPS, SETS
 
     it = _product()
     fitted = it.groups
@@ -239,7 +239,7 @@ def _runs(dataset: Path, n: int) -> dict[str, Callable[[], Callable[[], Any]]]:
 
 def _dump(dataset: Path, n: int, file: Path) -> None:
     """Write parameters with their errors, flags, steps and all columns."""
-    from features.catalogue import GROUPS
+    from showerstack.features.catalogue import GROUPS
 
     it = _product()
     raws = [it.groups.fit_showers(batch) for batch in _batches(dataset, n)]

@@ -28,17 +28,23 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from benchmarks.speed.against import LIMIT, compare
-from features.build import build_table
-from features.catalogue import FIT_GROUPS, GROUPS, SETS
-from features.compute import warm_up
-from features.device import decode_float16, namespace
-from features.lateral.events import EventBatch, electron_density, energy_correction, make_events, muon_density
-from features.lateral.fit import fit_fused
-from features.lateral.station import ELECTRON_G_REF
-from runtime.context import Context
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, Task
-from showers.simulation import simulate
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import FIT_GROUPS, GROUPS, SETS
+from showerstack.features.compute import warm_up
+from showerstack.features.device import decode_float16, namespace
+from showerstack.features.lateral.events import (
+    EventBatch,
+    electron_density,
+    energy_correction,
+    make_events,
+    muon_density,
+)
+from showerstack.features.lateral.fit import fit_fused
+from showerstack.features.lateral.station import ELECTRON_G_REF
+from showerstack.runtime.context import Context
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, Task
+from showerstack.showers.simulation import simulate
 from tests.features.reference import Frozen, Signals, distances, freeze_electron, half_deviance, signals
 
 XP = namespace("cpu")

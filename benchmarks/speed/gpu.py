@@ -18,8 +18,8 @@ from pathlib import Path
 import cupy
 import torch
 
-from report.gpu import LEARNERS, DeviceComparison, compare
-from runtime.files import atomic_path
+from showerstack.report.gpu import LEARNERS, DeviceComparison, compare
+from showerstack.runtime.files import atomic_path
 
 
 def row_of(comparison: DeviceComparison) -> str:

@@ -18,16 +18,16 @@ import numpy as np
 
 from benchmarks.learning.stack import markdown
 from benchmarks.shared.samples import sample
-from runtime.context import Context, bar
-from runtime.files import read_json, write_json
-from scoring import metric_for
-from scoring.metrics.paired import Paired, paired_log_loss
-from showers.dataset import Dataset
-from showers.schema import GAMMA, TASKS, Task
-from stacking.meta.softmax import log_loss_per_event
-from stacking.run.config import StackConfig
-from stacking.run.read import finished_learners
-from stacking.train import stack
+from showerstack.runtime.context import Context, bar
+from showerstack.runtime.files import read_json, write_json
+from showerstack.scoring import metric_for
+from showerstack.scoring.metrics.paired import Paired, paired_log_loss
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import GAMMA, TASKS, Task
+from showerstack.stacking.meta.softmax import log_loss_per_event
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.run.read import finished_learners
+from showerstack.stacking.train import stack
 
 NONE = "none"
 HEAD = (

@@ -6,9 +6,9 @@ Every run is a command of its own with one process: starting and the report coun
 a run tells the limit, what was used of it, and what the plan foresaw for all that follows the fits beside what that
 took. ``fixed`` is the part that depends neither on learners nor on the student: collection, pruning, gate, decision,
 prediction, files and report; in seconds of processor time, so that other programs on the machine do not count. Without
-the report's slow parts it is what :data:`stacking.fit.plan.FIXED_S` stands for. ``pace`` is the wall-clock time of a
-second of processor time in the fits: how busy the machine was. Means have 95 % intervals of Student's t over the runs.
-What has been run is kept and not run again.
+the report's slow parts it is what :data:`showerstack.stacking.fit.plan.FIXED_S` stands for. ``pace`` is the wall-clock
+time of a second of processor time in the fits: how busy the machine was. Means have 95 % intervals of Student's t over
+the runs. What has been run is kept and not run again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import polars as pl
 from scipy import stats
 
 from benchmarks.learning.stack import markdown
-from runtime.files import read_json, write_json
-from scoring.metrics.level import LEVEL
+from showerstack.runtime.files import read_json, write_json
+from showerstack.scoring.metrics.level import LEVEL
 
 N_COLUMNS, N_CLASSES = 25, 3
 FOLLOWS = ("collection", "pruning", "meta-learner", "calibration", "gate", "student", "decision", "prediction")

@@ -20,15 +20,15 @@ from scipy.optimize import minimize
 from scipy.stats import t as student_t
 
 from benchmarks.learning.stack import markdown
-from models.base.posterior import log_softmax
-from runtime.errors import InputError
-from showers.dataset import Dataset
-from stacking.fit.folds import subsampled
-from stacking.inputs.events import class_numbers
-from stacking.meta.calibration import MATRIX_L2
-from stacking.meta.corrections import LOGISTIC_L2_EVENTS
-from stacking.meta.softmax import MAX_ITERATIONS, TOLERANCE, fit_linear
-from stacking.run.read import Run
+from showerstack.models.base.posterior import log_softmax
+from showerstack.runtime.errors import InputError
+from showerstack.showers.dataset import Dataset
+from showerstack.stacking.fit.folds import subsampled
+from showerstack.stacking.inputs.events import class_numbers
+from showerstack.stacking.meta.calibration import MATRIX_L2
+from showerstack.stacking.meta.corrections import LOGISTIC_L2_EVENTS
+from showerstack.stacking.meta.softmax import MAX_ITERATIONS, TOLERANCE, fit_linear
+from showerstack.stacking.run.read import Run
 
 Fitted = tuple[np.ndarray, np.ndarray]
 
@@ -91,7 +91,7 @@ def timed(fit: Callable[[], Fitted]) -> tuple[Fitted, float]:
 
 
 def lbfgs(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, l2: float) -> Fitted:
-    """Fit what :func:`stacking.meta.softmax.fit_linear` fits, by SciPy."""
+    """Fit what :func:`showerstack.stacking.meta.softmax.fit_linear` fits, by SciPy."""
     thin = subsampled(len(labels))
     x, y = inputs[thin], labels[thin]
     start = np.vstack([centre, np.zeros(centre.shape[1])])

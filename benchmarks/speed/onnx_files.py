@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-import stacking
-from features.build import build_table
-from models.base.learner import Batch
-from models.onnx.graph import NotPortable
-from models.onnx.learners import graphs_of, space_of
-from models.registry import load as load_learner
-from stacking.exported import averaged, run_graph, session
-from stacking.inputs.events import ShowerEvents
-from stacking.run.read import Run
+from showerstack import stacking
+from showerstack.features.build import build_table
+from showerstack.models.base.learner import Batch
+from showerstack.models.onnx.graph import NotPortable
+from showerstack.models.onnx.learners import graphs_of, space_of
+from showerstack.models.registry import load as load_learner
+from showerstack.stacking.exported import averaged, run_graph, session
+from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.run.read import Run
 
 HEAD = ("learner", "files", "kB", "largest difference", "learner, events/s", "ONNX Runtime, events/s")
 

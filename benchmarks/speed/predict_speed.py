@@ -36,20 +36,20 @@ from joblib.externals.loky import get_reusable_executor
 from rich.console import Console
 from rich.table import Table
 
-import stacking
 from benchmarks.shared.memory import FamilyMemory
-from features.build import build_table
-from models.base.learner import Batch
-from models.base.spec import LearnerSpec
-from runtime.context import Context
-from scoring.metrics.paired import paired_log_loss
-from showers.dataset import Dataset
-from showers.schema import AGE_FILE, COMPOSITION, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS
-from showers.simulation import simulate
-from stacking.inputs.events import EVERY, Events, ShowerEvents, class_numbers
-from stacking.predict import Options, predict
-from stacking.run.read import Run
-from stacking.saved_fits import predict_fits
+from showerstack import stacking
+from showerstack.features.build import build_table
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.context import Context
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import AGE_FILE, COMPOSITION, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS
+from showerstack.showers.simulation import simulate
+from showerstack.stacking.inputs.events import EVERY, Events, ShowerEvents, class_numbers
+from showerstack.stacking.predict import Options, predict
+from showerstack.stacking.run.read import Run
+from showerstack.stacking.saved_fits import predict_fits
 
 
 @dataclass(frozen=True)

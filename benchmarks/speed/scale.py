@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shared.memory import FamilyMemory
-from runtime.files import read_json, write_json
+from showerstack.runtime.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = ("simulate", "features", "stack", "predict", "predict --fast", "verify")

@@ -13,10 +13,10 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from showers.schema import COMPOSITION, GAMMA
-from showers.simulation import load_settings
-from showers.simulation.blocks import BlockJob, simulate_block
-from showers.simulation.datasets import accepted
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation import load_settings
+from showerstack.showers.simulation.blocks import BlockJob, simulate_block
+from showerstack.showers.simulation.datasets import accepted
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ HELP = ("simulate", "stack", "spectra")
 ANSWERS = Path("report") / "finished.py"
 """In a checkout whose finished runs answer at once in the way of today."""
 KEEP = (
-    "import json, pathlib, sys; from report.finished import keep_outcome; "
+    "import json, pathlib, sys; from showerstack.report.finished import keep_outcome; "
     "run, asked, inputs = json.loads(sys.argv[1]); "
     "keep_outcome(pathlib.Path(run), asked, [pathlib.Path(one) for one in inputs], 'the table\\n')"
 )

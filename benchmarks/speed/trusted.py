@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-import stacking
-from runtime.context import Context
-from scoring.metrics.level import LEVEL
-from stacking.predict import predict
+from showerstack import stacking
+from showerstack.runtime.context import Context
+from showerstack.scoring.metrics.level import LEVEL
+from showerstack.stacking.predict import predict
 
 MODES = {"threads": True, "processes": False}
 

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from runtime.errors import InputError
-from runtime.files import read_json
-from scoring.metrics.paired import paired_log_loss
-from showers.dataset import Dataset
-from showers.schema import TASKS
-from stacking.fit.tasks import FOLDS_FILE, IN_EVALUATION_FILE
-from stacking.inputs.events import class_numbers
-from stacking.meta.softmax import log_loss_per_event
-from stacking.run.read import finished_learners
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import TASKS
+from showerstack.stacking.fit.tasks import FOLDS_FILE, IN_EVALUATION_FILE
+from showerstack.stacking.inputs.events import class_numbers
+from showerstack.stacking.meta.softmax import log_loss_per_event
+from showerstack.stacking.run.read import finished_learners
 
 
 def _predicted(run: Path, system: str) -> np.ndarray:

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from scoring.metrics.composition import ENERGY_BINS, SEED, composition_metrics, mixture_counts
-from scoring.metrics.gamma import gamma_metrics
-from scoring.score import read_output, score_arrays
-from scoring.tasks.truth import read_truth
-from showers.schema import COMPOSITION, GAMMA
+from showerstack.scoring.metrics.composition import ENERGY_BINS, SEED, composition_metrics, mixture_counts
+from showerstack.scoring.metrics.gamma import gamma_metrics
+from showerstack.scoring.score import read_output, score_arrays
+from showerstack.scoring.tasks.truth import read_truth
+from showerstack.showers.schema import COMPOSITION, GAMMA
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS = {"composition": 119_027, "gamma": 35_751}

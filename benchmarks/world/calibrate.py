@@ -25,11 +25,11 @@ import torch
 
 from benchmarks.world.fit import Free, ModelProblem, Problem, fit
 from benchmarks.world.networks import load_networks
-from runtime.files import atomic_path
-from showers.realism import facts
-from showers.realism.moments import Sizes
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation.settings import Settings, load_settings
+from showerstack.runtime.files import atomic_path
+from showerstack.showers.realism import facts
+from showerstack.showers.realism.moments import Sizes
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation.settings import Settings, load_settings
 
 HADRONS = (
     Free("cascade__xmax_scale", 0.06, 0.3, centre=1.0),

@@ -17,15 +17,15 @@ from benchmarks.world.networks import (
     posteriors,
     two_sample,
 )
-from runtime.context import Bars, silent
-from runtime.errors import InputError
-from scoring.metrics.composition import confusion_matrix, row_normalised
-from scoring.metrics.intervals import Interval, accuracy_interval
-from scoring.metrics.level import LEVEL
-from showers.schema import COMPOSITION
-from showers.simulation.blocks import BlockJob
-from showers.simulation.datasets import accepted
-from showers.simulation.settings import Settings
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.composition import confusion_matrix, row_normalised
+from showerstack.scoring.metrics.intervals import Interval, accuracy_interval
+from showerstack.scoring.metrics.level import LEVEL
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation.blocks import BlockJob
+from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.settings import Settings
 
 EVENTS = 40_000
 NORM_EVENTS = 16_384

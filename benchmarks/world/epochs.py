@@ -25,10 +25,10 @@ from torch.nn import functional
 from benchmarks.world.comparison import without_rare
 from benchmarks.world.networks import Published, PublishedNetwork, TwoSample, inputs, load_networks, two_sample
 from benchmarks.world.networks import posteriors as said_by
-from showers.schema import COMPOSITION
-from showers.simulation.blocks import BlockJob
-from showers.simulation.datasets import accepted
-from showers.simulation.settings import load_settings
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation.blocks import BlockJob
+from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.settings import load_settings
 
 BATCH = 512
 SMOOTHING = 0.05

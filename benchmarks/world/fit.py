@@ -24,13 +24,13 @@ from scipy.optimize import lsq_linear
 
 from benchmarks.world.networks import Published, inputs, posteriors
 from benchmarks.world.targets import POSTERIORS, SCORES, Look, NetworkTarget
-from runtime.files import atomic_path
-from showers.realism.facts import Fact
-from showers.realism.moments import Sizes, sample_moments
-from showers.schema import COMPOSITION, Task
-from showers.simulation.blocks import BlockJob, SimulatedEvents, passes
-from showers.simulation.datasets import accepted
-from showers.simulation.settings import Settings
+from showerstack.runtime.files import atomic_path
+from showerstack.showers.realism.facts import Fact
+from showerstack.showers.realism.moments import Sizes, sample_moments
+from showerstack.showers.schema import COMPOSITION, Task
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, passes
+from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.settings import Settings
 
 REACH = 0.7
 """A step changes no constant by more than so many widths of its prior; halved after a step that did not help."""

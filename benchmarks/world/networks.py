@@ -27,11 +27,11 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from runtime.errors import InputError
-from scoring.metrics.gamma import area_under_curve
-from scoring.metrics.intervals import Interval
-from scoring.metrics.level import LEVEL
-from showers.schema import COMPOSITION
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.gamma import area_under_curve
+from showerstack.scoring.metrics.intervals import Interval
+from showerstack.scoring.metrics.level import LEVEL
+from showerstack.showers.schema import COMPOSITION
 
 POSTERIORS = "posteriors_real.npz"
 N_SCALARS = 6

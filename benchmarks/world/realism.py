@@ -27,17 +27,17 @@ from rich.table import Table
 from benchmarks.shared.samples import sample
 from benchmarks.world.comparison import EVENTS, areas_table, compare, joint_areas, network_tables
 from benchmarks.world.networks import load_networks
-from features.build import build_table
-from features.catalogue import feature_set
-from models.base.learner import Batch
-from models.registry import create, spec
-from runtime.context import Context, bar
-from scoring.metrics.gamma import hadron_survival
-from scoring.metrics.intervals import Interval, accuracy_interval, survival_interval
-from showers.dataset import Dataset
-from showers.realism.moments import Sizes, realism, rendered
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation import load_settings
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import create, spec
+from showerstack.runtime.context import Context, bar
+from showerstack.scoring.metrics.gamma import hadron_survival
+from showerstack.scoring.metrics.intervals import Interval, accuracy_interval, survival_interval
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.realism.moments import Sizes, realism, rendered
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation import load_settings
 
 SEED = 20_26
 TRAIN_EVENTS = 100_000

@@ -17,18 +17,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
-from runtime.context import bar
-from showers.array import KASCADE
-from showers.lateral import axis_distance, rho_electron, rho_muon
-from showers.realism.moments import Sizes, realism
-from showers.schema import COMPOSITION, GAMMA
-from showers.simulation import load_settings
-from showers.simulation.blocks import BlockJob
-from showers.simulation.cascade import Showers, develop, mean_muon_age
-from showers.simulation.datasets import accepted
-from showers.simulation.detector import read_out
-from showers.simulation.primaries import Primaries
-from showers.simulation.reconstruction import Reconstructed, reconstruct
+from showerstack.runtime.context import bar
+from showerstack.showers.array import KASCADE
+from showerstack.showers.lateral import axis_distance, rho_electron, rho_muon
+from showerstack.showers.realism.moments import Sizes, realism
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation import load_settings
+from showerstack.showers.simulation.blocks import BlockJob
+from showerstack.showers.simulation.cascade import Showers, develop, mean_muon_age
+from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.detector import read_out
+from showerstack.showers.simulation.primaries import Primaries
+from showerstack.showers.simulation.reconstruction import Reconstructed, reconstruct
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SETTINGS = load_settings()

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from benchmarks.world.networks import Moments, NormDeviation, Published, norm_deviations, posteriors
-from showers.realism.moments import discriminant_accuracy
-from showers.schema import COMPOSITION
+from showerstack.showers.realism.moments import discriminant_accuracy
+from showerstack.showers.schema import COMPOSITION
 
 FLOOR = 0.003
 """Posteriors below this are not told apart."""

@@ -1,7 +1,8 @@
 """Feature groups, one file each, which declares ``GROUPS`` and ``FEATURES`` and computes them; and what a feature is.
 
-A file put here is found by itself. ``compute(seen)``, if it has one, takes :class:`features.groups.FittedEvents`, a
-chunk of events with the lateral fits and the sums over stations made once, and returns columns, each (n,) float32.
+A file put here is found by itself. ``compute(seen)``, if it has one, takes
+:class:`showerstack.features.groups.FittedEvents`, a chunk of events with the lateral fits and the sums over stations
+made once, and returns columns, each (n,) float32.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any, Self
 
 from array_api_compat import is_cupy_namespace
 
-from features.lateral.events import EventBatch
-from features.lateral.fit import RawFit, fit_cuda, fit_fused
-from features.stations.compiled import sum_fused
-from features.stations.cuda import grid_cuda, order_cuda, sum_cuda
-from features.stations.grid import grid_fused, order_fused
-from features.stations.sums import PARTS, Sums
+from showerstack.features.lateral.events import EventBatch
+from showerstack.features.lateral.fit import RawFit, fit_cuda, fit_fused
+from showerstack.features.stations.compiled import sum_fused
+from showerstack.features.stations.cuda import grid_cuda, order_cuda, sum_cuda
+from showerstack.features.stations.grid import grid_fused, order_fused
+from showerstack.features.stations.sums import PARTS, Sums
 
 ORDER = ("reconstruction", "deposits", "published", "lateral", "muons", "profile")
 """Files in the order of their columns in a table; others follow by name."""
@@ -87,7 +88,8 @@ class Group:
     fitted
         Whether it needs the lateral fits.
     sums
-        Part of the sums over stations that it needs beside the plain ones (:mod:`features.stations.sums`), or ``""``.
+        Part of the sums over stations that it needs beside the plain ones (:mod:`showerstack.features.stations.sums`),
+        or ``""``.
     """
 
     name: str
@@ -113,7 +115,7 @@ def sum_stations(events: EventBatch, raw: RawFit, parts: frozenset[str] = PARTS)
 
 
 def sum_grid(events: EventBatch) -> dict[str, Any]:
-    """Return the sums over the grid that need no core (:mod:`features.stations.grid`)."""
+    """Return the sums over the grid that need no core (:mod:`showerstack.features.stations.grid`)."""
     return (grid_cuda if is_cupy_namespace(events.xp) else grid_fused)(events)
 
 
@@ -162,7 +164,7 @@ class FittedEvents:
 
     @cached_property
     def grid(self) -> dict[str, Any]:
-        """Sums over the grid that need no core (:mod:`features.stations.grid`)."""
+        """Sums over the grid that need no core (:mod:`showerstack.features.stations.grid`)."""
         return sum_grid(self.events)
 
     @cached_property

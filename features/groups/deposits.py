@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from features.groups import Feature, FittedEvents, Group
-from features.lateral.elementwise import defined, lg
-from features.stations.grid import UNIT_M
-from showers.array import KASCADE
+from showerstack.features.groups import Feature, FittedEvents, Group
+from showerstack.features.lateral.elementwise import defined, lg
+from showerstack.features.stations.grid import UNIT_M
+from showerstack.showers.array import KASCADE
 
 SIZE_GROUP = "size"
 _SIZE_GROUPS = (Group(SIZE_GROUP, "how much signal there is"),)

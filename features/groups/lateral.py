@@ -7,14 +7,14 @@ from typing import Any
 
 from numpy.polynomial.legendre import leggauss
 
-from features.groups import FITS, Feature, FittedEvents, Group, row
-from features.lateral import elementwise
-from features.lateral.elementwise import LG_E, defined
-from features.lateral.events import EventBatch, electron_density, muon_density
-from features.lateral.fit import RawFit
-from features.lateral.station import ELECTRON_G_REF, ELECTRON_PIVOT_M, MUON_G_REF
-from features.stations.sums import Sums
-from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation, special_functions
+from showerstack.features.groups import FITS, Feature, FittedEvents, Group, row
+from showerstack.features.lateral import elementwise
+from showerstack.features.lateral.elementwise import LG_E, defined
+from showerstack.features.lateral.events import EventBatch, electron_density, muon_density
+from showerstack.features.lateral.fit import RawFit
+from showerstack.features.lateral.station import ELECTRON_G_REF, ELECTRON_PIVOT_M, MUON_G_REF
+from showerstack.features.stations.sums import Sums
+from showerstack.showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation, special_functions
 
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
 GROUPS = (

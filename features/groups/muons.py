@@ -9,11 +9,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from features.groups import FITS, Feature, FittedEvents, Group, row
-from features.lateral.elementwise import LG_E, clip_symmetric, defined
-from features.lateral.events import EventBatch
-from features.stations.sums import Sums
-from showers.array import KASCADE
+from showerstack.features.groups import FITS, Feature, FittedEvents, Group, row
+from showerstack.features.lateral.elementwise import LG_E, clip_symmetric, defined
+from showerstack.features.lateral.events import EventBatch
+from showerstack.features.stations.sums import Sums
+from showerstack.showers.array import KASCADE
 
 GROUP = "muon-electron"
 GROUPS = (Group(GROUP, "muons against electrons", (*FITS, "all"), fitted=True),)

@@ -12,10 +12,10 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
-from features.groups import Feature, FittedEvents, Group, row
-from features.lateral.elementwise import LG_E, clip_symmetric, defined
-from features.stations.grid import UNIT_M
-from features.stations.sums import EDGES_M, LCM_RINGS_M, PATTERNS, RINGS, RINGS_M, Sums
+from showerstack.features.groups import Feature, FittedEvents, Group, row
+from showerstack.features.lateral.elementwise import LG_E, clip_symmetric, defined
+from showerstack.features.stations.grid import UNIT_M
+from showerstack.features.stations.sums import EDGES_M, LCM_RINGS_M, PATTERNS, RINGS, RINGS_M, Sums
 
 PROFILE_GROUP = "profile"
 _PROFILE_GROUPS = (

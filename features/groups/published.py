@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from features.groups import Feature, FittedEvents, Group
-from features.lateral.elementwise import defined
-from features.stations.grid import N_RINGS, QUANTILES, UNIT_M
-from showers.array import KASCADE
+from showerstack.features.groups import Feature, FittedEvents, Group
+from showerstack.features.lateral.elementwise import defined
+from showerstack.features.stations.grid import N_RINGS, QUANTILES, UNIT_M
+from showerstack.showers.array import KASCADE
 
 GROUP = "grid"
 GROUPS = (Group(GROUP, "array-centred statistics as others published", ("published-grid", "all")),)

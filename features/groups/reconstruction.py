@@ -6,8 +6,8 @@ import math
 
 import polars as pl
 
-from features.groups import FITS, Feature, Group, row
-from showers.schema import AGE, SCALARS
+from showerstack.features.groups import FITS, Feature, Group, row
+from showerstack.showers.schema import AGE, SCALARS
 
 GROUP, DERIVED_GROUP, CONTRAST_GROUP = "reconstruction", "derived", "contrast"
 GROUPS = (

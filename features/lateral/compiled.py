@@ -1,10 +1,10 @@
 """The station model in compiled loops over the stations of one event, and the minimisation of its fit.
 
-The formulas are those of :mod:`features.lateral.station`, the steps of the fit those of :mod:`features.lateral.fit`.
-Loops are written so that LLVM vectorises them: straight-line code in float32, short, because one long chain of root,
-logarithm, exponential and division keeps the processor waiting for itself; and all planes of an event in one record
-(:func:`planes_of`), because their places in it are constants of the compiler, which then need not ask at every call
-whether two planes overlap.
+The formulas are those of :mod:`showerstack.features.lateral.station`, the steps of the fit those of
+:mod:`showerstack.features.lateral.fit`. Loops are written so that LLVM vectorises them: straight-line code in float32,
+short, because one long chain of root, logarithm, exponential and division keeps the processor waiting for itself; and
+all planes of an event in one record (:func:`planes_of`), because their places in it are constants of the compiler,
+which then need not ask at every call whether two planes overlap.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.lateral import station, translate
-from features.lateral.response import Recipe, StationResponse
-from features.lateral.translate import FAST, f32, full_vectors, vexp2
+from showerstack.features.lateral import station, translate
+from showerstack.features.lateral.response import Recipe, StationResponse
+from showerstack.features.lateral.translate import FAST, f32, full_vectors, vexp2
 
 MODEL = translate.compiled()
 squared_distance, electron_logs, muon_logs = MODEL.squared_distance, MODEL.electron_logs, MODEL.muon_logs

@@ -1,6 +1,6 @@
 """A chunk of events on a device: flattened planes, scalars as columns, and the station model applied to all of them.
 
-The formulas are in :mod:`features.lateral.station`; any array library will do.
+The formulas are in :mod:`showerstack.features.lateral.station`; any array library will do.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_numpy_namespace
 
-from features.lateral.response import PUBLISHED, StationResponse
-from features.lateral.translate import float_of_half, full_vectors, on_arrays
-from runtime.kernels import kernel
-from showers.array import KASCADE, DetectorArray
+from showerstack.features.lateral.response import PUBLISHED, StationResponse
+from showerstack.features.lateral.translate import float_of_half, full_vectors, on_arrays
+from showerstack.runtime.kernels import kernel
+from showerstack.showers.array import KASCADE, DetectorArray
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def make_events(
         Array namespace.
     matrices
         (n, rows, columns, 2) float32, MeV per station, of NumPy or already of ``xp``; on the CPU float16 too, as
-        :func:`showers.event_files.bad_cells` does not name.
+        :func:`showerstack.showers.event_files.bad_cells` does not name.
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
     response

@@ -1,6 +1,6 @@
 """The lateral fits of many events, on the CPU or a GPU, and the record of float32 that a fit gives for each event.
 
-Steps, the same in both kernels (:mod:`features.lateral.compiled` and ``kernel.cu``):
+Steps, the same in both kernels (:mod:`showerstack.features.lateral.compiled` and ``kernel.cu``):
 
 1. Start: core at the centroid of density^1.5, best of three ages by deviance, muon level from counts beyond 40 m.
 2. Freeze the electron channel at the start; minimise over (core, L, s) to a coarse tolerance.
@@ -31,8 +31,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from features.lateral import cuda
-from features.lateral.compiled import (
+from showerstack.features.lateral import cuda
+from showerstack.features.lateral.compiled import (
     ELECTRON,
     MUON,
     ONE,
@@ -47,11 +47,11 @@ from features.lateral.compiled import (
     start_electron,
     start_muon,
 )
-from features.lateral.events import EventBatch
-from features.lateral.response import RECIPE, Recipe, StationResponse
-from features.lateral.translate import f32, full_vectors
-from runtime.kernels import kernel
-from showers.array import KASCADE, DetectorArray
+from showerstack.features.lateral.events import EventBatch
+from showerstack.features.lateral.response import RECIPE, Recipe, StationResponse
+from showerstack.features.lateral.translate import f32, full_vectors
+from showerstack.runtime.kernels import kernel
+from showerstack.showers.array import KASCADE, DetectorArray
 
 SIZES = {
     "electron": 4,

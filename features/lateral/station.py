@@ -18,9 +18,10 @@ phi mu is the true variance, here that of a compound Poisson process. phi, t and
 are frozen at an earlier estimate, so that F is a fixed function of the parameters.
 
 Each function is about one station and plain arithmetic of numbers, as it stands for float64. The module
-:mod:`features.lateral.translate` makes functions on arrays, compiled float32 functions and C of it, and therefore
-allows nothing but assignments, a return, arithmetic, the constants and functions here, and fields of ``res``, the
-:class:`~features.lateral.response.StationResponse`.
+:mod:`showerstack.features.lateral.translate` makes functions on arrays, compiled float32 functions and C of it, and
+therefore allows nothing but assignments, a return, arithmetic, the constants and functions here, and fields of
+``res``, the
+:class:`~showerstack.features.lateral.response.StationResponse`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ import math
 from math import exp2, log2, sqrt
 from typing import Any
 
-from features.lateral.elementwise import LG_E
-from features.lateral.response import StationResponse
-from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M, muon_normalisation
+from showerstack.features.lateral.elementwise import LG_E
+from showerstack.features.lateral.response import StationResponse
+from showerstack.showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M, muon_normalisation
 
 ELECTRON_PIVOT_M = 50.0
 MUON_PIVOT_M = 100.0

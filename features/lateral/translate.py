@@ -1,4 +1,5 @@
-"""The station model (:mod:`features.lateral.station`) on arrays of any library, compiled in float32, and in C.
+"""The station model (:mod:`showerstack.features.lateral.station`) on arrays of any library, compiled in float32, and
+in C.
 
 Compiled code takes binary logarithm and exponential as polynomials that LLVM can vectorise, instead of library calls.
 Integer parts are written in LLVM's own 32-bit integers: Numba widens a difference of int32 to 64 bits, and half of
@@ -19,7 +20,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from features.lateral import elementwise, station
+from showerstack.features.lateral import elementwise, station
 
 f32 = np.float32
 

@@ -1,7 +1,7 @@
-"""The sums of :mod:`features.stations.sums` in one compiled loop over events.
+"""The sums of :mod:`showerstack.features.stations.sums` in one compiled loop over events.
 
 Loops over stations are short, and all planes of an event stand in one record, for the reasons given in
-:mod:`features.lateral.compiled`.
+:mod:`showerstack.features.lateral.compiled`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.lateral.compiled import (
+from showerstack.features.lateral.compiled import (
     NO_FLOOR,
     ONE,
     TINY,
@@ -29,12 +29,12 @@ from features.lateral.compiled import (
     punch_uncertainty,
     squared_distance,
 )
-from features.lateral.events import EventBatch
-from features.lateral.fit import RawFit
-from features.lateral.response import StationResponse
-from features.lateral.translate import FAST, f32, full_vectors, vexp2, vlog2
-from features.stations import tail
-from features.stations.sums import (
+from showerstack.features.lateral.events import EventBatch
+from showerstack.features.lateral.fit import RawFit
+from showerstack.features.lateral.response import StationResponse
+from showerstack.features.lateral.translate import FAST, f32, full_vectors, vexp2, vlog2
+from showerstack.features.stations import tail
+from showerstack.features.stations.sums import (
     FAR_M,
     LCM_RINGS_M,
     MAX_DEVIATE,
@@ -49,9 +49,9 @@ from features.stations.sums import (
     over_level_zero,
     shapes,
 )
-from features.stations.tail import tail_table
-from runtime.kernels import kernel
-from showers.array import DetectorArray
+from showerstack.features.stations.tail import tail_table
+from showerstack.runtime.kernels import kernel
+from showerstack.showers.array import DetectorArray
 
 PLANES = (
     "x", "y", "area_e_m2", "area_m_m2",  # the array's
@@ -224,7 +224,7 @@ def tail_place(signal: Any, mean: Any, variance: Any, dispersion: Any) -> tuple[
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def root_lg_tail(row: Any, column: Any, table: Any) -> Any:
-    """Return the square root of -lg P(S >= seen) from :func:`features.stations.tail.tail_table`, flat."""
+    """Return the square root of -lg P(S >= seen) from :func:`showerstack.features.stations.tail.tail_table`, flat."""
     i, j = np.floor(row), np.floor(column)
     a, b = row - i, column - j
     # Unsigned, because an index from the end would have to be asked for otherwise.

@@ -1,6 +1,7 @@
-"""The sums of :mod:`features.stations.sums` and :mod:`features.stations.grid` on a GPU, one warp an event.
+"""The sums of :mod:`showerstack.features.stations.sums` and :mod:`showerstack.features.stations.grid` on a GPU, one
+warp an event.
 
-``kernel.cu`` has the loops over stations, :mod:`features.lateral.station` the formulas.
+``kernel.cu`` has the loops over stations, :mod:`showerstack.features.lateral.station` the formulas.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from features.lateral import cuda
-from features.lateral.events import EventBatch
-from features.lateral.fit import RawFit, record_in_c
-from features.lateral.response import StationResponse
-from features.stations import grid, sums, tail
-from features.stations.sums import PARTS, PATTERNS, RINGS, Sums
-from showers.array import KASCADE, DetectorArray
+from showerstack.features.lateral import cuda
+from showerstack.features.lateral.events import EventBatch
+from showerstack.features.lateral.fit import RawFit, record_in_c
+from showerstack.features.lateral.response import StationResponse
+from showerstack.features.stations import grid, sums, tail
+from showerstack.features.stations.sums import PARTS, PATTERNS, RINGS, Sums
+from showerstack.showers.array import KASCADE, DetectorArray
 
 
 @lru_cache(maxsize=4)
@@ -45,7 +46,7 @@ def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> 
 
 
 def sum_cuda(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> Sums:
-    """Return the same sums as :func:`features.stations.compiled.sum_fused`."""
+    """Return the same sums as :func:`showerstack.features.stations.compiled.sum_fused`."""
     xp, here, n, response = events.xp, events.stations, len(events), events.response
     azimuth = events.azimuth_deg * (math.pi / 180.0)
     out = [xp.zeros(shape, dtype=xp.float32) for shape in sums.shapes(n, parts)]
@@ -68,7 +69,7 @@ def _place(xp: Any, array: DetectorArray) -> tuple[Any, ...]:
 
 
 def grid_cuda(events: EventBatch) -> dict[str, Any]:
-    """Return the same sums as :func:`features.stations.grid.grid_fused`."""
+    """Return the same sums as :func:`showerstack.features.stations.grid.grid_fused`."""
     xp, here, n = events.xp, events.stations, len(events)
     azimuth = events.azimuth_deg * (math.pi / 180.0)
     planes = [events.electron_mev, events.muon_mev, xp.cos(azimuth), xp.sin(azimuth)]
@@ -80,7 +81,7 @@ def grid_cuda(events: EventBatch) -> dict[str, Any]:
 
 
 def order_cuda(events: EventBatch) -> dict[str, Any]:
-    """Return the same numbers as :func:`features.stations.grid.order_fused`."""
+    """Return the same numbers as :func:`showerstack.features.stations.grid.order_fused`."""
     xp, n, result = events.xp, len(events), {}
     for channel, cells in (("e", events.electron_mev), ("mu", events.muon_mev)):
         out = xp.empty((n, len(grid.ORDER)), dtype=xp.float32)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.lateral.compiled import ONE, ZERO, in_one_record
-from features.lateral.events import EventBatch
-from features.lateral.station import LN_2
-from features.lateral.translate import FAST, f32, full_vectors, vlog2
-from runtime.kernels import kernel
-from showers.array import DetectorArray
+from showerstack.features.lateral.compiled import ONE, ZERO, in_one_record
+from showerstack.features.lateral.events import EventBatch
+from showerstack.features.lateral.station import LN_2
+from showerstack.features.lateral.translate import FAST, f32, full_vectors, vlog2
+from showerstack.runtime.kernels import kernel
+from showerstack.showers.array import DetectorArray
 
 CHANNELS = ("e", "mu")
 SUMS = (

@@ -1,6 +1,7 @@
 """Sums over stations and over rings, seen from the fitted core: what profile, muon and quality features are made of.
 
-What is summed and under which names; :mod:`features.stations.compiled` sums on the CPU, ``kernel.cu`` on a GPU.
+What is summed and under which names; :mod:`showerstack.features.stations.compiled` sums on the CPU, ``kernel.cu`` on a
+GPU.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from features.lateral.events import EventBatch
-from features.lateral.station import MUON_G_REF
-from showers.lateral import muon_normalisation
+from showerstack.features.lateral.events import EventBatch
+from showerstack.features.lateral.station import MUON_G_REF
+from showerstack.showers.lateral import muon_normalisation
 
 EDGES_M = (10.0, 16.0, 25.0, 40.0, 63.0, 90.0, 130.0)
 """Outer edges of the profile's rings, logarithmic; the first ring begins on the axis."""

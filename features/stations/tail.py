@@ -25,7 +25,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.special import gammaincc, gammaln, log_ndtr
 
-from features.lateral.elementwise import LG_E
+from showerstack.features.lateral.elementwise import LG_E
 
 MIN_MEAN, MAX_MEAN = 2e-3, 1.2e4
 """Range of k, beyond which it counts as its limit: half the strays of a station alone, twice the s/m of a saturated

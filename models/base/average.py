@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from models.base.learner import Batch, Learner, check_settings
-from models.base.posterior import log_softmax
-from models.base.saving import read_header, write_header
-from runtime.context import Progress
-from runtime.errors import InputError
+from showerstack.models.base.learner import Batch, Learner, check_settings
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.base.saving import read_header, write_header
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
 
-_MEMBER = re.compile(r"models(\.\w+)+:\w+")
+_MEMBER = re.compile(r"(showerstack\.)?(models(?:\.\w+)+):(\w+)")
 """Members are classes of this package only: a name in a saved file imports nothing else."""
 
 
@@ -98,12 +98,15 @@ def member_class(path: str) -> type[Learner]:
     InputError
         If there is none.
     """
-    refusal = InputError(f"{path!r} cannot be a member of another learner: expected models.<module>:<learner's class>")
-    if not _MEMBER.fullmatch(path):
+    refusal = InputError(
+        f"{path!r} cannot be a member of another learner: expected showerstack.models.<module>:<learner's class>"
+    )
+    match = _MEMBER.fullmatch(path)
+    if not match:
         raise refusal
-    module, _, name = path.partition(":")
+    # Learners that were saved before the packages had one name lack the prefix.
     try:
-        result = getattr(importlib.import_module(module), name)
+        result = getattr(importlib.import_module(f"showerstack.{match[2]}"), match[3])
     except (ImportError, AttributeError):
         raise refusal from None
     if not (isinstance(result, type) and issubclass(result, Learner)) or result is LearnerAverage:

@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from models.base.learner import Batch, check_finite_or_missing
-from runtime.errors import InputError
+from showerstack.models.base.learner import Batch, check_finite_or_missing
+from showerstack.runtime.errors import InputError
 
 ZENITH, AZIMUTH = "Ze", "Az"
 VECTORS: tuple[tuple[str, str], ...] = (("fit_core_x_m", "fit_core_y_m"),)
@@ -258,7 +258,7 @@ def targets_of(truth: pl.DataFrame, fit_x_m: np.ndarray, fit_y_m: np.ndarray) ->
     Parameters
     ----------
     truth
-        What really happened: :attr:`showers.simulation.blocks.SimulatedEvents.truth`.
+        What really happened: :attr:`showerstack.showers.simulation.blocks.SimulatedEvents.truth`.
     fit_x_m, fit_y_m
         (n,) core of the lateral fit.
     """

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from runtime.context import Progress
-from runtime.errors import InputError
-from showers.array import KASCADE, DetectorArray
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE, DetectorArray
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Batch:
     soft_labels: np.ndarray | None = None
     """(n, C) probabilities that networks learn from instead of ``labels``, which then only validate; None for none."""
     targets: np.ndarray | None = None
-    """(n, T) float32: true quantities of training events as :mod:`models.base.inputs` standardises them, NaN
-    where unknown; None for events to be predicted."""
+    """(n, T) float32: true quantities of training events as :mod:`showerstack.models.base.inputs` standardises them,
+    NaN where unknown; None for events to be predicted."""
     array: DetectorArray = KASCADE
     """The stations that the grids' cells belong to."""
 
@@ -84,7 +84,7 @@ class Learner(ABC):
     classes
         Class names in label order.
     settings
-        The learner's own settings; unknown names are refused with :class:`~showers.schema.InputError`.
+        The learner's own settings; unknown names are refused with :class:`~showerstack.showers.schema.InputError`.
     threads
         Numerical threads it may use.
     """

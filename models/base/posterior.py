@@ -11,7 +11,7 @@ from functools import reduce
 
 import numpy as np
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 PROBABILITY_FLOOR = 1e-6
 """Undoing label smoothing can give a probability at or below zero; it is then set to this."""

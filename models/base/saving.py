@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import InputError
-from runtime.files import hash_file, read_json, write_json
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file, read_json, write_json
 
 HEADER_FILE = "learner.json"
 FORMAT = 1

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 PRESETS = ("quick", "good", "best")
 

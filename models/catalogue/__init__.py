@@ -1,1 +1,2 @@
-"""The named learners: a module here declares some as a tuple ``LEARNERS`` of :class:`models.base.spec.LearnerSpec`."""
+"""The named learners: a module here declares some as a tuple ``LEARNERS`` of
+:class:`showerstack.models.base.spec.LearnerSpec`."""

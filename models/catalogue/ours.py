@@ -1,4 +1,5 @@
-"""Our own learners, among them those that start from the pretrained shower network (:mod:`models.pretraining`).
+"""Our own learners, among them those that start from the pretrained shower network
+(:mod:`showerstack.models.pretraining`).
 
 Settings are those that won on simulated events (``benchmarks/learning/peers.py``, documentation). In the presets
 ``quick`` and ``good`` are the three boosters, a network on grids and what a stack would miss
@@ -7,7 +8,7 @@ Settings are those that won on simulated events (``benchmarks/learning/peers.py`
 
 from __future__ import annotations
 
-from models.base.spec import LearnerSpec
+from showerstack.models.base.spec import LearnerSpec
 
 FITS = "fits+core"
 """Fits with the fitted core itself, for networks that turn with the array or place stations around it."""
@@ -18,7 +19,7 @@ ALWAYS, LONG, LONGEST = ("quick", "good", "best"), ("good", "best"), ("best",)
 TREES = (
     LearnerSpec(
         "lightgbm",
-        "models.tables.lightgbm:LightGBM",
+        "showerstack.models.tables.lightgbm:LightGBM",
         "boosted trees, slow and shallow",
         "fits",
         quick={"learning_rate": 0.1, "rounds": 400, "patience": 25, "max_bin": 127},
@@ -28,7 +29,7 @@ TREES = (
     ),
     LearnerSpec(
         "lightgbm_linear",
-        "models.tables.lightgbm:LightGBM",
+        "showerstack.models.tables.lightgbm:LightGBM",
         "boosted trees with linear leaves",
         "fits",
         settings={"linear_tree": True, "num_leaves": 4, "learning_rate": 0.08, "lambda_l2": 10.0},
@@ -39,7 +40,7 @@ TREES = (
     ),
     LearnerSpec(
         "xgboost",
-        "models.tables.xgboost:XGBoost",
+        "showerstack.models.tables.xgboost:XGBoost",
         "boosted trees on quantile bins",
         "fits",
         quick={"learning_rate": 0.12, "rounds": 400, "patience": 25, "max_bin": 128},
@@ -49,7 +50,7 @@ TREES = (
     ),
     LearnerSpec(
         "catboost",
-        "models.tables.catboost:CatBoost",
+        "showerstack.models.tables.catboost:CatBoost",
         "boosted symmetric trees",
         "fits",
         quick={"learning_rate": 0.15, "rounds": 400, "patience": 25, "border_count": 64},
@@ -59,7 +60,7 @@ TREES = (
     ),
     LearnerSpec(
         "hist_boosting",
-        "models.tables.sklearn:HistBoosting",
+        "showerstack.models.tables.sklearn:HistBoosting",
         "histogram gradient boosting",
         "fits+profile",
         quick={"learning_rate": 0.1, "rounds": 200, "patience": 15},
@@ -69,7 +70,7 @@ TREES = (
     ),
     LearnerSpec(
         "random_forest",
-        "models.tables.sklearn:RandomForest",
+        "showerstack.models.tables.sklearn:RandomForest",
         "bagged trees with smoothed leaves",
         "fits",
         quick={"trees": 80, "min_samples_leaf": 20},
@@ -79,7 +80,7 @@ TREES = (
     ),
     LearnerSpec(
         "extra_trees",
-        "models.tables.sklearn:ExtraTrees",
+        "showerstack.models.tables.sklearn:ExtraTrees",
         "extremely randomised trees with smoothed leaves",
         "fits",
         quick={"trees": 150, "min_samples_leaf": 12},
@@ -92,7 +93,7 @@ TREES = (
 SMOOTH = (
     LearnerSpec(
         "quadratic_logit",
-        "models.tables.logit:QuadraticLogit",
+        "showerstack.models.tables.logit:QuadraticLogit",
         "multinomial logit with squares and products",
         "fits",
         quick={"max_iterations": 60},
@@ -101,7 +102,7 @@ SMOOTH = (
     ),
     LearnerSpec(
         "mlp",
-        "models.networks.physics:TabularMLP",
+        "showerstack.models.networks.physics:TabularMLP",
         "residual MLP on features",
         "fits",
         quick={"epochs": 10},
@@ -110,10 +111,10 @@ SMOOTH = (
     ),
     LearnerSpec(
         "mlp_bag",
-        "models.base.average:LearnerAverage",
+        "showerstack.models.base.average:LearnerAverage",
         "four residual MLPs of different seeds, pooled",
         "fits",
-        settings={"members": ({"learner": "models.networks.physics:TabularMLP"},) * 4},
+        settings={"members": ({"learner": "showerstack.models.networks.physics:TabularMLP"},) * 4},
         quick={"common": {"epochs": 8}},
         presets=LONGEST,
         weights=430_100,
@@ -123,7 +124,7 @@ SMOOTH = (
 GRID_NETWORKS = (
     LearnerSpec(
         "lenet",
-        "models.networks.images:LeNetLearner",
+        "showerstack.models.networks.images:LeNetLearner",
         "LeNet on log1p grids with 8 symmetries",
         None,
         quick={"epochs": 12},
@@ -134,7 +135,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "lenet_fits",
-        "models.networks.images:LeNetLearner",
+        "showerstack.models.networks.images:LeNetLearner",
         "the same with fitted quantities as scalars",
         FITS,
         settings={"dropout": 0.2, "epochs": 8},
@@ -145,7 +146,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "hybrid",
-        "models.networks.images:HybridLearner",
+        "showerstack.models.networks.images:HybridLearner",
         "CNN with channel attention + MLP on fits",
         FITS,
         quick={"epochs": 6},
@@ -156,7 +157,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "resnet",
-        "models.networks.images:ResNetLearner",
+        "showerstack.models.networks.images:ResNetLearner",
         "residual CNN with fits as scalars",
         FITS,
         quick={"epochs": 6},
@@ -167,7 +168,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "vit",
-        "models.networks.images:ViTLearner",
+        "showerstack.models.networks.images:ViTLearner",
         "vision transformer with fits as a token",
         FITS,
         quick={"epochs": 8},
@@ -178,7 +179,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "set_transformer",
-        "models.networks.stations:SetTransformerLearner",
+        "showerstack.models.networks.stations:SetTransformerLearner",
         "attention over hit stations around the core",
         FITS,
         quick={"epochs": 6},
@@ -189,7 +190,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "physics",
-        "models.networks.physics:PhysicsLearner",
+        "showerstack.models.networks.physics:PhysicsLearner",
         "stations around the core + CNN, pooled; lg A head",
         FITS,
         quick={"epochs": 8},
@@ -206,7 +207,7 @@ OURS: tuple[LearnerSpec, ...] = (*TREES, *SMOOTH, *GRID_NETWORKS)
 PRETRAINED: tuple[LearnerSpec, ...] = (
     LearnerSpec(
         "pretrained",
-        "models.pretraining.learner:PretrainedLearner",
+        "showerstack.models.pretraining.learner:PretrainedLearner",
         "shower network of randomised worlds, fine-tuned",
         "fits+profile",
         presets=ALWAYS,
@@ -218,10 +219,10 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
     ),
     LearnerSpec(
         "pretrained_features",
-        "models.pretraining.learner:PretrainedFeatures",
+        "showerstack.models.pretraining.learner:PretrainedFeatures",
         "CatBoost on the fits and on what the pretrained network says, which stays as it is",
         "fits+profile",
-        settings={"members": ({"learner": "models.tables.catboost:CatBoost"},)},
+        settings={"members": ({"learner": "showerstack.models.tables.catboost:CatBoost"},)},
         own_columns=True,
     ),
 )

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from models.base.spec import LearnerSpec
-from showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
 
 BENCHMARK = "public benchmark (astro-bench)"
 JINST_2024 = "JINST 19 (2024) P01025"
 ICRC_2021 = "PoS(ICRC2021)"
 
-_LENET = "models.networks.images:LeNetLearner"
-_FLAT = "models.networks.images:FlatMLPLearner"
-_HYBRID = "models.networks.images:HybridLearner"
-_RESNET = "models.networks.images:ResNetLearner"
-_VIT = "models.networks.images:ViTLearner"
-_AVERAGE = "models.base.average:LearnerAverage"
+_LENET = "showerstack.models.networks.images:LeNetLearner"
+_FLAT = "showerstack.models.networks.images:FlatMLPLearner"
+_HYBRID = "showerstack.models.networks.images:HybridLearner"
+_RESNET = "showerstack.models.networks.images:ResNetLearner"
+_VIT = "showerstack.models.networks.images:ViTLearner"
+_AVERAGE = "showerstack.models.base.average:LearnerAverage"
 
 COMPOSITION_SYSTEMS = (
     LearnerSpec(
         "published.rf5",
-        "models.tables.sklearn:RandomForest",
+        "showerstack.models.tables.sklearn:RandomForest",
         "random forest on the 5 scalars",
         SCALAR_NAMES,
         settings={"trees": 500, "min_samples_leaf": 1, "smoothing": 0.5},
@@ -95,7 +95,7 @@ COMPOSITION_SYSTEMS = (
     ),
     LearnerSpec(
         "published.hgb54",
-        "models.tables.sklearn:HistBoosting",
+        "showerstack.models.tables.sklearn:HistBoosting",
         "histogram boosting on scalars and array-centred grid statistics",
         "published-grid",
         settings={"learning_rate": 0.1, "max_leaf_nodes": 31, "l2": 0.0, "column_share": 1.0},
@@ -105,7 +105,7 @@ COMPOSITION_SYSTEMS = (
     ),
     LearnerSpec(
         "published.hgb24",
-        "models.tables.sklearn:HistBoosting",
+        "showerstack.models.tables.sklearn:HistBoosting",
         "histogram boosting on scalars and their expressions",
         "scalars",
         settings={"learning_rate": 0.1, "max_leaf_nodes": 31, "l2": 0.0, "column_share": 1.0},
@@ -141,7 +141,7 @@ GAMMA_SYSTEMS = (
     ),
     LearnerSpec(
         "published.gamma_rf",
-        "models.tables.sklearn:RegressionForest",
+        "showerstack.models.tables.sklearn:RegressionForest",
         "random-forest regressor of the label",
         SCALAR_NAMES,
         settings={"trees": 500, "min_samples_leaf": 1, "smoothing": 0.5},
@@ -176,8 +176,8 @@ GAMMA_SYSTEMS = (
         "scalars",
         settings={
             "members": (
-                {"learner": "models.networks.physics:TabularMLP"},
-                {"learner": "models.tables.lightgbm:LightGBM"},
+                {"learner": "showerstack.models.networks.physics:TabularMLP"},
+                {"learner": "showerstack.models.tables.lightgbm:LightGBM"},
             ),
             "space": "probability",
         },
@@ -187,7 +187,7 @@ GAMMA_SYSTEMS = (
     ),
     LearnerSpec(
         "published.hit_transformer",
-        "models.networks.stations:HitTransformerLearner",
+        "showerstack.models.networks.stations:HitTransformerLearner",
         "transformer encoder on raw hits, 2 layers, 2 heads, 16 dimensions, weighted loss",
         None,
         settings={"class_weights": "balanced"},

@@ -5,7 +5,7 @@ Chosen on tables that come with public packages, and tested on others: ``benchma
 
 from __future__ import annotations
 
-from models.base.spec import LearnerSpec
+from showerstack.models.base.spec import LearnerSpec
 
 SMALL, MIDDLE, LARGE = 0, 2_000, 10_000
 """Training rows from which settings change."""
@@ -13,12 +13,12 @@ SMALL, MIDDLE, LARGE = 0, 2_000, 10_000
 LEAST_GAIN = 1e-3
 """Nats that ``patience`` rounds have to gain where there are few rows: a separable table gains a little for ever."""
 
-_NUMBERS = "models.tables.categories:AsNumbers"
+_NUMBERS = "showerstack.models.tables.categories:AsNumbers"
 
 LEARNERS: tuple[LearnerSpec, ...] = (
     LearnerSpec(
         "table.lightgbm",
-        "models.tables.lightgbm:LightGBM",
+        "showerstack.models.tables.lightgbm:LightGBM",
         "boosted trees, settings by rows",
         "all",
         settings={
@@ -41,7 +41,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
     ),
     LearnerSpec(
         "table.catboost",
-        "models.tables.catboost:CatBoost",
+        "showerstack.models.tables.catboost:CatBoost",
         "boosted symmetric trees, settings by rows",
         "all",
         settings={"rounds": 1500, "patience": 50, "l2_leaf_reg": 3.0, "rsm": 1.0, "border_count": 128},
@@ -57,7 +57,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
     ),
     LearnerSpec(
         "table.xgboost",
-        "models.tables.xgboost:XGBoost",
+        "showerstack.models.tables.xgboost:XGBoost",
         "boosted trees on quantile bins, settings by rows",
         "all",
         settings={
@@ -81,7 +81,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
     ),
     LearnerSpec(
         "table.hist_boosting",
-        "models.tables.sklearn:HistBoosting",
+        "showerstack.models.tables.sklearn:HistBoosting",
         "histogram gradient boosting, settings by rows",
         "all",
         settings={"rounds": 1000, "patience": 40, "l2": 1.0, "column_share": 0.7},
@@ -99,7 +99,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         _NUMBERS,
         "bagged trees, categories as numbers",
         "all",
-        settings={"learner": "models.tables.sklearn:RandomForest", "trees": 300, "smoothing": 0.5},
+        settings={"learner": "showerstack.models.tables.sklearn:RandomForest", "trees": 300, "smoothing": 0.5},
         by_rows=(
             (SMALL, {"min_samples_leaf": 1}),
             (MIDDLE, {"min_samples_leaf": 2}),
@@ -117,7 +117,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         "extremely randomised trees, categories as numbers",
         "all",
         settings={
-            "learner": "models.tables.sklearn:ExtraTrees",
+            "learner": "showerstack.models.tables.sklearn:ExtraTrees",
             "trees": 300,
             "smoothing": 0.5,
             "max_features": "sqrt",
@@ -139,7 +139,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         "logistic regression, categories as numbers",
         "all",
         settings={
-            "learner": "models.tables.logit:QuadraticLogit",
+            "learner": "showerstack.models.tables.logit:QuadraticLogit",
             "degree": 1,
             "strengths": (1e-3, 1e-2, 1e-1, 1.0, 10.0),
             "max_iterations": 300,
@@ -154,7 +154,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         "logistic regression with squares and products, categories as numbers",
         "all",
         settings={
-            "learner": "models.tables.logit:QuadraticLogit",
+            "learner": "showerstack.models.tables.logit:QuadraticLogit",
             "strengths": (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
             "max_terms": 600,
         },
@@ -167,7 +167,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         _NUMBERS,
         "residual MLP, categories as numbers",
         "all",
-        settings={"learner": "models.networks.physics:TabularMLP", "weight_decay": 0.05},
+        settings={"learner": "showerstack.models.networks.physics:TabularMLP", "weight_decay": 0.05},
         by_rows=(
             (
                 SMALL,

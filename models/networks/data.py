@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from scipy.spatial import KDTree
 
-from models.base.spec import READ_AHEAD, RESIDENT_BYTES, RESIDENT_SHARE
-from runtime.errors import InputError
-from showers.array import KASCADE, DetectorArray
+from showerstack.models.base.spec import READ_AHEAD, RESIDENT_BYTES, RESIDENT_SHARE
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE, DetectorArray
 
 
 class GridSource:

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from models.base.inputs import InputTransform
-from models.networks.layers import N_CHANNELS, Attention, mlp
-from models.networks.learner import NetworkLearner
-from models.networks.step import Output
-from runtime.errors import InputError
-from showers.array import DetectorArray
+from showerstack.models.base.inputs import InputTransform
+from showerstack.models.networks.layers import N_CHANNELS, Attention, mlp
+from showerstack.models.networks.learner import NetworkLearner
+from showerstack.models.networks.step import Output
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import DetectorArray
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU}
 

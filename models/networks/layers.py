@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.base.learner import Batch
-from runtime.errors import InputError
-from showers.array import CHANNELS
+from showerstack.models.base.learner import Batch
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import CHANNELS
 
 N_CHANNELS = CHANNELS
 FRONT_EVENTS = 20_000

@@ -22,20 +22,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from models.base.inputs import LOGARITHM, InputTransform
-from models.base.learner import Batch, Learner, check_grids, check_settings, check_training
-from models.base.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
-from models.base.saving import plain, read_header, write_header
-from models.networks import data
-from models.networks.data import EventTensors, GridSource
-from models.networks.layers import GridFront, fit_front
-from models.networks.loop import History, predict_logits, train
-from models.networks.step import TrainingSettings
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import atomic_path
-from showers.array import KASCADE, DetectorArray
-from showers.schema import AGE, SCALAR_NAMES
+from showerstack.models.base.inputs import LOGARITHM, InputTransform
+from showerstack.models.base.learner import Batch, Learner, check_grids, check_settings, check_training
+from showerstack.models.base.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
+from showerstack.models.base.saving import plain, read_header, write_header
+from showerstack.models.networks import data
+from showerstack.models.networks.data import EventTensors, GridSource
+from showerstack.models.networks.layers import GridFront, fit_front
+from showerstack.models.networks.loop import History, predict_logits, train
+from showerstack.models.networks.step import TrainingSettings
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.schema import AGE, SCALAR_NAMES
 
 
 def torch_obstacle() -> str | None:
@@ -93,10 +93,10 @@ INPUT_DEFAULTS: dict[str, Any] = {
 class NetworkLearner(Learner):
     """Base of all networks.
 
-    Settings common to all: the fields of :class:`models.networks.step.TrainingSettings`; ``scalars`` (reconstructed
-    scalars that join the inputs, where the protocol has them and the table does not), ``grid`` (``log1p`` standardised,
-    or ``raw`` MeV), ``augment`` (the 8 symmetries), ``size_jitter`` (standard deviation, in lg, of a common random
-    shift of Ne and Nmu in training), ``channels_last``, ``deterministic``, ``class_weights``.
+    Settings common to all: the fields of :class:`showerstack.models.networks.step.TrainingSettings`; ``scalars``
+    (reconstructed scalars that join the inputs, where the protocol has them and the table does not), ``grid``
+    (``log1p`` standardised, or ``raw`` MeV), ``augment`` (the 8 symmetries), ``size_jitter`` (standard deviation, in
+    lg, of a common random shift of Ne and Nmu in training), ``channels_last``, ``deterministic``, ``class_weights``.
     A subclass adds its own in ``defaults`` and gives :meth:`build`.
     """
 
@@ -133,7 +133,7 @@ class NetworkLearner(Learner):
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
-        """Learn from ``train``; see :meth:`models.base.learner.Learner.fit`."""
+        """Learn from ``train``; see :meth:`showerstack.models.base.learner.Learner.fit`."""
         check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
         self.array_ = train.array
         if self.needs_grid:
@@ -349,7 +349,7 @@ class Assembled(nn.Module):
         self.network = network
 
     def forward(self, grids: torch.Tensor | None, inputs: torch.Tensor) -> Any:
-        """Return the network's :class:`models.networks.step.Output` for raw grids and inputs (n, S)."""
+        """Return the network's :class:`showerstack.models.networks.step.Output` for raw grids and inputs (n, S)."""
         if self.front is not None:
             assert grids is not None
             return self.network(self.front(grids), inputs)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.networks.data import EventTensors
-from models.networks.step import (
+from showerstack.models.networks.data import EventTensors
+from showerstack.models.networks.step import (
     Augment,
     Checkpoint,
     Output,
@@ -30,7 +30,7 @@ from models.networks.step import (
     read_checkpoint,
     write_checkpoint,
 )
-from runtime.context import Progress
+from showerstack.runtime.context import Progress
 
 PREDICTED_AT_ONCE = {"cpu": 256, "cuda": 2048}
 """Events in a batch that is only predicted. On a CPU larger ones leave its caches, and the system spends time on giving
@@ -90,7 +90,7 @@ def train(
     class_values
         (C,) target of the regression head by class.
     rate_factors
-        See :func:`models.networks.step.optimiser_of`.
+        See :func:`showerstack.models.networks.step.optimiser_of`.
     progress
         Called after every batch.
     checkpoint

@@ -4,9 +4,9 @@ The first reading is of stations: a residual perceptron on the fits, and beside 
 tokens in core-centred coordinates (distance to the axis, position along the shower's direction, both deposits), read in
 the light of the scalars and pooled by attention. It is invariant under the array's symmetries by construction, and a
 second head estimates lg A, which tells it that classes have an order. The second is of the picture: convolutions with
-channel attention beside a perceptron (:class:`models.networks.images.Hybrid`), which the symmetries augment. Each is
-trained by its own cross-entropy, as if alone; the network's posterior is their geometric mean. They err differently, so
-it beats either by more than any single reading that was tried (see the documentation).
+channel attention beside a perceptron (:class:`showerstack.models.networks.images.Hybrid`), which the symmetries
+augment. Each is trained by its own cross-entropy, as if alone; the network's posterior is their geometric mean. They
+err differently, so it beats either by more than any single reading that was tried (see the documentation).
 
 The residual perceptron on the feature table is the strongest single learner on fitted quantities: class borders in lg
 Ne, lg Nmu, age and zenith are smooth and oblique, and a small, well-regularised network follows them better than trees
@@ -21,13 +21,13 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from models.base.inputs import InputTransform
-from models.networks.images import Hybrid
-from models.networks.layers import N_CHANNELS
-from models.networks.learner import NetworkLearner
-from models.networks.stations import N_INVARIANT, StationTokens, invariant_inputs
-from models.networks.step import Output
-from showers.array import DetectorArray
+from showerstack.models.base.inputs import InputTransform
+from showerstack.models.networks.images import Hybrid
+from showerstack.models.networks.layers import N_CHANNELS
+from showerstack.models.networks.learner import NetworkLearner
+from showerstack.models.networks.stations import N_INVARIANT, StationTokens, invariant_inputs
+from showerstack.models.networks.step import Output
+from showerstack.showers.array import DetectorArray
 
 
 class ResidualBlock(nn.Module):

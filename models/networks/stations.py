@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.base.inputs import AZIMUTH, VECTOR_SCALE_M, VECTORS, ZENITH, InputTransform
-from models.base.learner import Batch
-from models.networks.layers import Attention, mlp
-from models.networks.learner import NetworkLearner, torch_as_asked
-from models.networks.step import Output
-from runtime.errors import InputError
-from showers.array import DetectorArray
+from showerstack.models.base.inputs import AZIMUTH, VECTOR_SCALE_M, VECTORS, ZENITH, InputTransform
+from showerstack.models.base.learner import Batch
+from showerstack.models.networks.layers import Attention, mlp
+from showerstack.models.networks.learner import NetworkLearner, torch_as_asked
+from showerstack.models.networks.step import Output
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import DetectorArray
 
 DIRECTION_SCALE = 2.0
-"""Inputs hold the horizontal direction of arrival times this (see :mod:`models.base.inputs`)."""
+"""Inputs hold the horizontal direction of arrival times this (see :mod:`showerstack.models.base.inputs`)."""
 LENGTH_M = 50.0
 """Distances are divided by this."""
 NEAR_M = 5.0

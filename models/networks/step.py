@@ -20,10 +20,10 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
-from models.base.saving import CheckpointError
-from models.networks.data import EventTensors
-from runtime.errors import InputError
-from runtime.files import atomic_path
+from showerstack.models.base.saving import CheckpointError
+from showerstack.models.networks.data import EventTensors
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path
 
 
 @dataclass

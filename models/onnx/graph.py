@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 COLUMNS, GRID, LOG_PROBABILITY = "columns", "grid", "log_probability"
 """Inputs, (n, F) float32 with NaN where undefined and (n, rows, columns, 2) float32 in MeV; output, (n, C) float32."""
@@ -79,7 +79,8 @@ class Nodes:
 
 
 def natural_posterior(nodes: Nodes, log_q: str, class_weights: np.ndarray | None) -> str:
-    """Add what :func:`models.base.posterior.undo_training_prior` does of class weights; ``log_q`` is (n, C) float64."""
+    """Add what :func:`showerstack.models.base.posterior.undo_training_prior` does of class weights; ``log_q`` is (n,
+    C) float64."""
     if class_weights is None:
         return log_q
     return nodes.log_softmax(nodes.add("Sub", [log_q, nodes.constant(np.log(class_weights))]))

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.base.average import LearnerAverage
-from models.base.inputs import AZIMUTH, CLIP, CUT, SOFT_FROM, VECTOR_SCALE_M, ZENITH, InputTransform
-from models.base.learner import Learner
-from models.base.posterior import PROBABILITY_FLOOR
-from models.networks.learner import NetworkLearner
-from models.onnx.graph import (
+from showerstack.models.base.average import LearnerAverage
+from showerstack.models.base.inputs import AZIMUTH, CLIP, CUT, SOFT_FROM, VECTOR_SCALE_M, ZENITH, InputTransform
+from showerstack.models.base.learner import Learner
+from showerstack.models.base.posterior import PROBABILITY_FLOOR
+from showerstack.models.networks.learner import NetworkLearner
+from showerstack.models.onnx.graph import (
     COLUMNS,
     GRID,
     LOG_PROBABILITY,
@@ -28,7 +28,7 @@ from models.onnx.graph import (
     Portable,
     natural_posterior,
 )
-from models.onnx.trees import (
+from showerstack.models.onnx.trees import (
     catboost_margins,
     forest_log_proba,
     hist_boosting_margins,
@@ -36,14 +36,14 @@ from models.onnx.trees import (
     margins_to_log,
     xgboost_margins,
 )
-from models.tables.base import TableLearner
-from models.tables.catboost import CatBoost
-from models.tables.categories import AsNumbers
-from models.tables.lightgbm import LightGBM
-from models.tables.logit import QuadraticLogit
-from models.tables.sklearn import HistBoosting, RandomForest
-from models.tables.xgboost import XGBoost
-from runtime.errors import need
+from showerstack.models.tables.base import TableLearner
+from showerstack.models.tables.catboost import CatBoost
+from showerstack.models.tables.categories import AsNumbers
+from showerstack.models.tables.lightgbm import LightGBM
+from showerstack.models.tables.logit import QuadraticLogit
+from showerstack.models.tables.sklearn import HistBoosting, RandomForest
+from showerstack.models.tables.xgboost import XGBoost
+from showerstack.runtime.errors import need
 
 EXAMPLES = 3
 """Events that the exporter is shown; their number stays open in the graph."""
@@ -51,7 +51,8 @@ TOKEN = "showerstack"
 
 
 class InputModule(nn.Module):
-    """:meth:`models.base.inputs.InputTransform.apply` for tensors (n, F) of the columns in :attr:`columns`."""
+    """:meth:`showerstack.models.base.inputs.InputTransform.apply` for tensors (n, F) of the columns in
+    :attr:`columns`."""
 
     def __init__(self, inputs: InputTransform) -> None:
         super().__init__()
@@ -129,7 +130,7 @@ class Posterior(nn.Module):
         raise NotImplementedError
 
     def forward(self, columns: torch.Tensor, grid: torch.Tensor | None = None) -> torch.Tensor:
-        """Return (n, C) float32; see :func:`models.base.posterior.undo_training_prior`."""
+        """Return (n, C) float32; see :func:`showerstack.models.base.posterior.undo_training_prior`."""
         log_q = torch.log_softmax(self.logits(columns, grid).double(), dim=1)
         if self.log_weights is not None:
             log_q = torch.log_softmax(log_q - self.log_weights, dim=1)
@@ -152,7 +153,7 @@ class _NetworkPosterior(Posterior):
 
 
 class _LogitPosterior(Posterior):
-    """Linear terms, squares and products, as :class:`models.tables.logit.QuadraticLogit` makes them."""
+    """Linear terms, squares and products, as :class:`showerstack.models.tables.logit.QuadraticLogit` makes them."""
 
     def __init__(self, learner: QuadraticLogit) -> None:
         super().__init__(InputModule(learner.inputs_), learner.class_weights_, 0.0)

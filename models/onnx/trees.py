@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from models.onnx.graph import COLUMNS, Nodes, NotPortable
-from models.tables.catboost import CatBoost
-from models.tables.lightgbm import LightGBM
-from models.tables.sklearn import HistBoosting, RandomForest, RegressionForest
-from models.tables.xgboost import XGBoost
+from showerstack.models.onnx.graph import COLUMNS, Nodes, NotPortable
+from showerstack.models.tables.catboost import CatBoost
+from showerstack.models.tables.lightgbm import LightGBM
+from showerstack.models.tables.sklearn import HistBoosting, RandomForest, RegressionForest
+from showerstack.models.tables.xgboost import XGBoost
 
 LESS_EQUAL, LESS, GREATER, LEAF = "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GT", "LEAF"
 
@@ -115,7 +115,8 @@ class TreeTable:
 
 
 def margins_to_log(nodes: Nodes, margins: str, n_margins: int) -> str:
-    """Add :func:`models.base.posterior.log_of_margins`: one margin is the logit of the second of two classes."""
+    """Add :func:`showerstack.models.base.posterior.log_of_margins`: one margin is the logit of the second of two
+    classes."""
     if n_margins == 1:
         margins = nodes.add("Concat", [nodes.add("Sub", [margins, margins]), margins], axis=1)
     return nodes.log_softmax(margins)

@@ -21,23 +21,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from features.catalogue import feature_set
-from models.base.average import LearnerAverage
-from models.base.inputs import TARGETS, InputTransform, has_column
-from models.base.learner import Batch, check_training
-from models.base.posterior import log_softmax
-from models.base.saving import plain, read_header, write_header
-from models.networks.learner import NetworkLearner, torch_as_asked
-from models.networks.loop import History, predict_outputs
-from models.networks.step import TRUTH_SHARE, Output
-from models.pretraining.network import Architecture, ShowerBody, ShowerNetwork, truth_answers
-from models.pretraining.stream import N_WORLD
-from models.pretraining.weights import SHIPPED, SHIPPED_SHA256, Pretrained, read_pretrained
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import atomic_path
-from showers.array import DetectorArray
-from showers.schema import COMPOSITION, GAMMA
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.average import LearnerAverage
+from showerstack.models.base.inputs import TARGETS, InputTransform, has_column
+from showerstack.models.base.learner import Batch, check_training
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.base.saving import plain, read_header, write_header
+from showerstack.models.networks.learner import NetworkLearner, torch_as_asked
+from showerstack.models.networks.loop import History, predict_outputs
+from showerstack.models.networks.step import TRUTH_SHARE, Output
+from showerstack.models.pretraining.network import Architecture, ShowerBody, ShowerNetwork, truth_answers
+from showerstack.models.pretraining.stream import N_WORLD
+from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256, Pretrained, read_pretrained
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path
+from showerstack.showers.array import DetectorArray
+from showerstack.showers.schema import COMPOSITION, GAMMA
 
 LEAST_KNOWN = 100
 """Training events in which a true quantity must be known for its estimates to count as learned."""
@@ -118,7 +118,8 @@ class PretrainedLearner(NetworkLearner):
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
-        """Learn from ``train``, from its ``targets`` too if it has any; see :meth:`models.base.learner.Learner.fit`."""
+        """Learn from ``train``, from its ``targets`` too if it has any; see
+        :meth:`showerstack.models.base.learner.Learner.fit`."""
         known = np.zeros(len(TARGETS), dtype=bool)
         if train.targets is not None:
             check_targets(train.targets, len(train))
@@ -134,11 +135,11 @@ class PretrainedLearner(NetworkLearner):
         return super().predict_log_proba(_without_truth(batch))
 
     def predict_targets(self, batch: Batch) -> np.ndarray:
-        """Return (n, T, 2) float64 estimates; see :meth:`models.base.learner.Learner.predict_targets`."""
+        """Return (n, T, 2) float64 estimates; see :meth:`showerstack.models.base.learner.Learner.predict_targets`."""
         return self.predict_both(batch)[1]
 
     def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Return both in one pass; see :meth:`models.base.learner.Learner.predict_both`."""
+        """Return both in one pass; see :meth:`showerstack.models.base.learner.Learner.predict_both`."""
         self._check_fitted()
         network = self.network_.network
         assert isinstance(network, FineTuned)
@@ -157,7 +158,7 @@ class PretrainedLearner(NetworkLearner):
 
     @classmethod
     def averaged(cls, fits: Sequence[Self]) -> Self:
-        """Return one network with the fits' mean weights; see :meth:`models.base.learner.Learner.averaged`.
+        """Return one network with the fits' mean weights; see :meth:`showerstack.models.base.learner.Learner.averaged`.
 
         A true quantity counts as learned where it does in all fits.
         """
@@ -257,8 +258,8 @@ class PretrainedFeatures(LearnerAverage):
     Added columns: logarithms of its posteriors of both tasks, its estimates of the true quantities, and the leading
     principal components of its embedding, taken from the training events. It is told nothing about their world.
 
-    Settings: those of :class:`models.base.average.LearnerAverage`; ``table``, feature set that the members see
-    beside them; ``components``, how many; ``weights``, ``weights_sha256`` as for ``pretrained``.
+    Settings: those of :class:`showerstack.models.base.average.LearnerAverage`; ``table``, feature set that the members
+    see beside them; ``components``, how many; ``weights``, ``weights_sha256`` as for ``pretrained``.
     """
 
     needs_table = True

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.base.inputs import TARGETS
-from models.networks.physics import ResidualBlock
-from models.networks.step import truth_losses
-from models.pretraining.stream import N_WORLD
-from showers.schema import COMPOSITION, GAMMA
+from showerstack.models.base.inputs import TARGETS
+from showerstack.models.networks.physics import ResidualBlock
+from showerstack.models.networks.step import truth_losses
+from showerstack.models.pretraining.stream import N_WORLD
+from showerstack.showers.schema import COMPOSITION, GAMMA
 
 LOG_WIDTH_RANGE = (-5.0, 3.0)
 """Limits of the logarithm of an estimated error, in units of a target's width."""

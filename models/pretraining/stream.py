@@ -17,13 +17,13 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
-from features.catalogue import CATALOGUE, feature_set
-from features.compute import compute_events
-from models.base.inputs import InputTransform, targets_of
-from models.base.learner import Batch
-from showers.schema import AGE, COMPOSITION, GAMMA, Task
-from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
-from showers.simulation.settings import Settings
+from showerstack.features.catalogue import CATALOGUE, feature_set
+from showerstack.features.compute import compute_events
+from showerstack.models.base.inputs import InputTransform, targets_of
+from showerstack.models.base.learner import Batch
+from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
+from showerstack.showers.simulation.settings import Settings
 
 LIMIT = 2.2
 """Constants are drawn within so many widths of the centre."""
@@ -34,7 +34,7 @@ class Prior:
     """A constant's prior: normal around ``centre`` (of its logarithm with ``factor``), cut at :data:`LIMIT` widths."""
 
     name: str
-    """``section__field`` of :class:`showers.simulation.settings.Settings`."""
+    """``section__field`` of :class:`showerstack.showers.simulation.settings.Settings`."""
     centre: float
     width: float
     factor: bool = False
@@ -267,7 +267,7 @@ class Prepared:
 
     inputs: torch.Tensor
     world: torch.Tensor
-    """(n, N_WORLD + 1): see :meth:`models.pretraining.network.ShowerBody.forward`."""
+    """(n, N_WORLD + 1): see :meth:`showerstack.models.pretraining.network.ShowerBody.forward`."""
     task: torch.Tensor
     labels: torch.Tensor
     targets: torch.Tensor

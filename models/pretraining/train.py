@@ -2,7 +2,7 @@
 
 Showers come in rounds; after each round the state is written, and a run started again continues with the next round as
 if it had never stopped. What it was asked to do is in a file beside its state. AdamW, warm-up, cosine, exponential
-average of the weights: :mod:`models.networks.loop`.
+average of the weights: :mod:`showerstack.models.networks.loop`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from features.table import feature_code_version
-from models.base.inputs import LOGARITHM, InputTransform
-from models.base.saving import plain
-from models.networks.loop import learning_rate
-from models.networks.step import (
+from showerstack.features.table import feature_code_version
+from showerstack.models.base.inputs import LOGARITHM, InputTransform
+from showerstack.models.base.saving import plain
+from showerstack.models.networks.loop import learning_rate
+from showerstack.models.networks.step import (
     Checkpoint,
     TrainingSettings,
     check_finite,
@@ -38,13 +38,13 @@ from models.networks.step import (
     read_checkpoint,
     write_checkpoint,
 )
-from models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss
-from models.pretraining.stream import COLUMNS, Prepared, SimulatedBatch, batch_of, draw_portion, hide_ages
-from models.pretraining.weights import Pretrained, read_pretrained, write_pretrained
-from runtime.context import Bars, silent
-from runtime.errors import InputError
-from runtime.files import locked, read_json, write_json
-from runtime.processes import end_with_parent
+from showerstack.models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss
+from showerstack.models.pretraining.stream import COLUMNS, Prepared, SimulatedBatch, batch_of, draw_portion, hide_ages
+from showerstack.models.pretraining.weights import Pretrained, read_pretrained, write_pretrained
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import locked, read_json, write_json
+from showerstack.runtime.processes import end_with_parent
 
 PLAN_FILE = "pretraining.json"
 PORTIONS_PER_ROUND = 8
@@ -75,7 +75,8 @@ class PretrainSettings:
     blocks: int = 4
     hidden: int = 512
     start: str = ""
-    """Weights to go on from, as in :func:`models.pretraining.weights.read_pretrained`; empty: random ones."""
+    """Weights to go on from, as in :func:`showerstack.models.pretraining.weights.read_pretrained`; empty: random
+    ones."""
     start_sha256: str = ""
 
     def __post_init__(self) -> None:
@@ -201,7 +202,7 @@ def _timed(draw: Callable[[int, int], Any], seed: int, number: int) -> tuple[Any
 
 
 STATE_FILE = "state.safetensors"
-WEIGHTS_FILE = "showers.safetensors"
+WEIGHTS_FILE = "showerstack.showers.safetensors"
 RATE_STEPS = 1000
 """Steps of the learning rate's schedule in a round."""
 
@@ -222,7 +223,7 @@ def pretrain(
     folder
         Where the plan, the state and the weights are kept; made if needed.
     settings
-        See :class:`models.pretraining.train.PretrainSettings`.
+        See :class:`showerstack.models.pretraining.train.PretrainSettings`.
     workers
         Processes that draw showers.
     threads
@@ -235,8 +236,8 @@ def pretrain(
     Returns
     -------
     Path
-        The weights' file, with its card beside it (:mod:`models.pretraining.weights`); after every round it holds the
-        averaged weights so far.
+        The weights' file, with its card beside it (:mod:`showerstack.models.pretraining.weights`); after every round
+        it holds the averaged weights so far.
 
     Raises
     ------

@@ -17,19 +17,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from features.catalogue import CATALOGUE
-from models.base.inputs import TARGETS, InputTransform
-from models.base.saving import plain
-from models.pretraining.network import Architecture, ShowerNetwork
-from models.pretraining.stream import COLUMNS, HADRONIC_MODELS, N_WORLD, PRIORS
-from runtime.errors import InputError
-from runtime.files import atomic_path, hash_file, read_json, write_json
+from showerstack.features.catalogue import CATALOGUE
+from showerstack.models.base.inputs import TARGETS, InputTransform
+from showerstack.models.base.saving import plain
+from showerstack.models.pretraining.network import Architecture, ShowerNetwork
+from showerstack.models.pretraining.stream import COLUMNS, HADRONIC_MODELS, N_WORLD, PRIORS
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, hash_file, read_json, write_json
 
 FORMAT = 1
 """Raised when the meaning of a card changes."""
 SHIPPED = "shipped"
 """Name of the weights that come with the package."""
-SHIPPED_FILE = Path(__file__).parent / "weights" / "showers.safetensors"
+SHIPPED_FILE = Path(__file__).parent / "weights" / "showerstack.showers.safetensors"
 SHIPPED_SHA256 = "e450a63fc7a3a9a0eab9666bceab47aefc5b3d44204a8b179843466979fdc378"
 """In the code, so that it belongs to the identity of whatever is trained from these weights."""
 LIMITS = (

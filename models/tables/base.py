@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from models.base.learner import Batch, Learner, check_settings, check_training, select_table
-from models.base.posterior import class_weight_vector, undo_training_prior
-from models.base.saving import read_header, write_header
-from models.tables.categories import Levels
-from runtime.context import Progress
-from runtime.errors import InputError
+from showerstack.models.base.learner import Batch, Learner, check_settings, check_training, select_table
+from showerstack.models.base.posterior import class_weight_vector, undo_training_prior
+from showerstack.models.base.saving import read_header, write_header
+from showerstack.models.tables.categories import Levels
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
 
 PREDICT_ROWS = 1 << 18
 """Rows predicted at once: libraries copy what they predict, so memory stays bounded."""
@@ -58,7 +58,7 @@ class TableLearner(Learner):
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
-        """Learn from ``train``; see :meth:`models.base.learner.Learner.fit`."""
+        """Learn from ``train``; see :meth:`showerstack.models.base.learner.Learner.fit`."""
         check_training(train, valid, self.classes, table=True, grid=False)
         assert train.labels is not None
         self.columns_ = tuple(train.columns)

@@ -10,12 +10,12 @@ from catboost import CatBoost as Booster
 from catboost import CatBoostError, FeaturesData, Pool
 from catboost.utils import get_gpu_device_count
 
-from models.base.learner import Batch
-from models.base.posterior import log_of_margins
-from models.tables.base import TableLearner, TableRows, normalised, unfold_contributions
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import atomic_path
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_of_margins
+from showerstack.models.tables.base import TableLearner, TableRows, normalised, unfold_contributions
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path
 
 MODEL_FILE = "catboost.cbm"
 VOLATILE = ("model_guid", "train_finish_time")

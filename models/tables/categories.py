@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from models.base.average import member_class
-from models.base.learner import Batch, Learner, check_settings, check_training
-from models.base.saving import read_header, write_header
-from runtime.context import Progress
-from runtime.errors import InputError
+from showerstack.models.base.average import member_class
+from showerstack.models.base.learner import Batch, Learner, check_settings, check_training
+from showerstack.models.base.saving import read_header, write_header
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
 
 ONE_HOT = 12
 """Up to so many levels each gets a column of zeros and ones; above, a level stands for its classes' frequencies."""
@@ -116,7 +116,7 @@ class CategoryEncoder:
     def _batch(self, batch: Batch, given: Mapping[str, np.ndarray]) -> Batch:
         from dataclasses import replace
 
-        from models.base.learner import select_table
+        from showerstack.models.base.learner import select_table
 
         table = self.levels.apply(select_table(batch, self.columns), self.columns)
         parts = []

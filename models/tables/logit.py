@@ -10,14 +10,14 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from models.base.inputs import InputTransform
-from models.base.learner import Batch
-from models.base.posterior import event_log_loss, log_of_margins
-from models.tables.base import TableLearner, TableRows
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import write_npz
-from runtime.processes import limited_threads
+from showerstack.models.base.inputs import InputTransform
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import event_log_loss, log_of_margins
+from showerstack.models.tables.base import TableLearner, TableRows
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import write_npz
+from showerstack.runtime.processes import limited_threads
 
 MODEL_FILE = "quadratic_logit.npz"
 TERM_ROWS = 1 << 14

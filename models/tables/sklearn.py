@@ -21,12 +21,12 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 
-from models.base.posterior import log_of_margins, log_softmax
-from models.tables.base import TableLearner, TableRows, normalised
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import atomic_path
-from runtime.processes import limited_threads
+from showerstack.models.base.posterior import log_of_margins, log_softmax
+from showerstack.models.tables.base import TableLearner, TableRows, normalised
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path
+from showerstack.runtime.processes import limited_threads
 
 SCHEMA_FILE = "schema.json"
 

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import xgboost as xgb
 
-from features.device import resolve_device
-from models.base.learner import Batch
-from models.base.posterior import log_of_margins
-from models.tables.base import TableLearner, TableRows, native_names, normalised, unfold_contributions
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import atomic_path
+from showerstack.features.device import resolve_device
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_of_margins
+from showerstack.models.tables.base import TableLearner, TableRows, native_names, normalised, unfold_contributions
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path
 
 MODEL_FILE = "xgboost.ubj"
 

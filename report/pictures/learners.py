@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
-from report.shared.subject import Point
-from scoring.metrics.paired import Paired
+from showerstack.report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
+from showerstack.report.shared.subject import Point
+from showerstack.scoring.metrics.paired import Paired
 
 RULES = {"argmax": "raw (argmax)"}
 COLOURS = (INK, PALETTE[5])

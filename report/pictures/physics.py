@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
-from analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
-from analysis.spectra.published import PublishedSpectrum
-from report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
+from showerstack.analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
+from showerstack.analysis.spectra.published import PublishedSpectrum
+from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
 
 POWER = 2.7
 LABEL = r"$J\,E^{2.7}$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{1.7}$"

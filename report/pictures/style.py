@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runtime.errors import escaped
-from runtime.files import atomic_path
+from showerstack.runtime.errors import escaped
+from showerstack.runtime.files import atomic_path
 
 if TYPE_CHECKING:  # half a second, and the same modules make tables for the terminal
     from matplotlib.colors import Colormap

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
-from report.shared.published import SURVIVAL_CURVE
-from scoring.metrics.classes import BinAtThreshold, balanced_accuracy
-from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
-from scoring.metrics.intervals import clopper_pearson
-from scoring.metrics.level import LEVEL, standard_errors
+from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
+from showerstack.report.shared.published import SURVIVAL_CURVE
+from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
+from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.scoring.metrics.level import LEVEL, standard_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -375,7 +375,7 @@ def by_bin_picture(binned: dict[str, Any], name: str, label: str) -> Figure:
     Parameters
     ----------
     binned
-        ``true_binned`` of :class:`scoring.tasks.target.TargetScoring`.
+        ``true_binned`` of :class:`showerstack.scoring.tasks.target.TargetScoring`.
     name
         ``bias`` or ``resolution``.
     label

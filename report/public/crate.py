@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runtime.files import hash_file
-from showers.schema import TASKS
+from showerstack.runtime.files import hash_file
+from showerstack.showers.schema import TASKS
 
 CRATE_FILE = "ro-crate-metadata.json"
 SPECIFICATION = "https://w3id.org/ro/crate/1.2"

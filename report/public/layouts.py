@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 DATASET = "kascade-showers"
 HERE = Path(__file__).parent / "scripts"

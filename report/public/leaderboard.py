@@ -18,25 +18,25 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.shared.belonging import check_run
-from report.shared.published import CITATIONS, PublishedResult, origin_of, published_for
-from report.shared.subject import (
+from showerstack.report.shared.belonging import check_run
+from showerstack.report.shared.published import CITATIONS, PublishedResult, origin_of, published_for
+from showerstack.report.shared.subject import (
     check_test_set,
     oof_metrics,
     read_labels,
     read_run_output,
     score_test_table,
 )
-from report.shared.text import duration, metric_text, short, table, totals, with_interval
-from report.tasks.target import report_of
-from runtime.errors import InputError
-from runtime.files import read_json
-from scoring import metric_for, scoring_of
-from scoring.metrics.intervals import Interval
-from scoring.metrics.level import LEVEL_TEXT
-from scoring.score import Origin, metrics_path, score_arrays
-from showers.schema import task_named
-from stacking.run.read import Run
+from showerstack.report.shared.text import duration, metric_text, short, table, totals, with_interval
+from showerstack.report.tasks.target import report_of
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.scoring import metric_for, scoring_of
+from showerstack.scoring.metrics.intervals import Interval
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.score import Origin, metrics_path, score_arrays
+from showerstack.showers.schema import task_named
+from showerstack.stacking.run.read import Run
 
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "
@@ -52,7 +52,7 @@ class Standing:
 
     task: str
     protocol: str
-    """As :attr:`report.shared.published.DataOrigin.protocol`; only equal ones share a table."""
+    """As :attr:`showerstack.report.shared.published.DataOrigin.protocol`; only equal ones share a table."""
     system: str
     value: float
     interval: Interval | None

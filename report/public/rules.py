@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from report.shared.belonging import check_predictions
-from report.shared.published import origin_of
-from runtime.errors import InputError
-from runtime.files import atomic_path
-from scoring.score import score_file
-from scoring.tasks.truth import labelled_folder
-from showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.report.shared.belonging import check_predictions
+from showerstack.report.shared.published import origin_of
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path
+from showerstack.scoring.score import score_file
+from showerstack.scoring.tasks.truth import labelled_folder
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 
 MAX_ATTEMPTS = 50
 """Scored attempts that the 2026 protocol allows."""
@@ -48,7 +48,7 @@ def score_by_protocol(
     Parameters
     ----------
     predictions, data, task, intervals, published_order, write
-        As for :func:`scoring.score.score_file`.
+        As for :func:`showerstack.scoring.score.score_file`.
     protocol
         ``v2``, ``matched`` or ``2026``: the test set must be of it; None takes what it is.
     log

@@ -12,24 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from report.shared.published import origin_of
-from report.shared.subject import read_labels, read_run_output
-from report.shared.text import duration, metric_text, totals
-from report.tasks.target import report_of
-from runtime.errors import InputError, escaped
-from runtime.files import atomic_folder, write_npz
-from runtime.packages import OWN
-from scoring import metric_for, scoring_of
-from scoring.metrics.level import LEVEL_TEXT
-from scoring.score import read_output, score_arrays
-from scoring.tasks.truth import Truth
-from showers.dataset import is_simulated, read_source
-from stacking.run.read import ONE_ANSWER, Run
+from showerstack.report.shared.published import origin_of
+from showerstack.report.shared.subject import read_labels, read_run_output
+from showerstack.report.shared.text import duration, metric_text, totals
+from showerstack.report.tasks.target import report_of
+from showerstack.runtime.errors import InputError, escaped
+from showerstack.runtime.files import atomic_folder, write_npz
+from showerstack.scoring import metric_for, scoring_of
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.score import read_output, score_arrays
+from showerstack.scoring.tasks.truth import Truth
+from showerstack.showers.dataset import is_simulated, read_source
+from showerstack.stacking.run.read import ONE_ANSWER, Run
 
-SOURCE = Path(__file__).resolve().parents[2]
-PACKAGES = (*OWN, "showerstack")
-FILES = ("cli.py", "verify.py", "setup.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
-"""What the snapshot of the source holds beside the packages."""
+PACKAGE = Path(__file__).parents[2]
+"""``showerstack``; its folder ``source`` has what stands beside it in a checkout (links there)."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
@@ -114,13 +111,9 @@ def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: S
 def snapshot(target: Path) -> None:
     """Copy the project's source, without caches or data."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
-    for package in PACKAGES:
-        if not (SOURCE / package).is_dir():
-            continue  # an installation holds the others inside of showerstack
-        shutil.copytree(SOURCE / package, target / package, ignore=ignore)
-    for name in FILES:
-        if (SOURCE / name).is_file():
-            shutil.copy2(SOURCE / name, target / name)
+    shutil.copytree(PACKAGE, target / PACKAGE.name, ignore=ignore)
+    for file in (PACKAGE / "source").iterdir():
+        shutil.copy2(file, target / file.name)
 
 
 def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:

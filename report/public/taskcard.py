@@ -1,7 +1,7 @@
 """Task folders for composition and gamma, written from a dataset or from new showers, checked by their evaluation.
 
 A variant is a task on showers of a world whose constants are drawn from the priors of pretraining: nobody can have seen
-it. :mod:`report.public.layouts` says how folders look.
+it. :mod:`showerstack.report.public.layouts` says how folders look.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from report.public.crate import CRATE_FILE, CROISSANT_FILE, MEANINGS, croissant, data_crate
-from report.public.layouts import ARRAYS, DATASET, LAYOUTS, Card, Facts
-from runtime.errors import InputError
-from runtime.files import atomic_folder, write_json
-from showers.dataset import Dataset, is_simulated, ordering_of
-from showers.schema import Task, task_named
-from showers.simulation import simulate
+from showerstack.report.public.crate import CRATE_FILE, CROISSANT_FILE, MEANINGS, croissant, data_crate
+from showerstack.report.public.layouts import ARRAYS, DATASET, LAYOUTS, Card, Facts
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_folder, write_json
+from showerstack.showers.dataset import Dataset, is_simulated, ordering_of
+from showerstack.showers.schema import Task, task_named
+from showerstack.showers.simulation import simulate
 
 VARIANT = 9_012_026
 """Keeps the worlds of variants apart from those of pretraining."""
@@ -116,7 +116,7 @@ def write_variants(
     n_train, n_test
         Showers of each task; both sets are under the test's cuts.
     """
-    from models.pretraining.stream import draw_world
+    from showerstack.models.pretraining.stream import draw_world
 
     settings, _ = draw_world(np.random.default_rng((VARIANT, seed)))
     out.mkdir(parents=True, exist_ok=True)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.checksums import CHECKSUMS_FILE, Checksums
-from runtime.errors import InputError
-from runtime.files import read_json
-from scoring.score import Origin
-from showers.dataset import Dataset
-from showers.schema import MATRICES_FILE, ORDER_FILE
-from stacking.run.names import MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.scoring.score import Origin
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import MATRICES_FILE, ORDER_FILE
+from showerstack.stacking.run.names import MANIFEST_FILE, PREDICTIONS_FILE
 
 SHOWN = 12
 """Digits of a hash in messages."""

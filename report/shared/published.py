@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from runtime.arrays import open_npy
-from scoring.metrics.intervals import Interval, clopper_pearson
-from scoring.metrics.level import standard_errors
-from showers.dataset import is_simulated, read_source
-from showers.protocols import RAW_LABELS_ONLY
-from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
+from showerstack.runtime.arrays import open_npy
+from showerstack.scoring.metrics.intervals import Interval, clopper_pearson
+from showerstack.scoring.metrics.level import standard_errors
+from showerstack.showers.dataset import is_simulated, read_source
+from showerstack.showers.protocols import RAW_LABELS_ONLY
+from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 
 TEST_CLASSES = {
     ("composition", "v2"): (32_804, 26_886, 22_065, 19_584, 17_688),

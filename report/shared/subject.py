@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from report.shared.belonging import check_events, check_run
-from report.shared.published import origin_of
-from runtime.errors import InputError
-from runtime.files import hash_file, read_json, with_checksum, write_json
-from scoring import Metric, metric_for, scoring_of
-from scoring.metrics.classes import table_metrics
-from scoring.metrics.intervals import Interval, linearised
-from scoring.metrics.paired import Paired, paired_mean
-from scoring.score import read_output, read_raw_labels, score_arrays
-from scoring.tasks.truth import Truth, read_truth
-from showers.dataset import Dataset, is_simulated
-from showers.schema import Task
-from stacking.inputs.tables import class_positions, read_table, scan_table
-from stacking.run.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
-from stacking.run.read import COMBINED, Run, System, evaluated_rows
+from showerstack.report.shared.belonging import check_events, check_run
+from showerstack.report.shared.published import origin_of
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file, read_json, with_checksum, write_json
+from showerstack.scoring import Metric, metric_for, scoring_of
+from showerstack.scoring.metrics.classes import table_metrics
+from showerstack.scoring.metrics.intervals import Interval, linearised
+from showerstack.scoring.metrics.paired import Paired, paired_mean
+from showerstack.scoring.score import read_output, read_raw_labels, score_arrays
+from showerstack.scoring.tasks.truth import Truth, read_truth
+from showerstack.showers.dataset import Dataset, is_simulated
+from showerstack.showers.schema import Task
+from showerstack.stacking.inputs.tables import class_positions, read_table, scan_table
+from showerstack.stacking.run.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
+from showerstack.stacking.run.read import COMBINED, Run, System, evaluated_rows
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from runtime.cost import MEASURED, WATTS_PER_CORE
-from scoring import Metric
-from scoring.metrics.intervals import Interval
-from scoring.metrics.paired import McNemar, Paired
+from showerstack.runtime.cost import MEASURED, WATTS_PER_CORE
+from showerstack.scoring import Metric
+from showerstack.scoring.metrics.intervals import Interval
+from showerstack.scoring.metrics.paired import McNemar, Paired
 
 
 def table(title: str, *columns: str, wide: bool = False) -> Table:

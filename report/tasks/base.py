@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 from rich.console import RenderableType
 
-from report.pictures.style import as_svg
-from report.pictures.tasks import plane_picture, reliability_picture
-from report.shared.markup import Section, paragraph, picture, pictures
-from report.shared.text import plus_minus
-from scoring.metrics.intervals import Interval, accuracy_interval
-from scoring.metrics.level import LEVEL_TEXT
-from showers.schema import SCALAR_NAMES
+from showerstack.report.pictures.style import as_svg
+from showerstack.report.pictures.tasks import plane_picture, reliability_picture
+from showerstack.report.shared.markup import Section, paragraph, picture, pictures
+from showerstack.report.shared.text import plus_minus
+from showerstack.scoring.metrics.intervals import Interval, accuracy_interval
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.showers.schema import SCALAR_NAMES
 
 if TYPE_CHECKING:
-    from report.shared.subject import EvaluatedRun
+    from showerstack.report.shared.subject import EvaluatedRun
 
 Part: TypeAlias = "Callable[[EvaluatedRun], Section | None]"
 
@@ -74,7 +74,7 @@ Named = tuple[str, np.ndarray]
 
 
 class TaskReport(ABC):
-    """How one task's results are reported; its instance stands in a module of :mod:`report.tasks`."""
+    """How one task's results are reported; its instance stands in a module of :mod:`showerstack.report.tasks`."""
 
     name: ClassVar[str]
     """The task's."""

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.pictures.style import as_svg
-from report.pictures.tasks import (
+from showerstack.report.pictures.style import as_svg
+from showerstack.report.pictures.tasks import (
     balanced_by_energy_picture,
     by_class_and_energy_picture,
     by_energy_picture,
@@ -19,16 +19,16 @@ from report.pictures.tasks import (
     confusions_picture,
     error_by_class_picture,
 )
-from report.shared.markup import Section, picture, pictures
-from report.shared.published import best_published
-from report.shared.text import mcnemar_table, table, with_interval
-from report.tasks.base import ClassReport, Named, Part, plane, posteriors, thin_note
-from scoring.metrics.level import LEVEL_TEXT
-from scoring.metrics.paired import mcnemar, paired_accuracy
-from showers.schema import COMPOSITION
+from showerstack.report.shared.markup import Section, picture, pictures
+from showerstack.report.shared.published import best_published
+from showerstack.report.shared.text import mcnemar_table, table, with_interval
+from showerstack.report.tasks.base import ClassReport, Named, Part, plane, posteriors, thin_note
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
+from showerstack.showers.schema import COMPOSITION
 
 if TYPE_CHECKING:
-    from report.shared.subject import EvaluatedRun
+    from showerstack.report.shared.subject import EvaluatedRun
 
 MASS_NUMBERS = (1, 4, 12, 28, 56)
 """Nucleons of proton, helium, carbon, silicon, iron."""

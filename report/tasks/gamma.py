@@ -9,22 +9,29 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from report.pictures.style import as_svg
-from report.pictures.tasks import roc_picture, scores_picture, survival_by_bin_picture
-from report.shared.markup import Section, picture, pictures
-from report.shared.markup import table as page_table
-from report.shared.published import best_published
-from report.shared.text import mcnemar_table, short, table, with_interval
-from report.tasks.base import ClassReport, Named, Part, Quantity, plane, posteriors, thin_note
-from scoring.metrics.classes import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
-from scoring.metrics.gamma import GAMMA as GAMMA_LABEL
-from scoring.metrics.gamma import HADRON, hadron_survival
-from scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
-from scoring.metrics.paired import mcnemar
-from showers.schema import GAMMA
+from showerstack.report.pictures.style import as_svg
+from showerstack.report.pictures.tasks import roc_picture, scores_picture, survival_by_bin_picture
+from showerstack.report.shared.markup import Section, picture, pictures
+from showerstack.report.shared.markup import table as page_table
+from showerstack.report.shared.published import best_published
+from showerstack.report.shared.text import mcnemar_table, short, table, with_interval
+from showerstack.report.tasks.base import ClassReport, Named, Part, Quantity, plane, posteriors, thin_note
+from showerstack.scoring.metrics.classes import (
+    BinAtThreshold,
+    Estimate,
+    area,
+    bins_at_threshold,
+    efficiency_at_survival,
+    q_factor,
+)
+from showerstack.scoring.metrics.gamma import GAMMA as GAMMA_LABEL
+from showerstack.scoring.metrics.gamma import HADRON, hadron_survival
+from showerstack.scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
+from showerstack.scoring.metrics.paired import mcnemar
+from showerstack.showers.schema import GAMMA
 
 if TYPE_CHECKING:
-    from report.shared.subject import EvaluatedRun
+    from showerstack.report.shared.subject import EvaluatedRun
 
 FIXED_SURVIVAL = 1e-3
 """Hadron survival at which the gamma efficiency is given."""

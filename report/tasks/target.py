@@ -1,7 +1,7 @@
 """The report of any task with a target, bias and resolution against the truth, and :func:`report_of` for any task.
 
-No task with a target needs a file of its own. :func:`task_reports` collects what the modules of :mod:`report.tasks`
-declare.
+No task with a target needs a file of its own. :func:`task_reports` collects what the modules of
+:mod:`showerstack.report.tasks` declare.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from report import tasks
-from report.pictures.style import as_svg
-from report.pictures.tasks import by_bin_picture, residual_picture
-from report.shared.markup import Section, picture, pictures
-from report.shared.text import mcnemar_table, table, with_interval
-from report.tasks.base import Named, Part, Quantity, TaskReport
-from runtime.code import plugins
-from runtime.errors import InputError
-from scoring.metrics.level import LEVEL_TEXT
-from scoring.metrics.paired import mcnemar
-from scoring.metrics.residuals import bias_interval
-from showers.schema import TargetQuantity, Task
+from showerstack.report import tasks
+from showerstack.report.pictures.style import as_svg
+from showerstack.report.pictures.tasks import by_bin_picture, residual_picture
+from showerstack.report.shared.markup import Section, picture, pictures
+from showerstack.report.shared.text import mcnemar_table, table, with_interval
+from showerstack.report.tasks.base import Named, Part, Quantity, TaskReport
+from showerstack.runtime.code import plugins
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.metrics.paired import mcnemar
+from showerstack.scoring.metrics.residuals import bias_interval
+from showerstack.showers.schema import TargetQuantity, Task
 
 if TYPE_CHECKING:
-    from report.shared.subject import EvaluatedRun
+    from showerstack.report.shared.subject import EvaluatedRun
 
 MEASURES = ("bias", "resolution", "rms")
 
@@ -148,7 +148,7 @@ def against_truth(evaluated: EvaluatedRun) -> Section:
 
 @cache
 def task_reports() -> dict[str, TaskReport]:
-    """Return every task's report by the task's name: ``REPORT`` of the modules in :mod:`report.tasks`."""
+    """Return every task's report by the task's name: ``REPORT`` of the modules in :mod:`showerstack.report.tasks`."""
     return plugins(tasks, "REPORT", attrgetter("name"))
 
 
@@ -173,7 +173,7 @@ def summarise(metrics: dict[str, Any], task: Task) -> Iterator[RenderableType]:
     Parameters
     ----------
     metrics
-        What :func:`scoring.score.score_file` returned.
+        What :func:`showerstack.scoring.score.score_file` returned.
     """
     yield from report_of(task).summary(metrics)
     for note in metrics["warnings"]:

@@ -13,16 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from scoring.metrics.composition import energy_bins
-from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, area_under_curve, hadron_survival, zenith_bins
-from scoring.metrics.intervals import (
+from showerstack.scoring.metrics.composition import energy_bins
+from showerstack.scoring.metrics.gamma import (
+    GAMMA,
+    HADRON,
+    KEY_EFFICIENCY,
+    area_under_curve,
+    hadron_survival,
+    zenith_bins,
+)
+from showerstack.scoring.metrics.intervals import (
     Interval,
     accuracy_interval,
     clopper_pearson,
     share_interval,
     survival_interval,
 )
-from scoring.metrics.level import standard_errors
+from showerstack.scoring.metrics.level import standard_errors
 
 
 def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> dict[str, Any]:

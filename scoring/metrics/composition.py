@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import InputError
-from showers.schema import COMPOSITION
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import COMPOSITION
 
 MIXTURE_SIZE = 5000
 """Events drawn for each mixture [benchmark]."""

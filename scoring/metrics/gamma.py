@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaincinv
 
-from runtime.errors import InputError
-from scoring.metrics.composition import bin_name, energy_bins
-from scoring.metrics.level import LEVEL
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.composition import bin_name, energy_bins
+from showerstack.scoring.metrics.level import LEVEL
 
 GAMMA, HADRON = 0, 1
 """Labels of ``labels_gamma.npy``."""

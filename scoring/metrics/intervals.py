@@ -3,7 +3,7 @@
 All bootstraps resample test events, but through sufficient statistics (confusion matrices, ranks, survivor counts),
 which is exact and takes milliseconds. Seeds are fixed: same input, same interval. One system has
 :func:`accuracy_interval`, :func:`fraction_error_interval` and :func:`survival_interval`; two systems on the same events
-are compared in :mod:`scoring.metrics.paired`.
+are compared in :mod:`showerstack.scoring.metrics.paired`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, ndtri, stdtrit
 
-from runtime.errors import InputError
-from scoring.metrics.composition import (
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.composition import (
     MIXTURE_SIZE,
     class_fraction_errors,
     confusion_matrix,
@@ -23,8 +23,8 @@ from scoring.metrics.composition import (
     mixture_counts,
     mixture_fractions,
 )
-from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
-from scoring.metrics.level import LEVEL, standard_errors
+from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
+from showerstack.scoring.metrics.level import LEVEL, standard_errors
 
 RESAMPLES = 2000
 SEED = 2026
@@ -416,8 +416,8 @@ def survival_interval(
 
     With importance weights (N,) showers are resampled (:func:`weighted_replicas`), and the interval runs between the
     replicas' quantiles: survivals are positive and skewed, as far as the threshold decides them. Where the weights do
-    not allow a number to be quoted (:attr:`scoring.metrics.gamma.SurvivorWeights.quoted`), it runs from 0 to the upper
-    limit.
+    not allow a number to be quoted (:attr:`showerstack.scoring.metrics.gamma.SurvivorWeights.quoted`), it runs from 0
+    to the upper limit.
     """
     if weights is not None:
         result = hadron_survival(labels, scores, efficiency, weights)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr, ndtr, stdtr, stdtrit
 
-from scoring.metrics.composition import class_fraction_errors, fraction_error, mixture_fractions
-from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
-from scoring.metrics.intervals import (
+from showerstack.scoring.metrics.composition import class_fraction_errors, fraction_error, mixture_fractions
+from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
+from showerstack.scoring.metrics.intervals import (
     GROUP_RESAMPLES,
     RESAMPLES,
     SEED,
@@ -29,7 +29,7 @@ from scoring.metrics.intervals import (
     weighted_replicas,
     widened,
 )
-from scoring.metrics.level import LEVEL, standard_errors
+from showerstack.scoring.metrics.level import LEVEL, standard_errors
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def paired_fraction_error(
     """Compare the fraction errors of two sets of hard labels.
 
     Events are resampled within classes through the joint counts n[true, a, b], which hold everything that both
-    metrics depend on; see :func:`scoring.metrics.intervals.confusion_intervals` for the rest of the construction.
+    metrics depend on; see :func:`showerstack.scoring.metrics.intervals.confusion_intervals` for the rest of the
+    construction.
 
     Parameters
     ----------

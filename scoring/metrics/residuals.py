@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from scoring.metrics.intervals import SEED, Interval, basic_interval
-from scoring.metrics.paired import Paired
+from showerstack.scoring.metrics.intervals import SEED, Interval, basic_interval
+from showerstack.scoring.metrics.paired import Paired
 
 CENTRAL = (0.158655, 0.841345)
 """One standard deviation to both sides of a Gaussian's middle."""

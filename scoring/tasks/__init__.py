@@ -1,1 +1,1 @@
-"""Tasks as scoring sees them, one a module; whatever is put here is found by :mod:`scoring.tasks.base`."""
+"""Tasks as scoring sees them, one a module; whatever is put here is found by :mod:`showerstack.scoring.tasks.base`."""

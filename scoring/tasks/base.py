@@ -1,7 +1,7 @@
 """What scoring knows of each task: which array it scores, by which metric, and how that metric is compared in pairs.
 
-:func:`scorings` finds the tasks: it collects what the modules of :mod:`scoring.tasks` declare. A :class:`Metric` is the
-one number of a task, used by stacking and report alike.
+:func:`scorings` finds the tasks: it collects what the modules of :mod:`showerstack.scoring.tasks` declare. A
+:class:`Metric` is the one number of a task, used by stacking and report alike.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from runtime.code import plugins
-from runtime.errors import InputError
-from scoring import tasks
-from scoring.metrics.intervals import Interval, share_interval
-from scoring.metrics.paired import Paired, paired_accuracy
-from scoring.tasks.truth import Truth
-from showers.schema import Task
+from showerstack.runtime.code import plugins
+from showerstack.runtime.errors import InputError
+from showerstack.scoring import tasks
+from showerstack.scoring.metrics.intervals import Interval, share_interval
+from showerstack.scoring.metrics.paired import Paired, paired_accuracy
+from showerstack.scoring.tasks.truth import Truth
+from showerstack.showers.schema import Task
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ ERROR_RATE = Metric("error rate", "share of events", _error_rate, _error_rate_in
 
 
 class TaskScoring(ABC):
-    """The scoring of one task; its instance stands in a module of :mod:`scoring.tasks`, where it is found by itself."""
+    """The scoring of one task; its instance stands in a module of :mod:`showerstack.scoring.tasks`, where it is found
+    by itself."""
 
     task: ClassVar[Task]
     key: ClassVar[str]
@@ -131,7 +132,8 @@ class TaskScoring(ABC):
 
 @cache
 def scorings() -> dict[str, TaskScoring]:
-    """Return every task's scoring by the task's name: ``SCORING`` of the modules in :mod:`scoring.tasks`."""
+    """Return every task's scoring by the task's name: ``SCORING`` of the modules in
+    :mod:`showerstack.scoring.tasks`."""
     return plugins(tasks, "SCORING", attrgetter("task.name"))
 
 

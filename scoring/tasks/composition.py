@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import InputError
-from scoring.metrics.composition import (
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.composition import (
     composition_metrics,
     confusion_matrix,
     energy_bins,
     expected_fraction_error,
     fraction_error,
 )
-from scoring.metrics.gamma import zenith_bins
-from scoring.metrics.intervals import (
+from showerstack.scoring.metrics.gamma import zenith_bins
+from showerstack.scoring.metrics.intervals import (
     MIN_CLASS_EVENTS,
     RESAMPLES,
     confusion_intervals,
@@ -23,10 +23,10 @@ from scoring.metrics.intervals import (
     fraction_error_interval,
     share_interval,
 )
-from scoring.metrics.paired import paired_fraction_error
-from scoring.tasks.base import Metric, TaskScoring
-from scoring.tasks.truth import Truth, check_range
-from showers.schema import COMPOSITION
+from showerstack.scoring.metrics.paired import paired_fraction_error
+from showerstack.scoring.tasks.base import Metric, TaskScoring
+from showerstack.scoring.tasks.truth import Truth, check_range
+from showerstack.showers.schema import COMPOSITION
 
 BIN_RESAMPLES = 1000
 """Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""
@@ -66,7 +66,8 @@ SCORING = CompositionScoring()
 
 
 def add_composition_intervals(metrics: dict[str, Any], truth: Truth, predicted: np.ndarray) -> None:
-    """Add confidence intervals to the metrics of :func:`scoring.metrics.composition.composition_metrics`, in place."""
+    """Add confidence intervals to the metrics of :func:`showerstack.scoring.metrics.composition.composition_metrics`,
+    in place."""
     everything = np.ones(len(predicted), dtype=bool)
     metrics["intervals"] = _confusion_part(truth, predicted, everything, metrics["fraction_error_details"])
     metrics["intervals"]["recall"] = {

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import InputError
-from scoring.metrics.composition import energy_bins
-from scoring.metrics.gamma import (
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.composition import energy_bins
+from showerstack.scoring.metrics.gamma import (
     EFFICIENCIES,
     HADRON,
     efficiency_name,
@@ -17,11 +17,17 @@ from scoring.metrics.gamma import (
     hadron_survival,
     zenith_bins,
 )
-from scoring.metrics.intervals import MIN_CLASS_EVENTS, Interval, clopper_pearson, share_interval, survival_interval
-from scoring.metrics.paired import Paired, paired_survival
-from scoring.tasks.base import Metric, TaskScoring
-from scoring.tasks.truth import Truth, check_finite
-from showers.schema import GAMMA
+from showerstack.scoring.metrics.intervals import (
+    MIN_CLASS_EVENTS,
+    Interval,
+    clopper_pearson,
+    share_interval,
+    survival_interval,
+)
+from showerstack.scoring.metrics.paired import Paired, paired_survival
+from showerstack.scoring.tasks.base import Metric, TaskScoring
+from showerstack.scoring.tasks.truth import Truth, check_finite
+from showerstack.showers.schema import GAMMA
 
 
 def _survival(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> float:
@@ -81,7 +87,7 @@ SCORING = GammaScoring()
 
 
 def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarray) -> None:
-    """Add confidence intervals to the metrics of :func:`scoring.metrics.gamma.gamma_metrics`, in place.
+    """Add confidence intervals to the metrics of :func:`showerstack.scoring.metrics.gamma.gamma_metrics`, in place.
 
     ``interval`` includes the uncertainty of the threshold, ``interval_at_threshold`` (Clopper-Pearson) does not; in its
     place weighted hadrons have ``error`` and ``upper_limit``.

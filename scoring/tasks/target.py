@@ -10,13 +10,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from runtime.errors import InputError
-from scoring.metrics.intervals import Interval
-from scoring.metrics.paired import Paired
-from scoring.metrics.residuals import MIN_EVENTS, paired_resolution, residual_metrics, resolution, resolution_interval
-from scoring.tasks.base import Metric, TaskScoring
-from scoring.tasks.truth import Truth, check_finite
-from showers.schema import ENERGY, TargetQuantity
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.intervals import Interval
+from showerstack.scoring.metrics.paired import Paired
+from showerstack.scoring.metrics.residuals import (
+    MIN_EVENTS,
+    paired_resolution,
+    residual_metrics,
+    resolution,
+    resolution_interval,
+)
+from showerstack.scoring.tasks.base import Metric, TaskScoring
+from showerstack.scoring.tasks.truth import Truth, check_finite
+from showerstack.showers.schema import ENERGY, TargetQuantity
 
 
 def _value(truth: np.ndarray, estimate: np.ndarray) -> float:

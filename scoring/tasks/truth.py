@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.arrays import open_npy
-from runtime.checksums import CHECKSUMS_FILE, Checksums
-from runtime.errors import InputError, did_you_mean
-from showers.event_files import check_weights, open_array
-from showers.schema import GROUPS_FILE, ORDER_FILE, SCALAR_NAMES, SCALARS_FILE, WEIGHT_FILE, Task
+from showerstack.runtime.arrays import open_npy
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.showers.event_files import check_weights, open_array
+from showerstack.showers.schema import GROUPS_FILE, ORDER_FILE, SCALAR_NAMES, SCALARS_FILE, WEIGHT_FILE, Task
 
 
 @dataclass(frozen=True)

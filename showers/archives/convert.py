@@ -27,16 +27,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from runtime.code import source_hash
-from runtime.context import Context, Progress
-from runtime.errors import InputError
-from showers import protocols
-from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, TRUTH_KIND, SimulatedReader, arrival_times, common_source
-from showers.dataset import Dataset
-from showers.event_files import BadValue, bad_cells
-from showers.protocols import LABELS_FROM_TYPE, SHUFFLED, Layout, evaluation_cuts_of, layout_of, modes_of
-from showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, Task
-from showers.writer import ARRIVAL_STEM, already_made, write_dataset
+from showerstack.runtime.code import source_hash
+from showerstack.runtime.context import Context, Progress
+from showerstack.runtime.errors import InputError
+from showerstack.showers import protocols
+from showerstack.showers.archives.raw import (
+    RAW_COLUMNS,
+    TRUE_COLUMNS,
+    TRUTH_KIND,
+    SimulatedReader,
+    arrival_times,
+    common_source,
+)
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import BadValue, bad_cells
+from showerstack.showers.protocols import LABELS_FROM_TYPE, SHUFFLED, Layout, evaluation_cuts_of, layout_of, modes_of
+from showerstack.showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, Task
+from showerstack.showers.writer import ARRIVAL_STEM, already_made, write_dataset
 
 
 @dataclass(frozen=True)
@@ -193,7 +200,7 @@ class RawEvents:
 
     archives: list[SimulatedReader]
     features: np.ndarray
-    """(N, 10) as in :data:`showers.archives.raw.RAW_COLUMNS`."""
+    """(N, 10) as in :data:`showerstack.showers.archives.raw.RAW_COLUMNS`."""
     labels: np.ndarray
     """(N,) int8 class numbers, or float32 true values of a target."""
     known: np.ndarray
@@ -201,7 +208,7 @@ class RawEvents:
     groups: np.ndarray | None
     """(N,) int64: the first row with the same true shower; None without true quantities."""
     truth: np.ndarray | None
-    """(N, 10) as in :data:`showers.archives.raw.TRUE_COLUMNS`."""
+    """(N, 10) as in :data:`showerstack.showers.archives.raw.TRUE_COLUMNS`."""
 
     def place(self, row: int, kind: str) -> tuple[Path, int]:
         """Return the archive of a kind that holds a row, and its row there."""
@@ -240,7 +247,7 @@ def convert(
     out
         Gets ``{task}_train`` and ``{task}_test``.
     task
-        One of :data:`showers.schema.TASKS`.
+        One of :data:`showerstack.showers.schema.TASKS`.
     protocol
         ``v2`` (labels from the true particle, float16, no age), ``matched`` (QGSJet only, labels from the first raw
         column, float32 scalars, age) or ``2026`` (split otherwise, labels from the first raw column, float32;

@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from runtime.checksums import CHECKSUMS_FILE, write_checksums
-from runtime.context import Bars, silent
-from runtime.errors import InputError
-from runtime.files import check_name
-from runtime.http import BROKEN, NPZ, TIMEOUT_S, NotServed, check_address, discard, fetch
-from showers.archives.measured import MEASURED_KINDS, USED_ENDINGS
-from showers.archives.raw import KINDS, TIMES_KIND, TRUTH_KIND, SimulatedReader, archive_path
-from showers.dataset import Dataset
-from showers.protocols import LABELS_FROM_TYPE, modes_of
-from showers.schema import MATRICES_FILE, SCALARS_FILE, Task
+from showerstack.runtime.checksums import CHECKSUMS_FILE, write_checksums
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import check_name
+from showerstack.runtime.http import BROKEN, NPZ, TIMEOUT_S, NotServed, check_address, discard, fetch
+from showerstack.showers.archives.measured import MEASURED_KINDS, USED_ENDINGS
+from showerstack.showers.archives.raw import KINDS, TIMES_KIND, TRUTH_KIND, SimulatedReader, archive_path
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.protocols import LABELS_FROM_TYPE, modes_of
+from showerstack.showers.schema import MATRICES_FILE, SCALARS_FILE, Task
 
 BUCKET = "https://kascade-sim-data.s3.eu-central-1.amazonaws.com/v2"
 """Where the pre-split v2 files are published."""

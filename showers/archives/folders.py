@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
-from showers.array import DetectorArray
-from showers.dataset import Dataset
-from showers.event_files import EventFiles, finite
-from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, TASKS, Task
+from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
+from showerstack.showers.array import DetectorArray
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import EventFiles, finite
+from showerstack.showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, TASKS, Task
 
 INSIDE = (f"*/{MATRICES_FILE}", f"measured/*/{MATRICES_FILE}")
 """Where a folder of datasets holds them."""

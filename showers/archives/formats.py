@@ -17,14 +17,23 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from runtime.arrays import write_frames
-from runtime.errors import InputError, did_you_mean
-from showers import archives
-from showers.array import KASCADE, DetectorArray
-from showers.event_files import bad_cells, bad_quantities
-from showers.protocols import MATCHED, Layout
-from showers.schema import AGE, CONVERSION, CORE_X_FILE, CORE_Y_FILE, SCALAR_NAMES, SCALARS, TIMES_FILE, Task
-from showers.writer import write_dataset
+from showerstack.runtime.arrays import write_frames
+from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.showers import archives
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.event_files import bad_cells, bad_quantities
+from showerstack.showers.protocols import MATCHED, Layout
+from showerstack.showers.schema import (
+    AGE,
+    CONVERSION,
+    CORE_X_FILE,
+    CORE_Y_FILE,
+    SCALAR_NAMES,
+    SCALARS,
+    TIMES_FILE,
+    Task,
+)
+from showerstack.showers.writer import write_dataset
 
 DEPOSITS = "deposits"
 """(n, rows, columns, 2) MeV by station: e/gamma, muon."""

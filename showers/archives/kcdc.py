@@ -22,9 +22,9 @@ import numpy as np
 import polars as pl
 from scipy.optimize import linear_sum_assignment
 
-from runtime.errors import InputError, need
-from showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
-from showers.array import KASCADE, DetectorArray
+from showerstack.runtime.errors import InputError, need
+from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
+from showerstack.showers.array import KASCADE, DetectorArray
 
 MAPPING = "row_mapping"
 QUANTITIES = {

@@ -1,9 +1,9 @@
 """Measured runs in the public archive's form, turned run by run into dataset folders without labels.
 
 A run is ``{run}_matrices.npz`` (N, 16, 16, 3: arrival time, e/gamma, muon), ``{run}_features.npz`` (N, 8) and
-``{run}_extra_features.npz`` (objects, among them the event's time; :mod:`showers.archives.raw`). Runs whose name ends
-in 0 or 1 are the ones in use. Empty and damaged runs are reported and left out. Events that cannot be used stay in
-place; ``left_out.csv`` names them. A list of all runs with a few numbers on each shows which ones are off.
+``{run}_extra_features.npz`` (objects, among them the event's time; :mod:`showerstack.showers.archives.raw`). Runs
+whose name ends in 0 or 1 are the ones in use. Empty and damaged runs are reported and left out. Events that cannot be
+used stay in place; ``left_out.csv`` names them. A list of all runs with a few numbers on each shows which ones are off.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from runtime.code import source_hash
-from runtime.context import Bars, silent
-from runtime.errors import InputError, did_you_mean
-from runtime.files import atomic_path, check_name
-from showers import protocols
-from showers.archives.convert import MAX_UNKNOWN, RANGES
-from showers.archives.formats import DEPOSITS, UNITS
-from showers.archives.raw import (
+from showerstack.runtime.code import source_hash
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.runtime.files import atomic_path, check_name
+from showerstack.showers import protocols
+from showerstack.showers.archives.convert import MAX_UNKNOWN, RANGES
+from showerstack.showers.archives.formats import DEPOSITS, UNITS
+from showerstack.showers.archives.raw import (
     TIMES_KIND,
     archive_path,
     arrival_times,
@@ -36,12 +36,12 @@ from showers.archives.raw import (
     sets_in,
     stream_npz,
 )  # fmt: skip
-from showers.array import DEAD_MUON_DETECTORS, DEAD_STATIONS, KASCADE, RAW_SHAPE, DetectorArray
-from showers.dataset import Dataset
-from showers.event_files import BadValue, EventFiles, bad_cells
-from showers.protocols import PUBLISHED_LAYOUT, layout_of
-from showers.schema import COMPOSITION, CONVERSION, SCALAR_NAMES, SOURCE_FILE, TIMES_FILE
-from showers.writer import ARRIVAL_STEM, write_dataset
+from showerstack.showers.array import DEAD_MUON_DETECTORS, DEAD_STATIONS, KASCADE, RAW_SHAPE, DetectorArray
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import BadValue, EventFiles, bad_cells
+from showerstack.showers.protocols import PUBLISHED_LAYOUT, layout_of
+from showerstack.showers.schema import COMPOSITION, CONVERSION, SCALAR_NAMES, SOURCE_FILE, TIMES_FILE
+from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
 
 MEANS = (*SCALAR_NAMES[:2], *SCALAR_NAMES[3:], "Age", "e_hits", "mu_hits", "lg_e_sum", "lg_mu_sum")
 """Whose means by run are listed: scalars but the azimuth, age, hit stations, lg of the deposits' sum (MeV)."""

@@ -31,13 +31,13 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from runtime.arrays import Header, read_header, told_when_full
-from runtime.errors import InputError
-from runtime.files import open_regular
-from showers.archives.formats import DEPOSITS, TABLE_EVENTS, UNITS
-from showers.array import KASCADE, RAW_SHAPE
-from showers.protocols import LABELS_FROM_TYPE, MODES
-from showers.schema import SOURCE_FILE
+from showerstack.runtime.arrays import Header, read_header, told_when_full
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import open_regular
+from showerstack.showers.archives.formats import DEPOSITS, TABLE_EVENTS, UNITS
+from showerstack.showers.array import KASCADE, RAW_SHAPE
+from showerstack.showers.protocols import LABELS_FROM_TYPE, MODES
+from showerstack.showers.schema import SOURCE_FILE
 
 KINDS: dict[str, tuple[int, ...]] = {"matrices": RAW_SHAPE, "features": (10,), "true_features": (10,)}
 """Archives of a mode: key of the array and its shape per event; a mode may lack the last one."""

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from runtime.errors import InputError
-from showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS
-from showers.array import DetectorArray
-from showers.schema import SCALAR_NAMES
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS
+from showerstack.showers.array import DetectorArray
+from showerstack.showers.schema import SCALAR_NAMES
 
 FILES = {
     "stations": ("id", "x_m", "y_m", "electron_area_m2"),

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from showers.schema import COMPOSITION
+from showerstack.showers.schema import COMPOSITION
 
 MEAN_IN_SD = 0.10
 SD_RELATIVE = 0.05

@@ -13,13 +13,13 @@ import numpy as np
 import polars as pl
 from rich.table import Table
 
-from runtime.context import Bars, silent
-from showers.realism import facts
-from showers.realism.facts import FACTS, TRADES
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation.blocks import BlockJob, SimulatedEvents, passes
-from showers.simulation.datasets import accepted
-from showers.simulation.settings import Settings, load_settings
+from showerstack.runtime.context import Bars, silent
+from showerstack.showers.realism import facts
+from showerstack.showers.realism.facts import FACTS, TRADES
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, passes
+from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.settings import Settings, load_settings
 
 TRIM_SIGMA = 3.5
 """Events farther than this from their class' mean do not count in its core."""
@@ -278,7 +278,7 @@ def realism(
     workers: int | None = None,
     bars: Bars = silent,
 ) -> pl.DataFrame:
-    """Simulate and compare with every known fact of the real data (:data:`showers.realism.facts.FACTS`).
+    """Simulate and compare with every known fact of the real data (:data:`showerstack.showers.realism.facts.FACTS`).
 
     Parameters
     ----------

@@ -12,15 +12,15 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from showers import protocols
-from showers.array import KASCADE, DetectorArray
-from showers.schema import TASKS, Task
-from showers.simulation.cascade import Proposal, Showers, develop
-from showers.simulation.deposits import CLUMP_AMPLITUDE
-from showers.simulation.detector import read_out
-from showers.simulation.primaries import MODELS, PARTICLE_IDS, Primaries, throw_cores, throw_primaries
-from showers.simulation.reconstruction import Reconstructed, kept, reconstruct, triggered
-from showers.simulation.settings import Settings
+from showerstack.showers import protocols
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.schema import TASKS, Task
+from showerstack.showers.simulation.cascade import Proposal, Showers, develop
+from showerstack.showers.simulation.deposits import CLUMP_AMPLITUDE
+from showerstack.showers.simulation.detector import read_out
+from showerstack.showers.simulation.primaries import MODELS, PARTICLE_IDS, Primaries, throw_cores, throw_primaries
+from showerstack.showers.simulation.reconstruction import Reconstructed, kept, reconstruct, triggered
+from showerstack.showers.simulation.settings import Settings
 
 PRIMARIES_PER_BLOCK = 4096
 RARE_STREAM = 3

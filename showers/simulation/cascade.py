@@ -15,8 +15,8 @@ from importlib import resources
 
 import numpy as np
 
-from showers.simulation.primaries import HADRON, MASSES, PHOTON, PIVOT_LG_A, Primaries, model_shift
-from showers.simulation.settings import Cascade, Settings, Shape
+from showerstack.showers.simulation.primaries import HADRON, MASSES, PHOTON, PIVOT_LG_A, Primaries, model_shift
+from showerstack.showers.simulation.settings import Cascade, Settings, Shape
 
 GROUND_DEPTH = 1023.0
 """Vertical atmospheric depth of the array, g/cm2 [p]."""

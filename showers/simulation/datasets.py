@@ -14,17 +14,17 @@ from typing import Any
 import joblib
 import numpy as np
 
-from runtime.code import source_hash
-from runtime.context import Bars, silent
-from runtime.errors import InputError
-from showers.array import KASCADE, DetectorArray
-from showers.protocols import CUTS_FOR_ALL, evaluation_cuts_of, layout_of, modes_of
-from showers.schema import GAMMA, SIMULATION, TASKS, WEIGHT_FILE, Task
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, SimulatedEvents, simulate_block
-from showers.simulation.cascade import Proposal
-from showers.simulation.primaries import throw_primaries
-from showers.simulation.settings import Settings, load_settings
-from showers.writer import already_made, refuse_foreign, write_dataset
+from showerstack.runtime.code import source_hash
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.protocols import CUTS_FOR_ALL, evaluation_cuts_of, layout_of, modes_of
+from showerstack.showers.schema import GAMMA, SIMULATION, TASKS, WEIGHT_FILE, Task
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, SimulatedEvents, simulate_block
+from showerstack.showers.simulation.cascade import Proposal
+from showerstack.showers.simulation.primaries import throw_primaries
+from showerstack.showers.simulation.settings import Settings, load_settings
+from showerstack.showers.writer import already_made, refuse_foreign, write_dataset
 
 WEIGHT_STEM = Path(WEIGHT_FILE).stem
 TRAIN_CUTS = ("none", "test")
@@ -61,7 +61,7 @@ def simulate(
     Parameters
     ----------
     task
-        One of :data:`showers.schema.TASKS`.
+        One of :data:`showerstack.showers.schema.TASKS`.
     out
         Folder that will hold ``{task}_train`` and ``{task}_test``.
     n_train, n_test
@@ -69,11 +69,13 @@ def simulate(
     seed
         Seed; the same seed gives the same bytes for any number of workers.
     model
-        Hadronic model: a name of :data:`showers.simulation.primaries.MODELS`, or ``mix`` as the benchmark has it.
+        Hadronic model: a name of :data:`showerstack.showers.simulation.primaries.MODELS`, or ``mix`` as the benchmark
+        has it.
     train_cuts
         ``none``, or ``test`` for the test's cuts; the test set always has them.
     world
-        ``default``, ``harder``, ``easier``, or a TOML file (:func:`showers.simulation.settings.load_settings`).
+        ``default``, ``harder``, ``easier``, or a TOML file
+        (:func:`showerstack.showers.simulation.settings.load_settings`).
     workers
         Threads; all processors if None.
     overwrite
@@ -90,8 +92,8 @@ def simulate(
     array
         The stations; the cuts, the reconstruction and the world's constants stay KASCADE's.
     proposal
-        Gamma sets: throw muon-poor hadrons from this density (:data:`showers.simulation.cascade.RARE`) and write their
-        weights into ``weight.npy``.
+        Gamma sets: throw muon-poor hadrons from this density (:data:`showerstack.showers.simulation.cascade.RARE`) and
+        write their weights into ``weight.npy``.
 
     Returns
     -------

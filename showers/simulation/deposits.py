@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from runtime.kernels import kernel
-from showers.array import DetectorArray
+from showerstack.runtime.kernels import kernel
+from showerstack.showers.array import DetectorArray
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -133,7 +133,7 @@ def poisson_inverse(u: float, mean: float) -> int:
 
 
 class Stations(NamedTuple):
-    """Planes of a :class:`showers.array.DetectorArray`, one entry per station."""
+    """Planes of a :class:`showerstack.showers.array.DetectorArray`, one entry per station."""
 
     x_m: np.ndarray
     """(S,) float32, m."""
@@ -180,7 +180,8 @@ CLUMP_FLAT_M = 15.0
 
 
 class DetectorConstants(NamedTuple):
-    """The detector's constants as the kernel takes them; see :class:`showers.simulation.settings.Detector`."""
+    """The detector's constants as the kernel takes them; see
+    :class:`showerstack.showers.simulation.settings.Detector`."""
 
     electron_mev: float
     electron_shape: float
@@ -218,11 +219,11 @@ def draw_deposits(
 ) -> None:
     """Draw the readings of n showers into ``electron``, ``muon`` (n, S), ``hits`` and ``largest`` (n,).
 
-    Parameters are what the stations expect (``expected`` in :mod:`showers.simulation.detector`), the cosine of the
-    zenith, core and clumping of each shower, its clumping modes (n, 6, 2) and its random key, the detector's constants
-    and the S stations of the array. Without a trigger (so many hit e/gamma stations in a cluster) the muon detectors
-    are not drawn. The muon detector of a station lies under its e/gamma detectors: a share of the muons that were
-    counted above crosses it as well, and is not drawn again.
+    Parameters are what the stations expect (``expected`` in :mod:`showerstack.showers.simulation.detector`), the
+    cosine of the zenith, core and clumping of each shower, its clumping modes (n, 6, 2) and its random key, the
+    detector's constants and the S stations of the array. Without a trigger (so many hit e/gamma stations in a cluster)
+    the muon detectors are not drawn. The muon detector of a station lies under its e/gamma detectors: a share of the
+    muons that were counted above crosses it as well, and is not drawn again.
     """
     state = np.empty(1, dtype=np.uint64)
     n_stations = len(here.x_m)

@@ -1,7 +1,7 @@
 """From showers to readings: what the stations of the array can expect of a shower, and what they read.
 
 Expected particle numbers come from the lateral distributions, in float32 and in chunks that stay in the cache;
-:mod:`showers.simulation.deposits` then draws counts and deposits.
+:mod:`showerstack.showers.simulation.deposits` then draws counts and deposits.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from showers.array import KASCADE, DetectorArray
-from showers.lateral import axis_distance, rho_electron, rho_muon
-from showers.simulation.cascade import Showers
-from showers.simulation.deposits import CLUMP_NEGLIGIBLE, DetectorConstants, draw_deposits, stations_of
-from showers.simulation.primaries import PHOTON
-from showers.simulation.settings import Settings
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.lateral import axis_distance, rho_electron, rho_muon
+from showerstack.showers.simulation.cascade import Showers
+from showerstack.showers.simulation.deposits import CLUMP_NEGLIGIBLE, DetectorConstants, draw_deposits, stations_of
+from showerstack.showers.simulation.primaries import PHOTON
+from showerstack.showers.simulation.settings import Settings
 
 CHUNK = 256
 """Showers at once: their density arrays (0.26 MB each) stay in the second-level cache."""

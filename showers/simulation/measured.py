@@ -1,4 +1,5 @@
-"""Simulated measurements: runs in the measured archive's form (:mod:`showers.archives.measured`), from a known sky.
+"""Simulated measurements: runs in the measured archive's form (:mod:`showerstack.showers.archives.measured`), from a
+known sky.
 
 A user sees what the experiment would hand out: grids, reconstructed quantities, event times, and the live time of the
 whole. What really happened is kept apart, in ``truth/``.
@@ -23,20 +24,20 @@ import joblib
 import numpy as np
 import polars as pl
 
-from runtime.arrays import told_when_full
-from runtime.context import Bars, silent
-from runtime.errors import InputError
-from runtime.files import atomic_path, write_json
-from showers.archives.measured import COLUMNS, MEASURED_KINDS
-from showers.archives.raw import TIME_COLUMN, TIMES_KIND, archive_path
-from showers.array import KASCADE, DetectorArray
-from showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
-from showers.simulation.cascade import develop
-from showers.simulation.datasets import simulation_code_version
-from showers.simulation.raw import all_present, arrival_times, open_archive
-from showers.simulation.settings import Settings, load_settings
-from showers.simulation.sky import Sky, Thrower, load_sky
+from showerstack.runtime.arrays import told_when_full
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, write_json
+from showerstack.showers.archives.measured import COLUMNS, MEASURED_KINDS
+from showerstack.showers.archives.raw import TIME_COLUMN, TIMES_KIND, archive_path
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
+from showerstack.showers.simulation.cascade import develop
+from showerstack.showers.simulation.datasets import simulation_code_version
+from showerstack.showers.simulation.raw import all_present, arrival_times, open_archive
+from showerstack.showers.simulation.settings import Settings, load_settings
+from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
 
 EXPOSURE_FILE = "exposure.json"
 TRUTH_FOLDER = "truth"
@@ -81,7 +82,7 @@ def simulate_measured(
     Parameters
     ----------
     spectrum
-        TOML file of a :class:`showers.simulation.sky.Sky`.
+        TOML file of a :class:`showerstack.showers.simulation.sky.Sky`.
     out
         Gets ``{run}_matrices.npz``, ``{run}_features.npz``, ``{run}_extra_features.npz``, ``exposure.json`` (live
         time, area and solid angle that were thrown) and ``truth/`` (showers and settings of each run).
@@ -270,7 +271,7 @@ def columns(events: SimulatedEvents) -> np.ndarray:
 def _write_times(path: Path, run: RunConditions, seconds: np.ndarray, source: dict[str, Any]) -> None:
     """Write the third archive as the public one is: an object array, which NumPy stores as a pickle.
 
-    It is written for its form only; the reader (:mod:`showers.archives.raw`) does not execute it.
+    It is written for its form only; the reader (:mod:`showerstack.showers.archives.raw`) does not execute it.
     """
     table = np.zeros((len(seconds), TIME_COLUMN + 1), dtype=object)
     table[:, 0] = int(run.name)

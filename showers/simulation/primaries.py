@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime.errors import InputError
-from showers.schema import COMPOSITION, Task
-from showers.simulation.settings import Cascade, Spectrum
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import COMPOSITION, Task
+from showerstack.showers.simulation.settings import Cascade, Spectrum
 
 PIVOT_LG_A = 0.9
 

@@ -1,4 +1,5 @@
-"""Simulated events in the public data's raw format (:mod:`showers.archives.raw`), with arrival times and a mark.
+"""Simulated events in the public data's raw format (:mod:`showerstack.showers.archives.raw`), with arrival times and a
+mark.
 
 All columns are written and no cuts are made. Photon and hadron numbers at the ground are not simulated: their columns
 hold NaN. Arrival times are those of a plane front moving with the speed of light, thickened as in J. Linsley, J. Phys.
@@ -19,18 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from runtime.arrays import reserve, told_when_full
-from runtime.context import Bars, silent
-from runtime.errors import InputError
-from runtime.files import atomic_path
-from showers.archives.raw import KINDS, SimulatedReader, archive_path, read_source
-from showers.lateral import axis_distance
-from showers.protocols import MODES
-from showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE, Task
-from showers.simulation.blocks import BlockJob, SimulatedEvents, generator
-from showers.simulation.datasets import accepted, check, source_of
-from showers.simulation.primaries import MODELS, PARTICLE_IDS, PHOTON
-from showers.simulation.settings import load_settings
+from showerstack.runtime.arrays import reserve, told_when_full
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path
+from showerstack.showers.archives.raw import KINDS, SimulatedReader, archive_path, read_source
+from showerstack.showers.lateral import axis_distance
+from showerstack.showers.protocols import MODES
+from showerstack.showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE, Task
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, generator
+from showerstack.showers.simulation.datasets import accepted, check, source_of
+from showerstack.showers.simulation.primaries import MODELS, PARTICLE_IDS, PHOTON
+from showerstack.showers.simulation.settings import load_settings
 
 LIGHT_M_PER_NS = 0.299792458
 FRONT_NS = 2.6
@@ -95,7 +96,7 @@ def simulate_raw(
     n
         Events a mode, without cuts.
     seed, world, workers, reuse
-        As in :func:`showers.simulation.simulate`; a shower thrown several times keeps its true quantities.
+        As in :func:`showerstack.showers.simulation.simulate`; a shower thrown several times keeps its true quantities.
     modes
         Only these; all of the v2 protocol if None.
     overwrite

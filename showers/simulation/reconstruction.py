@@ -1,7 +1,7 @@
 """Trigger and standard reconstruction: what the experiment's own analysis makes of the readings.
 
 Core and direction are the truth with errors; muon number, electron number and age are estimated from the grids with
-the lateral distributions that the reconstruction assumes (KASCADE's, see :mod:`showers.lateral`).
+the lateral distributions that the reconstruction assumes (KASCADE's, see :mod:`showerstack.showers.lateral`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Self
 
 import numpy as np
 
-from showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_muon
-from showers.simulation.cascade import Showers, mean_muon_age
-from showers.simulation.deposits import stations_of
-from showers.simulation.detector import CHUNK, Readings, energy_per_electron
-from showers.simulation.primaries import PHOTON
-from showers.simulation.settings import Settings, Trigger
+from showerstack.showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_muon
+from showerstack.showers.simulation.cascade import Showers, mean_muon_age
+from showerstack.showers.simulation.deposits import stations_of
+from showerstack.showers.simulation.detector import CHUNK, Readings, energy_per_electron
+from showerstack.showers.simulation.primaries import PHOTON
+from showerstack.showers.simulation.settings import Settings, Trigger
 
 REFERENCE_HITS = 60.0
 """Hit stations at which the errors of core and direction are quoted [g]."""

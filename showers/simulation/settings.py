@@ -1,6 +1,6 @@
 """Every constant of the simulated world, validated, with its origin; readable from TOML.
 
-Origins: [p] published, [m] cascade Monte Carlo (see :mod:`showers.simulation.cascade`), [f] fitted by
+Origins: [p] published, [m] cascade Monte Carlo (see :mod:`showerstack.showers.simulation.cascade`), [f] fitted by
 ``benchmarks/world/calibrate.py`` so that the simulation reproduces known facts of the real data, [g] guess.
 Where a field's value in ``worlds/default.toml`` differs from the default here, the file holds the fitted one.
 """
@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from runtime.errors import InputError
-from showers.lateral import MAX_ELECTRON_AGE
+from showerstack.runtime.errors import InputError
+from showerstack.showers.lateral import MAX_ELECTRON_AGE
 
 WORLDS = ("default", "harder", "easier", "gammas")
 

@@ -18,11 +18,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from runtime.errors import InputError
-from runtime.files import kind_of
-from showers.schema import COMPOSITION
-from showers.simulation.primaries import MASSES, PHOTON, Primaries, model_shares, throw_cores
-from showers.simulation.settings import NotNegative, Positive, SettingsSection, Share
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import kind_of
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation.primaries import MASSES, PHOTON, Primaries, model_shares, throw_cores
+from showerstack.showers.simulation.settings import NotNegative, Positive, SettingsSection, Share
 
 CHARGES = dict(zip(COMPOSITION.classes, (1, 2, 6, 14, 26), strict=True))
 ABUNDANCES = dict(zip(COMPOSITION.classes, (0.30, 0.30, 0.17, 0.12, 0.11), strict=True))

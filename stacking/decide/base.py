@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import polars as pl
 
-from runtime.context import Progress
-from showers.schema import Task
-from stacking.inputs.events import Binned
-from stacking.meta.scorers import Scorer
+from showerstack.runtime.context import Progress
+from showerstack.showers.schema import Task
+from showerstack.stacking.inputs.events import Binned
+from showerstack.stacking.meta.scorers import Scorer
 
 
 class SavedRule(Protocol):
@@ -53,7 +53,8 @@ class DecisionSample:
 
 
 class TaskStacking(ABC):
-    """Scorer, decision and arrays of one task; its instance stands in a module of :mod:`stacking.decide`."""
+    """Scorer, decision and arrays of one task; its instance stands in a module of
+    :mod:`showerstack.stacking.decide`."""
 
     name: ClassVar[str]
     """The task's."""
@@ -88,7 +89,7 @@ class TaskStacking(ABC):
         log_proba
             (N, C) log-posteriors.
         context
-            (N, K) quantities of the events, as :meth:`stacking.inputs.events.Events.context` returns them.
+            (N, K) quantities of the events, as :meth:`showerstack.stacking.inputs.events.Events.context` returns them.
         """
 
     def pooled(

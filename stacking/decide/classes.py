@@ -22,17 +22,17 @@ import numpy as np
 import polars as pl
 from scipy.optimize import minimize
 
-from runtime.checksums import Checksums
-from runtime.code import plugins
-from runtime.context import Progress
-from runtime.files import read_json, write_json
-from scoring.metrics.composition import confusion_matrix, expected_fraction_error
-from scoring.metrics.paired import paired_fraction_error
-from showers.schema import COMPOSITION, Task
-from stacking import decide
-from stacking.decide.base import DecisionSample, SavedRule, TaskStacking
-from stacking.fit.folds import LG_ENERGY_EDGES, subsampled
-from stacking.meta.scorers import CompositionScorer, LogLossScorer
+from showerstack.runtime.checksums import Checksums
+from showerstack.runtime.code import plugins
+from showerstack.runtime.context import Progress
+from showerstack.runtime.files import read_json, write_json
+from showerstack.scoring.metrics.composition import confusion_matrix, expected_fraction_error
+from showerstack.scoring.metrics.paired import paired_fraction_error
+from showerstack.showers.schema import COMPOSITION, Task
+from showerstack.stacking import decide
+from showerstack.stacking.decide.base import DecisionSample, SavedRule, TaskStacking
+from showerstack.stacking.fit.folds import LG_ENERGY_EDGES, subsampled
+from showerstack.stacking.meta.scorers import CompositionScorer, LogLossScorer
 
 
 class ClassesStacking(TaskStacking):

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from runtime.context import Progress
-from runtime.files import write_npz
-from showers.schema import GAMMA, Task
-from stacking.decide.base import DecisionSample, SavedRule, TaskStacking
-from stacking.meta.scorers import GammaScorer, gamma_scores, threshold_table
+from showerstack.runtime.context import Progress
+from showerstack.runtime.files import write_npz
+from showerstack.showers.schema import GAMMA, Task
+from showerstack.stacking.decide.base import DecisionSample, SavedRule, TaskStacking
+from showerstack.stacking.meta.scorers import GammaScorer, gamma_scores, threshold_table
 
 SCORES_FILE = "held_out_scores.npz"
 """Labels, scores and, where there are any, groups and importance weights of the events that what ships is scored on."""

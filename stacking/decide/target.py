@@ -22,13 +22,13 @@ import polars as pl
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from models.base.inputs import TARGETS
-from runtime.context import Progress
-from scoring.metrics.residuals import residual_metrics, resolution
-from showers.schema import ENERGY, TargetQuantity, Task
-from stacking.decide.base import DecisionSample, SavedRule, TaskStacking
-from stacking.inputs.events import CONTEXT_SCALARS
-from stacking.meta.scorers import OrderedScorer
+from showerstack.models.base.inputs import TARGETS
+from showerstack.runtime.context import Progress
+from showerstack.scoring.metrics.residuals import residual_metrics, resolution
+from showerstack.showers.schema import ENERGY, TargetQuantity, Task
+from showerstack.stacking.decide.base import DecisionSample, SavedRule, TaskStacking
+from showerstack.stacking.inputs.events import CONTEXT_SCALARS
+from showerstack.stacking.meta.scorers import OrderedScorer
 
 
 @dataclass(frozen=True)

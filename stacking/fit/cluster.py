@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import InputError, need
+from showerstack.runtime.errors import InputError, need
 
 ATTEMPTS = 3
 """How often work is given out whose worker ends; each time Dask tries as often as its ``allowed-failures`` allows."""

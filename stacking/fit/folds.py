@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 MAX_EVENTS = 200_000
 """Of more events a fit sees a random choice."""

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.base.posterior import log_softmax
-from models.registry import load
-from runtime.cost import Deadline
-from runtime.files import atomic_folder
-from runtime.processes import limited_threads
-from scoring.metrics.paired import Paired, paired_log_loss
-from stacking.fit.tasks import FoldTask, fold_folder, outer_log_proba, predict_unseen, write_task_checksums
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.registry import load
+from showerstack.runtime.cost import Deadline
+from showerstack.runtime.files import atomic_folder
+from showerstack.runtime.processes import limited_threads
+from showerstack.scoring.metrics.paired import Paired, paired_log_loss
+from showerstack.stacking.fit.tasks import FoldTask, fold_folder, outer_log_proba, predict_unseen, write_task_checksums
 
 MARGIN = 1e-4
 """Log-loss, nats, by which averaged weights may be worse than averaged predictions."""

@@ -15,9 +15,9 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from runtime.cost import in_words
-from runtime.processes import by_device
-from stacking.fit.speed import LearnerRate
+from showerstack.runtime.cost import in_words
+from showerstack.runtime.processes import by_device
+from showerstack.stacking.fit.speed import LearnerRate
 
 STUDENT_SETTINGS: dict[str, Any] = {"width": 160, "hidden": 160, "dropout": 0.1, "epochs": 30}
 """Soft labels hold little noise: less dropout and more epochs than labels would bear."""

@@ -18,13 +18,13 @@ from typing import Self
 import joblib
 import numpy as np
 
-from runtime.context import Progress
-from runtime.cost import reached
-from runtime.errors import InputError, remedy_of
-from runtime.processes import by_device, in_devices
-from stacking.fit.cluster import connected, on_cluster, refuse_unshared
-from stacking.fit.tasks import CHECKPOINTS, FoldTask, TimeLimitReached, do_task
-from stacking.inputs.events import Events
+from showerstack.runtime.context import Progress
+from showerstack.runtime.cost import reached
+from showerstack.runtime.errors import InputError, remedy_of
+from showerstack.runtime.processes import by_device, in_devices
+from showerstack.stacking.fit.cluster import connected, on_cluster, refuse_unshared
+from showerstack.stacking.fit.tasks import CHECKPOINTS, FoldTask, TimeLimitReached, do_task
+from showerstack.stacking.inputs.events import Events
 
 TRUST = 3.0
 """Weight of what was expected of a learner against what others took, in fits of its own."""
@@ -248,7 +248,8 @@ def _location(events: Events | None) -> Path | None:
 
 @contextmanager
 def local_processes(threads: int) -> Iterator[None]:
-    """Let :func:`runtime.processes.in_processes` work in processes of this machine with so many threads each."""
+    """Let :func:`showerstack.runtime.processes.in_processes` work in processes of this machine with so many threads
+    each."""
     with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
         yield
 

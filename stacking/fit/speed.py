@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from models.base.learner import Batch, Learner
-from models.base.spec import LearnerSpec
-from models.registry import create, most_events
-from runtime.cost import Deadline, reached
-from runtime.errors import InputError
-from runtime.processes import by_device, in_devices, limited_threads
-from stacking.fit.running import local_processes
-from stacking.inputs.events import Events
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.registry import create, most_events
+from showerstack.runtime.cost import Deadline, reached
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.processes import by_device, in_devices, limited_threads
+from showerstack.stacking.fit.running import local_processes
+from showerstack.stacking.inputs.events import Events
 
 PILOT_EVENTS = {True: (400, 1600), False: (1000, 5000)}
 """Training events of the two fits, of learners on grids and of those on tables."""
@@ -47,7 +47,7 @@ class LearnerRate:
     """Wall-clock seconds of a second of processor time: more than 1 where others use the machine."""
     device: str = "cpu"
     last_out: bool = False
-    """As in :class:`models.base.spec.LearnerSpec`."""
+    """As in :class:`showerstack.models.base.spec.LearnerSpec`."""
     most: int | None = None
     """Training events that it looks at, however many there are; None for all."""
 

@@ -18,19 +18,19 @@ from typing import Any, Self
 
 import numpy as np
 
-from models.base.learner import Batch, Learner
-from models.base.saving import CheckpointError
-from models.base.spec import LearnerSpec
-from models.registry import create, most_events
-from runtime.arrays import open_npy
-from runtime.checksums import Checksums, write_checksums
-from runtime.context import Progress
-from runtime.cost import Cost, Deadline, measured, reached
-from runtime.errors import InputError
-from runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
-from runtime.processes import limited_threads
-from stacking.fit.folds import early_stopping_rows, subsampled
-from stacking.inputs.events import Events, pieces
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.saving import CheckpointError
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.registry import create, most_events
+from showerstack.runtime.arrays import open_npy
+from showerstack.runtime.checksums import Checksums, write_checksums
+from showerstack.runtime.context import Progress
+from showerstack.runtime.cost import Cost, Deadline, measured, reached
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
+from showerstack.runtime.processes import limited_threads
+from showerstack.stacking.fit.folds import early_stopping_rows, subsampled
+from showerstack.stacking.inputs.events import Events, pieces
 
 TASK_FILE = "task.json"
 HELD_OUT_FILE = "held_out.npz"

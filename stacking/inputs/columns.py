@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 NUMBER, CATEGORY, TIME = "number", "category", "time"
 GAPS = ("", "na", "n/a", "nan", "null", "none", "?", "-", ".", "#n/a", "missing")

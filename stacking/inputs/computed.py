@@ -1,7 +1,7 @@
 """Showers whose features are computed while they are predicted: in memory, piece by piece, no feature table on disk.
 
-Only columns that the asked learners see are made, by several processes; :mod:`stacking.saved_fits` asks for the next
-events while learners work on those before, so both use the cores at the same time.
+Only columns that the asked learners see are made, by several processes; :mod:`showerstack.stacking.saved_fits` asks
+for the next events while learners work on those before, so both use the cores at the same time.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import joblib
 import numpy as np
 import polars as pl
 
-from features.build import table_fingerprint
-from features.catalogue import CATALOGUE, FIT_GROUPS, feature_set
-from features.compute import column_names, compute_events, compute_rows, warm_up
-from features.device import GPU_CHUNK, decoded, resolve_device
-from features.table import default_path
-from models.base.learner import Batch
-from models.base.spec import LearnerSpec
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import FileState, file_state
-from runtime.processes import in_processes
-from showers.array import DetectorArray
-from showers.dataset import Dataset
-from showers.event_files import EventFiles, finite
-from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, Task
-from stacking.inputs.events import CORE_COLUMNS, EVERY, ShowerEvents
+from showerstack.features.build import table_fingerprint
+from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, feature_set
+from showerstack.features.compute import column_names, compute_events, compute_rows, warm_up
+from showerstack.features.device import GPU_CHUNK, decoded, resolve_device
+from showerstack.features.table import default_path
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import FileState, file_state
+from showerstack.runtime.processes import in_processes
+from showerstack.showers.array import DetectorArray
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import EventFiles, finite
+from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, Task
+from showerstack.stacking.inputs.events import CORE_COLUMNS, EVERY, ShowerEvents
 
 BLOCK_EVENTS = 4_096
 """Events that a process is handed at once: whole chunks of the feature code, for the last digits that a table has."""

@@ -18,16 +18,16 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from features.catalogue import feature_set
-from features.table import FeatureTable, feature_code_version
-from models.base.inputs import targets_of
-from models.base.learner import Batch
-from models.base.spec import LearnerSpec
-from runtime.errors import InputError
-from runtime.files import FolderState, folder_state
-from showers.dataset import Dataset
-from showers.event_files import finite
-from showers.schema import AGE, SCALAR_NAMES, TargetQuantity, Task
+from showerstack.features.catalogue import feature_set
+from showerstack.features.table import FeatureTable, feature_code_version
+from showerstack.models.base.inputs import targets_of
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import FolderState, folder_state
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import finite
+from showerstack.showers.schema import AGE, SCALAR_NAMES, TargetQuantity, Task
 
 
 def reference(target: TargetQuantity, scalars: np.ndarray) -> np.ndarray:
@@ -331,7 +331,8 @@ def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> 
 
 @dataclass(frozen=True)
 class TableEvents(Events):
-    """A Parquet file of float32 columns, written by :mod:`stacking.inputs.tables`; training labels lie beside it."""
+    """A Parquet file of float32 columns, written by :mod:`showerstack.stacking.inputs.tables`; training labels lie
+    beside it."""
 
     file: Path
     columns: tuple[str, ...]
@@ -391,7 +392,7 @@ class TableEvents(Events):
 
 
 def read_row_group(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
-    """Read columns of one row group of a table that :func:`stacking.inputs.tables.write_table` wrote."""
+    """Read columns of one row group of a table that :func:`showerstack.stacking.inputs.tables.write_table` wrote."""
     return pl.scan_parquet(file, glob=False).select(columns).slice(number * ROW_GROUP, ROW_GROUP).collect()
 
 

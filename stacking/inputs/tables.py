@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from runtime.errors import InputError
-from runtime.files import atomic_path, open_regular
-from stacking.inputs.columns import Plan
-from stacking.inputs.events import ROW_GROUP
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path, open_regular
+from showerstack.stacking.inputs.columns import Plan
+from showerstack.stacking.inputs.events import ROW_GROUP
 
 MAX_CLASSES = 100
 """More different labels are taken for a quantity, not for classes."""

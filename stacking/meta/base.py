@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from runtime.code import plugins
-from stacking import meta as folder
-from stacking.meta.scorers import Scorer
+from showerstack.runtime.code import plugins
+from showerstack.stacking import meta as folder
+from showerstack.stacking.meta.scorers import Scorer
 
 
 @dataclass(frozen=True)

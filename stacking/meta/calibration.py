@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from models.base.posterior import log_softmax
-from scoring.metrics.intervals import linearised
-from stacking.fit.folds import assign_folds, subsampled
-from stacking.meta.gate import standard_error
-from stacking.meta.softmax import fit_linear, fit_scaling, log_loss_per_event
+from showerstack.models.base.posterior import log_softmax
+from showerstack.scoring.metrics.intervals import linearised
+from showerstack.stacking.fit.folds import assign_folds, subsampled
+from showerstack.stacking.meta.gate import standard_error
+from showerstack.stacking.meta.softmax import fit_linear, fit_scaling, log_loss_per_event
 
 MATRIX_L2 = 0.3
 """Pull of matrix scaling towards the temperature's result, times C (C - 1) / N: as many events as numbers to fit."""

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from runtime.context import Progress
-from runtime.cost import Deadline, reached
-from runtime.processes import in_processes, limited_threads
-from stacking.fit.folds import subsampled
-from stacking.meta.base import MetaLearner, StackInputs, meta_learners
-from stacking.meta.gate import standard_error
-from stacking.meta.scorers import LogLossScorer, Scorer
-from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
+from showerstack.runtime.context import Progress
+from showerstack.runtime.cost import Deadline, reached
+from showerstack.runtime.processes import in_processes, limited_threads
+from showerstack.stacking.fit.folds import subsampled
+from showerstack.stacking.meta.base import MetaLearner, StackInputs, meta_learners
+from showerstack.stacking.meta.gate import standard_error
+from showerstack.stacking.meta.scorers import LogLossScorer, Scorer
+from showerstack.stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
 
 MAX_META_FOLDS = 5
 """More learner folds are merged: meta-learners have few parameters, and the fits grow with the square."""

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from models.base.posterior import log_softmax
-from stacking.fit.folds import subsampled
-from stacking.meta.base import MetaLearner, StackInputs
-from stacking.meta.pools import LogPool
-from stacking.meta.scorers import Scorer
-from stacking.meta.softmax import fit_linear, fit_scaling
+from showerstack.models.base.posterior import log_softmax
+from showerstack.stacking.fit.folds import subsampled
+from showerstack.stacking.meta.base import MetaLearner, StackInputs
+from showerstack.stacking.meta.pools import LogPool
+from showerstack.stacking.meta.scorers import Scorer
+from showerstack.stacking.meta.softmax import fit_linear, fit_scaling
 
 LOGISTIC_L2_EVENTS = 100.0
 """Pull of the logistic weights towards the plain average of the learners, in events: it fades as 1/N."""

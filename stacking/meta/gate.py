@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from scoring.metrics.intervals import grouped_error
-from stacking.meta.scorers import Scorer
-from stacking.meta.softmax import log_loss_per_event
+from showerstack.scoring.metrics.intervals import grouped_error
+from showerstack.stacking.meta.scorers import Scorer
+from showerstack.stacking.meta.softmax import log_loss_per_event
 
 
 @dataclass(frozen=True)

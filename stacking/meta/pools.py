@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from models.base.posterior import log_softmax
-from stacking.fit.folds import subsampled
-from stacking.meta.base import MetaLearner, StackInputs
-from stacking.meta.calibration import Calibrator, fit_calibrator
-from stacking.meta.scorers import Scorer
-from stacking.meta.softmax import fit_pool, pooled
+from showerstack.models.base.posterior import log_softmax
+from showerstack.stacking.fit.folds import subsampled
+from showerstack.stacking.meta.base import MetaLearner, StackInputs
+from showerstack.stacking.meta.calibration import Calibrator, fit_calibrator
+from showerstack.stacking.meta.scorers import Scorer
+from showerstack.stacking.meta.softmax import fit_pool, pooled
 
 
 class LogPool(MetaLearner):

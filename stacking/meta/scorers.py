@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from scoring.metrics.composition import confusion_matrix, expected_fraction_error
-from scoring.metrics.gamma import GAMMA, HADRON, Survival, hadron_survival
-from scoring.metrics.intervals import Interval, group_weights, share_interval, weighted_replicas
-from scoring.metrics.paired import paired_log_loss
-from stacking.meta.softmax import log_loss_per_event
+from showerstack.scoring.metrics.composition import confusion_matrix, expected_fraction_error
+from showerstack.scoring.metrics.gamma import GAMMA, HADRON, Survival, hadron_survival
+from showerstack.scoring.metrics.intervals import Interval, group_weights, share_interval, weighted_replicas
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.stacking.meta.softmax import log_loss_per_event
 
 SCORED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
 """Gamma efficiencies around the benchmark's 75 % over which ln(survival) is averaged."""
@@ -132,7 +132,8 @@ def threshold_table(
     ratios
         Gammas per hadron among the events that will be selected from.
     groups
-        (N,) or None: events of one value are one observation; see :func:`scoring.metrics.intervals.share_interval`.
+        (N,) or None: events of one value are one observation; see
+        :func:`showerstack.scoring.metrics.intervals.share_interval`.
     weights
         (N,) importance weights, or None.
 

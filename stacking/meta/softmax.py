@@ -3,8 +3,8 @@
 All minimise the weighted mean of ``-log p(true class)`` with an l2 penalty on the distance to a sensible start: where
 numbers have bounds or are many by L-BFGS-B with analytic gradients, elsewhere by Newton's method, which needs few steps
 however differently the loss is curved along what classes and learners have in common and along what they have not.
-Inputs are log-probabilities; a fit never gets more than :data:`stacking.fit.folds.MAX_EVENTS` events, which leaves an
-error of the fitted numbers far below that of the learners.
+Inputs are log-probabilities; a fit never gets more than :data:`showerstack.stacking.fit.folds.MAX_EVENTS` events,
+which leaves an error of the fitted numbers far below that of the learners.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from scipy.linalg import solve
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from models.base.posterior import log_softmax
-from scoring.metrics.intervals import linearised
-from stacking.fit.folds import subsampled
+from showerstack.models.base.posterior import log_softmax
+from showerstack.scoring.metrics.intervals import linearised
+from showerstack.stacking.fit.folds import subsampled
 
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
@@ -35,7 +35,7 @@ def log_loss_per_event(log_proba: np.ndarray, labels: np.ndarray, weights: np.nd
     """Return ``-log p`` of the true class, (N,) float64, in nats.
 
     With importance weights (N,) the plain mean of what is returned is the weighted mean, and its spread gives the error
-    of that (:func:`scoring.metrics.intervals.linearised`); so of differences of two systems.
+    of that (:func:`showerstack.scoring.metrics.intervals.linearised`); so of differences of two systems.
     """
     return linearised(-log_proba[np.arange(len(labels)), labels], weights)
 

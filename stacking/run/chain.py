@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from models.base.posterior import log_softmax
-from runtime.checksums import Checksums
-from runtime.errors import InputError
-from runtime.files import hash_json, read_json, write_json
-from runtime.processes import limited_threads
-from showers.schema import Task
-from stacking.decide.base import SavedRule, TaskStacking
-from stacking.decide.classes import stacking_of
-from stacking.decide.target import ESTIMATES_FILE, TargetCalibration, fits_of
-from stacking.fit.tasks import Fit
-from stacking.inputs.events import Events
-from stacking.meta.base import MetaLearner, meta_from_json, meta_to_json
-from stacking.meta.calibration import Calibrator
+from showerstack.models.base.posterior import log_softmax
+from showerstack.runtime.checksums import Checksums
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_json, read_json, write_json
+from showerstack.runtime.processes import limited_threads
+from showerstack.showers.schema import Task
+from showerstack.stacking.decide.base import SavedRule, TaskStacking
+from showerstack.stacking.decide.classes import stacking_of
+from showerstack.stacking.decide.target import ESTIMATES_FILE, TargetCalibration, fits_of
+from showerstack.stacking.fit.tasks import Fit
+from showerstack.stacking.inputs.events import Events
+from showerstack.stacking.meta.base import MetaLearner, meta_from_json, meta_to_json
+from showerstack.stacking.meta.calibration import Calibrator
 
 STUDENT = "fast"
 """Name of the student of what ships (``predict --fast``) among the systems of a run, and of its folder."""

@@ -16,15 +16,15 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from models.base.spec import LearnerSpec
-from models.registry import LEARNERS, spec
-from runtime.cost import seconds_of
-from runtime.errors import InputError, like
-from runtime.files import atomic_path, open_regular
-from showers.schema import TASKS, Task, task_named
-from stacking.fit.folds import MIN_PER_CLASS, class_counts
-from stacking.meta.base import meta_learners, metas_of
-from stacking.meta.choice import TOLERANCE
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.registry import LEARNERS, spec
+from showerstack.runtime.cost import seconds_of
+from showerstack.runtime.errors import InputError, like
+from showerstack.runtime.files import atomic_path, open_regular
+from showerstack.showers.schema import TASKS, Task, task_named
+from showerstack.stacking.fit.folds import MIN_PER_CLASS, class_counts
+from showerstack.stacking.meta.base import meta_learners, metas_of
+from showerstack.stacking.meta.choice import TOLERANCE
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]

@@ -1,7 +1,7 @@
 """The run folder: who may write into it, what its finished parts are called, and that they are what was written.
 
-Every file of a finished run has a checksum (:mod:`stacking.run.read` compares it when the file is used). This shows
-damage and mix-ups, not forgery: whoever can replace a file can replace its checksum too.
+Every file of a finished run has a checksum (:mod:`showerstack.stacking.run.read` compares it when the file is used).
+This shows damage and mix-ups, not forgery: whoever can replace a file can replace its checksum too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
-from runtime.errors import InputError
-from runtime.files import (
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import (
     LOCK_FILE,
     atomic_path,
     locked,
@@ -26,10 +26,10 @@ from runtime.files import (
     write_json,
     write_npz,
 )
-from showers.schema import TASKS
-from stacking.run.chain import STUDENT, Chain, Predictions
-from stacking.run.config import SECOND_LEVEL
-from stacking.run.names import MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.showers.schema import TASKS
+from showerstack.stacking.run.chain import STUDENT, Chain, Predictions
+from showerstack.stacking.run.config import SECOND_LEVEL
+from showerstack.stacking.run.names import MANIFEST_FILE, PREDICTIONS_FILE
 
 METRICS_FILE = "metrics_table.json"
 

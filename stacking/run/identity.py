@@ -9,13 +9,13 @@ import re
 from functools import cache
 from pathlib import Path
 
-from models.base.spec import LearnerSpec
-from runtime.code import imported_files, source_hash
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.code import imported_files, source_hash
 
-TASK_MODULE, CODE_OF_FITS = "stacking.fit.tasks", ("models", "stacking")
+TASK_MODULE, CODE_OF_FITS = "showerstack.stacking.fit.tasks", ("showerstack.models", "showerstack.stacking")
 
 
-REGISTRY = "models.registry"
+REGISTRY = "showerstack.models.registry"
 """Knows all learners; what it says of one is counted by itself."""
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from runtime.context import Context
-from runtime.cost import Cost, Deadline, seconds_of
-from showers.schema import Task
-from stacking.inputs.events import Events
-from stacking.run.config import SECOND_LEVEL, EngineConfig
+from showerstack.runtime.context import Context
+from showerstack.runtime.cost import Cost, Deadline, seconds_of
+from showerstack.showers.schema import Task
+from showerstack.stacking.inputs.events import Events
+from showerstack.stacking.run.config import SECOND_LEVEL, EngineConfig
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """A finished run folder, opened for reading: what it says of itself, what it predicted, and what predicts with it.
 
-Every file is compared with its checksum before it is used. Labels are not read here: :mod:`report.shared.subject` holds
-a run against them.
+Every file is compared with its checksum before it is used. Labels are not read here:
+:mod:`showerstack.report.shared.subject` holds a run against them.
 
->>> import stacking                                         # doctest: +SKIP
+>>> from showerstack import stacking                                         # doctest: +SKIP
 >>> run = stacking.load("runs/composition")                 # doctest: +SKIP
 >>> run.shipped, run.learners                               # doctest: +SKIP
 """
@@ -19,18 +19,18 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
-from models.base.saving import HEADER_FILE
-from runtime.arrays import read_arrays
-from runtime.checksums import CHECKSUMS_FILE, Checksums
-from runtime.errors import InputError, did_you_mean
-from runtime.files import check_name, read_json
-from showers.schema import TASKS, Task, task_named
-from stacking.decide.classes import stacking_of
-from stacking.decide.gamma import SCORES_FILE
-from stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
-from stacking.meta.scorers import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
-from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, STUDENT, Chain, load_chain
-from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
+from showerstack.models.base.saving import HEADER_FILE
+from showerstack.runtime.arrays import read_arrays
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.runtime.files import check_name, read_json
+from showerstack.showers.schema import TASKS, Task, task_named
+from showerstack.stacking.decide.classes import stacking_of
+from showerstack.stacking.decide.gamma import SCORES_FILE
+from showerstack.stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
+from showerstack.stacking.meta.scorers import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
+from showerstack.stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, STUDENT, Chain, load_chain
+from showerstack.stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
 
 COMBINED = ("average", "stack")
 """Systems of a run that are not base learners."""
@@ -111,7 +111,8 @@ class SavedFits:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run folder, of showers or of a table; see :meth:`open`. :mod:`stacking.predict` predicts with it."""
+    """A finished run folder, of showers or of a table; see :meth:`open`. :mod:`showerstack.stacking.predict` predicts
+    with it."""
 
     needs: ClassVar[str] = "train"
     """Extra whose libraries predict."""
@@ -294,7 +295,8 @@ class Run:
     ) -> list[dict[str, Any]]:
         """Return thresholds on gamma scores for your own efficiencies and gamma-to-hadron ratios.
 
-        See :func:`stacking.meta.scorers.threshold_table`; made from out-of-fold scores of the training events.
+        See :func:`showerstack.stacking.meta.scorers.threshold_table`; made from out-of-fold scores of the training
+        events.
 
         Raises
         ------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checksums import Checksums
+from showerstack.runtime.checksums import Checksums
 
 
 def _as_measured(data: Path, folder: Path) -> Path:

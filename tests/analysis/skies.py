@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown, binning
+from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown, binning
 
 EDGES = (15.2, 15.4, 15.6, 15.8, 16.0, 16.2, 16.4, 16.6)
 SEPARATION = 0.9

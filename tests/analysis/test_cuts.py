@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from analysis.cuts import AGE, CORE, Cuts, added
-from analysis.events import label_remarks, scalars
-from showers.dataset import Dataset
+from showerstack.analysis.cuts import AGE, CORE, Cuts, added
+from showerstack.analysis.events import label_remarks, scalars
+from showerstack.showers.dataset import Dataset
 
 
 def _columns(**changes: list[float]) -> dict[str, np.ndarray]:

@@ -17,22 +17,28 @@ import numpy as np
 import pytest
 
 import cli
-from analysis.datacheck.check import DataCheck, check_data, verdict
-from analysis.datacheck.physics import CheckedEvents, consistency
-from analysis.datacheck.sample import Piece
-from analysis.datacheck.streamed import Histograms, compare_stations
-from analysis.datacheck.tests import ClassifierTest, histograms_differ, holm, more_than_expected, weighted_auc
-from analysis.datacheck.weights import fit_weights
 from benchmarks.physics.damaged import CLUSTER, damaged
-from report.check_pages import write_check
-from runtime.context import Context
-from runtime.errors import InputError
-from showers.array import KASCADE
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION
-from showers.simulation import load_settings, simulate
-from stacking.run.config import StackConfig
-from stacking.train import stack
+from showerstack.analysis.datacheck.check import DataCheck, check_data, verdict
+from showerstack.analysis.datacheck.physics import CheckedEvents, consistency
+from showerstack.analysis.datacheck.sample import Piece
+from showerstack.analysis.datacheck.streamed import Histograms, compare_stations
+from showerstack.analysis.datacheck.tests import (
+    ClassifierTest,
+    histograms_differ,
+    holm,
+    more_than_expected,
+    weighted_auc,
+)
+from showerstack.analysis.datacheck.weights import fit_weights
+from showerstack.report.check_pages import write_check
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import load_settings, simulate
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
 
 N_TRAIN, N_NEW = 4_000, 3_000
 OPTIONS = {"reference": 3_000, "ctx": Context(workers=1, trusted=True)}
@@ -66,7 +72,7 @@ def checked(world: Path, unclassified: ClassifierTest) -> Callable[[str], DataCh
             data = damaged(world / "new" / "composition_test", world / kind, kind)
             with pytest.MonkeyPatch.context() as patched:
                 if kind in ("swapped", "ordered"):
-                    patched.setattr("analysis.datacheck.check.classify", lambda *_, **__: unclassified)
+                    patched.setattr("showerstack.analysis.datacheck.check.classify", lambda *_, **__: unclassified)
                 content[kind] = check_data(world / "run", data, **OPTIONS)
         return content[kind]
 
@@ -161,7 +167,7 @@ def test_another_world_is_noticed_by_a_physical_check(
     simulate(
         COMPOSITION, world / "far", n_train=200, n_test=N_NEW, seed=9, train_cuts="test", workers=1, settings=settings
     )  # fmt: skip
-    monkeypatch.setattr("analysis.datacheck.check.classify", lambda *_, **__: unclassified)
+    monkeypatch.setattr("showerstack.analysis.datacheck.check.classify", lambda *_, **__: unclassified)
     check = check_data(
         world / "run", damaged(world / "far" / "composition_test", world / "far_data", "fresh"), **OPTIONS
     )
@@ -183,7 +189,7 @@ def test_the_command_writes_a_page_and_its_numbers(
         asked.append((*where, options))
         return check
 
-    monkeypatch.setattr("analysis.datacheck.check.check_data", once)
+    monkeypatch.setattr("showerstack.analysis.datacheck.check.check_data", once)
     page = tmp_path / "check.html"
     arguments = ["datacheck", "--run", world / "run", "--data", world / "cluster", "--out", page, "--trusted"]
     monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments), "--workers", "1"])
@@ -212,7 +218,7 @@ def test_the_command_writes_a_page_and_its_numbers(
 def test_labels_are_named_and_not_opened(
     world: Path, unclassified: ClassifierTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analysis.datacheck.check.classify", lambda *_, **__: unclassified)
+    monkeypatch.setattr("showerstack.analysis.datacheck.check.classify", lambda *_, **__: unclassified)
     data = damaged(world / "new" / "composition_test", world / "labelled", "fresh", rows=np.arange(1000))
     (data / "labels_composition.npy").write_bytes(b"poison")
     (data / "checksums.json").unlink()

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.blinding import Blinding
-from analysis.exchange import crdb_rows, write_exchange
-from analysis.fits import SkyEvents, write_limits_fits, write_sky_events
-from runtime.errors import InputError
+from showerstack.analysis.blinding import Blinding
+from showerstack.analysis.exchange import crdb_rows, write_exchange
+from showerstack.analysis.fits import SkyEvents, write_limits_fits, write_sky_events
+from showerstack.runtime.errors import InputError
 
 
 @pytest.fixture

@@ -7,8 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.exposure import ALL_PARTICLES, exposure_of, judge_exposure, live_time, parse_exposure, per_second
-from runtime.errors import InputError
+from showerstack.analysis.exposure import (
+    ALL_PARTICLES,
+    exposure_of,
+    judge_exposure,
+    live_time,
+    parse_exposure,
+    per_second,
+)
+from showerstack.runtime.errors import InputError
 
 
 def test_exposure_units() -> None:

@@ -11,7 +11,7 @@ import pytest
 from iminuit.cost import template_chi2_da
 from scipy.stats import chi2 as chi_square
 
-from analysis.spectra.fluxes import (
+from showerstack.analysis.spectra.fluxes import (
     combined,
     design_noise,
     free_fluxes,
@@ -21,7 +21,7 @@ from analysis.spectra.fluxes import (
     spread_of_models,
     without_noise,
 )
-from analysis.spectra.folding import (
+from showerstack.analysis.spectra.folding import (
     LN_MASSES,
     PLATEAU_EFFICIENCY,
     STEP,
@@ -38,8 +38,8 @@ from analysis.spectra.folding import (
     of_models,
     plateau_thrown,
 )
-from analysis.spectra.labels import apply_bayes
-from analysis.spectra.likelihood import (
+from showerstack.analysis.spectra.labels import apply_bayes
+from showerstack.analysis.spectra.likelihood import (
     FoldedFit,
     FoldedLikelihood,
     FoldingProblem,
@@ -49,10 +49,10 @@ from analysis.spectra.likelihood import (
     fit_once,
     inverse_without_noise,
 )
-from analysis.spectra.reading import unrounded
-from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown, binning
-from runtime.errors import InputError
-from showers.simulation.reconstruction import energy as lg_energy_of
+from showerstack.analysis.spectra.reading import unrounded
+from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown, binning
+from showerstack.runtime.errors import InputError
+from showerstack.showers.simulation.reconstruction import energy as lg_energy_of
 from tests.analysis.skies import Sky, measured, simulated, true_flux
 
 CELL_EDGES = (15.2, 15.3, 15.4, 15.5, 15.6, 15.7, 15.8, 15.9, 16.0, 16.1, 16.2, 16.4, 16.6, 16.8, 17.0)

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.photons.mechanisms import (
+from showerstack.analysis.photons.mechanisms import (
     BOTH,
     DETECTOR,
     FEW,
@@ -25,15 +25,15 @@ from analysis.photons.mechanisms import (
     surviving_hadrons,
     verdict,
 )
-from analysis.photons.origin import TrueShowers, scores
-from runtime.errors import InputError
-from showers.archives.convert import convert
-from showers.archives.raw import TRUE_COLUMNS, archive_path
-from showers.protocols import MODES
-from showers.schema import GAMMA, SOURCE_FILE
-from showers.simulation import simulate
-from showers.simulation.raw import open_archive, simulate_raw
-from showers.simulation.settings import Settings, load_settings
+from showerstack.analysis.photons.origin import TrueShowers, scores
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.archives.raw import TRUE_COLUMNS, archive_path
+from showerstack.showers.protocols import MODES
+from showerstack.showers.schema import GAMMA, SOURCE_FILE
+from showerstack.showers.simulation import simulate
+from showerstack.showers.simulation.raw import open_archive, simulate_raw
+from showerstack.showers.simulation.settings import Settings, load_settings
 from tests.program import call
 
 MUONS = 0.9

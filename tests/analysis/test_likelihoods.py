@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.datacheck import weights as datacheck_weights
-from models.base.posterior import log_softmax
-from stacking.meta import softmax
-from stacking.meta.gate import standard_error
-from stacking.meta.softmax import fit_linear, fit_pool, fit_scaling
+from showerstack.analysis.datacheck import weights as datacheck_weights
+from showerstack.models.base.posterior import log_softmax
+from showerstack.stacking.meta import softmax
+from showerstack.stacking.meta.gate import standard_error
+from showerstack.stacking.meta.softmax import fit_linear, fit_pool, fit_scaling
 
 RNG = np.random.default_rng(5)
 N, CLASSES = 60, 3

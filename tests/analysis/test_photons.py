@@ -16,11 +16,11 @@ from scipy.optimize import brentq, minimize
 from scipy.special import xlogy
 from scipy.stats import norm
 
-from analysis.events import open_run
-from analysis.exposure import Exposure
-from analysis.photons import on_off
-from analysis.photons.background import Regions, Weighted
-from analysis.photons.events import (
+from showerstack.analysis.events import open_run
+from showerstack.analysis.exposure import Exposure
+from showerstack.analysis.photons import on_off
+from showerstack.analysis.photons.background import Regions, Weighted
+from showerstack.analysis.photons.events import (
     HADRON,
     PhotonEnergy,
     SearchEvents,
@@ -28,19 +28,19 @@ from analysis.photons.events import (
     isotropic_weight,
     read_simulation,
 )
-from analysis.photons.limits import Background, cls_limit, expected_limits
-from analysis.photons.on_off import Common, OnOff, signal_limits
-from analysis.photons.search import PhotonResult, PhotonSearch, SearchOptions, search_events, search_photons
-from analysis.sky.map import SkyOptions, li_ma, sky_map
-from analysis.spectra.response import Thrown, binning
-from report.physics_pages import limits_text, write_photon_page
-from runtime.context import Context, PlainConsole
-from runtime.errors import InputError
-from runtime.files import read_json
-from scoring.metrics.intervals import clopper_pearson
-from showers.schema import GAMMA
-from showers.simulation.primaries import throw_primaries
-from showers.simulation.settings import load_settings
+from showerstack.analysis.photons.limits import Background, cls_limit, expected_limits
+from showerstack.analysis.photons.on_off import Common, OnOff, signal_limits
+from showerstack.analysis.photons.search import PhotonResult, PhotonSearch, SearchOptions, search_events, search_photons
+from showerstack.analysis.sky.map import SkyOptions, li_ma, sky_map
+from showerstack.analysis.spectra.response import Thrown, binning
+from showerstack.report.physics_pages import limits_text, write_photon_page
+from showerstack.runtime.context import Context, PlainConsole
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.showers.schema import GAMMA
+from showerstack.showers.simulation.primaries import throw_primaries
+from showerstack.showers.simulation.settings import load_settings
 
 EDGES = (15.0, 15.3, 15.6, 16.0)
 BINS = binning(EDGES)

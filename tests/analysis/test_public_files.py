@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-import analysis
 import cli
-from showers.archives.convert import convert
-from showers.archives.measured import convert_measured, measured_folders
-from showers.dataset import Dataset
-from showers.schema import GAMMA
-from showers.simulation.raw import simulate_raw
-from stacking.run.config import StackConfig
-from stacking.train import stack
+from showerstack import analysis
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.archives.measured import convert_measured, measured_folders
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import GAMMA
+from showerstack.showers.simulation.raw import simulate_raw
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
 
 PUBLIC = Path(analysis.__file__).parents[2] / "shared" / "public_files"
 STACK = {"task": "gamma", "preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1}

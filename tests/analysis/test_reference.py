@@ -12,11 +12,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.spectra import knees, reading
-from analysis.spectra.counting import count_moved
-from analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
-from analysis.spectra.fluxes import combined, free_fluxes, mean_ln_mass, share_covariance, shares, spread_of_models
-from analysis.spectra.folding import (
+from showerstack.analysis.spectra import knees, reading
+from showerstack.analysis.spectra.counting import count_moved
+from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
+from showerstack.analysis.spectra.fluxes import (
+    combined,
+    free_fluxes,
+    mean_ln_mass,
+    share_covariance,
+    shares,
+    spread_of_models,
+)
+from showerstack.analysis.spectra.folding import (
     Cells,
     FoldedResponse,
     MovableEvents,
@@ -27,9 +34,9 @@ from analysis.spectra.folding import (
     movable,
     plateau_thrown,
 )
-from analysis.spectra.knees import crossing
-from analysis.spectra.labels import unfold, unfold_composition
-from analysis.spectra.likelihood import (
+from showerstack.analysis.spectra.knees import crossing
+from showerstack.analysis.spectra.labels import unfold, unfold_composition
+from showerstack.analysis.spectra.likelihood import (
     HYPOTHESES,
     FoldedFit,
     FoldedLikelihood,
@@ -38,11 +45,11 @@ from analysis.spectra.likelihood import (
     Priors,
     fit_once,
 )
-from analysis.spectra.reading import MODELS, joined_simulated, plateau_primaries, without_unknown
-from analysis.spectra.response import Simulated, Thrown, binning
-from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, outside
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION
+from showerstack.analysis.spectra.reading import MODELS, joined_simulated, plateau_primaries, without_unknown
+from showerstack.analysis.spectra.response import Simulated, Thrown, binning
+from showerstack.analysis.spectra.run import Spectra, SpectraOptions, cell_binning, outside
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION
 from tests.analysis.skies import EDGES, EXPOSURE, Sky, measured, simulated
 
 Reference = Callable[..., None]

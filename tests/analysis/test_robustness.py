@@ -9,14 +9,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.robustness import study as study_module
-from analysis.robustness.showers import jittered, parse_places
-from analysis.robustness.study import ALONE, JITTER, MIX, WITHOUT, Robustness, RobustnessOptions, share_bias, study
-from report.check_pages import robustness_text, write_robustness_page
-from runtime.context import Context, PlainConsole
-from runtime.errors import InputError
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION
+from showerstack.analysis.robustness import study as study_module
+from showerstack.analysis.robustness.showers import jittered, parse_places
+from showerstack.analysis.robustness.study import (
+    ALONE,
+    JITTER,
+    MIX,
+    WITHOUT,
+    Robustness,
+    RobustnessOptions,
+    share_bias,
+    study,
+)
+from showerstack.report.check_pages import robustness_text, write_robustness_page
+from showerstack.runtime.context import Context, PlainConsole
+from showerstack.runtime.errors import InputError
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION
 
 
 def _posteriors(labels: np.ndarray, rng: np.random.Generator, shift: float = 0.0) -> np.ndarray:

@@ -10,10 +10,10 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import kstest, norm
 
-from analysis.fits import LATITUDE_DEG, LONGITUDE_DEG
-from analysis.sky.coordinates import Azimuth, equatorial
-from analysis.sky.map import SkyOptions, SkyPixels, after_trials, count_run, li_ma, periods, scrambled
-from runtime.errors import InputError
+from showerstack.analysis.fits import LATITUDE_DEG, LONGITUDE_DEG
+from showerstack.analysis.sky.coordinates import Azimuth, equatorial
+from showerstack.analysis.sky.map import SkyOptions, SkyPixels, after_trials, count_run, li_ma, periods, scrambled
+from showerstack.runtime.errors import InputError
 
 J2000_S = 946_728_000.0
 """2000 January 1, 12 h UTC, in seconds since 1970."""
@@ -62,7 +62,8 @@ def test_azimuths_are_read_by_the_stated_convention() -> None:
 
 
 def test_astropy_is_asked_for_in_one_line_and_imported_only_where_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys, analysis.sky.map, report.check_pages, cli; assert 'astropy' not in sys.modules"
+    modules = "sys, showerstack.analysis.sky.map, showerstack.report.check_pages, cli"
+    code = f"import {modules}; assert 'astropy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     monkeypatch.setitem(sys.modules, "astropy", None)
     with pytest.raises(InputError, match=r"a sky map needs astropy: pip install 'showerstack\[sky\]'"):

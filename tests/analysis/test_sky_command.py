@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 
 import cli
-from analysis.sky.map import SkyOptions, sky_map
-from report.check_pages import write_sky_picture
-from runtime.errors import InputError
-from runtime.files import read_json
-from showers.writer import write_dataset
+from showerstack.analysis.sky.map import SkyOptions, sky_map
+from showerstack.report.check_pages import write_sky_picture
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.showers.writer import write_dataset
 
 astropy = pytest.importorskip("astropy")
 

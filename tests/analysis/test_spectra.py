@@ -15,32 +15,39 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.events import model_numbers
-from analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
-from analysis.spectra.fluxes import STATISTICAL, share_covariance, shares
-from analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
-from analysis.spectra.knees import _knee, _like, fit_knees, profiled
-from analysis.spectra.labels import unfold, unfold_composition
-from analysis.spectra.likelihood import FoldedFit, FoldingProblem
-from analysis.spectra.published import published
-from analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
-from analysis.spectra.response import GROUPS, Simulated, SpectrumEvents, Thrown, binning
-from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, folded_spectra, measure_spectra, outside
-from commands.physics import numbers
-from report.physics_pages import knee_lines, spectra_text, write_spectra_page
-from runtime.context import Context, PlainConsole
-from runtime.errors import InputError
-from runtime.files import read_json
-from showers.archives.convert import convert
-from showers.archives.measured import convert_measured
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
-from showers.simulation.primaries import throw_primaries
-from showers.simulation.raw import simulate_raw
-from showers.simulation.settings import load_settings
-from stacking.run.config import StackConfig
-from stacking.train import stack
+from showerstack.analysis.events import model_numbers
+from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
+from showerstack.analysis.spectra.fluxes import STATISTICAL, share_covariance, shares
+from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
+from showerstack.analysis.spectra.knees import _knee, _like, fit_knees, profiled
+from showerstack.analysis.spectra.labels import unfold, unfold_composition
+from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem
+from showerstack.analysis.spectra.published import published
+from showerstack.analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
+from showerstack.analysis.spectra.response import GROUPS, Simulated, SpectrumEvents, Thrown, binning
+from showerstack.analysis.spectra.run import (
+    Spectra,
+    SpectraOptions,
+    cell_binning,
+    folded_spectra,
+    measure_spectra,
+    outside,
+)
+from showerstack.commands.physics import numbers
+from showerstack.report.physics_pages import knee_lines, spectra_text, write_spectra_page
+from showerstack.runtime.context import Context, PlainConsole
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.archives.measured import convert_measured
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
+from showerstack.showers.simulation.primaries import throw_primaries
+from showerstack.showers.simulation.raw import simulate_raw
+from showerstack.showers.simulation.settings import load_settings
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
 from tests.analysis.skies import CHARGES, EXPOSURE, Sky, measured, simulated, true_flux
 
 EDGES = (15.2, 15.5, 15.8, 16.2, 16.8)
@@ -158,7 +165,7 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     assert text.count("<svg") == 9
     assert "KASCADE 2024" in text
     with monkeypatch.context() as undrawn:
-        undrawn.setattr("report.physics_pages.as_svg", lambda *_: "")
+        undrawn.setattr("showerstack.report.physics_pages.as_svg", lambda *_: "")
         assert ">unknown<" not in write_spectra_page(analysed, tmp_path, []).read_text()
 
 
@@ -268,10 +275,10 @@ def test_a_lower_minimum_on_the_way_is_the_result(analysed: Spectra, monkeypatch
             return replace(result, parameters=parameters, cost=cost)
         return result
 
-    monkeypatch.setattr("analysis.spectra.knees._like", beside)
-    monkeypatch.setattr("analysis.spectra.knees.HYPOTHESES", ("rigidity", "free"))
-    monkeypatch.setattr("analysis.spectra.knees.COMPARED", (("rigidity", "free"),))
-    monkeypatch.setattr("analysis.spectra.knees.SHARPNESS_RANGE", (fit.likelihood.sharpness,))
+    monkeypatch.setattr("showerstack.analysis.spectra.knees._like", beside)
+    monkeypatch.setattr("showerstack.analysis.spectra.knees.HYPOTHESES", ("rigidity", "free"))
+    monkeypatch.setattr("showerstack.analysis.spectra.knees.COMPARED", (("rigidity", "free"),))
+    monkeypatch.setattr("showerstack.analysis.spectra.knees.SHARPNESS_RANGE", (fit.likelihood.sharpness,))
     problem = FoldingProblem(
         fit.likelihood.counts, lambda at: fit.likelihood.response, fit.likelihood.exposure_m2_sr_s, 1 / SKY.sharpness
     )
@@ -353,8 +360,8 @@ def test_spectra_of_a_small_sky(
     assert any("out-of-fold" in remark for remark in remarks), "too small a holdout is told"
     with np.load(tmp_path / "covariance.npz") as stored:
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
-    monkeypatch.setattr("stacking.predict.PredictionStream.concatenated", None)
-    monkeypatch.setattr("analysis.spectra.run.fit_knees", lambda *_, **__: None)
+    monkeypatch.setattr("showerstack.stacking.predict.PredictionStream.concatenated", None)
+    monkeypatch.setattr("showerstack.analysis.spectra.run.fit_knees", lambda *_, **__: None)
     again, same = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
     assert same == remarks
     np.testing.assert_array_equal(again.flux, result.flux, err_msg="predictions are kept between attempts")
@@ -433,7 +440,7 @@ def _thrown_before_the_last(raw: Path, edges: tuple[float, ...]) -> np.ndarray:
 
 def test_spectra_with_converted_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raw archives hold accepted events only: the primaries are recovered from the plateau."""
-    monkeypatch.setattr("analysis.spectra.run.fit_knees", lambda *_, **__: None)
+    monkeypatch.setattr("showerstack.analysis.spectra.run.fit_knees", lambda *_, **__: None)
     simulate_raw(COMPOSITION, tmp_path / "raw", 16_000, seed=3, workers=1)
     train, test = convert(tmp_path / "raw", tmp_path / "data", COMPOSITION, protocol="matched")
     run = _quick_run(train.parent, tmp_path / "run")

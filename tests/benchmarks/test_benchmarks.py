@@ -27,8 +27,6 @@ from rich.console import Console
 from scipy.optimize import linprog
 from scipy.stats import norm
 
-from analysis.spectra.folding import Widths
-from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.fits.pulls import World, everything, pulls
 from benchmarks.learning import limit
 from benchmarks.learning.limit import KNOTS, LARGEST, SMALLEST, Kind, information, normal_information
@@ -57,22 +55,24 @@ from benchmarks.world.networks import (
     two_sample,
 )
 from benchmarks.world.targets import POSTERIORS, SCORES, Look, NetworkTarget, PosteriorTarget, decisions, norm_vector
-from models.base.posterior import log_softmax
-from models.networks.step import write_checkpoint
-from runtime.errors import InputError
-from runtime.files import read_json
-from scoring.metrics.composition import expected_fraction_error, mixture_fractions
-from scoring.tasks.truth import Truth
-from showers.dataset import Dataset
-from showers.realism.facts import FACTS, MATCHED
-from showers.realism.moments import Sizes
-from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
-from showers.simulation import load_settings
-from showers.simulation.blocks import BlockJob, simulate_block
-from showers.simulation.settings import Settings
-from showers.simulation.sky import Sky
-from stacking.decide.classes import Rule, class_mix, expected_confusion
-from stacking.meta.base import StackInputs
+from showerstack.analysis.spectra.folding import Widths
+from showerstack.analysis.spectra.run import EDGES, cell_binning
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.networks.step import write_checkpoint
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.scoring.metrics.composition import expected_fraction_error, mixture_fractions
+from showerstack.scoring.tasks.truth import Truth
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.realism.facts import FACTS, MATCHED
+from showerstack.showers.realism.moments import Sizes
+from showerstack.showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
+from showerstack.showers.simulation import load_settings
+from showerstack.showers.simulation.blocks import BlockJob, simulate_block
+from showerstack.showers.simulation.settings import Settings
+from showerstack.showers.simulation.sky import Sky
+from showerstack.stacking.decide.classes import Rule, class_mix, expected_confusion
+from showerstack.stacking.meta.base import StackInputs
 from tests.analysis.skies import simulated
 from tests.stacking.known import five_classes
 

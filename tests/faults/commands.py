@@ -14,11 +14,11 @@ from typing import Any, Self
 import numpy as np
 
 import cli
-from models.base.learner import Batch
-from models.base.spec import LearnerSpec
-from models.registry import LEARNERS
-from runtime.context import Progress
-from stacking.meta import choice
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.registry import LEARNERS
+from showerstack.runtime.context import Progress
+from showerstack.stacking.meta import choice
 from tests.stacking.fakes import FAKES, Linear
 
 MARKS = "FAULT_TEST_MARKS"

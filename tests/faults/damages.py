@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 PATIENCE_S = 600
 COUNTS = (b"40", b"48", b"400")

@@ -20,17 +20,17 @@ from pathlib import Path
 
 import numpy as np
 
-from features import build, compute
-from models.registry import LEARNERS
-from report.doctor import check_folder
-from runtime.context import Context
-from runtime.files import LOCK_FILE
-from showers.archives.convert import convert
-from showers.archives.download import download
-from showers.schema import COMPOSITION, GAMMA
-from showers.simulation import blocks, simulate
-from stacking.run.config import TableConfig
-from stacking.train import stack
+from showerstack.features import build, compute
+from showerstack.models.registry import LEARNERS
+from showerstack.report.doctor import check_folder
+from showerstack.runtime.context import Context
+from showerstack.runtime.files import LOCK_FILE
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.archives.download import download
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation import blocks, simulate
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.train import stack
 from tests.faults.kills import Step, content, run
 from tests.stacking.fakes import FAKES
 
@@ -47,8 +47,8 @@ def _stack(source: str) -> Step:
 
 
 def _datacheck(source: str) -> Step:
-    from analysis.datacheck.check import check_data
-    from report.check_pages import write_check
+    from showerstack.analysis.datacheck.check import check_data
+    from showerstack.report.check_pages import write_check
 
     place = Path(source)
 
@@ -70,8 +70,8 @@ class Still(datetime):
 
 
 def _spectra(source: str) -> Step:
-    from analysis.spectra import run as spectra_run
-    from report.physics_pages import write_spectra_page
+    from showerstack.analysis.spectra import run as spectra_run
+    from showerstack.report.physics_pages import write_spectra_page
 
     place = Path(source)
     spectra_run.datetime = Still  # type: ignore[misc]
@@ -87,7 +87,7 @@ def _spectra(source: str) -> Step:
 
 
 def _pretrain(source: str) -> Step:
-    from models.pretraining import train
+    from showerstack.models.pretraining import train
     from tests.models.test_pretraining import SMALL, toy_portion
 
     train.drawn_ahead = lambda seed, numbers, workers: ((toy_portion(seed, number), 0.0) for number in numbers)

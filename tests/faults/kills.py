@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runtime.files import hash_file
-from showers.archives.convert import convert
-from showers.archives.raw import KINDS, archive_path, read_source
-from showers.protocols import MODES
-from showers.schema import COMPOSITION
-from showers.simulation import blocks, simulate
-from showers.simulation.raw import simulate_raw
-from showers.writer import problems
+from showerstack.runtime.files import hash_file
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.archives.raw import KINDS, archive_path, read_source
+from showerstack.showers.protocols import MODES
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import blocks, simulate
+from showerstack.showers.simulation.raw import simulate_raw
+from showerstack.showers.writer import problems
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 SIZES = {"n_train": 30, "n_test": 3, "workers": 1}

@@ -19,15 +19,15 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from models.base.spec import LearnerSpec
-from models.networks import loop
-from models.registry import LEARNERS
-from report.outcome import outcome
-from runtime.errors import InputError, remedy_of
-from runtime.processes import in_processes
-from stacking.fit.tasks import CHECKPOINTS
-from stacking.run.config import TableConfig
-from stacking.train import StackResult, stack
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.networks import loop
+from showerstack.models.registry import LEARNERS
+from showerstack.report.outcome import outcome
+from showerstack.runtime.errors import InputError, remedy_of
+from showerstack.runtime.processes import in_processes
+from showerstack.stacking.fit.tasks import CHECKPOINTS
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.work import REASONS, end
 

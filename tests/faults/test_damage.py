@@ -21,28 +21,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import stacking
-import stacking.inputs.tables
-from features import build, compute
-from features.build import build_table
-from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, part_path
-from models.registry import LEARNERS
-from runtime.arrays import read_arrays
-from runtime.checksums import CHECKSUMS_FILE
-from runtime.checksums import write_checksums as write_checksums
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import LOCK_FILE
-from scoring.score import Origin, read_output
-from scoring.tasks.truth import read_truth
-from showers.archives.convert import convert
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA
-from showers.writer import write_dataset
-from stacking.inputs.tables import read_table, scan_table
-from stacking.predict import predict
-from stacking.run.config import TableConfig
-from stacking.train import stack
+import showerstack.stacking.inputs.tables
+from showerstack import stacking
+from showerstack.features import build, compute
+from showerstack.features.build import build_table
+from showerstack.features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, part_path
+from showerstack.models.registry import LEARNERS
+from showerstack.runtime.arrays import read_arrays
+from showerstack.runtime.checksums import CHECKSUMS_FILE
+from showerstack.runtime.checksums import write_checksums as write_checksums
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import LOCK_FILE
+from showerstack.scoring.score import Origin, read_output
+from showerstack.scoring.tasks.truth import read_truth
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.writer import write_dataset
+from showerstack.stacking.inputs.tables import read_table, scan_table
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.train import stack
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds
 from tests.showers.test_convert import raw_mode
@@ -107,7 +107,7 @@ FILES = (CATALOGUE_FILE, CHECKSUMS_FILE, "part-00000.parquet", "part-00001.parqu
 @pytest.fixture(scope="module")
 def tables(draw, tmp_path_factory):
     """Two tables of three shards of 16 events, of different showers."""
-    from showers.writer import write_dataset
+    from showerstack.showers.writer import write_dataset
 
     made = []
     with pytest.MonkeyPatch.context() as patch:
@@ -188,7 +188,7 @@ def test_a_catalogue_of_other_columns_is_refused_by_name(table):
 
 
 def test_a_consistent_list_of_nonsense_is_refused_in_one_line(table):
-    from runtime.checksums import write_checksums
+    from showerstack.runtime.checksums import write_checksums
 
     for content in (b"", b"PAR1PAR1", b"nonsense" * 100):
         part_path(table.folder, 0).write_bytes(content)
@@ -421,7 +421,7 @@ def test_a_panic_of_the_parser_is_a_refusal(table_files: list[Path], monkeypatch
         os.write(2, b"thread panicked\n")
         raise pl.exceptions.PanicException("assertion failed\nstack backtrace")
 
-    monkeypatch.setattr(stacking.inputs.tables.pl, "scan_csv", panics)
+    monkeypatch.setattr(showerstack.stacking.inputs.tables.pl, "scan_csv", panics)
     with pytest.raises(InputError, match=r"a\.csv cannot be read \(damaged, .*: assertion failed$"):
         scan_table(table_files[0])
 
@@ -443,6 +443,6 @@ def test_what_is_no_table(table_files: list[Path], tmp_path: Path) -> None:
 
 
 def test_more_than_the_memory_is_refused(table_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacking.inputs.tables.os, "sysconf", lambda name: 64 if "SIZE" in name else 16)
+    monkeypatch.setattr(showerstack.stacking.inputs.tables.os, "sysconf", lambda name: 64 if "SIZE" in name else 16)
     with pytest.raises(InputError, match="give fewer rows"):
         scan_table(table_files[1])

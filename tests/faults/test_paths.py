@@ -18,19 +18,19 @@ import polars as pl
 import pytest
 
 import cli
-import stacking
-from features.table import CATALOGUE_FILE, FeatureTable, part_path
-from runtime.checksums import write_checksums
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import LOCK_FILE, atomic_folder, atomic_path, check_target, locked, write_json
-from stacking.fit.tasks import fold_folder
-from stacking.inputs.events import TableEvents
-from stacking.predict import predict
-from stacking.run.config import TableConfig
-from stacking.run.folder import opened_for_writing, write_run_checksums
-from stacking.run.read import Run, load
-from stacking.train import stack
+from showerstack import stacking
+from showerstack.features.table import CATALOGUE_FILE, FeatureTable, part_path
+from showerstack.runtime.checksums import write_checksums
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import LOCK_FILE, atomic_folder, atomic_path, check_target, locked, write_json
+from showerstack.stacking.fit.tasks import fold_folder
+from showerstack.stacking.inputs.events import TableEvents
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.run.folder import opened_for_writing, write_run_checksums
+from showerstack.stacking.run.read import Run, load
+from showerstack.stacking.train import stack
 
 PARTIAL = ".partial-"
 

@@ -22,15 +22,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features.device import decode_float16
-from features.groups.lateral import MAX_AGE
-from features.lateral import cuda
-from features.lateral.events import EventBatch, make_events
-from features.lateral.response import PUBLISHED, StationResponse
-from features.lateral.station import ELECTRON_PIVOT_M
-from showers.array import KASCADE
-from showers.lateral import ELECTRON_R0_M, axis_distance, rho_electron, rho_muon
-from showers.writer import write_dataset
+from showerstack.features.device import decode_float16
+from showerstack.features.groups.lateral import MAX_AGE
+from showerstack.features.lateral import cuda
+from showerstack.features.lateral.events import EventBatch, make_events
+from showerstack.features.lateral.response import PUBLISHED, StationResponse
+from showerstack.features.lateral.station import ELECTRON_PIVOT_M
+from showerstack.showers.array import KASCADE
+from showerstack.showers.lateral import ELECTRON_R0_M, axis_distance, rho_electron, rho_muon
+from showerstack.showers.writer import write_dataset
 
 ELECTRON_SHAPE, MUON_SHAPE_E, MUON_SHAPE = 1 / 1.1, 5.0, 1 / 0.17
 """Shapes of the Gamma distributed deposits that give the dispersions 2.1, 1.2 and 1.17."""

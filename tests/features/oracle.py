@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 from iminuit import Minuit
 
-from features.lateral.events import EventBatch, electron_density, energy_correction, muon_density
-from features.lateral.fit import RawFit
-from features.lateral.response import StationResponse
+from showerstack.features.lateral.events import EventBatch, electron_density, energy_correction, muon_density
+from showerstack.features.lateral.fit import RawFit
+from showerstack.features.lateral.response import StationResponse
 from tests.features.reference import distances, freeze_electron, freeze_muon, half_deviance, signals
 
 MUON_LEVEL_TO_LN_N = 14.4737861

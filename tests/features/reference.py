@@ -1,6 +1,6 @@
 """What the compiled kernels sum, once more on whole planes of any array library: the reference that they are held to.
 
-The station model is :mod:`features.lateral.station` itself; what is summed is written here a second time.
+The station model is :mod:`showerstack.features.lateral.station` itself; what is summed is written here a second time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from features.lateral.elementwise import decay, defined
-from features.lateral.events import EventBatch, electron_density, energy_correction, muon_density
-from features.lateral.fit import RawFit
-from features.lateral.response import StationResponse
-from features.lateral.translate import on_arrays
-from features.stations.grid import N_RINGS, N_TOP, QUANTILES, SUMS, UNIT_M
-from features.stations.sums import (
+from showerstack.features.lateral.elementwise import decay, defined
+from showerstack.features.lateral.events import EventBatch, electron_density, energy_correction, muon_density
+from showerstack.features.lateral.fit import RawFit
+from showerstack.features.lateral.response import StationResponse
+from showerstack.features.lateral.translate import on_arrays
+from showerstack.features.stations.grid import N_RINGS, N_TOP, QUANTILES, SUMS, UNIT_M
+from showerstack.features.stations.sums import (
     FAR_M,
     LCM_RINGS_M,
     MAX_DEVIATE,
@@ -31,8 +31,8 @@ from features.stations.sums import (
     RINGS_M,
     Sums,
 )
-from features.stations.tail import LOW, MAX_MEAN, MEAN_STEP, MIN_MEAN, N_STEPS, STEP, flat_table
-from showers.lateral import rho_muon
+from showerstack.features.stations.tail import LOW, MAX_MEAN, MEAN_STEP, MIN_MEAN, N_STEPS, STEP, flat_table
+from showerstack.showers.lateral import rho_muon
 
 NO_FLOOR = 1e30
 """No residual is below minus this."""

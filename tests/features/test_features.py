@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features import compute
-from features import groups as fitted
-from features.build import build_table
-from features.catalogue import CATALOGUE, FIT_GROUPS, GROUPS, NOT_LEARNED, SETS, feature_set, listing
-from features.compute import column_names
-from features.device import (
+from showerstack.features import compute
+from showerstack.features import groups as fitted
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, GROUPS, NOT_LEARNED, SETS, feature_set, listing
+from showerstack.features.compute import column_names
+from showerstack.features.device import (
     CPU_CHUNK,
     GPU_CHUNK,
     chunk_size,
@@ -31,17 +31,17 @@ from features.device import (
     resolve_device,
     to_host,
 )
-from features.groups import profile
-from features.groups.lateral import POSITION_GROUP
-from features.lateral.events import make_events
-from features.lateral.fit import RawFit, fit_cuda, fit_fused
-from features.stations.compiled import sum_fused
-from features.stations.cuda import grid_cuda, order_cuda, sum_cuda
-from features.stations.grid import grid_fused, order_fused
-from features.stations.sums import PARTS, PATTERNS, RINGS
-from report.gpu import column_agreement
-from runtime.errors import InputError
-from showers.array import KASCADE
+from showerstack.features.groups import profile
+from showerstack.features.groups.lateral import POSITION_GROUP
+from showerstack.features.lateral.events import make_events
+from showerstack.features.lateral.fit import RawFit, fit_cuda, fit_fused
+from showerstack.features.stations.compiled import sum_fused
+from showerstack.features.stations.cuda import grid_cuda, order_cuda, sum_cuda
+from showerstack.features.stations.grid import grid_fused, order_fused
+from showerstack.features.stations.sums import PARTS, PATTERNS, RINGS
+from showerstack.report.gpu import column_agreement
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE
 from tests.features.reference import grid_reference, order_reference, signals, sum_reference
 
 ALL = frozenset(GROUPS)
@@ -121,11 +121,11 @@ def test_devices(monkeypatch):
     assert resolve_device("cpu") == "cpu"
     with pytest.raises(InputError, match="unknown device 'gpu'"):
         resolve_device("gpu")
-    monkeypatch.setattr("features.device._find_gpu", lambda: "no CUDA device answers")
+    monkeypatch.setattr("showerstack.features.device._find_gpu", lambda: "no CUDA device answers")
     assert resolve_device("auto") == "cpu"
     with pytest.raises(InputError, match="no CUDA device answers"):
         resolve_device("cuda")
-    monkeypatch.setattr("features.device._find_gpu", lambda: None)
+    monkeypatch.setattr("showerstack.features.device._find_gpu", lambda: None)
     assert resolve_device("auto") == resolve_device("cuda") == "cuda"
     assert (chunk_size("cpu"), chunk_size("cuda")) == (CPU_CHUNK, GPU_CHUNK)
 

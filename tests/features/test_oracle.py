@@ -16,8 +16,8 @@ from scipy.optimize import minimize
 from scipy.special import gammaincc
 from scipy.stats import poisson
 
-from features.catalogue import CATALOGUE, GROUPS
-from features.compute import compute_events
+from showerstack.features.catalogue import CATALOGUE, GROUPS
+from showerstack.features.compute import compute_events
 
 STEPS = (np.arange(16) - 7.5) * 13.0
 X, Y = (plane.ravel() for plane in np.meshgrid(STEPS, STEPS))

@@ -11,15 +11,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from features.catalogue import GROUPS
-from features.compute import compute_events
-from features.device import namespace
-from features.groups import FittedEvents
-from features.lateral import elementwise
-from features.lateral.events import make_events
-from features.lateral.response import PUBLISHED, RECIPE
-from features.stations.tail import asymptotic, flat_table, summed, tail_table
-from showers.array import KASCADE
+from showerstack.features.catalogue import GROUPS
+from showerstack.features.compute import compute_events
+from showerstack.features.device import namespace
+from showerstack.features.groups import FittedEvents
+from showerstack.features.lateral import elementwise
+from showerstack.features.lateral.events import make_events
+from showerstack.features.lateral.response import PUBLISHED, RECIPE
+from showerstack.features.stations.tail import asymptotic, flat_table, summed, tail_table
+from showerstack.showers.array import KASCADE
 from tests.features.conftest import draw_showers
 from tests.references import summary
 

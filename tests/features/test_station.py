@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from numba import njit
 
-from features.device import namespace
-from features.lateral import station, translate
-from features.lateral.compiled import (
+from showerstack.features.device import namespace
+from showerstack.features.lateral import station, translate
+from showerstack.features.lateral.compiled import (
     electron_hessian,
     electron_terms,
     expect_electrons,
@@ -30,10 +30,10 @@ from features.lateral.compiled import (
     muon_terms,
     planes_of,
 )
-from features.lateral.fit import fit_fused, kernel_source
-from features.lateral.response import PUBLISHED
-from features.lateral.translate import vexp2, vlog2
-from showers.array import KASCADE
+from showerstack.features.lateral.fit import fit_fused, kernel_source
+from showerstack.features.lateral.response import PUBLISHED
+from showerstack.features.lateral.translate import vexp2, vlog2
+from showerstack.showers.array import KASCADE
 
 NAMES = [node.name for node in translate._formulas()]
 N = 40

@@ -15,16 +15,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features import build, compute
-from features.build import build_table
-from features.catalogue import CATALOGUE, feature_set
-from features.compute import compute_rows
-from features.device import on_device, prefetched
-from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path
-from runtime.context import Context, silent
-from runtime.errors import InputError
-from showers.array import KASCADE
-from showers.dataset import Chunk, Dataset
+from showerstack.features import build, compute
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import CATALOGUE, feature_set
+from showerstack.features.compute import compute_rows
+from showerstack.features.device import on_device, prefetched
+from showerstack.features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path
+from showerstack.runtime.context import Context, silent
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE
+from showerstack.showers.dataset import Chunk, Dataset
 
 
 @pytest.fixture

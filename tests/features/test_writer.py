@@ -12,15 +12,15 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from features import build, compute
-from features.build import build_table
-from features.device import columns_to_host, namespace, on_device
-from features.table import CATALOGUE_FILE, FeatureTable, part_path
-from runtime import checksums
-from runtime.checksums import CHECKSUMS_FILE
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import LOCK_FILE, hash_file, locked
+from showerstack.features import build, compute
+from showerstack.features.build import build_table
+from showerstack.features.device import columns_to_host, namespace, on_device
+from showerstack.features.table import CATALOGUE_FILE, FeatureTable, part_path
+from showerstack.runtime import checksums
+from showerstack.runtime.checksums import CHECKSUMS_FILE
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import LOCK_FILE, hash_file, locked
 
 GROUPS = ["reconstruction", "size"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from models.base.learner import Batch
-from models.base.posterior import log_softmax
-from showers.array import KASCADE
-from showers.schema import SCALAR_NAMES
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_softmax
+from showerstack.showers.array import KASCADE
+from showerstack.showers.schema import SCALAR_NAMES
 
 COLUMNS = ("Ne", "Nmu", "Ze", "noise", "constant", "gap")
 CLASSES = ("proton", "helium", "carbon", "silicon", "iron")

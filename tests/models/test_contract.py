@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features.catalogue import CATALOGUE, feature_set
-from models import catalogue, registry
-from models.base.average import LearnerAverage
-from models.base.learner import Batch, Learner
-from models.base.spec import LearnerSpec
-from models.networks.learner import NetworkLearner
-from runtime.code import plugins
-from runtime.errors import InputError
-from showers.schema import AGE, SCALAR_NAMES, TASKS
+from showerstack.features.catalogue import CATALOGUE, feature_set
+from showerstack.models import catalogue, registry
+from showerstack.models.base.average import LearnerAverage
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.networks.learner import NetworkLearner
+from showerstack.runtime.code import plugins
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import AGE, SCALAR_NAMES, TASKS
 
 from .conftest import toy_showers
 
@@ -117,9 +117,9 @@ ONE_FILE = '''
 
 import numpy as np
 
-from models.base.learner import Learner
-from models.base.saving import read_header, write_header
-from models.base.spec import LearnerSpec
+from showerstack.models.base.learner import Learner
+from showerstack.models.base.saving import read_header, write_header
+from showerstack.models.base.spec import LearnerSpec
 
 
 class Frequencies(Learner):
@@ -165,15 +165,15 @@ def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError, match="exists already"):
         plugins(catalogue, "LEARNERS", attrgetter("name"))
     for name in ("frequencies", "again"):
-        sys.modules.pop(f"models.catalogue.{name}", None)
+        sys.modules.pop(f"showerstack.models.catalogue.{name}", None)
 
 
 def test_members_of_an_average_are_learners_of_this_package() -> None:
     for path in (
         "os:system",
-        "models.base.learner:Batch",
-        "models.nowhere:Nothing",
-        "models.base.average:LearnerAverage",
+        "showerstack.models.base.learner:Batch",
+        "showerstack.models.nowhere:Nothing",
+        "showerstack.models.base.average:LearnerAverage",
         "",
     ):
         with pytest.raises(InputError, match="cannot be a member"):

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import isolated
-from models.base.learner import Batch
-from models.base.saving import HEADER_FILE
-from models.isolated import ROOT, Isolated
-from models.networks.images import LeNetLearner
-from models.tables.lightgbm import MODEL_FILE, LightGBM
-from models.tables.sklearn import RandomForest
-from runtime.errors import InputError
-from runtime.files import hash_file, read_json, write_json
+from showerstack.models import isolated
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.saving import HEADER_FILE
+from showerstack.models.isolated import ROOT, Isolated
+from showerstack.models.networks.images import LeNetLearner
+from showerstack.models.tables.lightgbm import MODEL_FILE, LightGBM
+from showerstack.models.tables.sklearn import RandomForest
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file, read_json, write_json
 
 CLASSES = ("near", "far")
 
@@ -122,8 +122,8 @@ def test_limits_of_the_session_stay_and_do_not_stop_the_reader(saved: Path) -> N
         "r.setrlimit(r.RLIMIT_CPU, (600, 600)); r.setrlimit(r.RLIMIT_DATA, (8 << 30, 8 << 30))\n"
         "r.setrlimit(r.RLIMIT_FSIZE, (1 << 12, 1 << 12))\n"
         "import numpy as np\n"
-        "from models.base.learner import Batch\n"
-        "from models.isolated import Isolated\n"
+        "from showerstack.models.base.learner import Batch\n"
+        "from showerstack.models.isolated import Isolated\n"
         "batch = Batch(np.arange(300), np.ones((300, 3), np.float32), ('a', 'b', 'c'))\n"
         "with Isolated() as reader: print(reader.load(Path(sys.argv[1])).predict_log_proba(batch).sum())"
     )
@@ -164,7 +164,7 @@ def test_memory_that_the_session_may_not_take_is_not_the_models_fault(
 def test_libraries_find_a_folder_for_temporary_files() -> None:
     # torch asks for one while it loads some networks; the answer is found by writing a few bytes.
     code = (
-        "import resource, tempfile; from models.isolated import WRITTEN_BYTES as n; "
+        "import resource, tempfile; from showerstack.models.isolated import WRITTEN_BYTES as n; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (n, n)); print(tempfile.gettempdir())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -175,7 +175,7 @@ def test_libraries_find_a_folder_for_temporary_files() -> None:
 def test_reserved_addresses_are_no_memory_and_what_can_be_written_is(saved: Path) -> None:
     # The first is what CUDA does where a GPU answers: address space without end is reserved and never written.
     code = (
-        "import sys, mmap; from pathlib import Path; from models.isolated import limit_memory; "
+        "import sys, mmap; from pathlib import Path; from showerstack.models.isolated import limit_memory; "
         "limit_memory(Path(sys.argv[1]), 1 << 28); flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS; "
         "mmap.mmap(-1, 1 << 40, flags=flags, prot=0); print('reserved', flush=True); bytearray(1 << 29)"
     )

@@ -16,19 +16,19 @@ import numpy as np
 import pytest
 import torch
 
-from models.base.learner import Batch
-from models.base.posterior import event_log_loss
-from models.networks import data, loop, step
-from models.networks.data import EventTensors, GridSource, read_ahead
-from models.networks.images import FlatMLPLearner, HybridLearner, LeNetLearner, ResNetLearner, ViTLearner
-from models.networks.learner import NetworkLearner
-from models.networks.loop import learning_rate
-from models.networks.physics import LG_A, PhysicsLearner, TabularMLP
-from models.networks.stations import HitTransformerLearner, SetTransformerLearner
-from models.networks.step import Checkpoint, Output, Stepper, TrainingSettings, truth_losses
-from models.registry import create, spec
-from runtime.errors import InputError
-from showers.schema import COMPOSITION
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import event_log_loss
+from showerstack.models.networks import data, loop, step
+from showerstack.models.networks.data import EventTensors, GridSource, read_ahead
+from showerstack.models.networks.images import FlatMLPLearner, HybridLearner, LeNetLearner, ResNetLearner, ViTLearner
+from showerstack.models.networks.learner import NetworkLearner
+from showerstack.models.networks.loop import learning_rate
+from showerstack.models.networks.physics import LG_A, PhysicsLearner, TabularMLP
+from showerstack.models.networks.stations import HitTransformerLearner, SetTransformerLearner
+from showerstack.models.networks.step import Checkpoint, Output, Stepper, TrainingSettings, truth_losses
+from showerstack.models.registry import create, spec
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import COMPOSITION
 
 ROOT = Path(__file__).parents[2]
 
@@ -246,7 +246,7 @@ def test_a_fit_of_less_than_two_seconds_keeps_no_state(
 
 def test_training_does_not_import_the_compiler() -> None:
     code = (
-        "import sys; from models.networks.learner import torch_as_asked as asked; import torch\n"
+        "import sys; from showerstack.models.networks.learner import torch_as_asked as asked; import torch\n"
         "with asked('cpu', 1, deterministic=True): print(torch.get_deterministic_debug_mode())\n"
         "print(torch.get_deterministic_debug_mode(), 'torch._inductor' in sys.modules)"
     )
@@ -275,7 +275,7 @@ def test_a_checkpoint_of_another_run_is_refused(
 def test_background_reading_changes_nothing(showers: tuple[Batch, Batch], monkeypatch: pytest.MonkeyPatch) -> None:
     train, valid = showers
     values = LeNetLearner(CLASSES, {"epochs": 2}).fit(train, valid, seed=2).predict_log_proba(valid)
-    monkeypatch.setattr("models.networks.data.RESIDENT_BYTES", 0)
+    monkeypatch.setattr("showerstack.models.networks.data.RESIDENT_BYTES", 0)
     read = LeNetLearner(CLASSES, {"epochs": 2}).fit(train, valid, seed=2).predict_log_proba(valid)
     np.testing.assert_array_equal(read, values)
 

@@ -18,21 +18,21 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from models import registry
-from models.base.inputs import InputTransform
-from models.base.learner import Batch, Learner
-from models.onnx.graph import NotPortable, Portable
-from models.onnx.learners import InputModule, graphs_of, space_of
-from models.onnx.trees import float32_below
-from models.pretraining.learner import PretrainedFeatures, PretrainedLearner
-from models.tables.catboost import CatBoost
-from models.tables.categories import AsNumbers
-from models.tables.lightgbm import LightGBM
-from runtime.errors import InputError
-from runtime.files import hash_file
-from showers.schema import COMPOSITION
-from stacking.export import TOLERANCE, largest_difference
-from stacking.exported import averaged, run_graph, session
+from showerstack.models import registry
+from showerstack.models.base.inputs import InputTransform
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.onnx.graph import NotPortable, Portable
+from showerstack.models.onnx.learners import InputModule, graphs_of, space_of
+from showerstack.models.onnx.trees import float32_below
+from showerstack.models.pretraining.learner import PretrainedFeatures, PretrainedLearner
+from showerstack.models.tables.catboost import CatBoost
+from showerstack.models.tables.categories import AsNumbers
+from showerstack.models.tables.lightgbm import LightGBM
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file
+from showerstack.showers.schema import COMPOSITION
+from showerstack.stacking.export import TOLERANCE, largest_difference
+from showerstack.stacking.exported import averaged, run_graph, session
 from tests.models.conftest import CLASSES, gaussian_events, toy_showers
 from tests.models.test_pretraining import small_weights, toy_events, without
 
@@ -115,7 +115,7 @@ def test_another_graph_is_noticed() -> None:
 
 
 def test_averages_have_a_graph_a_member() -> None:
-    trees = "models.tables.xgboost:XGBoost"
+    trees = "showerstack.models.tables.xgboost:XGBoost"
     members = [{"learner": trees, "settings": {"rounds": rounds}} for rounds in (5, 20)]
     for space in ("log", "probability"):
         learner, test = fitted("mlp_bag", members=members, space=space, common={})
@@ -180,7 +180,7 @@ def test_columns_of_categories_are_refused_by_name() -> None:
     for learner in (
         LightGBM(CLASSES, {"rounds": 5}),
         CatBoost(CLASSES, {"rounds": 5}),
-        AsNumbers(CLASSES, {"learner": "models.tables.sklearn:RandomForest", "trees": 5}),
+        AsNumbers(CLASSES, {"learner": "showerstack.models.tables.sklearn:RandomForest", "trees": 5}),
     ):
         learner.fit(marked[0], marked[1], seed=1)
         with pytest.raises(NotPortable, match=r"columns of categories \(noise\) have no ONNX form"):
@@ -189,7 +189,7 @@ def test_columns_of_categories_are_refused_by_name() -> None:
 
 def test_numbers_that_were_numbers_before_keep_their_names() -> None:
     train, valid, test = (gaussian_events(n, seed).batch for n, seed in ((600, 1), (200, 2), (500, 3)))
-    learner = AsNumbers(CLASSES, {"learner": "models.tables.sklearn:RandomForest", "trees": 5})
+    learner = AsNumbers(CLASSES, {"learner": "showerstack.models.tables.sklearn:RandomForest", "trees": 5})
     learner.fit(train, valid, seed=1)
     graphs = graphs_of(learner)
     assert graphs[0].columns == train.columns
@@ -203,6 +203,6 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_learners_on_columns_that_they_make_themselves_are_refused() -> None:
-    member = {"learner": "models.tables.sklearn:RandomForest"}
+    member = {"learner": "showerstack.models.tables.sklearn:RandomForest"}
     with pytest.raises(NotPortable, match="PretrainedFeatures has no ONNX form"):
         graphs_of(PretrainedFeatures(COMPOSITION.classes, {"members": [member]}))

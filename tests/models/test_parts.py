@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models import registry
-from models.base.average import LearnerAverage
-from models.base.inputs import TARGETS, InputTransform, signed_log, soft_tail, targets_of
-from models.base.learner import Batch, Learner
-from models.base.posterior import (
+from showerstack.models import registry
+from showerstack.models.base.average import LearnerAverage
+from showerstack.models.base.inputs import TARGETS, InputTransform, signed_log, soft_tail, targets_of
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.posterior import (
     class_weight_vector,
     event_log_loss,
     log_of_margins,
@@ -28,18 +28,18 @@ from models.base.posterior import (
     log_softmax,
     undo_training_prior,
 )
-from models.base.saving import HEADER_FILE, plain
-from models.networks import data as augmentation
-from models.networks.physics import TabularMLP
-from models.pretraining.weights import SHIPPED, read_pretrained
-from models.registry import LEARNERS, device_for, device_remarks, devices_for, learner_class, spec
-from models.tables import lightgbm
-from models.tables.lightgbm import LightGBM
-from models.tables.sklearn import RegressionForest
-from models.tables.xgboost import check_ran_on_cuda
-from runtime.errors import InputError
-from showers.array import KASCADE
-from showers.schema import COMPOSITION, GAMMA
+from showerstack.models.base.saving import HEADER_FILE, plain
+from showerstack.models.networks import data as augmentation
+from showerstack.models.networks.physics import TabularMLP
+from showerstack.models.pretraining.weights import SHIPPED, read_pretrained
+from showerstack.models.registry import LEARNERS, device_for, device_remarks, devices_for, learner_class, spec
+from showerstack.models.tables import lightgbm
+from showerstack.models.tables.lightgbm import LightGBM
+from showerstack.models.tables.sklearn import RegressionForest
+from showerstack.models.tables.xgboost import check_ran_on_cuda
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE
+from showerstack.showers.schema import COMPOSITION, GAMMA
 
 CLASSES = COMPOSITION.classes
 
@@ -323,7 +323,7 @@ def test_average_is_the_mean_of_its_members_and_survives_the_disk(
     rare_gammas: tuple[Any, Any, Any], tmp_path: Path
 ) -> None:
     train, valid, test = rare_gammas
-    member = {"learner": "models.tables.lightgbm:LightGBM", "settings": {"rounds": 20}}
+    member = {"learner": "showerstack.models.tables.lightgbm:LightGBM", "settings": {"rounds": 20}}
     for space in ("probability", "log"):
         average = LearnerAverage(GAMMA.classes, {"members": [member] * 2, "space": space})
         average.fit(train.batch, valid.batch, seed=1)
@@ -407,7 +407,9 @@ def with_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("with_driver")
 def test_an_average_is_on_the_gpu_with_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    forests = replace(spec("mlp_bag"), settings={"members": ({"learner": "models.tables.sklearn:RandomForest"},)})
+    forests = replace(
+        spec("mlp_bag"), settings={"members": ({"learner": "showerstack.models.tables.sklearn:RandomForest"},)}
+    )
     mixed = replace(forests, settings={"members": (*spec("mlp_bag").settings["members"], *forests.settings["members"])})
     for obstacle, expected in ((None, "cuda"), ("a CPU build", "cpu")):
         monkeypatch.setattr(TabularMLP, "gpu_obstacle", lambda obstacle=obstacle: obstacle)

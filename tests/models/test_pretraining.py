@@ -20,17 +20,17 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from features.catalogue import CATALOGUE, feature_set
-from models.base.inputs import LOGARITHM, TARGETS, InputTransform
-from models.base.learner import Batch
-from models.base.posterior import log_softmax
-from models.base.saving import plain
-from models.isolated import learners_of
-from models.pretraining import stream, train
-from models.pretraining import train as plan
-from models.pretraining.learner import FineTuned, PretrainedFeatures, PretrainedLearner, inputs_of
-from models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss, truth_loss
-from models.pretraining.stream import (
+from showerstack.features.catalogue import CATALOGUE, feature_set
+from showerstack.models.base.inputs import LOGARITHM, TARGETS, InputTransform
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.base.saving import plain
+from showerstack.models.isolated import learners_of
+from showerstack.models.pretraining import stream, train
+from showerstack.models.pretraining import train as plan
+from showerstack.models.pretraining.learner import FineTuned, PretrainedFeatures, PretrainedLearner, inputs_of
+from showerstack.models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss, truth_loss
+from showerstack.models.pretraining.stream import (
     COLUMNS,
     LIMIT,
     N_WORLD,
@@ -42,14 +42,20 @@ from models.pretraining.stream import (
     batch_of,
     draw_world,
 )
-from models.pretraining.train import PretrainSettings, drawn_ahead, opened_plan, pretrain
-from models.pretraining.weights import SHIPPED_FILE, SHIPPED_SHA256, card_path, read_pretrained, write_pretrained
-from models.tables.sklearn import RandomForest
-from runtime.errors import InputError
-from runtime.files import hash_file
-from showers.schema import COMPOSITION, GAMMA
-from showers.simulation.blocks import BlockJob, SimulatedEvents
-from showers.simulation.settings import Settings
+from showerstack.models.pretraining.train import PretrainSettings, drawn_ahead, opened_plan, pretrain
+from showerstack.models.pretraining.weights import (
+    SHIPPED_FILE,
+    SHIPPED_SHA256,
+    card_path,
+    read_pretrained,
+    write_pretrained,
+)
+from showerstack.models.tables.sklearn import RandomForest
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents
+from showerstack.showers.simulation.settings import Settings
 from tests.models.numbered import numbered
 
 SMALL = PretrainSettings(showers=360_000, width=16, blocks=1, hidden=16, batch_size=64)
@@ -580,7 +586,7 @@ def test_inputs_of_a_table_without_age_are_those_of_hidden_ages() -> None:
 
 def test_answers_become_columns_of_another_learner(small: dict[str, Any], tmp_path: Path) -> None:
     weights = {name: small[name] for name in ("weights", "weights_sha256")}
-    member = {"learner": "models.tables.sklearn:RandomForest", "settings": {"trees": 20}}
+    member = {"learner": "showerstack.models.tables.sklearn:RandomForest", "settings": {"trees": 20}}
     train, valid, new = toy_events(1), toy_events(2), without(toy_events(3), "Age")
     train, valid = without(train, "Age"), without(valid, "Age")
     settings = {"members": [member], "components": 3, **weights}

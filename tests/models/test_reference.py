@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.base.inputs import (
+from showerstack.models.base.inputs import (
     CUT,
     LOGARITHM,
     TARGETS,
@@ -25,8 +25,8 @@ from models.base.inputs import (
     soft_tail,
     targets_of,
 )
-from models.base.learner import Batch
-from models.base.posterior import (
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import (
     class_weight_vector,
     event_log_loss,
     log_of_margins,
@@ -34,9 +34,9 @@ from models.base.posterior import (
     log_softmax,
     undo_training_prior,
 )
-from models.networks import loop
-from models.networks.data import EventTensors, GridSource
-from models.networks.step import (
+from showerstack.models.networks import loop
+from showerstack.models.networks.data import EventTensors, GridSource
+from showerstack.models.networks.step import (
     Checkpoint,
     Output,
     Stepper,
@@ -47,7 +47,7 @@ from models.networks.step import (
     truth_losses,
     write_checkpoint,
 )
-from runtime.errors import InputError
+from showerstack.runtime.errors import InputError
 
 Reference = Callable[..., None]
 SINGLE = 1e-4
@@ -505,7 +505,7 @@ def test_losses_that_are_no_numbers_end_training() -> None:
 def test_half_precision_is_used_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, x = torch.device("cpu"), torch.linspace(0, 1, 64).reshape(8, 8)
     for native in (True, False):
-        monkeypatch.setattr("models.networks.step._cpu_has_bf16", lambda native=native: native)
+        monkeypatch.setattr("showerstack.models.networks.step._cpu_has_bf16", lambda native=native: native)
         for precision, half in (("bf16", True), ("float32", False), ("auto", native)):
             with autocast_of(cpu, precision)():
                 assert ((x @ x).dtype == torch.bfloat16) == half

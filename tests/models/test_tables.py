@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from catboost.utils import get_gpu_device_count
 
-from models.base.learner import Batch, Learner
-from models.base.posterior import event_log_loss
-from models.registry import LEARNERS, create, load, spec
-from models.tables.lightgbm import gpu_device
-from runtime.errors import InputError
-from showers.schema import COMPOSITION
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.posterior import event_log_loss
+from showerstack.models.registry import LEARNERS, create, load, spec
+from showerstack.models.tables.lightgbm import gpu_device
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import COMPOSITION
 
 CLASSES = COMPOSITION.classes
 COLUMNS = ("Ne", "Nmu", "Ze", "noise", "constant", "gap")
@@ -260,7 +260,7 @@ def test_long_tables_are_predicted_in_parts(
 ) -> None:
     batch = gaussians[2].batch
     whole = {name: learner.predict_log_proba(batch) for name, learner in learners.items() if name != "mlp"}
-    monkeypatch.setattr("models.tables.base.PREDICT_ROWS", 400)
+    monkeypatch.setattr("showerstack.models.tables.base.PREDICT_ROWS", 400)
     for name, expected in whole.items():
         np.testing.assert_allclose(learners[name].predict_log_proba(batch), expected, atol=1e-12, err_msg=name)
 

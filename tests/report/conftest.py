@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report.run_page import write_report
-from runtime.files import write_json, write_npz
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.writer import write_dataset
-from stacking.run.folder import write_run_checksums
+from showerstack.report.run_page import write_report
+from showerstack.runtime.files import write_json, write_npz
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.writer import write_dataset
+from showerstack.stacking.run.folder import write_run_checksums
 
 CLASS_SHIFT = 0.9
 """Distance of neighbouring classes on the hidden axis, in standard deviations: accuracy about one half."""
@@ -36,7 +36,7 @@ def make_dataset(folder: Path, task: Task, labels: np.ndarray, rng: np.random.Ge
     grids[:, 4:12, 4:12, 1] = 0
     grids[:, 7:9, 7:9] = 0
     source = {
-        "generator": "showers.simulation",
+        "generator": "showerstack.showers.simulation",
         "protocol": "v2",
         "evaluation_cuts": "test",
         "age": False,

@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from report.card import card_content, card_lines, write_card
-from report.public.scripts.evaluate_composition import fraction_error, read_submission
-from report.public.scripts.evaluate_gamma import hadron_survival
-from report.public.taskcard import CARDS, write_cards, write_variants
-from runtime.errors import InputError
-from runtime.files import hash_file, write_json
-from scoring.metrics.composition import fraction_error as our_error
-from scoring.metrics.gamma import hadron_survival as our_survival
-from scoring.score import score_file
-from showers.schema import COMPOSITION, task_named
-from showers.simulation import simulate
-from stacking.run.folder import write_run_checksums
+from showerstack.report.card import card_content, card_lines, write_card
+from showerstack.report.public.scripts.evaluate_composition import fraction_error, read_submission
+from showerstack.report.public.scripts.evaluate_gamma import hadron_survival
+from showerstack.report.public.taskcard import CARDS, write_cards, write_variants
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file, write_json
+from showerstack.scoring.metrics.composition import fraction_error as our_error
+from showerstack.scoring.metrics.gamma import hadron_survival as our_survival
+from showerstack.scoring.score import score_file
+from showerstack.showers.schema import COMPOSITION, task_named
+from showerstack.showers.simulation import simulate
+from showerstack.stacking.run.folder import write_run_checksums
 
 
 def check_crate(crate: dict[str, Any], folder: Path) -> None:
@@ -124,7 +124,10 @@ def test_the_origin_of_data_that_are_gone_is_kept(world: tuple[Path, Path]) -> N
     run, _ = world
     manifest = json.loads((run / "manifest.json").read_text())
     assert card_content(run)["data"]["train"]["origin"] is None
-    for source, origin in (({"generator": "showers.simulation", "seed": 3}, "simulated"), ({}, "not simulated here")):
+    for source, origin in (
+        ({"generator": "showerstack.showers.simulation", "seed": 3}, "simulated"),
+        ({}, "not simulated here"),
+    ):
         manifest["data"] |= {"train": "gone/train", "train_source": source, "test": "gone/test", "test_source": source}
         write_json(run / "manifest.json", manifest)
         write_run_checksums(run)

@@ -24,28 +24,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features.build import build_table
-from models.base.learner import Batch
-from models.registry import create, spec
-from report.outcome import learner_table
-from report.public.submission import write_submission, yaml_text
-from report.run_page import headline, learners, plain_words, verdict, write_report
-from report.run_sections import group_of, importances, shuffle
-from report.shared.subject import EvaluatedRun
-from report.shared.text import difference_text
-from report.tasks.composition import mass_posteriors
-from report.tasks.gamma import survival
-from report.tasks.target import report_of
-from runtime.checksums import CHECKSUMS_FILE
-from runtime.context import Context, PlainConsole
-from runtime.errors import InputError
-from runtime.files import read_json, write_json, write_npz
-from scoring.metrics.composition import fraction_error
-from scoring.metrics.intervals import Interval
-from scoring.metrics.paired import Paired
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA
-from stacking.run.folder import write_run_checksums
+from showerstack.features.build import build_table
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import create, spec
+from showerstack.report.outcome import learner_table
+from showerstack.report.public.submission import write_submission, yaml_text
+from showerstack.report.run_page import headline, learners, plain_words, verdict, write_report
+from showerstack.report.run_sections import group_of, importances, shuffle
+from showerstack.report.shared.subject import EvaluatedRun
+from showerstack.report.shared.text import difference_text
+from showerstack.report.tasks.composition import mass_posteriors
+from showerstack.report.tasks.gamma import survival
+from showerstack.report.tasks.target import report_of
+from showerstack.runtime.checksums import CHECKSUMS_FILE
+from showerstack.runtime.context import Context, PlainConsole
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json, write_json, write_npz
+from showerstack.scoring.metrics.composition import fraction_error
+from showerstack.scoring.metrics.intervals import Interval
+from showerstack.scoring.metrics.paired import Paired
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.stacking.run.folder import write_run_checksums
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,14 +99,14 @@ from pathlib import Path
 run, data, level = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 text = Path("scoring/metrics/level.py").read_text()
 assert text.count("LEVEL = 0.95") == 1
-name = "scoring.metrics.level"
+name = "showerstack.scoring.metrics.level"
 module = sys.modules[name] = module_from_spec(spec_from_loader(name, None))
 exec(text.replace("LEVEL = 0.95", f"LEVEL = {level}"), vars(module))
 
 from rich.console import Console
-from report.outcome import learner_table
-from report.run_page import learners
-from report.shared.subject import EvaluatedRun
+from showerstack.report.outcome import learner_table
+from showerstack.report.run_page import learners
+from showerstack.report.shared.subject import EvaluatedRun
 
 Console(width=200).print(learner_table(run, data))
 print(learners(EvaluatedRun.read(run, data)).body)

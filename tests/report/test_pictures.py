@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from report.display import FIT_COLUMNS, Shower, draw_event, event_picture, read_showers, ring_means
-from report.pictures.learners import gain_picture, learners_picture, shuffle_picture, training_picture
-from report.pictures.physics import matrix_picture, matrix_scale
-from report.pictures.style import as_svg
-from report.pictures.tasks import (
+from showerstack.report.display import FIT_COLUMNS, Shower, draw_event, event_picture, read_showers, ring_means
+from showerstack.report.pictures.learners import gain_picture, learners_picture, shuffle_picture, training_picture
+from showerstack.report.pictures.physics import matrix_picture, matrix_scale
+from showerstack.report.pictures.style import as_svg
+from showerstack.report.pictures.tasks import (
     balanced_by_energy_picture,
     by_class_and_energy_picture,
     by_energy_picture,
@@ -29,17 +29,17 @@ from report.pictures.tasks import (
     survival_by_bin_picture,
     survival_curve,
 )
-from report.run_page import chosen_events
-from report.shared.subject import Point
-from runtime.context import Context
-from runtime.errors import InputError
-from scoring.metrics.intervals import Interval
-from scoring.metrics.paired import paired_mean
-from scoring.score import score_arrays
-from scoring.tasks.truth import Truth
-from showers.array import KASCADE
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA
+from showerstack.report.run_page import chosen_events
+from showerstack.report.shared.subject import Point
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.intervals import Interval
+from showerstack.scoring.metrics.paired import paired_mean
+from showerstack.scoring.score import score_arrays
+from showerstack.scoring.tasks.truth import Truth
+from showerstack.showers.array import KASCADE
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA
 
 CLASSES = COMPOSITION.classes
 
@@ -159,7 +159,7 @@ def test_a_picture_replaces_no_file_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_fits_of_the_display_are_those_of_the_table(tiny_composition: Path) -> None:
-    from features.build import build_table
+    from showerstack.features.build import build_table
 
     folder = tiny_composition / "composition_test"
     table = build_table(folder, ctx=Context(workers=1))

@@ -18,23 +18,23 @@ from rich.console import Console
 
 import cli
 import verify
-from report import selftest
-from report.compare import compare, differences
-from report.doctor import column_quartiles, examine_datasets, findings, folder_findings
-from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
-from report.public.rules import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_by_protocol
-from report.public.submission import write_submission, yaml_text
-from report.shared.published import PUBLISHED, TEST_CLASSES, DataOrigin, origin_of, published_for
-from report.shared.subject import EvaluatedRun
-from runtime.errors import InputError
-from runtime.files import read_json, write_json, write_npz
-from scoring.metrics.composition import fraction_error
-from scoring.score import score_file
-from scoring.tasks.truth import read_truth
-from showers.archives.convert import convert
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, task_named
-from stacking.run.folder import write_run_checksums
+from showerstack.report import selftest
+from showerstack.report.compare import compare, differences
+from showerstack.report.doctor import column_quartiles, examine_datasets, findings, folder_findings
+from showerstack.report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
+from showerstack.report.public.rules import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_by_protocol
+from showerstack.report.public.submission import write_submission, yaml_text
+from showerstack.report.shared.published import PUBLISHED, TEST_CLASSES, DataOrigin, origin_of, published_for
+from showerstack.report.shared.subject import EvaluatedRun
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json, write_json, write_npz
+from showerstack.scoring.metrics.composition import fraction_error
+from showerstack.scoring.score import score_file
+from showerstack.scoring.tasks.truth import read_truth
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA, task_named
+from showerstack.stacking.run.folder import write_run_checksums
 from tests.report.conftest import make_world
 
 
@@ -335,7 +335,7 @@ def test_leaderboard_of_2026_takes_raw_labels(world: tuple[Path, Path], monkeypa
     (data / "composition_test" / "source.json").unlink()
     counts = tuple(np.bincount(truth.labels).tolist())
     monkeypatch.setitem(TEST_CLASSES, ("composition", "2026"), counts)
-    monkeypatch.setattr("report.shared.subject.check_events", lambda *given: [])
+    monkeypatch.setattr("showerstack.report.shared.subject.check_events", lambda *given: [])
     shown = protocol_text(leaderboard([run], data=data))
     assert accuracy in shown
     assert "five CNN + MLP networks" in shown

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-import report.selftest as selftest
-from report.reproduce import Reproduction, Score, Stages, over_events_and_seeds, reproduce
-from report.run_page import write_report
-from report.selftest import HASHES, N_EVENTS, converted_hash, generated
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import read_json
-from scoring.score import score_file
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation.raw import simulate_raw
+import showerstack.report.selftest as selftest
+from showerstack.report.reproduce import Reproduction, Score, Stages, over_events_and_seeds, reproduce
+from showerstack.report.run_page import write_report
+from showerstack.report.selftest import HASHES, N_EVENTS, converted_hash, generated
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.scoring.score import score_file
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation.raw import simulate_raw
 from tests.showers.test_download import Server
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
 def test_a_result_cut_off_is_continued_and_says_how_it_was_made(
     killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("report.reproduce.write_report", _empty_report)
+    monkeypatch.setattr("showerstack.report.reproduce.write_report", _empty_report)
     out = tmp_path / "out"
     wanted = Reproduction(
         COMPOSITION, "2026", out, simulated=3_000, seeds=2, preset="quick", learners=("quadratic_logit",)
@@ -143,7 +143,7 @@ class _Lines(logging.Handler):
 
 
 def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("report.reproduce.write_report", _empty_report)
+    monkeypatch.setattr("showerstack.report.reproduce.write_report", _empty_report)
     made = simulate_raw(COMPOSITION, tmp_path / "made", 1_500, workers=1, modes=("qgs_spectra",))
     lines = _Lines()
     with Server() as server:
@@ -199,7 +199,7 @@ def test_stages_are_added_up_over_calls(tmp_path: Path) -> None:
 
 
 def test_a_kill_leaves_what_a_stage_has_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("report.reproduce.NOTED_EVERY_S", 0.01)
+    monkeypatch.setattr("showerstack.report.reproduce.NOTED_EVERY_S", 0.01)
     file = tmp_path / "stages.json"
 
     def noted(name: str, above_s: float) -> None:

@@ -12,26 +12,26 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from features import build, compute
-from features.device import namespace, on_device
-from features.groups import fit_showers
-from features.lateral.events import make_events
-from features.lateral.fit import RawFit
-from report import gpu
-from report.gpu import DeviceComparison, column_agreement, compare, fit_agreement
-from report.outcome import _simulated_already, learner_table, outcome
-from report.shared.subject import mean_loss, read_labels
-from report.shared.text import short
-from runtime.errors import InputError
-from runtime.files import read_json, write_json, write_npz
-from scoring import scoring_of
-from scoring.metrics.composition import fraction_error
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA
-from showers.simulation import load_settings, simulate
-from showers.simulation.blocks import BlockJob, simulate_block
-from stacking.run.folder import write_run_checksums
-from stacking.run.read import Run
+from showerstack.features import build, compute
+from showerstack.features.device import namespace, on_device
+from showerstack.features.groups import fit_showers
+from showerstack.features.lateral.events import make_events
+from showerstack.features.lateral.fit import RawFit
+from showerstack.report import gpu
+from showerstack.report.gpu import DeviceComparison, column_agreement, compare, fit_agreement
+from showerstack.report.outcome import _simulated_already, learner_table, outcome
+from showerstack.report.shared.subject import mean_loss, read_labels
+from showerstack.report.shared.text import short
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json, write_json, write_npz
+from showerstack.scoring import scoring_of
+from showerstack.scoring.metrics.composition import fraction_error
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation import load_settings, simulate
+from showerstack.showers.simulation.blocks import BlockJob, simulate_block
+from showerstack.stacking.run.folder import write_run_checksums
+from showerstack.stacking.run.read import Run
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import features.lateral.fit
-import features.stations.compiled
-from runtime import code as runtime_code
-from runtime import kernels
-from runtime.code import source_hash, version_of
-from runtime.packages import OWN
-from showers.simulation import deposits
+import showerstack.features.lateral.fit
+import showerstack.features.stations.compiled
+from showerstack.runtime import code as runtime_code
+from showerstack.runtime import kernels
+from showerstack.runtime.code import source_hash, version_of
+from showerstack.runtime.packages import OWN
+from showerstack.showers.simulation import deposits
 
 CODE = '''"""Docstring."""
 
@@ -38,7 +38,7 @@ def _hash(folder: Path, text: str, name: str = "code.py") -> str:
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    import runtime.code as module
+    import showerstack.runtime.code as module
 
     module._meaning.cache_clear()
     return source_hash([folder])
@@ -82,7 +82,7 @@ KERNEL = '''"""A kernel."""
 
 from kernel_case import constants
 from kernel_case.inner import Pair, raised
-from runtime.kernels import kernel
+from showerstack.runtime.kernels import kernel
 
 
 @kernel(error_model="numpy")
@@ -184,14 +184,14 @@ def test_processes_that_begin_together_compile_once(run, tmp_path):
         old.unlink()
     # Each process says when it has loaded everything, and calls the kernel when all have.
     code = (
-        "import numpy as np, numba, runtime.kernels as k; k.PACKAGES = ('kernel_case',)\n"
+        "import numpy as np, numba, showerstack.runtime.kernels as k; k.PACKAGES = ('kernel_case',)\n"
         "from numba.core import event; from kernel_case import outer, inner\n"
         "with event.install_recorder('numba:compile') as compiled:\n"
         "    print('ready', flush=True); input()\n"
         "    outer.fill(inner.Pair(1.0, 2.0), np.zeros(1))\n"
         "print(sum(one.data['dispatcher'].py_func.__name__ == 'fill' and one.is_start for _, one in compiled.buffer))"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(kernels.__file__).parents[1])))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(kernels.__file__).parents[2])))}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     children = [subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes) for _ in range(2)]
     assert [child.stdout.readline() for child in children] == ["ready\n"] * 2
@@ -205,11 +205,11 @@ def test_processes_that_begin_together_compile_once(run, tmp_path):
     ("module", "inside"),
     [
         (
-            features.lateral.fit,
+            showerstack.features.lateral.fit,
             {"features/lateral/compiled.py", "features/lateral/response.py", "showers/array.py"},
         ),
         (
-            features.stations.compiled,
+            showerstack.features.stations.compiled,
             {"features/stations/compiled.py", "features/stations/sums.py", "features/lateral/elementwise.py"},
         ),
         (deposits, {"showers/simulation/deposits.py", "showers/array.py"}),

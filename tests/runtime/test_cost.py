@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report import doctor
-from report.shared.text import energy_words as told
-from report.shared.text import totals
-from runtime import cost as energy
-from runtime import processes
-from runtime.cost import (
+from showerstack.report import doctor
+from showerstack.report.shared.text import energy_words as told
+from showerstack.report.shared.text import totals
+from showerstack.runtime import cost as energy
+from showerstack.runtime import processes
+from showerstack.runtime.cost import (
     ESTIMATED,
     MEASURED,
     WATTS_PER_CORE,
@@ -221,7 +221,9 @@ def test_peak_memory_is_of_the_step_alone() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
 def test_a_process_knows_when_it_was_started() -> None:
-    program = "import time; time.sleep(1.5); from runtime.processes import process_began; print(process_began())"
+    program = (
+        "import time; time.sleep(1.5); from showerstack.runtime.processes import process_began; print(process_began())"
+    )
     before = time.time()
     result = float(subprocess.check_output([sys.executable, "-c", program], text=True))
     assert before - 0.1 <= result < before + 1.4  # a tick of the clock is a hundredth of a second

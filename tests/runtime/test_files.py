@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.arrays import ArrayFile, open_npy, read_arrays
-from runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
-from runtime.errors import InputError
-from runtime.files import atomic_folder, atomic_path, hash_file, read_json, write_json, write_npz
-from scoring.score import read_output
-from showers.schema import COMPOSITION, GAMMA
+from showerstack.runtime.arrays import ArrayFile, open_npy, read_arrays
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_folder, atomic_path, hash_file, read_json, write_json, write_npz
+from showerstack.scoring.score import read_output
+from showerstack.showers.schema import COMPOSITION, GAMMA
 
 
 def _half_file(target: Path) -> None:

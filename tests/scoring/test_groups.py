@@ -7,17 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from runtime.errors import InputError
-from scoring.metrics.intervals import (
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.intervals import (
     clopper_pearson,
     fraction_error_interval,
     group_weights,
     grouped_error,
     share_interval,
 )
-from scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
-from scoring.tasks.base import ERROR_RATE, scoring_of
-from showers.schema import COMPOSITION, ENERGY, GAMMA
+from showerstack.scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
+from showerstack.scoring.tasks.base import ERROR_RATE, scoring_of
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
 
 N_GROUPS, IN_GROUP = 60, 50
 GROUPS = np.repeat(np.arange(N_GROUPS), IN_GROUP)

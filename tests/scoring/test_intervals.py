@@ -8,11 +8,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.errors import InputError
-from scoring import metric_for
-from scoring.metrics.composition import class_fraction_errors, confusion_matrix, fraction_error, mixture_counts
-from scoring.metrics.gamma import hadron_survival
-from scoring.metrics.intervals import (
+from showerstack.runtime.errors import InputError
+from showerstack.scoring import metric_for
+from showerstack.scoring.metrics.composition import (
+    class_fraction_errors,
+    confusion_matrix,
+    fraction_error,
+    mixture_counts,
+)
+from showerstack.scoring.metrics.gamma import hadron_survival
+from showerstack.scoring.metrics.intervals import (
     accuracy_interval,
     basic_interval,
     clopper_pearson,
@@ -22,8 +27,8 @@ from scoring.metrics.intervals import (
     survival_interval,
     widened,
 )
-from scoring.metrics.paired import mcnemar, paired_accuracy, paired_fraction_error, paired_survival
-from showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy, paired_fraction_error, paired_survival
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 
 P = np.array(
     [

@@ -11,16 +11,16 @@ from scipy.special import binom
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from runtime.errors import InputError
-from scoring.metrics.classes import (
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.classes import (
     area,
     bins_at_threshold,
     efficiency_at_survival,
     q_factor,
     table_metrics,
 )
-from scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
-from scoring.metrics.gamma import (
+from showerstack.scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
+from showerstack.scoring.metrics.gamma import (
     GAMMA,
     GRID_ENERGY_BINS,
     HADRON,
@@ -29,12 +29,18 @@ from scoring.metrics.gamma import (
     hadron_survival,
     weighted_threshold,
 )
-from scoring.metrics.intervals import GROUP_RESAMPLES, clopper_pearson, survival_interval, weighted_replicas
-from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
-from scoring.tasks.base import scoring_of
-from scoring.tasks.truth import _read_groups, check_range
-from showers.schema import COMPOSITION, ENERGY
-from showers.schema import GAMMA as GAMMA_TASK
+from showerstack.scoring.metrics.intervals import GROUP_RESAMPLES, clopper_pearson, survival_interval, weighted_replicas
+from showerstack.scoring.metrics.paired import (
+    mcnemar,
+    paired_fraction_error,
+    paired_log_loss,
+    paired_mean,
+    paired_survival,
+)
+from showerstack.scoring.tasks.base import scoring_of
+from showerstack.scoring.tasks.truth import _read_groups, check_range
+from showerstack.showers.schema import COMPOSITION, ENERGY
+from showerstack.showers.schema import GAMMA as GAMMA_TASK
 
 TOYS = 2_000
 

@@ -12,9 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from runtime.errors import InputError
-from scoring.metrics.composition import composition_metrics, expected_fraction_error, fraction_error, mixture_counts
-from scoring.metrics.gamma import gamma_metrics, hadron_survival
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.composition import (
+    composition_metrics,
+    expected_fraction_error,
+    fraction_error,
+    mixture_counts,
+)
+from showerstack.scoring.metrics.gamma import gamma_metrics, hadron_survival
 
 NAMES = ["proton", "helium", "carbon", "silicon", "iron"]
 BINS = [(14.0, 15.0), (15.0, 15.5), (15.5, 16.0), (16.0, 16.5), (16.5, 17.0), (17.0, 18.0)]

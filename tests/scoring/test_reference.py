@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scoring.metrics.classes import (
+from showerstack.scoring.metrics.classes import (
     area,
     balanced_accuracy,
     bins_at_threshold,
@@ -17,9 +17,9 @@ from scoring.metrics.classes import (
     q_factor,
     table_metrics,
 )
-from scoring.metrics.composition import confusion_matrix, sampled_errors, share_errors
-from scoring.metrics.gamma import SurvivorWeights
-from scoring.metrics.intervals import (
+from showerstack.scoring.metrics.composition import confusion_matrix, sampled_errors, share_errors
+from showerstack.scoring.metrics.gamma import SurvivorWeights
+from showerstack.scoring.metrics.intervals import (
     accuracy_interval,
     clopper_pearson,
     confusion_intervals,
@@ -27,7 +27,7 @@ from scoring.metrics.intervals import (
     share_interval,
     survival_interval,
 )
-from scoring.metrics.paired import (
+from showerstack.scoring.metrics.paired import (
     mcnemar,
     paired_accuracy,
     paired_fraction_error,
@@ -35,11 +35,16 @@ from scoring.metrics.paired import (
     paired_mean,
     paired_survival,
 )
-from scoring.metrics.residuals import bias_interval, paired_resolution, residual_metrics, resolution_interval
-from scoring.score import score_arrays
-from scoring.tasks.base import scoring_of
-from scoring.tasks.truth import Truth
-from showers.schema import COMPOSITION, ENERGY, GAMMA
+from showerstack.scoring.metrics.residuals import (
+    bias_interval,
+    paired_resolution,
+    residual_metrics,
+    resolution_interval,
+)
+from showerstack.scoring.score import score_arrays
+from showerstack.scoring.tasks.base import scoring_of
+from showerstack.scoring.tasks.truth import Truth
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
 
 N = 600
 Reference = Callable[..., None]

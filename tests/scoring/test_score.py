@@ -13,17 +13,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.errors import InputError
-from scoring.metrics.classes import area, balanced_accuracy, bins_at_threshold, efficiency_at_survival, q_factor
-from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error, share_errors
-from scoring.metrics.gamma import gamma_metrics, hadron_survival
-from scoring.metrics.intervals import clopper_pearson
-from scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
-from scoring.score import score_arrays, score_file
-from scoring.tasks.base import scoring_of
-from scoring.tasks.gamma import SCORING, tie_warnings
-from scoring.tasks.truth import Truth
-from showers.schema import COMPOSITION, ENERGY, GAMMA, SCALARS_FILE
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.classes import (
+    area,
+    balanced_accuracy,
+    bins_at_threshold,
+    efficiency_at_survival,
+    q_factor,
+)
+from showerstack.scoring.metrics.composition import (
+    composition_metrics,
+    confusion_matrix,
+    expected_fraction_error,
+    share_errors,
+)
+from showerstack.scoring.metrics.gamma import gamma_metrics, hadron_survival
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
+from showerstack.scoring.score import score_arrays, score_file
+from showerstack.scoring.tasks.base import scoring_of
+from showerstack.scoring.tasks.gamma import SCORING, tie_warnings
+from showerstack.scoring.tasks.truth import Truth
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, SCALARS_FILE
 
 
 def truth_of(labels: np.ndarray, rng: np.random.Generator) -> Truth:

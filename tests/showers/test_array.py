@@ -15,10 +15,10 @@ import polars as pl
 import pytest
 from scipy.integrate import quad
 
-from runtime.errors import InputError
-from showers import protocols
-from showers.array import KASCADE, DetectorArray, lattice, square_clusters
-from showers.lateral import (
+from showerstack.runtime.errors import InputError
+from showerstack.showers import protocols
+from showerstack.showers.array import KASCADE, DetectorArray, lattice, square_clusters
+from showerstack.showers.lateral import (
     MAX_ELECTRON_AGE,
     MIN_R_M,
     axis_distance,
@@ -216,7 +216,9 @@ def test_float32_stays_float32_and_agrees() -> None:
 
 def test_importing_the_package_changes_no_setting_of_scipy() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SCIPY_ARRAY_API"}
-    code = "import os, numpy, torch; from showers.lateral import *; print(os.environ.get('SCIPY_ARRAY_API')); "
+    code = (
+        "import os, numpy, torch; from showerstack.showers.lateral import *; print(os.environ.get('SCIPY_ARRAY_API')); "
+    )
     code += "print(float(muon_normalisation(torch.tensor(1.3), xp=torch)), muon_normalisation(1.3))"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     setting, values = done.stdout.splitlines()

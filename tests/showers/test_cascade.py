@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from showers.schema import COMPOSITION, GAMMA
-from showers.simulation.cascade import (
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation.cascade import (
     BELOW_MAXIMUM,
     GROUND_DEPTH,
     PIVOT_E,
@@ -20,8 +20,8 @@ from showers.simulation.cascade import (
     lateral_age,
     photon_muons,
 )
-from showers.simulation.primaries import PHOTON, Primaries, model_shares, model_shift, throw_primaries
-from showers.simulation.settings import Cascade, Settings, Shape, Spectrum
+from showerstack.showers.simulation.primaries import PHOTON, Primaries, model_shares, model_shift, throw_primaries
+from showerstack.showers.simulation.settings import Cascade, Settings, Shape, Spectrum
 
 PLAIN = Cascade(
     xmax_scale=1.0,

@@ -18,17 +18,17 @@ import polars as pl
 import pytest
 import torch
 
-import showers
-from runtime.errors import InputError
-from showers.archives.convert import COMPOSITION_IDS, convert, permutation
-from showers.archives.raw import stream_npz
-from showers.dataset import Dataset, is_simulated
-from showers.event_files import LEFT_OUT_SCHEMA
-from showers.schema import COMPOSITION, ENERGY, GAMMA, Task
-from showers.simulation import load_settings
-from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
-from showers.simulation.primaries import MODELS
-from showers.simulation.raw import LIGHT_M_PER_NS, arrival_times, simulate_raw
+from showerstack import showers
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.convert import COMPOSITION_IDS, convert, permutation
+from showerstack.showers.archives.raw import stream_npz
+from showerstack.showers.dataset import Dataset, is_simulated
+from showerstack.showers.event_files import LEFT_OUT_SCHEMA
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, Task
+from showerstack.showers.simulation import load_settings
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
+from showerstack.showers.simulation.primaries import MODELS
+from showerstack.showers.simulation.raw import LIGHT_M_PER_NS, arrival_times, simulate_raw
 
 
 def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False) -> dict[str, np.ndarray]:
@@ -649,7 +649,7 @@ def test_models_of_one_seed_are_independent(task: Task) -> None:
 
 def test_groups_are_the_showers_of_each_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Showers keep the number of their first raw row, so that their energies can be looked up.
-    monkeypatch.setattr("showers.archives.convert._renumbered", lambda groups, content: groups)
+    monkeypatch.setattr("showerstack.showers.archives.convert._renumbered", lambda groups, content: groups)
     simulate_raw(COMPOSITION, tmp_path / "raw", 900, reuse=3)
     truth = []
     for mode in ("qgs_spectra", "epos_spectra"):

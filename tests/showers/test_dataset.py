@@ -16,14 +16,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from runtime.checksums import CHECKSUMS_FILE
-from runtime.errors import InputError
-from runtime.files import write_json
-from scoring.tasks.truth import read_truth as read_labels
-from showers.dataset import Dataset, by_labels, by_values, ordering_of
-from showers.event_files import TRUTH_COLUMNS, bad_cells, open_grids, read_truth
-from showers.schema import COMPOSITION, GAMMA
-from showers.writer import is_dataset, problems, write_dataset
+from showerstack.runtime.checksums import CHECKSUMS_FILE
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import write_json
+from showerstack.scoring.tasks.truth import read_truth as read_labels
+from showerstack.showers.dataset import Dataset, by_labels, by_values, ordering_of
+from showerstack.showers.event_files import TRUTH_COLUMNS, bad_cells, open_grids, read_truth
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.writer import is_dataset, problems, write_dataset
 
 N = 37
 
@@ -306,7 +306,9 @@ def test_only_our_own_sets_are_overwritten(tmp_path: Path) -> None:
     rows = np.zeros((5, 16, 16, 2)), np.zeros((5, 5))
 
     def write(folder: Path) -> None:
-        with write_dataset(folder, 5, None, source={"generator": "showers.simulation"}, overwrite=True) as writer:
+        with write_dataset(
+            folder, 5, None, source={"generator": "showerstack.showers.simulation"}, overwrite=True
+        ) as writer:
             writer.put(0, *rows)
 
     for folder in (tmp_path / "empty", tmp_path / "new"):

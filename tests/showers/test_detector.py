@@ -11,16 +11,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from showers.array import KASCADE
-from showers.lateral import axis_distance
-from showers.schema import GAMMA
-from showers.simulation import deposits
-from showers.simulation.cascade import Showers, develop
-from showers.simulation.detector import Readings, clump_sigma, expected, punch_through, read_out
-from showers.simulation.primaries import Primaries, throw_primaries
-from showers.simulation.raw import arrival_times
-from showers.simulation.reconstruction import AGE_RANGE, energy, growing, reconstruct, sizes, triggered, with_failures
-from showers.simulation.settings import Settings, load_settings
+from showerstack.showers.array import KASCADE
+from showerstack.showers.lateral import axis_distance
+from showerstack.showers.schema import GAMMA
+from showerstack.showers.simulation import deposits
+from showerstack.showers.simulation.cascade import Showers, develop
+from showerstack.showers.simulation.detector import Readings, clump_sigma, expected, punch_through, read_out
+from showerstack.showers.simulation.primaries import Primaries, throw_primaries
+from showerstack.showers.simulation.raw import arrival_times
+from showerstack.showers.simulation.reconstruction import (
+    AGE_RANGE,
+    energy,
+    growing,
+    reconstruct,
+    sizes,
+    triggered,
+    with_failures,
+)
+from showerstack.showers.simulation.settings import Settings, load_settings
 
 N = 3_000
 QUIET = Settings().changed(

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.errors import InputError
-from runtime.http import NPZ, ZIP_MAGIC, fetch
-from showers.archives.convert import convert
-from showers.archives.download import download, download_raw
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, ENERGY, GAMMA
-from showers.simulation.raw import simulate_raw
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.http import NPZ, ZIP_MAGIC, fetch
+from showerstack.showers.archives.convert import convert
+from showerstack.showers.archives.download import download, download_raw
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
+from showerstack.showers.simulation.raw import simulate_raw
 from tests.faults.rounds import rounds
 
 OutputFormat = Callable[["Handler", bytes, str | None], None]

@@ -9,18 +9,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from report import selftest
-from runtime.errors import InputError
-from showers.archives import kcdc
-from showers.archives import station_lists as lists
-from showers.archives.formats import DEPOSITS, UNITS, convert_foreign, format_of, formats
-from showers.archives.kcdc import TextTable, stations_by_cores
-from showers.array import KASCADE
-from showers.dataset import Dataset
-from showers.event_files import StoredGrids
-from showers.schema import GAMMA, SCALAR_NAMES, TIMES_FILE
-from stacking.run.config import StackConfig
-from stacking.train import stack
+from showerstack.report import selftest
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives import kcdc
+from showerstack.showers.archives import station_lists as lists
+from showerstack.showers.archives.formats import DEPOSITS, UNITS, convert_foreign, format_of, formats
+from showerstack.showers.archives.kcdc import TextTable, stations_by_cores
+from showerstack.showers.array import KASCADE
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import StoredGrids
+from showerstack.showers.schema import GAMMA, SCALAR_NAMES, TIMES_FILE
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
 
 N_STATIONS = 144
 """As many as the other arrays of the tests have: kernels are compiled for a number of cells."""

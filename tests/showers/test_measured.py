@@ -30,13 +30,13 @@ import polars as pl
 import pytest
 
 import cli
-from features.build import build_table
-from features.compute import FITTED, compute_chunk, compute_events
-from report.doctor import folder_findings
-from runtime.context import Context
-from runtime.errors import InputError
-from showers.archives.download import download_measured, listed
-from showers.archives.measured import (
+from showerstack.features.build import build_table
+from showerstack.features.compute import FITTED, compute_chunk, compute_events
+from showerstack.report.doctor import folder_findings
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.download import download_measured, listed
+from showerstack.showers.archives.measured import (
     RunSummary,
     azimuth_convention,
     convert_measured,
@@ -47,16 +47,16 @@ from showers.archives.measured import (
     run_list,
     write_run_list,
 )
-from showers.archives.raw import read_times
-from showers.array import KASCADE
-from showers.dataset import Dataset
-from showers.schema import SCALAR_NAMES
-from showers.simulation.measured import simulate_measured, the_run
-from showers.simulation.settings import load_settings
-from showers.simulation.sky import Sky, Thrower, load_sky
-from stacking.measured import UNFINISHED, predict_measured
-from stacking.predict import predict
-from stacking.run.read import load
+from showerstack.showers.archives.raw import read_times
+from showerstack.showers.array import KASCADE
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import SCALAR_NAMES
+from showerstack.showers.simulation.measured import simulate_measured, the_run
+from showerstack.showers.simulation.settings import load_settings
+from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
+from showerstack.stacking.measured import UNFINISHED, predict_measured
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.read import load
 
 SKY = """
 runs = 3
@@ -632,8 +632,8 @@ def test_runs_of_another_sky_are_not_replaced(tmp_path: Path) -> None:
 KILLED_IN_THE_SECOND_RUN = """
 import os, signal, sys
 from pathlib import Path
-from runtime import context
-from stacking import measured, predict
+from showerstack.runtime import context
+from showerstack.stacking import measured, predict
 
 raw, run, out = (Path(name) for name in sys.argv[1:])
 whole, begun = predict.write_pieces, []

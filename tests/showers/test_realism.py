@@ -10,10 +10,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from showers.realism.facts import BY_ENERGY, FACTS, MATCHED, PROTONS, TRADES
-from showers.realism.moments import Sizes, realism, rendered, sample_moments
-from showers.schema import COMPOSITION
-from showers.simulation import load_settings
+from showerstack.showers.realism.facts import BY_ENERGY, FACTS, MATCHED, PROTONS, TRADES
+from showerstack.showers.realism.moments import Sizes, realism, rendered, sample_moments
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import load_settings
 
 
 @pytest.fixture(autouse=True)

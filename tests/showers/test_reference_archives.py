@@ -21,11 +21,11 @@ import polars as pl
 import pytest
 from polars import selectors
 
-from runtime.context import Context
-from runtime.errors import InputError
-from showers.archives import convert as conversion
-from showers.archives import download, formats, kcdc, measured, raw
-from showers.archives.convert import (
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives import convert as conversion
+from showerstack.showers.archives import download, formats, kcdc, measured, raw
+from showerstack.showers.archives.convert import (
     COMPOSITION_IDS,
     RANGES,
     SPLITS,
@@ -35,10 +35,10 @@ from showers.archives.convert import (
     shuffled,
     true_quantities,
 )
-from showers.archives.folders import DatasetFolders, unlabelled_in
-from showers.archives.formats import DEPOSITS, LABEL, convert_foreign
-from showers.archives.kcdc import stations_by_cores
-from showers.archives.measured import (
+from showerstack.showers.archives.folders import DatasetFolders, unlabelled_in
+from showerstack.showers.archives.formats import DEPOSITS, LABEL, convert_foreign
+from showerstack.showers.archives.kcdc import stations_by_cores
+from showerstack.showers.archives.measured import (
     MEANS,
     AzimuthConvention,
     MeasuredReader,
@@ -48,10 +48,10 @@ from showers.archives.measured import (
     front_azimuth,
     run_list,
 )
-from showers.archives.raw import SimulatedReader, read_times, stream_npz
-from showers.archives.station_lists import StationLists, array_of_stations
-from showers.array import KASCADE
-from showers.schema import COMPOSITION, ENERGY, GAMMA, Task
+from showerstack.showers.archives.raw import SimulatedReader, read_times, stream_npz
+from showerstack.showers.archives.station_lists import StationLists, array_of_stations
+from showerstack.showers.array import KASCADE
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, Task
 from tests.references import summary
 
 Reference = Callable[..., None]
@@ -609,7 +609,7 @@ def test_lists_of_stations(reference: Reference, tmp_path: Path, monkeypatch: py
     array = {name: value for name, value in lists.array.as_json().items() if name != "name"}
     small = pl.DataFrame({"id": [1], "x_m": [3.0], "y_m": [4.0], "electron_area_m2": [1.0]})
     one, cells = array_of_stations("one", small)
-    monkeypatch.setattr("showers.archives.station_lists.GRID_EVENTS", 8)
+    monkeypatch.setattr("showerstack.showers.archives.station_lists.GRID_EVENTS", 8)
     parts = [
         {name: summary(values) for name, values in chunk.items()} for chunk in lists.chunks(["E", LABEL, DEPOSITS])
     ]
@@ -626,8 +626,8 @@ def test_folders_as_archives(reference: Reference, tmp_path: Path, monkeypatch: 
         (bare / name).write_bytes((tmp_path / "out" / "composition_test" / name).read_bytes())
     assert unlabelled_in(tmp_path / "out") == [], "one of them has labels"
     shutil.rmtree(bare)
-    monkeypatch.setattr("showers.archives.folders.TABLE_EVENTS", 17)
-    monkeypatch.setattr("showers.archives.folders.GRID_EVENTS", 13)
+    monkeypatch.setattr("showerstack.showers.archives.folders.TABLE_EVENTS", 17)
+    monkeypatch.setattr("showerstack.showers.archives.folders.GRID_EVENTS", 13)
     readers = DatasetFolders().open(tmp_path / "out")
     names = ["E", "Nmu", "Age"]
     got = {

@@ -13,13 +13,20 @@ import numba
 import numpy as np
 import pytest
 
-from showers.array import KASCADE
-from showers.simulation import deposits
-from showers.simulation.cascade import Showers
-from showers.simulation.deposits import stations_of, stream_offsets
-from showers.simulation.detector import Readings, clump_sigma, energy_per_electron, expected, punch_through, read_out
-from showers.simulation.primaries import MASSES, Primaries
-from showers.simulation.reconstruction import (
+from showerstack.showers.array import KASCADE
+from showerstack.showers.simulation import deposits
+from showerstack.showers.simulation.cascade import Showers
+from showerstack.showers.simulation.deposits import stations_of, stream_offsets
+from showerstack.showers.simulation.detector import (
+    Readings,
+    clump_sigma,
+    energy_per_electron,
+    expected,
+    punch_through,
+    read_out,
+)
+from showerstack.showers.simulation.primaries import MASSES, Primaries
+from showerstack.showers.simulation.reconstruction import (
     Reconstructed,
     electron_number,
     energy,
@@ -31,7 +38,7 @@ from showers.simulation.reconstruction import (
     triggered,
     with_failures,
 )
-from showers.simulation.settings import Settings, Trigger, load_settings
+from showerstack.showers.simulation.settings import Settings, Trigger, load_settings
 from tests.references import summary
 
 Reference = Callable[..., None]

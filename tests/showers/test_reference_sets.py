@@ -16,21 +16,28 @@ import polars as pl
 import pytest
 from polars import selectors
 
-from runtime.errors import InputError
-from showers.archives.raw import read_times
-from showers.array import KASCADE
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, ENERGY, GAMMA, Task
-from showers.simulation import blocks, simulate
-from showers.simulation import measured as measured_runs
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, generator, passes, simulate_block
-from showers.simulation.cascade import RARE
-from showers.simulation.datasets import check
-from showers.simulation.measured import columns, run_name, simulate_measured, the_run
-from showers.simulation.raw import arrival_times, reconstructed_columns, simulate_raw, true_columns
-from showers.simulation.reconstruction import Reconstructed
-from showers.simulation.settings import load_settings
-from showers.simulation.sky import Sky
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.raw import read_times
+from showerstack.showers.array import KASCADE
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, Task
+from showerstack.showers.simulation import blocks, simulate
+from showerstack.showers.simulation import measured as measured_runs
+from showerstack.showers.simulation.blocks import (
+    PRIMARIES_PER_BLOCK,
+    BlockJob,
+    SimulatedEvents,
+    generator,
+    passes,
+    simulate_block,
+)
+from showerstack.showers.simulation.cascade import RARE
+from showerstack.showers.simulation.datasets import check
+from showerstack.showers.simulation.measured import columns, run_name, simulate_measured, the_run
+from showerstack.showers.simulation.raw import arrival_times, reconstructed_columns, simulate_raw, true_columns
+from showerstack.showers.simulation.reconstruction import Reconstructed
+from showerstack.showers.simulation.settings import load_settings
+from showerstack.showers.simulation.sky import Sky
 from tests.references import summary
 
 Reference = Callable[..., None]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.errors import InputError
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation.cascade import (
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation.cascade import (
     RARE,
     Deviates,
     Showers,
@@ -26,7 +26,7 @@ from showers.simulation.cascade import (
     mean_muon_age,
     photon_muons,
 )
-from showers.simulation.primaries import (
+from showerstack.showers.simulation.primaries import (
     MASSES,
     MODELS,
     PARTICLE_IDS,
@@ -36,8 +36,8 @@ from showers.simulation.primaries import (
     power_law,
     throw_primaries,
 )
-from showers.simulation.settings import WORLDS, Cascade, Settings, Shape, Spectrum, load_settings
-from showers.simulation.sky import Sky, Thrower
+from showerstack.showers.simulation.settings import WORLDS, Cascade, Settings, Shape, Spectrum, load_settings
+from showerstack.showers.simulation.sky import Sky, Thrower
 from tests.references import summary
 
 Reference = Callable[..., None]

@@ -13,18 +13,18 @@ import polars as pl
 import pytest
 
 from benchmarks.world.calibrate import write_settings
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import hash_file
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation import datasets, load_settings, simulate
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, passes, simulate_block
-from showers.simulation.cascade import RARE
-from showers.simulation.datasets import check
-from showers.simulation.reconstruction import Reconstructed
-from showers.simulation.settings import WORLDS, Settings
-from showers.writer import problems
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation import datasets, load_settings, simulate
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, passes, simulate_block
+from showerstack.showers.simulation.cascade import RARE
+from showerstack.showers.simulation.datasets import check
+from showerstack.showers.simulation.reconstruction import Reconstructed
+from showerstack.showers.simulation.settings import WORLDS, Settings
+from showerstack.showers.writer import problems
 
 
 def _hashes(folder: Path) -> dict[str, str]:
@@ -133,7 +133,7 @@ def test_preselection_loses_less_than_a_thousandth() -> None:
 
 
 def test_truth_is_never_needed_or_read(tmp_path: Path) -> None:
-    from features.build import build_table
+    from showerstack.features.build import build_table
 
     folder, _ = simulate(COMPOSITION, tmp_path / "a", n_train=300, n_test=1, train_cuts="test")
     before = build_table(folder, tmp_path / "t1", ctx=Context(workers=1))
@@ -269,7 +269,9 @@ def test_round_trip(tmp_path: Path, start: Settings) -> None:
 
 
 def test_default_world_is_a_file_that_the_program_wrote(tmp_path: Path) -> None:
-    shipped = resources.files("showers.simulation").joinpath("worlds/default.toml").read_text(encoding="utf-8")
+    shipped = (
+        resources.files("showerstack.showers.simulation").joinpath("worlds/default.toml").read_text(encoding="utf-8")
+    )
     write_settings(tmp_path / "w.toml", load_settings(), shipped.splitlines()[0].removeprefix("# "))
     assert (tmp_path / "w.toml").read_text(encoding="utf-8") == shipped, "moved by hand, or with an outdated meaning"
 

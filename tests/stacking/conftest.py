@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.base.spec import LearnerSpec
-from models.registry import LEARNERS
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.registry import LEARNERS
 from tests.stacking.fakes import FAKES
 
 CLASSES = ("near", "far")

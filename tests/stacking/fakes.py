@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from models.base.learner import Batch, Learner
-from models.base.posterior import log_softmax
-from models.base.saving import read_header, write_header
-from models.base.spec import LearnerSpec
-from runtime.context import Progress
-from runtime.files import write_npz
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.base.saving import read_header, write_header
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.context import Progress
+from showerstack.runtime.files import write_npz
 
 
 class Linear(Learner):

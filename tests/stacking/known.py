@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.base.posterior import log_softmax
+from showerstack.models.base.posterior import log_softmax
 
 
 def five_classes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,17 +14,17 @@ import polars as pl
 import pytest
 
 import cli
-import stacking
-from models.registry import LEARNERS
-from models.registry import load as load_learner
-from report.doctor import check_folder
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import write_json, write_npz
-from stacking.predict import predict
-from stacking.run.config import TableConfig
-from stacking.run.folder import write_run_checksums
-from stacking.train import stack
+from showerstack import stacking
+from showerstack.models.registry import LEARNERS
+from showerstack.models.registry import load as load_learner
+from showerstack.report.doctor import check_folder
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import write_json, write_npz
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.run.folder import write_run_checksums
+from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -158,7 +158,7 @@ def test_an_emptied_list_or_none_is_refused(run: Path) -> None:
 def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path, Path]) -> None:
     for name, damage in UNREAD.values():
         damage(run / name)
-    with patch("models.isolated.load", wraps=load_learner) as loaded:
+    with patch("showerstack.models.isolated.load", wraps=load_learner) as loaded:
         predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
     assert loaded.call_count == 3
 

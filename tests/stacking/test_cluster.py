@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import InputError, remedy_of
-from stacking.fit.cluster import ATTEMPTS, on_cluster, refuse_unshared
-from stacking.run.config import TableConfig
-from stacking.train import stack
+from showerstack.runtime.errors import InputError, remedy_of
+from showerstack.stacking.fit.cluster import ATTEMPTS, on_cluster, refuse_unshared
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.train import stack
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")
 pytestmark = pytest.mark.filterwarnings("default")  # of the cluster's own libraries

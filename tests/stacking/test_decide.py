@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.base.posterior import log_sigmoid_pair, log_softmax
-from runtime.checksums import write_checksums
-from scoring.metrics.composition import expected_fraction_error
-from scoring.metrics.gamma import hadron_survival
-from scoring.metrics.intervals import clopper_pearson
-from stacking.decide.classes import (
+from showerstack.models.base.posterior import log_sigmoid_pair, log_softmax
+from showerstack.runtime.checksums import write_checksums
+from showerstack.scoring.metrics.composition import expected_fraction_error
+from showerstack.scoring.metrics.gamma import hadron_survival
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.stacking.decide.classes import (
     RULES,
     ClassesStacking,
     Rule,
@@ -28,7 +28,7 @@ from stacking.decide.classes import (
     read_response,
     write_response,
 )
-from stacking.meta.scorers import (
+from showerstack.stacking.meta.scorers import (
     HADRON_WEIGHT,
     CompositionScorer,
     GammaScorer,

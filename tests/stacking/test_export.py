@@ -13,34 +13,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.context import Context
+from showerstack.runtime.context import Context
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 import showerstack
-import stacking
 from cli import main
-from models.base.inputs import TARGETS
-from models.base.learner import Batch
-from models.onnx.graph import COLUMNS, GRID, Portable
-from models.pretraining.learner import PretrainedLearner
-from report.doctor import check_folder
-from runtime.errors import InputError
-from runtime.files import hash_file
-from runtime.packages import EXTRAS
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA
-from stacking.decide.target import OWN_ENERGY
-from stacking.export import combination_graph, export_run, outputs_of
-from stacking.exported import averaged, open_predictor, run_graph, session
-from stacking.inputs.events import ShowerEvents
-from stacking.meta.base import MetaLearner, meta_learners
-from stacking.predict import predict
-from stacking.run.chain import Chain
-from stacking.run.config import StackConfig
-from stacking.train import stack
+from showerstack import stacking
+from showerstack.models.base.inputs import TARGETS
+from showerstack.models.base.learner import Batch
+from showerstack.models.onnx.graph import COLUMNS, GRID, Portable
+from showerstack.models.pretraining.learner import PretrainedLearner
+from showerstack.report.doctor import check_folder
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file
+from showerstack.runtime.packages import EXTRAS
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.stacking.decide.target import OWN_ENERGY
+from showerstack.stacking.export import combination_graph, export_run, outputs_of
+from showerstack.stacking.exported import averaged, open_predictor, run_graph, session
+from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.meta.base import MetaLearner, meta_learners
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.chain import Chain
+from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
 from tests.program import ROOT, environment
 
 # The exporter silences its libraries, but another thread that does the same may undo it.
@@ -200,7 +200,7 @@ def test_an_export_that_lacks_something_is_refused(
     (file,) = next(row for row in rows if row["name"] != needed)["fits"][0]["files"]
     shape = tuple(file[GRID]) if GRID in file else None
     graph = Portable(onnx.load(exported / file["file"]), tuple(file[COLUMNS]), shape)
-    monkeypatch.setattr("stacking.export.graphs_of", lambda learner: [graph])  # traced already
+    monkeypatch.setattr("showerstack.stacking.export.graphs_of", lambda learner: [graph])  # traced already
     export_run(finished, tmp_path / "part", [name for name in LEARNERS if name != needed])
     with pytest.raises(InputError, match=rf"part lacks .*{needed}.*, which predictions need: export the run without"):
         open_predictor(tmp_path / "part")
@@ -251,8 +251,8 @@ def _with_meta(chain: Chain, kind: type[MetaLearner], data: Path) -> Chain:
     """Return the chain with another meta-learner, fitted on the labels of the test showers."""
     from dataclasses import replace
 
-    from stacking.meta.base import StackInputs
-    from stacking.meta.scorers import GammaScorer
+    from showerstack.stacking.meta.base import StackInputs
+    from showerstack.stacking.meta.scorers import GammaScorer
 
     labels = np.asarray(Dataset.open(data / "gamma_test", GAMMA).labels, dtype=np.int64)
     rng = np.random.default_rng(2)

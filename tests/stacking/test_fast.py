@@ -15,27 +15,27 @@ import numpy as np
 import polars as pl
 import pytest
 
-import stacking
-import stacking.inputs.events
-from features.build import build_table
-from models.base.inputs import TARGETS, targets_of
-from models.base.learner import Batch
-from models.networks.physics import TabularMLP
-from runtime.arrays import write_frames, write_pieces
-from runtime.checksums import CHECKSUMS_FILE
-from runtime.context import Context
-from runtime.errors import InputError
-from scoring.metrics.paired import paired_log_loss
-from showers.schema import COMPOSITION
-from stacking import second_level
-from stacking.decide.target import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
-from stacking.inputs.events import ShowerEvents, TableEvents
-from stacking.meta.base import MetaLearner
-from stacking.meta.calibration import identity
-from stacking.predict import predict
-from stacking.run.chain import STUDENT, Chain
-from stacking.run.config import StackConfig, TableConfig
-from stacking.train import StackResult, stack
+import showerstack.stacking.inputs.events
+from showerstack import stacking
+from showerstack.features.build import build_table
+from showerstack.models.base.inputs import TARGETS, targets_of
+from showerstack.models.base.learner import Batch
+from showerstack.models.networks.physics import TabularMLP
+from showerstack.runtime.arrays import write_frames, write_pieces
+from showerstack.runtime.checksums import CHECKSUMS_FILE
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.showers.schema import COMPOSITION
+from showerstack.stacking import second_level
+from showerstack.stacking.decide.target import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
+from showerstack.stacking.inputs.events import ShowerEvents, TableEvents
+from showerstack.stacking.meta.base import MetaLearner
+from showerstack.stacking.meta.calibration import identity
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.chain import STUDENT, Chain
+from showerstack.stacking.run.config import StackConfig, TableConfig
+from showerstack.stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}
@@ -124,7 +124,7 @@ def test_pieces_change_no_bit(
     events = TableEvents(new_rows[0], ("x", "y"), "hash")
     run = stacking.load(finished.run)
     whole = predict(run, events, Context(trusted=True), fast=True).concatenated()
-    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 4096)
+    monkeypatch.setattr(showerstack.stacking.inputs.events, "PIECE_EVENTS", 4096)
     in_pieces = predict(run, events, Context(workers=1), fast=True).concatenated()
     np.testing.assert_array_equal(in_pieces.log_proba, whole.log_proba)
     assert len(points) == len(in_pieces.log_proba)
@@ -163,7 +163,7 @@ def test_networks_learn_from_soft_labels() -> None:
 
 
 def test_streamed_archives_and_tables_hold_what_whole_ones_would(tmp_path: Path) -> None:
-    from runtime.files import write_npz
+    from showerstack.runtime.files import write_npz
 
     whole = {"labels": np.arange(10, dtype=np.int8), "z": np.arange(20.0).reshape(10, 2), "hash": np.array("c0ffee")}
     write_npz(tmp_path / "whole.npz", **whole)

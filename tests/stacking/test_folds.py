@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.base.spec import LearnerSpec
-from models.registry import LEARNERS
-from runtime.errors import InputError
-from runtime.processes import in_pools
-from stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
-from stacking.fit.plan import RunSizes, make_plan
-from stacking.fit.speed import LearnerRate
-from stacking.run.config import TableConfig
-from stacking.train import StackResult, stack
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.registry import LEARNERS
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.processes import in_pools
+from showerstack.stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
+from showerstack.stacking.fit.plan import RunSizes, make_plan
+from showerstack.stacking.fit.speed import LearnerRate
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.train import StackResult, stack
 from tests.stacking.work import FullDisk, Sleeping, meet, slow_or_lost
 
 
@@ -149,7 +149,7 @@ def test_no_device_works_on_while_an_error_is_told(
     mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
     for name, cls in (("full_disk", FullDisk), ("sleeping", Sleeping)):
         monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{cls.__module__}:{cls.__name__}", "", "scalars"))
-    monkeypatch.setattr("stacking.train.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: where)
     with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
         _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
     assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other device"
@@ -188,7 +188,7 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
-    monkeypatch.setattr("stacking.train.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: where)
     one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
     for result in (one, two):
         assert {row["name"]: row["status"] for row in result.manifest["learners"]} == {

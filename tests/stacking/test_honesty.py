@@ -12,20 +12,19 @@ import numpy as np
 import polars as pl
 import pytest
 
-import models
-import stacking
-from features.build import build_table
-from models.base.posterior import log_softmax
-from runtime.context import Context
-from runtime.errors import InputError
-from showers.schema import COMPOSITION, GAMMA, Task
-from stacking.inputs.events import ShowerEvents
-from stacking.meta.gate import decide_gate, entropy, leak_remarks
-from stacking.meta.scorers import GammaScorer, LogLossScorer
-from stacking.predict import predict
-from stacking.run.config import StackConfig, TableConfig
-from stacking.run.read import shipped_system
-from stacking.train import stack
+from showerstack import models, stacking
+from showerstack.features.build import build_table
+from showerstack.models.base.posterior import log_softmax
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.meta.gate import decide_gate, entropy, leak_remarks
+from showerstack.stacking.meta.scorers import GammaScorer, LogLossScorer
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import StackConfig, TableConfig
+from showerstack.stacking.run.read import shipped_system
+from showerstack.stacking.train import stack
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking
 
@@ -275,6 +274,6 @@ def test_leak_remark_names_the_learner_that_differs_from_the_others() -> None:
 
 
 def test_gamma_task_uses_the_survival_judge() -> None:
-    from stacking.decide.classes import stacking_of
+    from showerstack.stacking.decide.classes import stacking_of
 
     assert isinstance(stacking_of(GAMMA).scorer, GammaScorer)

@@ -13,20 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import stacking
-from models.base.posterior import log_softmax
-from runtime.context import Context
-from runtime.cost import Deadline
-from stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json
-from stacking.meta.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
-from stacking.meta.choice import DroppedLearner, Pruning, choose_and_fit, confirmed, fit_meta, prune
-from stacking.meta.gate import decide_gate
-from stacking.meta.pools import LogPool
-from stacking.meta.scorers import HADRON_WEIGHT, CompositionScorer, GammaScorer, LogLossScorer
-from stacking.meta.softmax import fit_pool, fit_scaling, log_loss_per_event, pooled
-from stacking.predict import predict
-from stacking.run.config import TableConfig
-from stacking.train import StackResult, stack
+from showerstack import stacking
+from showerstack.models.base.posterior import log_softmax
+from showerstack.runtime.context import Context
+from showerstack.runtime.cost import Deadline
+from showerstack.stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json
+from showerstack.stacking.meta.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
+from showerstack.stacking.meta.choice import DroppedLearner, Pruning, choose_and_fit, confirmed, fit_meta, prune
+from showerstack.stacking.meta.gate import decide_gate
+from showerstack.stacking.meta.pools import LogPool
+from showerstack.stacking.meta.scorers import HADRON_WEIGHT, CompositionScorer, GammaScorer, LogLossScorer
+from showerstack.stacking.meta.softmax import fit_pool, fit_scaling, log_loss_per_event, pooled
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.train import StackResult, stack
 
 N = 5000
 
@@ -68,7 +68,7 @@ def test_what_has_no_time_is_not_tried_and_said() -> None:
 
 def test_candidates_that_are_finished_in_time_are_chosen_among(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(1000))
-    monkeypatch.setattr("stacking.meta.choice.reached", lambda until: next(calls) >= 9)
+    monkeypatch.setattr("showerstack.stacking.meta.choice.reached", lambda until: next(calls) >= 9)
     stacked = choose_and_fit(("average", "log_pool", "calibrated_pool"), _problem(), LogLossScorer(), until=OVER)
     assert (stacked.meta.name, stacked.untried) == ("log_pool", ("calibrated_pool",))
 

@@ -19,29 +19,29 @@ import polars as pl
 import pytest
 import torch
 
-import stacking.inputs.events
-from models.base.learner import Batch
-from models.networks.data import EventTensors, GridSource
-from models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
-from models.registry import spec
-from models.tables.logit import QuadraticLogit
-from report.outcome import outcome
-from report.run_sections import no_time_for
-from runtime.context import Context, PlainConsole
-from runtime.cost import PACE, Deadline, in_words, seconds_of
-from runtime.errors import InputError
-from runtime.files import read_json, write_json
-from stacking.budget import LIBRARIES, PLAN_FILE, Clock, StoredPlan, available_bytes, estimated, once_more
-from stacking.fit import tasks
-from stacking.fit.plan import FIXED_S, STUDENT_STEP_S, RunPlan, RunSizes, SecondLevel, make_plan
-from stacking.fit.running import RemainingTime, _attempt
-from stacking.fit.speed import LearnerRate, measure_rates
-from stacking.inputs.events import ROW_GROUP, TableEvents
-from stacking.inputs.tables import write_table
-from stacking.run.chain import STUDENT
-from stacking.run.config import TableConfig
-from stacking.run.read import Run
-from stacking.train import stack
+import showerstack.stacking.inputs.events
+from showerstack.models.base.learner import Batch
+from showerstack.models.networks.data import EventTensors, GridSource
+from showerstack.models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
+from showerstack.models.registry import spec
+from showerstack.models.tables.logit import QuadraticLogit
+from showerstack.report.outcome import outcome
+from showerstack.report.run_sections import no_time_for
+from showerstack.runtime.context import Context, PlainConsole
+from showerstack.runtime.cost import PACE, Deadline, in_words, seconds_of
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json, write_json
+from showerstack.stacking.budget import LIBRARIES, PLAN_FILE, Clock, StoredPlan, available_bytes, estimated, once_more
+from showerstack.stacking.fit import tasks
+from showerstack.stacking.fit.plan import FIXED_S, STUDENT_STEP_S, RunPlan, RunSizes, SecondLevel, make_plan
+from showerstack.stacking.fit.running import RemainingTime, _attempt
+from showerstack.stacking.fit.speed import LearnerRate, measure_rates
+from showerstack.stacking.inputs.events import ROW_GROUP, TableEvents
+from showerstack.stacking.inputs.tables import write_table
+from showerstack.stacking.run.chain import STUDENT
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.run.read import Run
+from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -197,7 +197,7 @@ def test_all_students_are_counted(tmp_path: Path) -> None:
 def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
     events = TableEvents(_table(tmp_path, 100), ("x", "y"), "hash")
     learner = FAKES["fake_useless"]
-    from models.registry import create
+    from showerstack.models.registry import create
 
     with pytest.raises(tasks.TimeLimitReached, match="time limit"):
         tasks.predict(
@@ -206,7 +206,7 @@ def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
 
 
 def test_the_student_obeys_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stacking.student.create", lambda *arguments, **options: pytest.fail("begun"))
+    monkeypatch.setattr("showerstack.stacking.student.create", lambda *arguments, **options: pytest.fail("begun"))
     config = _config(tmp_path, n=400, time_limit="60s", fast=True)
     result = stack(config, Context(began=time.time() - 59))
     assert result.manifest[STUDENT] is None
@@ -231,10 +231,10 @@ def test_fits_leave_processor_time_for_what_follows(tmp_path: Path, monkeypatch:
     fit_s = plan.shares[1].task_s / 2.0
     assert [task.expected_s for task in limited[3:]] == pytest.approx([fit_s * n / 2 for n in (3, 2, 1)])
     begun: list[str] = []
-    monkeypatch.setattr("stacking.fit.running.do_task", lambda task: begun.append(task.name))
+    monkeypatch.setattr("showerstack.stacking.fit.running.do_task", lambda task: begun.append(task.name))
     for pace, now, fits in ((1.0, 1000.0, True), (1.0, 1280.0, False), (30.0, 1000.0, False)):
         monkeypatch.setattr(PACE, "read", lambda pace=pace: pace)
-        monkeypatch.setattr("runtime.cost.time.time", lambda now=now: now)
+        monkeypatch.setattr("showerstack.runtime.cost.time.time", lambda now=now: now)
         begun.clear()
         *_, error, remedy = _attempt(limited[3])
         assert (begun, remedy) == (["slow"] if fits else [], None)
@@ -244,7 +244,7 @@ def test_fits_leave_processor_time_for_what_follows(tmp_path: Path, monkeypatch:
 def test_only_the_first_learner_is_tried_where_there_is_no_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stacking.budget.PILOT_SHARE", -1.0)
+    monkeypatch.setattr("showerstack.stacking.budget.PILOT_SHARE", -1.0)
     result = stack(_config(tmp_path, n=400, time_limit="60s"))
     assert result.manifest["plan"]["left_out"] == ("table.random_forest",)
     assert (
@@ -319,7 +319,7 @@ def test_measured_rates_foretell_a_fit(tmp_path: Path) -> None:
         pools={"cpu": 1},
     )
     assert (rate.work, rate.full) == ("trees", 80)
-    from models.registry import create
+    from showerstack.models.registry import create
 
     batch = replace(events.batch(np.arange(16_000), ("x", "y"), grids=False), labels=labels[:16_000])
     started = time.perf_counter()
@@ -354,7 +354,7 @@ def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
     def do(task: tasks.FoldTask) -> None:
         real(replace(task, deadline=Deadline(time.time() - 1)) if task.name.endswith(slow) else task)
 
-    monkeypatch.setattr("stacking.fit.running.do_task", do)
+    monkeypatch.setattr("showerstack.stacking.fit.running.do_task", do)
 
 
 @pytest.mark.parametrize("in_time", [True, False])
@@ -362,7 +362,7 @@ def test_time_that_is_left_by_fewer_folds_goes_to_another_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_time: bool
 ) -> None:
     # The plan fears 5 folds and the fits take seconds: 3 folds twice are done in the time, or 3 folds once ship.
-    monkeypatch.setattr("stacking.budget.make_plan", lambda *given: replace(make_plan(*given), folds=3))
+    monkeypatch.setattr("showerstack.stacking.budget.make_plan", lambda *given: replace(make_plan(*given), folds=3))
     real: Callable[[tasks.FoldTask], None] = tasks.do_task
     done: list[tuple[str, int]] = []
 
@@ -372,7 +372,7 @@ def test_time_that_is_left_by_fewer_folds_goes_to_another_partition(
         done.append((task.name, task.fold))
 
     first = "table.lightgbm"
-    monkeypatch.setattr("stacking.fit.running.do_task", do)
+    monkeypatch.setattr("showerstack.stacking.fit.running.do_task", do)
     result = stack(_config(tmp_path, n=600, time_limit="5m", folds=5, learners=("lightgbm",)))
     repeats = 2 if in_time else 1
     assert sorted(done) == [(first, fold) for fold in range(3 * repeats)], "no fit is done twice"
@@ -419,7 +419,7 @@ def test_only_events_under_the_cuts_are_expected_to_be_predicted(
         plan_within_limit.append(sizes)
         return make_plan(rates, sizes, limit_s)
 
-    monkeypatch.setattr("stacking.budget.make_plan", kept)
+    monkeypatch.setattr("showerstack.stacking.budget.make_plan", kept)
     monkeypatch.setattr(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 4 == 0)
     result = stack(_config(tmp_path, n=6000, time_limit="5m", learners=("lightgbm",)))
     (sizes,) = plan_within_limit
@@ -446,7 +446,7 @@ def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
 
 def test_rows_are_limited_where_asked(tmp_path: Path) -> None:
     result = stack(_config(tmp_path, rows={"lightgbm": 400}))
-    from runtime.files import read_json
+    from showerstack.runtime.files import read_json
 
     counts = {
         name: read_json(result.run / "learners" / f"table.{name}" / "fold-0" / "task.json")["n_train"]
@@ -483,7 +483,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
     frame = pl.DataFrame({"a": np.arange(n, dtype=np.float32), "b": np.arange(n, dtype=np.float32) % 7})
     write_table(tmp_path / "t.parquet", frame)
     read: list[int] = []
-    real = stacking.inputs.events.read_row_group
+    real = showerstack.stacking.inputs.events.read_row_group
 
     def counting(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
         read.append(number)
@@ -491,7 +491,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
         assert len(result) <= ROW_GROUP
         return result
 
-    monkeypatch.setattr(stacking.inputs.events, "read_row_group", counting)
+    monkeypatch.setattr(showerstack.stacking.inputs.events, "read_row_group", counting)
     events = TableEvents(tmp_path / "t.parquet", ("a", "b"), "hash")
     rng = np.random.default_rng(0)
     for rows, groups in (

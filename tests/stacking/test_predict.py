@@ -19,34 +19,34 @@ import polars as pl
 import pytest
 
 import cli
-import stacking
-import stacking.inputs.events
-from features.build import build_table
-from features.catalogue import CATALOGUE
-from features.compute import compute_rows
-from features.table import FeatureTable
-from models import isolated
-from models.base.learner import Batch
-from models.base.saving import HEADER_FILE
-from models.isolated import Isolated
-from models.tables.lightgbm import LightGBM
-from runtime.checksums import CHECKSUMS_FILE
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import read_json, write_json
-from showers.archives.folders import unlabelled_in
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
-from stacking import saved_fits
-from stacking.inputs import computed
-from stacking.inputs.computed import ComputedEvents
-from stacking.inputs.events import CORE_COLUMNS, FrameEvents, ShowerEvents, pieces
-from stacking.predict import PredictionStream, predict, prediction_table
-from stacking.predict import predict as predict_events
-from stacking.run.chain import Predictions
-from stacking.run.config import StackConfig, TableConfig
-from stacking.run.read import SavedFits
-from stacking.train import stack
+import showerstack.stacking.inputs.events
+from showerstack import stacking
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import CATALOGUE
+from showerstack.features.compute import compute_rows
+from showerstack.features.table import FeatureTable
+from showerstack.models import isolated
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.saving import HEADER_FILE
+from showerstack.models.isolated import Isolated
+from showerstack.models.tables.lightgbm import LightGBM
+from showerstack.runtime.checksums import CHECKSUMS_FILE
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json, write_json
+from showerstack.showers.archives.folders import unlabelled_in
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
+from showerstack.stacking import saved_fits
+from showerstack.stacking.inputs import computed
+from showerstack.stacking.inputs.computed import ComputedEvents
+from showerstack.stacking.inputs.events import CORE_COLUMNS, FrameEvents, ShowerEvents, pieces
+from showerstack.stacking.predict import PredictionStream, predict, prediction_table
+from showerstack.stacking.predict import predict as predict_events
+from showerstack.stacking.run.chain import Predictions
+from showerstack.stacking.run.config import StackConfig, TableConfig
+from showerstack.stacking.run.read import SavedFits
+from showerstack.stacking.train import stack
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
 
@@ -82,7 +82,7 @@ def showers(request: pytest.FixtureRequest, new: Path) -> Path:
 @pytest.fixture
 def borders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of 700 events, features in blocks of 512: no border of pieces is one of blocks."""
-    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 700)
+    monkeypatch.setattr(showerstack.stacking.inputs.events, "PIECE_EVENTS", 700)
     monkeypatch.setattr(computed, "BLOCK_EVENTS", 512)
     monkeypatch.setattr(computed, "GPU_CHUNK", 512)
 
@@ -228,7 +228,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
         ComputedEvents.of(new, COMPOSITION, ("E", "Age"))
     for options in ({}, {"no_table": True}):
         with pytest.raises(InputError, match=r"has no shower age, .*composition learned: convert it with --protocol"):
-            stacking.predict._showers(opened, new, options, Context()).opened(("E", "fit_minus_age"))
+            showerstack.stacking.predict._showers(opened, new, options, Context()).opened(("E", "fit_minus_age"))
     events = ComputedEvents.of(new, COMPOSITION, ("E",))
     with pytest.raises(InputError, match="'Ne' was not asked for"):
         events.batch(np.arange(3), ("E", "Ne"), grids=False)
@@ -237,7 +237,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         predict(opened, new, Context(device="tpu"), no_table=True).concatenated()
     with (
-        patch("stacking.predict.feature_code_version", lambda: "0" * 64),
+        patch("showerstack.stacking.predict.feature_code_version", lambda: "0" * 64),
         pytest.raises(InputError, match="features of other code"),
     ):
         predict(opened, new, no_table=True).concatenated()
@@ -380,12 +380,12 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     assert expected is not None
     run = stacking.load(tmp_path / "run")
     opened = _counted(monkeypatch, Isolated, "load")
-    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
+    monkeypatch.setattr(showerstack.stacking.inputs.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
     result = predict_events(run, test).concatenated()
     np.testing.assert_array_equal(result.log_proba, expected.log_proba)
     assert len(opened) == len(set(opened)) == 2 * len(run.chain.needed), "few events: one process opens each file"
     opened.clear()
-    monkeypatch.setattr("stacking.saved_fits.PROCESS_PREDICTIONS", 100)
+    monkeypatch.setattr("showerstack.stacking.saved_fits.PROCESS_PREDICTIONS", 100)
     result = predict_events(run, test).concatenated()
     np.testing.assert_array_equal(result.log_proba, expected.log_proba)
     assert len(opened) >= len(set(opened)) == 2 * len(run.chain.needed)
@@ -460,7 +460,7 @@ class Estimating(LightGBM):
 def test_events_go_through_a_fit_once(
     wanted: tuple[bool, ...], asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 40)
+    monkeypatch.setattr(showerstack.stacking.inputs.events, "PIECE_EVENTS", 40)
     monkeypatch.setattr(Estimating, "asked", [])
     opened = nullcontext(lambda folder: Estimating(COMPOSITION.classes))
     monkeypatch.setattr(saved_fits, "learners_of", lambda **given: opened)

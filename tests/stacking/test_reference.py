@@ -11,15 +11,22 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from models.base.posterior import log_softmax
-from runtime.cost import Deadline
-from scoring.metrics.gamma import hadron_survival
-from stacking.fit.folds import assign_folds
-from stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json, metas_of
-from stacking.meta.calibration import KINDS, Calibrator, cross_fit, fit_calibrator, reliability
-from stacking.meta.choice import PRUNING_EVENTS, _Sample, choose_and_fit, confirmed, fit_meta, prune
-from stacking.meta.gate import SingleFits, decide_gate, entropy, leak_remarks, mean_and_error, standard_error
-from stacking.meta.scorers import (
+from showerstack.models.base.posterior import log_softmax
+from showerstack.runtime.cost import Deadline
+from showerstack.scoring.metrics.gamma import hadron_survival
+from showerstack.stacking.fit.folds import assign_folds
+from showerstack.stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json, metas_of
+from showerstack.stacking.meta.calibration import KINDS, Calibrator, cross_fit, fit_calibrator, reliability
+from showerstack.stacking.meta.choice import PRUNING_EVENTS, _Sample, choose_and_fit, confirmed, fit_meta, prune
+from showerstack.stacking.meta.gate import (
+    SingleFits,
+    decide_gate,
+    entropy,
+    leak_remarks,
+    mean_and_error,
+    standard_error,
+)
+from showerstack.stacking.meta.scorers import (
     CompositionScorer,
     GammaScorer,
     LogLossScorer,
@@ -31,7 +38,14 @@ from stacking.meta.scorers import (
     paired_log_survival,
     threshold_table,
 )
-from stacking.meta.softmax import _cross_entropy, _curvature, fit_linear, fit_pool, fit_scaling, log_loss_per_event
+from showerstack.stacking.meta.softmax import (
+    _cross_entropy,
+    _curvature,
+    fit_linear,
+    fit_pool,
+    fit_scaling,
+    log_loss_per_event,
+)
 from tests.references import condensed
 
 Reference = Callable[..., None]
@@ -342,7 +356,7 @@ def test_kinds_of_calibration_are_compared_on_so_many_events(monkeypatch: pytest
         seen.append(len(labels))
         return Calibrator("temperature", 2.0 * np.eye(log_proba.shape[1]), np.zeros(log_proba.shape[1]))
 
-    monkeypatch.setattr("stacking.meta.calibration.KINDS", {"temperature": noted, "matrix": noted})
+    monkeypatch.setattr("showerstack.stacking.meta.calibration.KINDS", {"temperature": noted, "matrix": noted})
     for n_classes, fits in ((2, 1), (3, 2), (20, 2), (21, 1)):
         seen.clear()
         labels = np.arange(20_002) % n_classes

@@ -11,14 +11,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from models.base.inputs import TARGETS
-from models.base.posterior import log_softmax
-from runtime.checksums import Checksums, write_checksums
-from runtime.errors import InputError
-from scoring.metrics.composition import confusion_matrix, expected_fraction_error
-from showers.schema import COMPOSITION, ENERGY, GAMMA
-from stacking.decide.base import DecisionSample
-from stacking.decide.classes import (
+from showerstack.models.base.inputs import TARGETS
+from showerstack.models.base.posterior import log_softmax
+from showerstack.runtime.checksums import Checksums, write_checksums
+from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.composition import confusion_matrix, expected_fraction_error
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
+from showerstack.stacking.decide.base import DecisionSample
+from showerstack.stacking.decide.classes import (
     RULES,
     Rule,
     bias_rule,
@@ -30,7 +30,7 @@ from stacking.decide.classes import (
     stacking_of,
     write_response,
 )
-from stacking.decide.target import (
+from showerstack.stacking.decide.target import (
     OWN,
     POOL,
     EstimatePool,
@@ -40,7 +40,7 @@ from stacking.decide.target import (
     fits_of,
     mixture,
 )
-from stacking.fit.folds import (
+from showerstack.stacking.fit.folds import (
     assign_folds,
     class_counts,
     early_stopping_rows,
@@ -48,10 +48,10 @@ from stacking.fit.folds import (
     outer_holdout,
     subsampled,
 )
-from stacking.inputs.events import Binned, Events
-from stacking.meta.calibration import Calibrator, identity
-from stacking.meta.pools import LogPool
-from stacking.run.chain import STUDENT, Chain, average_of, combined, concatenated, load_chain, save_chain
+from showerstack.stacking.inputs.events import Binned, Events
+from showerstack.stacking.meta.calibration import Calibrator, identity
+from showerstack.stacking.meta.pools import LogPool
+from showerstack.stacking.run.chain import STUDENT, Chain, average_of, combined, concatenated, load_chain, save_chain
 from tests.references import condensed
 
 Reference = Callable[..., None]

@@ -23,33 +23,33 @@ import numpy as np
 import polars as pl
 import pytest
 
-import stacking
-from features.build import build_table
-from models.base.posterior import log_softmax
-from models.base.spec import LearnerSpec
-from models.registry import spec
-from report.outcome import _notes
-from runtime import code
-from runtime.checksums import Checksums
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import LOCK_FILE
-from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA
-from showers.simulation import simulate
-from showers.simulation.cascade import RARE
-from showers.writer import write_dataset
-from stacking.fit.folds import evaluation_events, outer_holdout
-from stacking.fit.tasks import IN_EVALUATION_FILE, FoldTask, _labelled, outer_rows, split_rows
-from stacking.inputs.events import ShowerEvents, TableEvents
-from stacking.meta.gate import mean_and_error, standard_error
-from stacking.meta.softmax import log_loss_per_event
-from stacking.predict import predict
-from stacking.run.config import StackConfig, TableConfig
-from stacking.run.identity import fit_code_version
-from stacking.run.job import Job
-from stacking.run.read import Run, evaluated_rows
-from stacking.train import StackResult, stack
+from showerstack import stacking
+from showerstack.features.build import build_table
+from showerstack.models.base.posterior import log_softmax
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.registry import spec
+from showerstack.report.outcome import _notes
+from showerstack.runtime import code
+from showerstack.runtime.checksums import Checksums
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import LOCK_FILE
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation import simulate
+from showerstack.showers.simulation.cascade import RARE
+from showerstack.showers.writer import write_dataset
+from showerstack.stacking.fit.folds import evaluation_events, outer_holdout
+from showerstack.stacking.fit.tasks import IN_EVALUATION_FILE, FoldTask, _labelled, outer_rows, split_rows
+from showerstack.stacking.inputs.events import ShowerEvents, TableEvents
+from showerstack.stacking.meta.gate import mean_and_error, standard_error
+from showerstack.stacking.meta.softmax import log_loss_per_event
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import StackConfig, TableConfig
+from showerstack.stacking.run.identity import fit_code_version
+from showerstack.stacking.run.job import Job
+from showerstack.stacking.run.read import Run, evaluated_rows
+from showerstack.stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -174,8 +174,8 @@ def test_what_ships_and_who_finished_is_read_off_the_manifest(gate: dict[str, An
 def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:
     test, run = tiny_composition / "composition_test", stacking.load(finished)
     with (
-        patch("stacking.predict.feature_code_version", lambda: "0" * 64),
-        patch("stacking.predict.stacking_code_version", lambda: "1" * 16),
+        patch("showerstack.stacking.predict.feature_code_version", lambda: "0" * 64),
+        patch("showerstack.stacking.predict.stacking_code_version", lambda: "1" * 16),
     ):
         with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
             predict(run, test)
@@ -204,8 +204,8 @@ def test_a_finished_run_is_not_done_again(finished: Path, tiny_composition: Path
 CHILD = """
 import sys
 from pathlib import Path
-from stacking.train import stack
-from stacking.run.config import StackConfig
+from showerstack.stacking.train import stack
+from showerstack.stacking.run.config import StackConfig
 if __name__ == "__main__":
     stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,
                       device="cpu", workers=2, fast=False, learners=("lightgbm", "random_forest"),
@@ -415,7 +415,10 @@ def test_fits_are_discarded_by_what_can_change_them_and_by_nothing_else(monkeypa
     counted = source_hash_counting(monkeypatch)
     versions()
     by_name = {spec(name).learner: files for name, files in zip(before, counted, strict=True)}
-    lightgbm, mlp = by_name["models.tables.lightgbm:LightGBM"], by_name["models.networks.physics:TabularMLP"]
+    lightgbm, mlp = (
+        by_name["showerstack.models.tables.lightgbm:LightGBM"],
+        by_name["showerstack.models.networks.physics:TabularMLP"],
+    )
     assert "models/tables/lightgbm.py" in lightgbm
     assert "stacking/fit/tasks.py" in lightgbm & mlp
     assert not {"models/tables/xgboost.py", "models/networks/loop.py"} & lightgbm
@@ -462,7 +465,7 @@ def source_hash_counting(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
         result.append({"/".join(file.parts[-3:]) for file in files})
         return ""
 
-    monkeypatch.setattr("stacking.run.identity.source_hash", counting)
+    monkeypatch.setattr("showerstack.stacking.run.identity.source_hash", counting)
     return result
 
 
@@ -618,8 +621,8 @@ def test_a_part_of_the_rows_is_first_of_those_that_are_judged(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize(
-    "spec", [LearnerSpec("logit", "models.tables.logit:QuadraticLogit", "", "all"),
-             LearnerSpec("forest", "models.tables.sklearn:RandomForest", "", "all")],
+    "spec", [LearnerSpec("logit", "showerstack.models.tables.logit:QuadraticLogit", "", "all"),
+             LearnerSpec("forest", "showerstack.models.tables.sklearn:RandomForest", "", "all")],
     ids=["logit", "forest"],
 )  # fmt: skip
 def test_a_learner_with_a_cap_on_events_is_given_those_that_are_judged(tmp_path: Path, spec: LearnerSpec) -> None:

@@ -7,11 +7,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from models.base.posterior import log_softmax
-from stacking.fit.folds import subsampled
-from stacking.meta import softmax
-from stacking.meta.calibration import _matrix, fit_calibrator
-from stacking.meta.softmax import fit_linear, fit_scaling
+from showerstack.models.base.posterior import log_softmax
+from showerstack.stacking.fit.folds import subsampled
+from showerstack.stacking.meta import softmax
+from showerstack.stacking.meta.calibration import _matrix, fit_calibrator
+from showerstack.stacking.meta.softmax import fit_linear, fit_scaling
 
 
 def test_a_part_of_periodic_labels_has_every_class() -> None:

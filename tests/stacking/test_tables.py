@@ -16,20 +16,20 @@ import polars as pl
 import pytest
 
 import cli
-import stacking
-from models.registry import LEARNERS
-from report.outcome import outcome
-from report.public.leaderboard import table_standings
-from runtime.context import Context
-from runtime.errors import InputError
-from runtime.files import read_json
-from scoring.metrics.gamma import area_under_curve
-from stacking.inputs.columns import Plan, plan, repeated_remarks
-from stacking.inputs.tables import class_positions, read_table
-from stacking.meta.softmax import log_loss_per_event
-from stacking.predict import predict
-from stacking.run.config import TableConfig
-from stacking.train import _table_job, stack
+from showerstack import stacking
+from showerstack.models.registry import LEARNERS
+from showerstack.report.outcome import outcome
+from showerstack.report.public.leaderboard import table_standings
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.scoring.metrics.gamma import area_under_curve
+from showerstack.stacking.inputs.columns import Plan, plan, repeated_remarks
+from showerstack.stacking.inputs.tables import class_positions, read_table
+from showerstack.stacking.meta.softmax import log_loss_per_event
+from showerstack.stacking.predict import predict
+from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.train import _table_job, stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 
@@ -385,7 +385,7 @@ def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:
 def test_the_command_takes_what_a_stranger_has(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("report.outcome.write_table_report", lambda run, **options: run)
+    monkeypatch.setattr("showerstack.report.outcome.write_table_report", lambda run, **options: run)
     raw = (tables / "train.tsv").read_text().replace("\t", ";")
     (tmp_path / "t.csv").write_text(raw)
     line = ["stack", "--table", "t.csv", "--separator", ";", "--label", "class", "--columns", "colour,town"]
@@ -493,7 +493,7 @@ def test_another_separator_and_repeated_names(tmp_path: Path) -> None:
 def test_a_packed_table_that_unpacks_to_more_than_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stacking.inputs.tables.UNPACKED_SHARE", 1e-9)
+    monkeypatch.setattr("showerstack.stacking.inputs.tables.UNPACKED_SHARE", 1e-9)
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"x,y\n" + b"1,2\n" * 1000))
     with pytest.raises(InputError, match="when unpacked"):
         read_table(tmp_path / "t.csv.gz")

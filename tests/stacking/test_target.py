@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from scoring.metrics.residuals import residual_metrics
-from showers.schema import ENERGY
-from stacking.decide.base import DecisionSample
-from stacking.decide.classes import stacking_of
-from stacking.decide.target import OWN, POOL, EstimatePool, PosteriorMean
-from stacking.inputs.events import Binned
-from stacking.meta.scorers import LogLossScorer, OrderedScorer
+from showerstack.scoring.metrics.residuals import residual_metrics
+from showerstack.showers.schema import ENERGY
+from showerstack.stacking.decide.base import DecisionSample
+from showerstack.stacking.decide.classes import stacking_of
+from showerstack.stacking.decide.target import OWN, POOL, EstimatePool, PosteriorMean
+from showerstack.stacking.inputs.events import Binned
+from showerstack.stacking.meta.scorers import LogLossScorer, OrderedScorer
 
 
 def test_mean_and_width_are_those_of_the_mixture() -> None:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from models.base.learner import Batch
-from runtime.context import Progress
-from runtime.errors import InputError
-from runtime.files import atomic_path
+from showerstack.models.base.learner import Batch
+from showerstack.runtime.context import Progress
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import atomic_path
 from tests.stacking.fakes import Linear
 
 
