@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from showerstack.runtime.errors import InputError
 
 MATRICES_FILE = "matrices.npy"
-SIMULATION = "showerstack.showers.simulation"
+SIMULATION = "showers.simulation"
 CONVERSION = "converted from raw files"
 GENERATORS = (SIMULATION, CONVERSION)
 """What ``source.json`` names as generator of the sets that are written here."""

@@ -202,7 +202,7 @@ def _timed(draw: Callable[[int, int], Any], seed: int, number: int) -> tuple[Any
 
 
 STATE_FILE = "state.safetensors"
-WEIGHTS_FILE = "showerstack.showers.safetensors"
+WEIGHTS_FILE = "showers.safetensors"
 RATE_STEPS = 1000
 """Steps of the learning rate's schedule in a round."""
 

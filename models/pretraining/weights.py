@@ -29,7 +29,7 @@ FORMAT = 1
 """Raised when the meaning of a card changes."""
 SHIPPED = "shipped"
 """Name of the weights that come with the package."""
-SHIPPED_FILE = Path(__file__).parent / "weights" / "showerstack.showers.safetensors"
+SHIPPED_FILE = Path(__file__).parent / "weights" / "showers.safetensors"
 SHIPPED_SHA256 = "e450a63fc7a3a9a0eab9666bceab47aefc5b3d44204a8b179843466979fdc378"
 """In the code, so that it belongs to the identity of whatever is trained from these weights."""
 LIMITS = (

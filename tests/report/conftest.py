@@ -36,7 +36,7 @@ def make_dataset(folder: Path, task: Task, labels: np.ndarray, rng: np.random.Ge
     grids[:, 4:12, 4:12, 1] = 0
     grids[:, 7:9, 7:9] = 0
     source = {
-        "generator": "showerstack.showers.simulation",
+        "generator": "showers.simulation",
         "protocol": "v2",
         "evaluation_cuts": "test",
         "age": False,

@@ -125,7 +125,7 @@ def test_the_origin_of_data_that_are_gone_is_kept(world: tuple[Path, Path]) -> N
     manifest = json.loads((run / "manifest.json").read_text())
     assert card_content(run)["data"]["train"]["origin"] is None
     for source, origin in (
-        ({"generator": "showerstack.showers.simulation", "seed": 3}, "simulated"),
+        ({"generator": "showers.simulation", "seed": 3}, "simulated"),
         ({}, "not simulated here"),
     ):
         manifest["data"] |= {"train": "gone/train", "train_source": source, "test": "gone/test", "test_source": source}

@@ -306,9 +306,7 @@ def test_only_our_own_sets_are_overwritten(tmp_path: Path) -> None:
     rows = np.zeros((5, 16, 16, 2)), np.zeros((5, 5))
 
     def write(folder: Path) -> None:
-        with write_dataset(
-            folder, 5, None, source={"generator": "showerstack.showers.simulation"}, overwrite=True
-        ) as writer:
+        with write_dataset(folder, 5, None, source={"generator": "showers.simulation"}, overwrite=True) as writer:
             writer.put(0, *rows)
 
     for folder in (tmp_path / "empty", tmp_path / "new"):
