@@ -9,16 +9,20 @@ the GPU decodes.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from array_api_compat import is_numpy_namespace
 
+from showerstack.runtime.context import LOG
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.packages import how_to_install, lacking
+from showerstack.runtime.processes import in_own_process
 from showerstack.showers.dataset import Chunk
 
 CPU_CHUNK = 512
@@ -28,15 +32,55 @@ GPU_CHUNK = 65_536
 DEVICES = ("auto", "cpu", "cuda")
 
 
-def _find_gpu() -> str | None:
-    """Return None if CuPy finds a GPU, otherwise the reason why not."""
+LEAST_CAPABILITY = 70
+"""Ten times the compute capability that the kernels need: lanes that part meet again from Volta on."""
+WHAT_CUPY_NEEDS = (
+    "it needs driver 525 or newer and pip install 'showerstack[gpu]', for CUDA 13 driver 580 and 'showerstack[gpu13]'"
+)
+
+
+@cache
+def gpu_answers() -> bool:
+    """Return whether NVIDIA's driver is here and knows a device; no library is imported for it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return not driver.cuInit(0) and not driver.cuDeviceGetCount(ctypes.byref(count)) and count.value > 0
+
+
+@cache
+def cupy_obstacle() -> str | None:
+    """Return why CuPy cannot compute features on a GPU here; None if it has compiled and run a line on one.
+
+    The line runs in a process of its own: it covers driver, toolkit, architecture, memory and exclusive use.
+    """
     if missing := lacking("cupy"):
         return f"CuPy is not installed: {how_to_install(missing)}"
-    import cupy
-
-    if not cupy.is_available():
+    if not gpu_answers():
         return "CuPy is installed but no CUDA device answers: an NVIDIA GPU and its driver are needed"
-    return None
+    try:
+        (obstacle,) = in_own_process(_try_cupy, silenced=True)
+    except InputError as error:
+        return f"CuPy could not be tried: {error}"
+    return obstacle
+
+
+def _try_cupy() -> Iterator[str | None]:
+    """Yield why CuPy cannot decode a cell on the GPU; None if it can."""
+    try:
+        import cupy
+
+        capability = cupy.cuda.Device().compute_capability
+        if int(capability) < LEAST_CAPABILITY:
+            yield f"the GPU's compute capability {capability} is below {LEAST_CAPABILITY}"
+            return
+        decoded = float(cupy.ones(1, cupy.float16).astype(cupy.float32)[0])
+        yield None if decoded == 1.0 else f"CuPy decodes 1 as {decoded}"
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        yield f"CuPy cannot use the GPU: {why}; {WHAT_CUPY_NEEDS}"
 
 
 def resolve_device(device: str) -> str:
@@ -45,7 +89,7 @@ def resolve_device(device: str) -> str:
     Parameters
     ----------
     device
-        ``"auto"`` takes the GPU if one answers.
+        ``"auto"`` takes the GPU if one answers and CuPy can use it; where CuPy cannot, the log says why.
 
     Raises
     ------
@@ -56,12 +100,20 @@ def resolve_device(device: str) -> str:
         raise InputError(f"unknown device {device!r}: choose one of {', '.join(DEVICES)}")
     if device == "cpu":
         return device
-    obstacle = _find_gpu()
+    if device == "auto" and not gpu_answers():
+        return "cpu"
+    obstacle = cupy_obstacle()
     if obstacle is None:
         return "cuda"
     if device == "cuda":
         raise InputError(f"device 'cuda' was asked for, but {obstacle}; or use --device cpu")
+    _say_once(f"features are computed on the CPU although a GPU answers: {obstacle}")
     return "cpu"
+
+
+@cache
+def _say_once(remark: str) -> None:
+    LOG.warning("%s", remark)
 
 
 def namespace(device: str) -> ModuleType:

@@ -8,14 +8,13 @@ one may have a GPU build beside one without.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 from collections.abc import Iterable, Mapping
-from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from showerstack.features.device import gpu_answers
 from showerstack.models import catalogue
 from showerstack.models.base.average import member_class
 from showerstack.models.base.learner import Learner
@@ -194,14 +193,3 @@ def device_remarks(devices: Mapping[str, str]) -> tuple[str, ...]:
     """Return which learners stay on the CPU where others train on the GPU, in a line."""
     names = [name for name, device in devices.items() if device == "cpu"]
     return (f"train on the CPU, not on the GPU: {', '.join(names)}",) if names and "cuda" in devices.values() else ()
-
-
-@cache
-def gpu_answers() -> bool:
-    """Return whether NVIDIA's driver is here and knows a device; no library is imported for it."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    count = ctypes.c_int(0)
-    return not driver.cuInit(0) and not driver.cuDeviceGetCount(ctypes.byref(count)) and count.value > 0

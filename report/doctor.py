@@ -24,7 +24,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 
-from showerstack.features.device import resolve_device
+from showerstack.features.device import cupy_obstacle, resolve_device
 from showerstack.features.table import CATALOGUE_FILE, FeatureTable
 from showerstack.report.shared.belonging import check_run
 from showerstack.report.shared.published import origin_of
@@ -131,13 +131,11 @@ def _torch() -> Finding:
 
 
 def _cupy() -> Finding:
-    try:
-        import cupy
-    except ImportError as error:
-        return Finding("cupy", f"not installed ({error}); features run on the CPU. Install the extra [gpu]", "note")
-    if not cupy.is_available():
-        return Finding("cupy", f"{cupy.__version__}: no GPU answers (driver missing?)", "note")
-    return Finding("cupy", f"{cupy.__version__}: {cupy.cuda.runtime.getDeviceCount()} GPU", "ok")
+    if obstacle := cupy_obstacle():
+        return Finding("cupy", f"features are computed on the CPU: {obstacle}", "note")
+    import cupy
+
+    return Finding("cupy", f"{cupy.__version__}: compiles and runs on the GPU", "ok")
 
 
 def _xgboost() -> Finding:
@@ -167,8 +165,8 @@ _LEARNING = (("torch", _torch), ("xgboost", _xgboost), ("lightgbm", _lightgbm))
 
 
 def _use() -> Finding:
-    device = resolve_device("auto")
-    return Finding("--device auto", f"would use: {device}", "ok")
+    features = resolve_device("auto")
+    return Finding("--device auto", f"would use: {features} for features, for each learner what its library has", "ok")
 
 
 def _memory() -> Finding:

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
@@ -19,14 +20,15 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import joblib
 from joblib.externals.loky import ProcessPoolExecutor
+from joblib.externals.loky.backend import get_context
 from joblib.parallel import get_active_backend
 from threadpoolctl import ThreadpoolController
 
-from showerstack.runtime.errors import InputError
+from showerstack.runtime.errors import InputError, explained
 
 _PR_SET_PDEATHSIG = 1
 _WATCH_EVERY_S = 1.0
@@ -110,6 +112,72 @@ def in_pools(
     finally:
         for pool in pools.values():
             pool.shutdown(kill_workers=True)
+
+
+def in_own_process(
+    function: Callable[..., Iterable[Any]], *arguments: Any, silenced: bool = False
+) -> Generator[Any, None, None]:
+    """Yield what ``function(*arguments)`` yields in a new process, which ends with it.
+
+    The context of a GPU, some hundred MB that a library gives back with the end of its process alone, never is in this
+    one: a GPU that takes one process at a time stays free for the workers.
+
+    Parameters
+    ----------
+    function
+        Of a module, with arguments that can be pickled.
+    silenced
+        Whether the process prints nothing.
+
+    Raises
+    ------
+    InputError
+        If the function raised what the user can mend, or the process was lost.
+    RuntimeError
+        With the traceback, for every other error of the function.
+    """
+    context = get_context("loky")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_hand_over, args=(there, os.getpid(), silenced, function, arguments), daemon=True)
+    process.start()
+    there.close()
+    try:
+        while True:
+            kind, value = here.recv()
+            if kind == "end":
+                return
+            if kind == "error":
+                _raise(*value)
+            yield value
+    except EOFError:
+        raise InputError(_LOST) from None
+    finally:
+        here.close()
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def _hand_over(
+    there: Any, parent: int, silenced: bool, function: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]
+) -> None:
+    """Send what a function yields, then how it ended; see :func:`in_own_process`."""
+    end_with_parent(parent)
+    if silenced:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+    try:
+        for value in function(*arguments):
+            there.send(("value", value))
+    except Exception as error:
+        there.send(("error", (explained(error), "".join(traceback.format_exception(error)))))
+    else:
+        there.send(("end", None))
+
+
+def _raise(line: str | None, text: str) -> NoReturn:
+    raise RuntimeError(text) if line is None else InputError(line)
 
 
 def _of_this_machine() -> dict[str, Any]:

@@ -17,10 +17,10 @@ from pathlib import Path
 import joblib
 import numpy as np
 
+from showerstack.features.device import gpu_answers
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.saving import HEADER_FILE
 from showerstack.models.isolated import learners_of
-from showerstack.models.registry import gpu_answers
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.files import read_json
 from showerstack.stacking.fit.tasks import check_log_proba, checked_log_proba

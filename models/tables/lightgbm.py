@@ -7,6 +7,7 @@ noise.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,16 +15,16 @@ from typing import Any, ClassVar
 import lightgbm as lgb
 import numpy as np
 
+from showerstack.features.device import gpu_answers
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_of_margins
 from showerstack.models.tables.base import TableLearner, TableRows, native_names, normalised, unfold_contributions
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
+from showerstack.runtime.processes import in_own_process
 
 MODEL_FILE = "lightgbm.txt"
-OPENCL_VENDORS = Path("/etc/OpenCL/vendors")
-"""Where OpenCL's drivers register themselves on Linux, a file each with the library's name."""
 
 
 class LightGBM(TableLearner):
@@ -76,15 +77,14 @@ class LightGBM(TableLearner):
     @classmethod
     def gpu_obstacle(cls) -> str | None:
         """Return why LightGBM has no GPU here; None if it trains on one."""
-        if gpu_device() is None:
-            return "this LightGBM is built without GPU support, or finds no GPU: it trains on the CPU"
+        if not trains_on_cuda():
+            return "this LightGBM is built without CUDA, as that of the package index is: it trains on the CPU"
         return None
 
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
-        if device == "cuda":
-            device = gpu_device() or "cpu"
-            if device == "cpu":
-                warnings.warn("this LightGBM is built without GPU support: it trains on the CPU", stacklevel=2)
+        if device == "cuda" and not gpu_answers():
+            warnings.warn("no GPU answers: LightGBM trains on the CPU", stacklevel=2)
+            device = "cpu"
         self.device_ = device
         parameters = self._parameters(seed, device)
         # Binned once into one byte a value; the table itself is not copied, and not kept (linear leaves need it).
@@ -162,23 +162,29 @@ class LightGBM(TableLearner):
 
 
 @cache
-def gpu_device() -> str | None:
-    """Return ``"cuda"`` or ``"gpu"`` (OpenCL) if this build of LightGBM can train there, else None."""
+def trains_on_cuda() -> bool:
+    """Return whether this build of LightGBM trains on a GPU here, tried in a process of its own.
+
+    Builds for OpenCL are never chosen, since nobody has found them faster; ``native={"device_type": "gpu"}`` does.
+    """
+    if not gpu_answers():
+        return False
+    try:
+        (result,) = in_own_process(_try_cuda, silenced=True)
+    except InputError:
+        return False
+    return bool(result)
+
+
+def _try_cuda() -> Iterator[bool]:
     table = np.random.default_rng(0).normal(size=(200, 2))
-    for device in ("cuda", "gpu") if has_opencl_gpu() else ("cuda",):
-        try:
-            data = lgb.Dataset(table, (table[:, 0] > 0).astype(int), params={"verbosity": -1})
-            lgb.train({"objective": "binary", "device_type": device, "verbosity": -1}, data, num_boost_round=1)
-        except lgb.basic.LightGBMError:
-            continue
-        return device
-    return None
-
-
-def has_opencl_gpu() -> bool:
-    """Return whether an OpenCL driver of a maker of GPUs is installed; OpenCL on the CPU (pocl) is slower than none."""
-    drivers = OPENCL_VENDORS.glob("*.icd") if OPENCL_VENDORS.is_dir() else ()
-    return any(maker in file.read_text(errors="replace").lower() for file in drivers for maker in ("nvidia", "amd"))
+    data = lgb.Dataset(table, (table[:, 0] > 0).astype(int), params={"verbosity": -1})
+    try:
+        lgb.train({"objective": "binary", "device_type": "cuda", "verbosity": -1}, data, num_boost_round=1)
+    except lgb.basic.LightGBMError:
+        yield False
+    else:
+        yield True
 
 
 def _reporter(progress: Progress) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import xgboost as xgb
 
-from showerstack.features.device import resolve_device
+from showerstack.features.device import cupy_obstacle, gpu_answers
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_of_margins
 from showerstack.models.tables.base import TableLearner, TableRows, native_names, normalised, unfold_contributions
@@ -65,15 +65,12 @@ class XGBoost(TableLearner):
         """Return why XGBoost has no GPU here, where it would silently take the CPU; None if it has one."""
         if not xgb.build_info().get("USE_CUDA", False):
             return "this XGBoost is built without CUDA: install the standard Linux wheel"
-        try:
-            resolve_device("cuda")
-        except InputError as error:
-            return f"tables reach XGBoost through CuPy, and {error}"
-        return None
+        obstacle = cupy_obstacle()
+        return None if obstacle is None else f"tables reach XGBoost through CuPy, and {obstacle}"
 
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
-        if device == "cuda" and (obstacle := self.gpu_obstacle()):
-            raise InputError(f"device cuda: {obstacle}")
+        if device == "cuda" and not gpu_answers():
+            raise InputError("device cuda: no NVIDIA driver and GPU answer")
         self.device_ = device
         data = self._matrix(train, device)
         check = self._matrix(valid, device, reference=data)

@@ -23,12 +23,8 @@ from showerstack.features.build import build_table
 from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, GROUPS, NOT_LEARNED, SETS, feature_set, listing
 from showerstack.features.compute import column_names
 from showerstack.features.device import (
-    CPU_CHUNK,
-    GPU_CHUNK,
-    chunk_size,
     decode_float16,
     namespace,
-    resolve_device,
     to_host,
 )
 from showerstack.features.groups import profile
@@ -115,19 +111,6 @@ def test_float16_cells_become_the_same_planes(drawn):
     for name in ("electron_mev", "muon_mev"):
         ours, theirs = getattr(at_once, name), getattr(decoded, name)
         np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
-
-
-def test_devices(monkeypatch):
-    assert resolve_device("cpu") == "cpu"
-    with pytest.raises(InputError, match="unknown device 'gpu'"):
-        resolve_device("gpu")
-    monkeypatch.setattr("showerstack.features.device._find_gpu", lambda: "no CUDA device answers")
-    assert resolve_device("auto") == "cpu"
-    with pytest.raises(InputError, match="no CUDA device answers"):
-        resolve_device("cuda")
-    monkeypatch.setattr("showerstack.features.device._find_gpu", lambda: None)
-    assert resolve_device("auto") == resolve_device("cuda") == "cuda"
-    assert (chunk_size("cpu"), chunk_size("cuda")) == (CPU_CHUNK, GPU_CHUNK)
 
 
 def _assert_same_sums(ours, theirs, rows=slice(None)):

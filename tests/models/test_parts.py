@@ -33,7 +33,6 @@ from showerstack.models.networks import data as augmentation
 from showerstack.models.networks.physics import TabularMLP
 from showerstack.models.pretraining.weights import SHIPPED, read_pretrained
 from showerstack.models.registry import LEARNERS, device_for, device_remarks, devices_for, learner_class, spec
-from showerstack.models.tables import lightgbm
 from showerstack.models.tables.lightgbm import LightGBM
 from showerstack.models.tables.sklearn import RegressionForest
 from showerstack.models.tables.xgboost import check_ran_on_cuda
@@ -483,12 +482,3 @@ def test_every_registered_learner_says_whether_it_has_a_gpu() -> None:
 def test_who_stays_on_the_cpu_is_said() -> None:
     assert device_remarks({"a": "cuda", "b": "cpu"}) == ("train on the CPU, not on the GPU: b",)
     assert device_remarks({"a": "cpu", "b": "cpu"}) == device_remarks({"a": "cuda"}) == ()
-
-
-def test_opencl_on_a_cpu_is_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(lightgbm, "OPENCL_VENDORS", tmp_path)
-    assert not lightgbm.has_opencl_gpu()
-    (tmp_path / "pocl.icd").write_text("/usr/lib/libpocl.so.2\n")
-    assert not lightgbm.has_opencl_gpu()
-    (tmp_path / "vendor.icd").write_text("libnvidia-opencl.so.1\n")
-    assert lightgbm.has_opencl_gpu()

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catboost.utils import get_gpu_device_count
 
+from showerstack.features.device import gpu_answers
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.posterior import event_log_loss
 from showerstack.models.registry import LEARNERS, create, load, spec
-from showerstack.models.tables.lightgbm import gpu_device
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import COMPOSITION
 
@@ -239,8 +238,8 @@ def test_damaged_files_are_refused(name: str, learners: dict[str, Learner], tmp_
 
 
 def test_lightgbm_without_cuda_says_so_and_trains_on_the_cpu(gaussians: Events) -> None:
-    if gpu_device() is not None:
-        pytest.skip("this LightGBM trains on a GPU")
+    if gpu_answers():
+        pytest.skip("there is a GPU")
     learner = create(spec("lightgbm"), CLASSES, overrides={"rounds": 5})
     with pytest.warns(UserWarning, match="trains on the CPU"):
         learner.fit(gaussians[0].batch, gaussians[1].batch, seed=1, device="cuda")
@@ -249,7 +248,7 @@ def test_lightgbm_without_cuda_says_so_and_trains_on_the_cpu(gaussians: Events) 
 
 @pytest.mark.parametrize("name", ["xgboost", "catboost"])
 def test_cuda_without_a_gpu_is_refused(name: str, gaussians: Events) -> None:
-    if get_gpu_device_count():
+    if gpu_answers():
         pytest.skip("there is a GPU")
     with pytest.raises(InputError, match=r"device .?cuda"):
         create(spec(name), CLASSES).fit(gaussians[0].batch, gaussians[1].batch, seed=1, device="cuda")
