@@ -63,12 +63,6 @@ def _registries() -> Iterator[None]:
         registered.cache_clear()
 
 
-def test_no_example_is_long() -> None:
-    for name, block in BLOCKS.items():
-        if name.endswith(".py"):
-            assert len([line for line in block.splitlines() if line.strip()]) <= 31
-
-
 def test_a_feature_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file_of(tmp_path, "features/groups/trigger.py")
     monkeypatch.setattr(groups, "__path__", [*groups.__path__, str(tmp_path)])
