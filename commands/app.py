@@ -60,7 +60,7 @@ class App(typer.Typer):
 A_DAY = (
     "demo", "doctor", "selftest", "download", "convert", "simulate", "features", "stack", "predict", "verify",
     "report", "compare", "leaderboard", "submit", "reproduce", "spectra", "gamma-limit", "sky-map", "datacheck",
-    "gammacheck", "runs",
+    "runs",
 )  # fmt: skip
 """Commands in the order of a day's work, as ``--help`` lists them; others follow."""
 

@@ -265,35 +265,6 @@ def datacheck(
     raise typer.Exit(1 if result.raised else 0)
 
 
-@app.command()
-def gammacheck(
-    data: Annotated[
-        Path, typer.Argument(help="Raw archives with true features, or a simulated or converted gamma set.")
-    ],
-    out: Annotated[Path, typer.Option(help="Page to write; its numbers go beside it as .json.")] = Path(
-        "gammacheck.html"
-    ),
-    seed: SeedOption = 1,
-) -> None:
-    """Say by the truth of simulated showers why gammas are taken for hadrons, and hadrons for gammas.
-
-    Trees are fitted on the spot: no trained run is needed. Both answers and each hadronic model's tail are on a page.
-
-    Example: [bold]python cli.py gammacheck raw[/bold]
-    """
-    need("train", "report", what="gammacheck")
-    from showerstack.analysis.photons.mechanisms import check_gammas, verdict
-    from showerstack.report.check_pages import write_gamma_check
-    from showerstack.runtime.files import check_target
-
-    check_target(out, (".html", ".htm"))
-    result = check_gammas(data, seed=seed, ctx=Context(bars=bar))
-    for remark in result.remarks:
-        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
-    console.print(verdict(result), soft_wrap=True, markup=False)
-    console.print(f"wrote {write_gamma_check(result, out)}", soft_wrap=True)
-
-
 @app.command(name="sky-map")
 def sky_map(
     context: typer.Context,

@@ -1,4 +1,4 @@
-"""Pages and lines on analyses that need no spectra: data check, check of gammas, study of robustness, sky map.
+"""Pages and lines on analyses that need no spectra: data check, study of robustness, sky map.
 
 The page of a data check gives the verdict first, then the tests, then pictures of what differs.
 """
@@ -15,15 +15,12 @@ from scipy.stats import norm
 
 from showerstack.analysis.datacheck.check import TESTS, DataCheck, as_json, verdict
 from showerstack.analysis.datacheck.streamed import ENERGY_EDGES
-from showerstack.analysis.photons import mechanisms
-from showerstack.analysis.photons.mechanisms import FULL, RICH, GammaCheck
 from showerstack.analysis.robustness.study import ALONE, Cell, Robustness
 from showerstack.analysis.sky.map import MIN_EXPECTED, SkyMap
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.report.pictures.physics import (
     distribution_picture,
     matrix_picture,
-    shares_picture,
     stations_picture,
     tails_picture,
     undefined_share,
@@ -183,106 +180,6 @@ def _order(check: DataCheck) -> Section:
             rows.append([name, f"{check.run_p[f]:.2g}", check.run_names[run], f"{check.run_residuals[run, f]:+.1f}"])
         body += "<h3>From run to run</h3>" + table(["feature", "p, adjusted", "run farthest off", "its residual"], rows)
     return Section("order", "Order of rows and runs", body)
-
-
-CONTENT_EDGES, DIFFERENCE_EDGES = np.linspace(-3.0, 1.0, 33), np.linspace(-0.5, 4.0, 31)
-
-
-def write_gamma_check(check: GammaCheck, out: Path) -> Path:
-    """Write the page of a check of gammas, and its numbers beside it as JSON.
-
-    Raises
-    ------
-    InputError
-        If ``out`` is not the name of an HTML file.
-    """
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{out}: name an .html file")
-    one, other = check.gammas, check.hadrons
-    survival = f"{other.interval[0]:.1e} to {other.interval[1]:.1e} ({LEVEL_TEXT})"
-    value = f"< {other.interval[1]:.1e}" if other.is_limit else f"{other.survival:.1e}"
-    lead = paragraph(mechanisms.verdict(check)) + numbers(
-        [
-            ("showers under the cuts", f"{check.n_gamma + check.n_hadron:,}", f"of {check.n_read:,}"),
-            ("gammas that look like hadrons", f"{one.n:,}", f"of {one.n_gamma:,}: {one.answer}"),
-            (f"hadrons at {other.efficiency:.0%} of the gammas", value, f"{survival}: {other.answer}"),
-        ]
-    )
-    lead += bullets(check.remarks) if check.remarks else ""
-    sections = [_gamma_truth(check), _hadron_truth(check), _model_tails(check)]
-    with atomic_path(out) as temporary:
-        temporary.write_text(page(f"Gammas and hadrons of {check.data.name}", lead, sections), encoding="utf-8")
-    write_json(out.with_suffix(".json"), mechanisms.as_json(check))
-    return out
-
-
-def _or_unknown(value: float | None, form: str = ".2f") -> str:
-    return "unknown" if value is None or not np.isfinite(value) else format(value, form)
-
-
-def _gamma_truth(check: GammaCheck) -> Section:
-    one, s = check.gammas, check.showers
-    like = s.gamma & (s.score < mechanisms.LIKE_HADRON)
-    energies = one.noise_by_energy
-    rows = [
-        ("share with a hadron's muons in truth", str(one.muon_rich or "unknown"), "near 0: the detector"),
-        ("all gammas that are muon-rich in truth", f"{one.n_rich:,}", f"muon content above {RICH:g}"),
-        ("full showers among these", str(one.full or "unknown"), f"muon content above {FULL:g}"),
-        ("the same of hadrons", f"{one.full_of_hadrons:.2f}", "what label noise has"),
-        ("the same of photonuclear interactions", f"{mechanisms.PHOTONUCLEAR:g}", "energy share f as dP/df ~ 1/f^2"),
-        ("share of label noise among them", str(one.noise or "unknown"), "by these shares; 1: all, 0: none"),
-        ("the same of full showers, by true energies",
-         "unknown" if energies is None else f"{energies[0]:.2f} ± {energies[1]:.2f}",
-         "spectrum of the hadrons against that of the photons"),
-        ("median rank in hadrons at the ground", _or_unknown(one.hadron_rank), "among hadrons; .5: like them"),
-        ("label other than the true particle", _or_unknown(check.mislabelled, ",d"), "showers under the cuts"),
-    ]  # fmt: skip
-    samples = {"hadrons": ~s.gamma, "gammas": s.gamma, "gammas like hadrons": like}
-    caption = "True muons over those of a typical hadron of the same energy and zenith angle."
-    drawn = shares_picture(
-        {name: check.content[rows_of] for name, rows_of in samples.items()},
-        {name: s.weight[rows_of] for name, rows_of in samples.items()}, CONTENT_EDGES, "lg of the true muon content",
-    )  # fmt: skip
-    body = picture(as_svg(drawn, caption), caption) + table(("gammas", "value", "meaning"), rows)
-    return Section("gammas", "Gammas that look like hadrons", body)
-
-
-def _hadron_truth(check: GammaCheck) -> Section:
-    one, s = check.hadrons, check.showers
-    rows = [
-        (f"share among the {100 * one.tail_share:.2g} % poorest in muons", str(one.poorest or "unknown"),
-         "near 1: the tail; small: the detector"),
-        ("effective number of survivors", f"{one.n_effective:.1f}", f"of {one.n:,}"),
-        ("true lg Nmu minus that of hadrons with equal lg Ne", _or_unknown(one.muon_deficit[0], "+.2f"), "mean"),
-        ("the same, reconstructed", _or_unknown(one.muon_deficit[1], "+.2f"), "mean"),
-        ("share with as few hadrons at the ground", _or_unknown(one.hadron_deficit), "as the poorest in muons are"),
-    ]  # fmt: skip
-    samples = {"hadrons": ~s.gamma, "gammas": s.gamma, "surviving hadrons": check.surviving}
-    difference = s.lg_ne - s.lg_nmu
-    caption = "True lg Ne - lg Nmu."
-    drawn = shares_picture(
-        {name: difference[rows_of] for name, rows_of in samples.items()},
-        {name: s.weight[rows_of] for name, rows_of in samples.items()}, DIFFERENCE_EDGES, "true lg Ne - lg Nmu",
-    )  # fmt: skip
-    body = picture(as_svg(drawn, caption), caption) + table(("surviving hadrons", "value", "meaning"), rows)
-    return Section("hadrons", "Hadrons that look like gammas", body)
-
-
-def _model_tails(check: GammaCheck) -> Section:
-    rows = [
-        (one.model, f"{one.n_hadron:,}", f"{one.survival[0]:.1e} [{one.survival[1]:.1e}, {one.survival[2]:.1e}]",
-         f"{one.below_half[0]:.4f} ± {one.below_half[1]:.4f}",
-         "unknown" if np.isnan(one.slope[0]) else f"{one.slope[0]:.3f} ± {one.slope[1]:.3f}")
-        for one in check.models
-    ]  # fmt: skip
-    heads = (
-        "model", "hadrons", f"survival at {check.hadrons.efficiency:.0%}, {LEVEL_TEXT}",
-        "with less than half of the muons", "slope of that tail, decades",
-    )  # fmt: skip
-    words = "One model alone: nothing to compare."
-    if check.models_p is not None:
-        words = f"Probability that all models have one share with less than half of the muons: {check.models_p:.2g}."
-    return Section("models", "The tail by hadronic model", table(heads, rows) + paragraph(words))
 
 
 PAGE_FILE = "robustness.html"

@@ -111,7 +111,6 @@ EXTRAS_OF = {
     "gamma-limit --run r --data d": "train,report",
     "robustness": "train,report",
     "datacheck --run r --data d": "train,report",
-    "gammacheck d": "train,report",
     "taskcard --out o --format harbor": "train",
     "sky-map --data d": "report,sky",
     "sky-map --data d --run r": "train,report,sky",

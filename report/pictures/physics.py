@@ -284,32 +284,6 @@ def tails_picture(quantiles: list[float], expected: list[float], observed: list[
     return figure
 
 
-def shares_picture(
-    values: dict[str, np.ndarray], weights: dict[str, np.ndarray], edges: np.ndarray, label: str
-) -> Figure:
-    """Draw how samples are distributed, each by shares of its weight a bin, on a logarithmic axis.
-
-    Parameters
-    ----------
-    values, weights
-        By name of the sample (N,); values beyond the edges count in the outer bins.
-    edges
-        (B + 1,) of the bins.
-    label
-        What the values are, with unit.
-    """
-    with drawing():
-        figure = new_figure()
-        axes = figure.subplots()
-        for k, (name, of_sample) in enumerate(values.items()):
-            w = weights[name]
-            counts = np.histogram(np.clip(of_sample, edges[0], edges[-1]), edges, weights=w)[0]
-            axes.stairs(counts / max(w.sum(), 1e-300), edges, color=PALETTE[k], label=f"{name} ({len(w):,})")
-        axes.set(xlabel=label, ylabel="share a bin", yscale="log")
-        axes.legend()
-    return figure
-
-
 def stations_picture(stations: StationHits) -> Figure:
     """Draw, for both channels, the share of events in which each station is hit, data over simulation."""
     with drawing():
