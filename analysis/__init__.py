@@ -1,1 +1,1 @@
-"""Physics on predictions: unfolding, composition and spectra, limits on photons, tests of robustness."""
+"""Physics on predictions: unfolding, composition and spectra, limits on photons, data checks, sky maps."""

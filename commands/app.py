@@ -26,7 +26,7 @@ from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.showers.schema import TASKS
 
-CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain", "robustness")
+CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
 """Commands that keep finished parts: given again after an interruption, they go on."""
 
 

@@ -1,4 +1,4 @@
-"""Commands of physics and of measured events: spectra, gamma-limit, robustness, runs, data checks, sky-map."""
+"""Commands of physics and of measured events: spectra, gamma-limit, runs, data checks, sky-map."""
 
 from __future__ import annotations
 
@@ -174,41 +174,6 @@ def gamma_limit(
     for line in result.write(out):
         console.print(f"remark: {line}", soft_wrap=True, markup=False)
     console.print(f"wrote {write_photon_page(result, out)} and tables beside it", soft_wrap=True)
-
-
-@app.command()
-def robustness(
-    out: Annotated[Path, typer.Option(help="Folder for showers, fits, tables and page.")] = Path("robustness"),
-    places: Annotated[
-        str | None, typer.Option(help="world/model, separated by commas; the first is the reference.")
-    ] = None,
-    train: Annotated[int, typer.Option(help="Training showers of each place.")] = 12_000,
-    test: Annotated[int, typer.Option(help="Test showers of each place.")] = 10_000,
-    learner: Annotated[str, typer.Option(help="A learner that needs no grid.")] = "lightgbm",
-    left_out: Annotated[int, typer.Option(help="Number of most different features to leave out.")] = 5,
-    jitter: Annotated[float, typer.Option(help="Standard deviation of the random change of sizes, in lg.")] = 0.03,
-    seed: SeedOption = 1,
-    workers: WorkersOption = None,
-) -> None:
-    """Train on one hadronic model or world and test on the others: scores, biases of fractions, and what helps.
-
-    Example: [bold]python cli.py robustness --places default/qgs,default/epos,harder/mix[/bold]
-    """
-    need("train", "report", what="robustness")
-    from showerstack.analysis.robustness.showers import PLACES, parse_places
-    from showerstack.analysis.robustness.study import RobustnessOptions, study
-    from showerstack.report.check_pages import robustness_text, write_robustness_page
-
-    chosen = parse_places(",".join(PLACES) if places is None else places)
-    from showerstack.runtime.files import check_out
-
-    check_out(out)
-    options = RobustnessOptions(
-        chosen, out, train=train, test=test, learner=learner, left_out=left_out, jitter=jitter, seed=seed,
-    )  # fmt: skip
-    result = study(options, Context(bars=bar, workers=workers))
-    console.print(robustness_text(result), soft_wrap=True, markup=False, highlight=False)
-    console.print(f"wrote {write_robustness_page(result)} and tables beside it", soft_wrap=True)
 
 
 @app.command()

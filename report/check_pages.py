@@ -1,4 +1,4 @@
-"""Pages and lines on analyses that need no spectra: data check, study of robustness, sky map.
+"""Pages and lines on analyses that need no spectra: data check, sky map.
 
 The page of a data check gives the verdict first, then the tests, then pictures of what differs.
 """
@@ -15,12 +15,10 @@ from scipy.stats import norm
 
 from showerstack.analysis.datacheck.check import TESTS, DataCheck, as_json, verdict
 from showerstack.analysis.datacheck.streamed import ENERGY_EDGES
-from showerstack.analysis.robustness.study import ALONE, Cell, Robustness
 from showerstack.analysis.sky.map import MIN_EXPECTED, SkyMap
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.report.pictures.physics import (
     distribution_picture,
-    matrix_picture,
     stations_picture,
     tails_picture,
     undefined_share,
@@ -30,7 +28,6 @@ from showerstack.report.shared.markup import Section, bullets, numbers, page, pa
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
 from showerstack.scoring.metrics.level import LEVEL_TEXT
-from showerstack.showers.schema import COMPOSITION
 
 DRAWN = 8
 """Features that are drawn, each once, in the energy bin where it differs most."""
@@ -180,98 +177,6 @@ def _order(check: DataCheck) -> Section:
             rows.append([name, f"{check.run_p[f]:.2g}", check.run_names[run], f"{check.run_residuals[run, f]:+.1f}"])
         body += "<h3>From run to run</h3>" + table(["feature", "p, adjusted", "run farthest off", "its residual"], rows)
     return Section("order", "Order of rows and runs", body)
-
-
-PAGE_FILE = "robustness.html"
-
-
-def robustness_text(robustness: Robustness) -> str:
-    """Return a line for every training and place: accuracy, log-loss against home, and largest bias of a share."""
-    lines = []
-    for one in robustness.cells:
-        training, on, tested, accuracy, loss, bias = _row(one)
-        lines.append(
-            f"{training} ({on}), tested on {tested}: accuracy {accuracy} %, log-loss {loss}, share of {bias} %"
-        )
-    return "\n".join(lines)
-
-
-HEADS = ("training", "on", "tested on", "accuracy, %", "log-loss - home", "largest bias of a share, %")
-
-
-def _row(one: Cell) -> tuple[str, ...]:
-    low, high = one.accuracy_interval
-    worst = int(np.abs(one.bias).argmax())
-    against = one.against_home
-    return (
-        one.training, one.trained_on, one.tested_on, f"{100 * one.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
-        f"{against.difference:+z.4f} [{against.interval.low:+z.4f}, {against.interval.high:+z.4f}]",
-        f"{COMPOSITION.classes[worst]} {100 * one.bias[worst]:+.1f} ± {100 * one.bias_error[worst]:.1f}",
-    )  # fmt: skip
-
-
-def write_robustness_page(robustness: Robustness) -> Path:
-    """Write ``OUT/robustness.html`` and return its path."""
-    file = robustness.options.out / PAGE_FILE
-    sections = [_matrix(robustness), _remedies(robustness), _shares(robustness), _differences(robustness)]
-    with atomic_path(file) as temporary:
-        temporary.write_text(page("Robustness", "", sections), encoding="utf-8")
-    return file
-
-
-def _matrix(robustness: Robustness) -> Section:
-    cells = [one for one in robustness.cells if one.training == ALONE]
-    names = [place.name for place in robustness.options.places]
-    at = {(one.trained_on, one.tested_on): one for one in cells}
-    loss = np.array([[at[a, b].log_loss.difference - at[b, b].log_loss.difference for b in names] for a in names])
-    bias = np.array([[100 * np.abs(at[a, b].bias).max() for b in names] for a in names])
-    noise = max(one.log_loss.standard_error for one in cells), 100 * float(max(one.bias_error.max() for one in cells))
-    figures = [
-        picture(as_svg(matrix_picture(loss, names, "log-loss lost, nats", "{:+.3f}", noise[0]), "log-loss lost"),
-                "Log-loss minus that of a training in the tested place."),
-        picture(as_svg(matrix_picture(bias, names, "largest bias of a share, %", "{:.1f}", noise[1]), "bias of shares"),
-                "Largest bias of a group's share. On the diagonal: what statistics alone make."),
-    ]  # fmt: skip
-    return Section("matrix", "Trained here, tested there", pictures(figures) + table(HEADS, map(_row, cells)))
-
-
-def _remedies(robustness: Robustness) -> Section:
-    home = robustness.options.places[0].name
-    rows = [_row(one) for one in robustness.cells if one.training != ALONE]
-    lines = [
-        f"Left out: {', '.join(robustness.differing) or 'nothing: no feature tells home from the other places'}.",
-        f"Jitter: a copy of every training shower with its sizes changed by {robustness.options.jitter:g} in lg.",
-        "A mix has as many showers as home; for a test elsewhere it leaves the tested place out.",
-    ]
-    note = paragraph(f"Log-loss against the training on {home} alone, same showers, {LEVEL_TEXT} intervals.")
-    return Section(
-        "remedies", "What helps in other places, and what it costs at home", table(HEADS, rows) + note + bullets(lines)
-    )
-
-
-def _shares(robustness: Robustness) -> Section:
-    rows = []
-    for one in robustness.cells:
-        biases = [f"{100 * b:+.1f} ± {100 * e:.1f}" for b, e in zip(one.bias, one.bias_error, strict=True)]
-        rows.append((one.training, one.trained_on, one.tested_on, *biases))
-    note = paragraph(
-        "Found minus true share in per cent, by the likelihood checked with the training place's own test showers; "
-        "± one standard error."
-    )
-    return Section(
-        "shares", "Biases of shares", table(("training", "on", "tested on", *COMPOSITION.classes), rows) + note
-    )
-
-
-def _differences(robustness: Robustness) -> Section:
-    rows = [(name, f"{a:.4f} [{low:.4f}, {high:.4f}]") for name, (a, low, high) in robustness.auc.items()]
-    note = paragraph(
-        "Area under the curve of boosted trees between showers of home and of the place, same classes and spectrum "
-        "thrown; 0.5 means that they cannot be told apart."
-    )
-    return Section(
-        "differences", "Can home be told from the other places?", table(("place", f"AUC, {LEVEL_TEXT}"), rows) + note
-    )
 
 
 PICTURE_FILE = "sky_map.png"

@@ -109,7 +109,6 @@ EXTRAS_OF = {
     "display d 1": "report",
     "spectra --run r --data d": "train,report,physics",
     "gamma-limit --run r --data d": "train,report",
-    "robustness": "train,report",
     "datacheck --run r --data d": "train,report",
     "taskcard --out o --format harbor": "train",
     "sky-map --data d": "report,sky",

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showerstack.analysis.robustness.showers import parse_places
 from showerstack.features import catalogue as features_catalogue
 from showerstack.features import compute, groups
 from showerstack.features.device import namespace
@@ -177,7 +176,6 @@ def test_a_hadronic_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     number = np.full(2, list(primaries.MODELS).index("deep"))
     iron = primaries.model_shift(number, 56, settings.cascade)
     np.testing.assert_allclose(iron[:, 0], [20.0, 0.01 * (np.log10(56) - 0.9), 0.05])
-    assert [one.model for one in parse_places("default/qgs,default/deep")] == ["qgs", "deep"]
     streams = [
         blocks.generator(blocks.BlockJob(schema.COMPOSITION, "train", 1, model, "none", settings), 0).random()
         for model in (*primaries.MODELS, "mix")

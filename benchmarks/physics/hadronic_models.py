@@ -45,8 +45,8 @@ from scipy.special import logsumexp
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from showerstack.analysis.robustness.showers import PLACES, parse_places, showers_of
-from showerstack.analysis.robustness.study import LEAST_SHARE
+from benchmarks.physics.places import PLACES, parse_places, showers_of
+from benchmarks.physics.robustness_study import LEAST_SHARE
 from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.analysis.spectra.fluxes import spread_of_models
 from showerstack.features.catalogue import feature_set

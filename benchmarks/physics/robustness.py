@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from showerstack.analysis.robustness.showers import PLACES, parse_places
-from showerstack.analysis.robustness.study import ALONE, MIX, Cell, Robustness, RobustnessOptions, study
+from benchmarks.physics.places import PLACES, parse_places
+from benchmarks.physics.robustness_study import ALONE, MIX, Cell, Robustness, RobustnessOptions, study
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.files import atomic_path
 from showerstack.showers.schema import COMPOSITION
@@ -63,7 +63,6 @@ def page_lines(robustness: Robustness, cpu_min: float, wall_min: float) -> list[
         f"showers of each place, learner `{options.learner}`, preset `{options.preset}`, one seed;",
         f"{cpu_min:.1f} minutes of processor time ({wall_min:.1f} by the clock).",
         "Brackets: 95 % intervals over test showers; the scatter from training to training is not in them.",
-        "[robustness.md](../physics/robustness.md) says how each is made.",
         "",
         *_summary(robustness, alone),
         "## Shares: largest bias of a group",

@@ -1,9 +1,8 @@
-"""Pictures of analyses: spectra and shares, fitted knees, limits on photons, data checks, studies of robustness.
+"""Pictures of analyses: spectra and shares, fitted knees, limits on photons, data checks.
 
 Spectra are drawn in the field's manner, flux times E^2.7 against energy; knees with the broken power laws and the
 profiles of their positions; limits with their expected band, and scores of data beside simulation. A data check has
-distributions beside the simulation's, shares beyond quantiles, and the map of stations; a study of robustness a matrix
-of numbers, trained in the row's place, tested in the column's.
+distributions beside the simulation's, shares beyond quantiles, and the map of stations.
 """
 
 from __future__ import annotations
@@ -311,31 +310,3 @@ def undefined_share(histograms: Histograms, difference: Difference) -> tuple[flo
 
 NOISE_SHARE = 3.0
 """A colour scale spans at least so many times the values' noise."""
-
-
-def matrix_scale(values: np.ndarray, noise: float) -> tuple[float, float]:
-    """Return the ends of a colour scale that holds 0 and does not turn noise into contrast."""
-    low = min(float(values.min()), 0.0)
-    return low, max(float(values.max()), low + NOISE_SHARE * noise, low + 1e-9)
-
-
-def matrix_picture(values: np.ndarray, names: list[str], label: str, form: str, noise: float) -> Figure:
-    """Draw (P, P) numbers as a coloured table with its colour bar; ``noise`` is their typical error."""
-    with drawing():
-        figure = new_figure(3.4)
-        axes = figure.add_subplot()
-        low, high = matrix_scale(values, noise)
-        image = axes.imshow(values, cmap=colour_map(), vmin=low, vmax=high, aspect="auto")
-        figure.colorbar(image, ax=axes, label=label)
-        middle = (low + high) / 2
-        for (row, column), value in np.ndenumerate(values):
-            colour = "black" if value > middle else "white"
-            axes.text(column, row, form.format(value), ha="center", va="center", color=colour, fontsize=7)
-        shown = [literal(name).replace("/", "\n") for name in names]
-        axes.set_xticks(range(len(names)), shown)
-        axes.set_yticks(range(len(names)), shown)
-        axes.set_xlabel("tested on")
-        axes.set_ylabel("trained on")
-        axes.set_title(label)
-        axes.grid(False)
-    return figure

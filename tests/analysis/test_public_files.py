@@ -130,10 +130,9 @@ def test_the_cluster_that_is_dead_in_a_public_run_is_missing_in_its_fits(public:
 def test_places_for_results_are_checked_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file")
-    for command in ("spectra", "gamma-limit", "sky-map", "robustness"):
-        run = () if command in ("sky-map", "robustness") else ("--run", tmp_path / "none")
-        data = () if command == "robustness" else ("--data", tmp_path / "none")
-        assert _command(command, *run, *data, "--out", taken) == 2
+    for command in ("spectra", "gamma-limit", "sky-map"):
+        run = () if command == "sky-map" else ("--run", tmp_path / "none")
+        assert _command(command, *run, "--data", tmp_path / "none", "--out", taken) == 2
         assert "taken is a file, not a folder" in capsys.readouterr().err.replace("\n", " ")
     for command in ("spectra", "gamma-limit", "sky-map"):
         run = () if command == "sky-map" else ("--run", tmp_path / "none")

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from showerstack.report.display import FIT_COLUMNS, Shower, draw_event, event_picture, read_showers, ring_means
 from showerstack.report.pictures.learners import gain_picture, learners_picture, shuffle_picture, training_picture
-from showerstack.report.pictures.physics import matrix_picture, matrix_scale
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.pictures.tasks import (
     balanced_by_energy_picture,
@@ -107,17 +106,6 @@ def test_survival_curve_agrees_with_the_metric() -> None:
     metrics = score_arrays(truth(labels), scores, GAMMA)["survival_rates"]["75%"]
     k = int(np.searchsorted(efficiency, 0.75))
     assert surviving[k] == metrics["hadron_surviving"]
-
-
-def test_one_noisy_value_does_not_fill_a_colour_scale() -> None:
-    quiet = np.array([[0.0, 0.001], [-0.001, 0.0]])
-    low, high = matrix_scale(quiet, noise=0.01)
-    assert low == -0.001
-    assert high > 0.025, "a tenth of the noise is not the whole scale"
-    assert matrix_scale(np.array([[0.0, 0.5]]), noise=0.01) == (0.0, 0.5)
-    figure = matrix_picture(quiet, ["a/b", "c/d"], "log-loss lost, nats", "{:+.3f}", 0.01)
-    assert len(figure.axes) == 2, "a colour bar"
-    as_svg(figure, "matrix")
 
 
 def test_learner_pictures() -> None:

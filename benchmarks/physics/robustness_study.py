@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from benchmarks.physics.places import Place, PlaceShowers, batch_of, jittered, showers_of
 from showerstack.analysis.datacheck.tests import classify
-from showerstack.analysis.robustness.showers import Place, PlaceShowers, batch_of, jittered, showers_of
 from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
@@ -185,9 +185,9 @@ def study(options: RobustnessOptions, ctx: Context = Context()) -> Robustness:
     if chosen.needs_grid:
         raise InputError(f"--learner {options.learner}: give one that needs no grid, such as lightgbm")
     if options.train < 500 or options.test < 500:
-        raise InputError("--train and --test: at least 500 showers each")
+        raise InputError("train and test: at least 500 showers each")
     if options.left_out < 1 or not 0 < options.jitter < 1:
-        raise InputError("--left-out must be at least 1, --jitter between 0 and 1")
+        raise InputError("left_out must be at least 1, jitter between 0 and 1")
     work = options.out / "showers"
     entries = [
         showers_of(

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showerstack.analysis.robustness import study as study_module
-from showerstack.analysis.robustness.showers import jittered, parse_places
-from showerstack.analysis.robustness.study import (
+from benchmarks.physics import robustness_study as study_module
+from benchmarks.physics.places import jittered, parse_places
+from benchmarks.physics.robustness_study import (
     ALONE,
     JITTER,
     MIX,
@@ -21,8 +21,7 @@ from showerstack.analysis.robustness.study import (
     share_bias,
     study,
 )
-from showerstack.report.check_pages import robustness_text, write_robustness_page
-from showerstack.runtime.context import Context, PlainConsole
+from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
@@ -69,9 +68,6 @@ def test_every_training_is_tested_everywhere(found: Robustness) -> None:
         assert (diagonal[f"share_bias_{name}"].abs() < 4 * diagonal[f"share_error_{name}"]).all()
     assert (table["accuracy"] > 0.3).all()
     assert set(found.auc) == {"default/sibyll", "harder/mix"}
-    page = write_robustness_page(found).read_text()
-    assert page.count("<svg") == 2
-    PlainConsole(width=140).print(robustness_text(found))
 
 
 def test_fits_are_kept(found: Robustness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +99,6 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             parse_places(text)
     options = RobustnessOptions(parse_places("default/qgs,default/epos"), tmp_path)
-    for changes, message in (({"train": 10}, "at least 500"), ({"jitter": 0.0}, "--jitter"), ({"learner": "x"}, "x")):
+    for changes, message in (({"train": 10}, "at least 500"), ({"jitter": 0.0}, "jitter"), ({"learner": "x"}, "x")):
         with pytest.raises(InputError, match=message):
             study(replace(options, **changes))  # type: ignore[arg-type]
