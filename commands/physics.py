@@ -171,8 +171,7 @@ def gamma_limit(
     for remark in photons.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     result = PhotonResult(photons)
-    for line in result.write(out):
-        console.print(f"remark: {line}", soft_wrap=True, markup=False)
+    result.write(out)
     console.print(f"wrote {write_photon_page(result, out)} and tables beside it", soft_wrap=True)
 
 
@@ -247,9 +246,6 @@ def sky_map(
     ] = True,
     run: Annotated[Path | None, typer.Option(help="Gamma run: map only events with the highest scores.")] = None,
     share: Annotated[float, typer.Option(help="With --run: share of the events that is kept.")] = 0.01,
-    events: Annotated[
-        bool, typer.Option("--events", help="Also write the events as FITS (GADF), which gammapy opens.")
-    ] = False,
     open_share: OpenShareOption = None,
     unblind: UnblindOption = False,
     seed: SeedOption = 1,
@@ -278,7 +274,7 @@ def sky_map(
     blinding = _blinding(context, open_share, unblind)
     options = SkyOptions(
         blinding.chosen(_folders(data)), zenith_max, pixel, scrambles, window, Azimuth(azimuth_of_north, clockwise),
-        run, share, seed, events, blinding,
+        run, share, seed, blinding,
     )  # fmt: skip
     result = measure(options, Context(bars=bar, trusted=trusted, other_code=anyway))
     for remark in result.remarks:

@@ -16,7 +16,6 @@ import polars as pl
 from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.events import is_simulated, open_run
 from showerstack.analysis.exposure import Exposure, exposure_of, judge_exposure
-from showerstack.analysis.fits import LIMITS_FITS, write_limits_fits
 from showerstack.analysis.photons.background import (
     Backgrounds,
     Counts,
@@ -44,7 +43,6 @@ from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
-from showerstack.runtime.packages import how_to_install, lacking
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA
 
@@ -417,17 +415,13 @@ class PhotonResult:
             }
         )
 
-    def write(self, out: Path) -> list[str]:
-        """Write both tables, limits on the flux as FITS where there are any, and the provenance; return remarks."""
+    def write(self, out: Path) -> None:
+        """Write both tables and the provenance."""
         out.mkdir(parents=True, exist_ok=True)
         for name, frame in ((LIMITS_CSV, self.limits()), (CANDIDATES_CSV, self.candidates())):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
-        result, options, remarks = self.search, self.search.options, []
-        if missing := lacking("sky"):
-            remarks.append(f"{LIMITS_FITS} is not written: it needs astropy ({how_to_install(missing)})")
-        else:
-            write_limits_fits(self.limits(), out / LIMITS_FITS, options.level)
+        result, options = self.search, self.search.options
         transfer = result.transfer
         write_json(
             out / SEARCH_FILE,
@@ -478,4 +472,3 @@ class PhotonResult:
                 "git_revision": git_revision(),
             },
         )
-        return remarks

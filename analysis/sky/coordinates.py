@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from showerstack.analysis.fits import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG
 from showerstack.runtime.errors import need
 
+LONGITUDE_DEG, LATITUDE_DEG, HEIGHT_M = 8.4, 49.1, 110.0
+"""KASCADE in Karlsruhe: degrees east and north, metres above the sea."""
 CHUNK = 1 << 18
 RESOLUTION_S = 300.0
 """Positions of Earth are computed so often and interpolated between, far within a thousandth of a degree."""

@@ -22,17 +22,8 @@ from scipy.stats import norm
 
 from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.events import label_remarks, open_run, scalars
-from showerstack.analysis.exposure import live_time
-from showerstack.analysis.fits import (
-    EVENTS_FITS,
-    HEIGHT_M,
-    LATITUDE_DEG,
-    LONGITUDE_DEG,
-    SkyEvents,
-    write_sky_events,
-)
 from showerstack.analysis.photons.events import read_data, search_cuts
-from showerstack.analysis.sky.coordinates import Azimuth, equatorial
+from showerstack.analysis.sky.coordinates import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial
 from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, need
@@ -163,8 +154,6 @@ class SkyOptions:
     share: float = 0.01
     """Share of the events that is kept, highest scores first; only with a run."""
     seed: int = 1
-    events: bool = False
-    """Keep the events, to be written as FITS."""
     blinding: Blinding = field(default_factory=Blinding)
 
     def checked(self) -> SkyOptions:
@@ -193,10 +182,6 @@ class SkyMap:
     score_threshold: float | None
     fingerprints: tuple[str, ...]
     remarks: tuple[str, ...]
-    listed: SkyEvents | None = None
-    """The events, where they were asked for."""
-    live_time_s: float | None = None
-    """Of all runs, from the gaps between all their events; None where it is not known."""
 
     @property
     def expected(self) -> np.ndarray:
@@ -243,15 +228,12 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
     prints: list[str] = []
     opened = _opened(options, remarks, prints)
     chosen, threshold = _chosen(options, remarks, ctx)
-    events, lists, lives = 0, [], []
+    events = 0
     with ctx.bars("sky map", "runs") as progress:
         for number, dataset in enumerate(opened):
             result = _directions(dataset, options.zenith_max_deg, None if chosen is None else chosen[number])
             if result is not None:
                 events += len(result[0])
-                if options.events:
-                    lists.append(_listed(result, dataset, options.azimuth, number))
-                    lives.append(_live_time(dataset))
                 mine, scrambled_mine = count_run(result, options, pixels, number)
                 counts += mine
                 off += scrambled_mine
@@ -260,33 +242,7 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
         raise InputError(
             f"{options.data[0]}: no event passes {', '.join(_cut_words(opened[0], options.zenith_max_deg))}"
         )
-    columns = {name: np.concatenate([vars(one)[name] for one in lists]) for name in (vars(lists[0]) if lists else ())}
-    return SkyMap(
-        options, pixels, counts, off, events, threshold, tuple(prints), tuple(remarks),
-        SkyEvents(**columns) if lists else None, _total(lives),
-    )  # fmt: skip
-
-
-def _total(live_times: list[float | None]) -> float | None:
-    known = [one for one in live_times if one is not None]
-    return sum(known) if known and len(known) == len(live_times) else None
-
-
-def _live_time(dataset: Dataset) -> float | None:
-    try:
-        return live_time(dataset.files.array(TIMES_FILE, (), np.float64, len(dataset)))
-    except InputError:
-        return None
-
-
-def _listed(values: tuple[np.ndarray, ...], dataset: Dataset, azimuth: Azimuth, number: int) -> SkyEvents:
-    """Return a folder's events with their places on the sky."""
-    seconds, zenith_deg, azimuth_deg, rows = values
-    ra_deg, dec_deg = equatorial(seconds, zenith_deg, azimuth_deg, azimuth)
-    energy = scalars(dataset)["E"][rows].astype(np.float64)
-    zenith = zenith_deg.astype(np.float64)
-    run = np.full(len(rows), number, dtype=np.int64)
-    return SkyEvents(seconds, ra_deg, dec_deg, zenith, azimuth.compass(azimuth_deg), energy, run, rows)
+    return SkyMap(options, pixels, counts, off, events, threshold, tuple(prints), tuple(remarks))
 
 
 def _opened(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[Dataset]:
@@ -325,14 +281,14 @@ def _cut_words(dataset: Dataset, zenith_max_deg: float) -> list[str]:
 
 
 def _directions(dataset: Dataset, zenith_max_deg: float, rows: np.ndarray | None) -> tuple[np.ndarray, ...] | None:
-    """Return times (s), zenith angles, azimuths (deg) and rows of a folder's events under the cuts; or None."""
+    """Return times (s), zenith angles and azimuths (deg) of a folder's events under the cuts; or None."""
     columns = scalars(dataset)
     kept = np.flatnonzero(search_cuts(zenith_max_deg).mask(columns)) if rows is None else rows
     seconds = dataset.files.array(TIMES_FILE, (), np.float64, len(dataset))[kept]
     bad = np.flatnonzero(~np.isfinite(seconds))
     if bad.size:
         raise InputError(f"{dataset.path / TIMES_FILE}: row {kept[bad[0]]} holds no time ({bad.size} bad rows)")
-    return (np.asarray(seconds), columns["Ze"][kept], columns["Az"][kept], kept) if len(kept) else None
+    return (np.asarray(seconds), columns["Ze"][kept], columns["Az"][kept]) if len(kept) else None
 
 
 def count_run(
@@ -340,7 +296,7 @@ def count_run(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return counts of one folder by pixel, measured and summed over all scramblings."""
     rng = np.random.default_rng((options.seed, number))
-    seconds, zenith_deg, azimuth_deg, *_ = values
+    seconds, zenith_deg, azimuth_deg = values
     period = periods(seconds, 3600.0 * options.window_h)
     off = np.zeros(len(pixels), dtype=np.int64)
     for _ in range(options.scrambles):
@@ -374,10 +330,8 @@ def map_table(result: SkyMap) -> pl.DataFrame:
 
 
 def write_map(result: SkyMap, out: Path) -> None:
-    """Write ``sky_map.parquet``, ``sky_map.csv``, ``sky_map.json`` and, where asked for, ``events.fits``."""
+    """Write ``sky_map.parquet``, ``sky_map.csv`` and ``sky_map.json``."""
     out.mkdir(parents=True, exist_ok=True)
-    if result.listed is not None:
-        write_sky_events(result.listed, out / EVENTS_FITS, result.live_time_s)
     table, options, highest = map_table(result), result.options, result.highest
     with atomic_path(out / MAP_PARQUET) as temporary:
         table.write_parquet(temporary)

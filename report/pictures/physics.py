@@ -306,7 +306,3 @@ def undefined_share(histograms: Histograms, difference: Difference) -> tuple[flo
     f, e = histograms.names.index(difference.feature), difference.energy_bin
     counts, sums = histograms.counts[e, f], histograms.sums[e, f]
     return counts[BINS] / max(counts.sum(), 1), sums[BINS] / sums.sum()
-
-
-NOISE_SHARE = 3.0
-"""A colour scale spans at least so many times the values' noise."""

@@ -1,4 +1,4 @@
-"""What goes to programs and data bases of others: HEPData, CRDB, event lists and limits for gammapy; and blinding."""
+"""What goes to programs and data bases of others: HEPData and CRDB; and blinding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.exchange import crdb_rows, write_exchange
-from showerstack.analysis.fits import SkyEvents, write_limits_fits, write_sky_events
 from showerstack.runtime.errors import InputError
 
 
@@ -73,76 +72,6 @@ def test_crdb_rows_are_in_gev_and_have_all_errors(spectra: Path) -> None:
     assert row["DATA-E_MEAN"] == pytest.approx(2e6)
     assert row["DATA-VAL_ERRSTAT_L"] == pytest.approx(5e-14)
     assert row["DATA-VAL_ERRSYST_U"] == pytest.approx(1e-13)
-
-
-def _events() -> SkyEvents:
-    n = 6
-    seconds = 1_046_498_400.0 + np.array([5.0, 1.0, 2.0, 1000.0, 1001.0, 1003.0])
-    run = np.array([0, 0, 0, 1, 1, 1])
-    return SkyEvents(
-        seconds, np.linspace(10, 60, n), np.linspace(30, 60, n), np.full(n, 20.0), np.linspace(0, 300, n),
-        np.full(n, 15.3), run, np.arange(n),
-    )  # fmt: skip
-
-
-def test_events_are_written_as_gadf(tmp_path: Path) -> None:
-    pytest.importorskip("astropy")
-    from astropy.io import fits
-    from astropy.time import Time
-
-    write_sky_events(_events(), tmp_path / "events.fits", 5.0)
-    with fits.open(tmp_path / "events.fits", checksum=True) as file:
-        events, head = file["EVENTS"].data, file["EVENTS"].header
-        assert (np.diff(events["TIME"]) > 0).all()
-        first = Time(head["MJDREFI"] + head["MJDREFF"] + events["TIME"][0] / 86_400, format="mjd", scale="tt")
-        assert first.utc.unix == pytest.approx(1_046_498_401.0, abs=1e-3), "leap seconds are counted"
-        assert events["ENERGY"][0] == pytest.approx(10**3.3)
-        assert events["RA"][0] == pytest.approx(20.0)
-        assert head["LIVETIME"] == 5.0
-        assert file["GTI"].data["STOP"][0] - file["GTI"].data["START"][0] == pytest.approx(4.0)
-    write_sky_events(_events(), tmp_path / "unknown.fits", None)
-    assert "LIVETIME" not in fits.getheader(tmp_path / "unknown.fits", "EVENTS"), "unknown is not 0"
-
-
-def _limits() -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "range": ["bin", "bin", "above"],
-            "lg_energy_low_eV": [15.0, 15.5, 15.0],
-            "lg_energy_high_eV": [15.5, 16.0, 16.0],
-            "limit_photons_m2_sr_s_eV": [1e-25, 2e-26, None],
-        }
-    )
-
-
-def test_limits_are_written_as_flux_points(tmp_path: Path) -> None:
-    pytest.importorskip("astropy")
-    from astropy.table import Table
-
-    assert write_limits_fits(_limits(), tmp_path / "limits.fits", 0.9)
-    table = Table.read(tmp_path / "limits.fits")
-    assert table["e_min"][0] == pytest.approx(1e3)
-    assert table["dnde_ul"][0] == pytest.approx(1e-25 * 1e-4 * 1e12)
-    assert table.meta["UL_CONF"] == 0.9
-    unknown = _limits().with_columns(limit_photons_m2_sr_s_eV=pl.lit(None, pl.Float64))
-    assert not write_limits_fits(unknown, tmp_path / "none.fits", 0.9)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_gammapy_opens_events_and_limits(tmp_path: Path) -> None:
-    pytest.importorskip("gammapy", reason="gammapy is not installed: nothing to open the files with")
-    from gammapy.data import GTI, EventList
-    from gammapy.estimators import FluxPoints
-
-    write_sky_events(_events(), tmp_path / "events.fits", 5.0)
-    events = EventList.read(tmp_path / "events.fits")
-    assert len(events.table) == 6
-    assert events.radec.ra.deg[0] == pytest.approx(20.0)
-    assert events.time[0].utc.unix == pytest.approx(1_046_498_401.0, abs=1e-3)
-    assert GTI.read(tmp_path / "events.fits").time_sum.to_value("s") == pytest.approx(7.0)
-    write_limits_fits(_limits(), tmp_path / "limits.fits", 0.9)
-    points = FluxPoints.read(tmp_path / "limits.fits", sed_type="dnde", format="gadf-sed")
-    assert points.dnde_ul.quantity.to_value("TeV-1 cm-2 s-1").ravel()[1] == pytest.approx(2e-18)
 
 
 def test_runs_are_opened_by_their_names_alone(tmp_path: Path) -> None:

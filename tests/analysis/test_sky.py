@@ -10,8 +10,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import kstest, norm
 
-from showerstack.analysis.fits import LATITUDE_DEG, LONGITUDE_DEG
-from showerstack.analysis.sky.coordinates import Azimuth, equatorial
+from showerstack.analysis.sky.coordinates import LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial
 from showerstack.analysis.sky.map import SkyOptions, SkyPixels, after_trials, count_run, li_ma, periods, scrambled
 from showerstack.runtime.errors import InputError
 
