@@ -74,9 +74,6 @@ def spectra(
     energy_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the energy scale, in lg E.")] = 0.04,
     muon_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the muon number scale, in lg Nmu.")] = 0.02,
     electron_scale: Annotated[float, typer.Option(min=0, help="The same of the electron number, in lg Ne.")] = 0.02,
-    knee_toys: Annotated[
-        int, typer.Option(min=0, help="Toy counts for p-values of hypotheses on the knees; 0: no p-values.")
-    ] = 0,
     knee_sharpness: Annotated[float, typer.Option(help="How sharp knees are.")] = 5.0,
     seed: SeedOption = 1,
     anyway: Annotated[
@@ -100,7 +97,7 @@ def spectra(
     options = SpectraOptions(
         run, blinding.chosen(_folders(data)), exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
-        widths=Widths(energy_scale, muon_scale, electron_scale), knee_toys=knee_toys,
+        widths=Widths(energy_scale, muon_scale, electron_scale),
         knee_sharpness=knee_sharpness, blinding=blinding, seed=seed,
     )  # fmt: skip
     result, remarks = measure_spectra(options, Context(bars=bar, trusted=trusted, other_code=anyway))

@@ -157,13 +157,8 @@ def knee_lines(spectra: Spectra) -> list[str]:
     compared = next(one for one in spectra.knees.comparisons if (one.null, one.other) == ("rigidity", "free"))
     return [
         *lines,
-        f"{HYPOTHESES['free']}: -2 ln L {compared.gained:.1f} lower than {HYPOTHESES['rigidity']}, "
-        f"p {_p_value(compared.p_value)}",
+        f"{HYPOTHESES['free']}: -2 ln L {compared.gained:.1f} lower than {HYPOTHESES['rigidity']}",
     ]
-
-
-def _p_value(value: float) -> str:
-    return "unknown" if np.isnan(value) else f"= {value:.2g}"
 
 
 def _range(row: dict[str, float | None]) -> str:
@@ -217,13 +212,10 @@ def _knees(spectra: Spectra) -> list[Section]:
         errors = [_error(row[f"lg_knee_error_{source}"]) for source in sources]
         rows.append((row["group"], f"{row['lg_knee_eV']:.2f}", *limits, *errors))
     heads = ("", "lg(E/eV) or lg(R/V)", "68 %", "95 %", *(f"± {source.replace('_', ' ')}" for source in sources))
-    compared = [
-        (HYPOTHESES[one.null], HYPOTHESES[one.other], f"{one.gained:z.1f}", _p_value(one.p_value).removeprefix("= "))
-        for one in knees.comparisons
-    ]
+    compared = [(HYPOTHESES[one.null], HYPOTHESES[one.other], f"{one.gained:z.1f}") for one in knees.comparisons]
     note = paragraph(
-        f"-2 ln L gained by the second hypothesis over the first; p from {knees.toys} toy counts drawn as the first "
-        "says (--knee-toys). Intervals hold the statistics of data and simulation and the scales of energy, muons and "
+        "-2 ln L gained by the second hypothesis over the first. Intervals hold the statistics of data and simulation "
+        "and the scales of energy, muons and "
         f"electrons. The sharpness of the knees is {best.likelihood.sharpness:g} and not fitted. Where a limit is "
         "open, the data do not bound the knee on that side; positions are then only where the profile is lowest."
     )
@@ -232,7 +224,7 @@ def _knees(spectra: Spectra) -> list[Section]:
         for name, one in knees.fits.items()
     )
     body = pictures(figures) + table(heads, rows)
-    body += table(("hypothesis", "against", "gain", "p"), compared) + note + good
+    body += table(("hypothesis", "against", "gain"), compared) + note + good
     return [Section("knees", "Knees", body)]
 
 

@@ -2,8 +2,7 @@
 
 All come from one likelihood (:mod:`showerstack.analysis.spectra.likelihood`): intervals are where its profile crosses
 1 and 3.84, and hold the statistics of data and simulation and the scales. A limit that the profile never reaches is
-left open. Likelihood ratios do not follow chi-square here (a knee outside the data is no parameter), so p-values come
-from toy counts.
+left open. Likelihood ratios do not follow chi-square here: a knee outside the data is no parameter.
 """
 
 from __future__ import annotations
@@ -63,8 +62,6 @@ class LikelihoodRatio:
     other: str
     gained: float
     """-2 ln L of the null less that of the other."""
-    p_value: float
-    """Share of toy counts, drawn as the null says, in which the other gains as much; NaN without toys."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,6 @@ class Knees:
     rigidity: Knee
     groups: tuple[Knee, ...]
     comparisons: tuple[LikelihoodRatio, ...]
-    toys: int
 
     def table(self) -> pl.DataFrame:
         """Return one row per knee: the groups' own, and the common rigidity."""
@@ -98,7 +94,6 @@ class Knees:
         """Return what is said of the fits."""
         return {
             "sharpness": next(iter(self.fits.values())).likelihood.sharpness,
-            "toys": self.toys,
             "hypotheses": {
                 name: {"minus_2_ln_likelihood": one.cost, "chi2": one.chi2, "ndf": one.ndf,
                        "index": one.parameters[one.likelihood.layout.indices].tolist(),
@@ -107,7 +102,7 @@ class Knees:
                 for name, one in self.fits.items()
             },
             "likelihood_ratios": [
-                {"null": one.null, "against": one.other, "gained": one.gained, "p_value": number(one.p_value)}
+                {"null": one.null, "against": one.other, "gained": one.gained}
                 for one in self.comparisons
             ],
         }  # fmt: skip
@@ -124,9 +119,7 @@ def change_of_index(fit: FoldedFit) -> float:
     return float(fit.parameters[layout.knees.start - 1]) if layout.n_knees else 0.0
 
 
-def fit_knees(
-    problem: FoldingProblem, best: FoldedFit, by_model: list[FoldedFit], *, toys: int = 0, seed: int = 4
-) -> Knees:
+def fit_knees(problem: FoldingProblem, best: FoldedFit, by_model: list[FoldedFit]) -> Knees:
     """Fit all hypotheses with the response of a fit, profile the knees, and compare.
 
     Parameters
@@ -137,8 +130,6 @@ def fit_knees(
         The fit of knees at one rigidity.
     by_model
         The same with each hadronic model's response alone; fewer than two: the models' error is not known.
-    toys
-        Toy counts for each comparison; the smallest p-value that can be stated is 1 / (toys + 1).
     """
     best, common = profiled(best, 0)
     fits = {"rigidity": best} | {name: _like(problem, best, name) for name in HYPOTHESES if name != "rigidity"}
@@ -147,8 +138,7 @@ def fit_knees(
         free, values = profiled(free, k)  # which may have come upon a lower minimum
         curves.append(values)
     fits["free"] = free
-    rng = np.random.default_rng(seed)
-    comparisons = tuple(_compared(fits, null, other, toys, rng) for null, other in COMPARED)
+    comparisons = tuple(LikelihoodRatio(one, other, fits[one].cost - fits[other].cost) for one, other in COMPARED)
     moved = {
         "sharpness": [fit_once(replace(best.likelihood, sharpness=value), best.parameters) for value in SHARPNESS_RANGE]
     }
@@ -156,7 +146,7 @@ def fit_knees(
     sharp = [fit_once(replace(free.likelihood, sharpness=value), free.parameters) for value in SHARPNESS_RANGE]
     models = [_like(problem, one, "free") for one in by_model]
     groups = (_knee(name, free, curves[k], k, sharp, models) for k, name in enumerate(GROUPS))
-    return Knees(fits, rigidity, tuple(groups), comparisons, toys)
+    return Knees(fits, rigidity, tuple(groups), comparisons)
 
 
 def _like(problem: FoldingProblem, best: FoldedFit, hypothesis: str) -> FoldedFit:
@@ -175,26 +165,6 @@ def _like(problem: FoldingProblem, best: FoldedFit, hypothesis: str) -> FoldedFi
             starts[-1][layout.knees] = knees
         starts = starts[1:]
     return min((fit_once(likelihood, one) for one in starts), key=lambda one: one.cost)
-
-
-def _compared(
-    fits: dict[str, FoldedFit], null: str, other: str, toys: int, rng: np.random.Generator
-) -> LikelihoodRatio:
-    gained = fits[null].cost - fits[other].cost
-    if not toys:
-        return LikelihoodRatio(null, other, gained, np.nan)
-    one = fits[null].likelihood
-    mean = np.maximum(one.mean(fits[null].parameters), one.floor) * one.simulated
-    tau = np.minimum(one.tau, 1e12)
-    drawn = []
-    for _ in range(toys):
-        counts = rng.poisson(mean * rng.gamma(tau) / tau).astype(np.float64)
-        costs = [
-            minimise(fit.likelihood.with_counts(counts, one.tau), fit.parameters)[0]
-            for fit in (fits[null], fits[other])
-        ]
-        drawn.append(costs[0] - costs[1])
-    return LikelihoodRatio(null, other, gained, float((1 + np.count_nonzero(np.array(drawn) >= gained)) / (toys + 1)))
 
 
 def profiled(fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarray, np.ndarray]]:

@@ -156,13 +156,6 @@ class FoldedLikelihood:
         self.floor = LEAST_MEAN * np.maximum(1.0, LEAST_SHARE * self.counts)
         self.hold(self.start())
 
-    def with_counts(self, counts: np.ndarray, tau: np.ndarray) -> FoldedLikelihood:
-        """Return the likelihood of other counts with the moves held here, and a tau."""
-        result = copy(self)
-        result.counts, result.tau = counts, tau
-        result.floor = LEAST_MEAN * np.maximum(1.0, LEAST_SHARE * counts)
-        return result
-
     def start(self, lg_knee: float = 15.6, change: float = 0.4) -> np.ndarray:
         """Return parameters to begin with."""
         n = self.layout.n_groups

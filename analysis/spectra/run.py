@@ -216,8 +216,6 @@ class SpectraOptions:
     edges: tuple[float, ...] = EDGES
     zenith_max_deg: float = ZENITH_MAX_DEG
     widths: Widths = field(default_factory=Widths)
-    knee_toys: int = 0
-    """Toy counts for each comparison of hypotheses on the knees; 0: no p-values."""
     knee_sharpness: float = SHARPNESS
     blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
@@ -238,7 +236,7 @@ def cell_binning(edges: tuple[float, ...]) -> Binning:
 
 def folded_spectra(
     data: SpectrumEvents, simulated: Simulated, thrown: np.ndarray, cells: Cells, edges: np.ndarray,
-    exposure_m2_sr_s: float, *, widths: Widths, sharpness: float = SHARPNESS, toys: int | None = None, seed: int = 1,
+    exposure_m2_sr_s: float, *, widths: Widths, sharpness: float = SHARPNESS, knees: bool = False, seed: int = 1,
     lg_nmu_min: float = LG_NMU_MIN, changes: Sequence[np.ndarray] = (),
 ) -> tuple[Spectra, list[str]]:  # fmt: skip
     """Fit measured events with the response of simulated ones.
@@ -249,8 +247,8 @@ def folded_spectra(
         (M, K, T) primaries by hadronic model.
     edges
         (J + 1,) of the true lg(E/eV).
-    toys
-        Toy counts for each comparison of hypotheses on the knees; None: knees are not fitted.
+    knees
+        Whether to fit knees and compare hypotheses on them.
     changes
         (M, K, T) each: what one standard deviation of each source of error changes in ``thrown``.
 
@@ -312,10 +310,8 @@ def folded_spectra(
         remarks.append("no two hadronic models can be compared: their error is unknown")
     measured = np.histogram(data.lg_energy, edges)[0]
     used = (measured >= LEAST_MEASURED) & (fluxes.simulated.min(axis=1) >= LEAST_SIMULATED) & (not fit.refusal)
-    knees = None
-    if toys is not None and not fit.refusal:
-        knees = fit_knees(problem, fit, alone if len(alone) > 1 else [], toys=toys, seed=seed)
-    return Spectra(fit, fluxes, spread, used, measured, fit.p_value(seed), knees), remarks
+    fitted = fit_knees(problem, fit, alone if len(alone) > 1 else []) if knees and not fit.refusal else None
+    return Spectra(fit, fluxes, spread, used, measured, fit.p_value(seed), fitted), remarks
 
 
 def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[Spectra, list[str]]:
@@ -329,8 +325,8 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     bins = cell_binning(options.edges)
     if not 0 < options.zenith_max_deg <= 60:
         raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")
-    if options.knee_toys < 0 or not 0.5 <= options.knee_sharpness <= 100:
-        raise InputError("--knee-toys must be 0 or more, --knee-sharpness between 0.5 and 100")
+    if not 0.5 <= options.knee_sharpness <= 100:
+        raise InputError(f"--knee-sharpness {options.knee_sharpness:g}: give a number from 0.5 to 100")
     exposure = exposure_of(options.exposure, options.data, options.zenith_max_deg)
     run = open_run(options.run, COMPOSITION.name, "spectra")
     keep = options.out / PREDICTIONS_FOLDER
@@ -342,7 +338,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         progress(0, 1, "fit")
         result, new_remarks = folded_spectra(
             data, response.events, response.thrown.counts, cells, np.array(options.edges), exposure.m2_sr_s,
-            widths=options.widths, sharpness=options.knee_sharpness, toys=options.knee_toys, seed=options.seed,
+            widths=options.widths, sharpness=options.knee_sharpness, knees=True, seed=options.seed,
             changes=(*response.thrown.changes, *response.thrown.common),
         )  # fmt: skip
         progress(1, 1)

@@ -1,4 +1,4 @@
-"""Known spectra come back within their errors, from posteriors, from labels and by unfolding.
+"""Known spectra come back within their errors, from posteriors.
 
 Shares of classes are tested by the likelihood's maximum and by what simulation makes of its estimating functions. A
 small run and a set without labels are measured as a user does it, and what cannot be is refused.
@@ -20,7 +20,6 @@ from showerstack.analysis.spectra.estimate import estimating_functions, likeliho
 from showerstack.analysis.spectra.fluxes import STATISTICAL, share_covariance, shares
 from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
 from showerstack.analysis.spectra.knees import _knee, _like, fit_knees, profiled
-from showerstack.analysis.spectra.labels import unfold, unfold_composition
 from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem
 from showerstack.analysis.spectra.published import published
 from showerstack.analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
@@ -73,8 +72,8 @@ def _spectra(
 
 @pytest.fixture(scope="module")
 def analysed(response: tuple[Simulated, Thrown]) -> Spectra:
-    """A sky with its knees at one rigidity, measured; some toys for p-values."""
-    return _spectra(response, toys=4)[0]
+    """A sky with its knees at one rigidity, measured."""
+    return _spectra(response, knees=True)[0]
 
 
 def test_cells_cover_the_bins_and_what_comes_out_too_high() -> None:
@@ -131,13 +130,10 @@ def test_the_rigidity_is_found_and_its_interval_closes(analysed: Spectra) -> Non
     assert set(knees.rigidity.systematic) == {"hadronic_model", "sharpness"}
     gained = {(one.null, one.other): one for one in knees.comparisons}
     assert gained["none", "rigidity"].gained > 15, "a knee is seen"
-    assert gained["none", "rigidity"].p_value == pytest.approx(1 / 5)
     assert gained["rigidity", "free"].gained > -0.1, "the general one fits best"
-    assert gained["rigidity", "free"].p_value > 0.1
     assert gained["constant", "rigidity"].gained > 4
     content = knees.as_json()
     assert content["hypotheses"]["none"]["lg_knee_eV"] == [None] * 5
-    assert content["toys"] == 4
 
 
 def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
@@ -374,7 +370,7 @@ def test_what_cannot_be_right_is_refused(
         ({"exposure": "three"}, "--exposure"),
         ({"edges": (17.8, 17.9)}, "no simulated event|0 simulated proton|simulated proton events"),
         ({"zenith_max_deg": -1.0}, "--zenith-max"),
-        ({"knee_toys": -1}, "--knee-toys"),
+        ({"knee_sharpness": 0.1}, "--knee-sharpness"),
         ({"simulation": [tiny_composition / "composition_train"]}, "was trained on"),
         ({"simulation": [composition_sky]}, "label"),
         ({"simulation": [tiny_composition / "composition_test"]}, "both --data and --simulation"),
@@ -495,67 +491,6 @@ def test_models_of_raw_archives_have_the_numbers_of_the_simulated_ones() -> None
     assert model_numbers(pl.DataFrame({"model": [0, 2, 1]})).tolist() == [0, 2, 1]
     with pytest.raises(InputError, match="unknown hadronic model 'dpmjet'"):
         model_numbers(pl.DataFrame({"model": ["dpmjet"]}))
-
-
-CONFUSION = np.array(
-    [
-        [0.64, 0.23, 0.10, 0.02, 0.01],
-        [0.30, 0.35, 0.25, 0.08, 0.02],
-        [0.05, 0.22, 0.39, 0.25, 0.09],
-        [0.01, 0.04, 0.23, 0.39, 0.33],
-        [0.00, 0.01, 0.04, 0.23, 0.72],
-    ]
-)
-
-
-def _decided(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return (rng.random((len(labels), 1)) > np.cumsum(CONFUSION[labels], axis=1)).sum(axis=1).clip(max=4)
-
-
-def test_fractions_come_back_with_errors_that_cover() -> None:
-    truth = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
-    pulls = []
-    for seed in range(30):
-        rng = np.random.default_rng(seed)
-        simulated = rng.integers(0, 5, 200_000)
-        response = np.zeros((5, 5))
-        np.add.at(response, (simulated, _decided(simulated, rng)), 1)
-        sample = rng.choice(5, 50_000, p=truth)
-        result = unfold_composition(_decided(sample, rng), response, seed=seed)
-        pulls.append((result.fractions - truth) / result.fraction_errors)
-    pulls = np.array(pulls)
-    assert np.abs(pulls.mean(axis=0)).max() < 0.5, "unbiased"
-    assert 0.8 < pulls.std() < 1.25, "errors are neither boasting nor timid"
-
-
-def test_perfect_response_returns_the_counts() -> None:
-    measured = np.array([10.0, 200.0, 0.0, 35.0])
-    result = unfold(measured, 1e6 * np.eye(4))
-    np.testing.assert_allclose(result.counts, measured, atol=1e-2)
-    np.testing.assert_allclose(result.errors, np.sqrt(measured), rtol=0.15, atol=0.3)
-
-
-def test_steep_spectrum_with_inefficiency_in_few_iterations() -> None:
-    rng = np.random.default_rng(3)
-    truth = 1e5 * 10.0 ** (-0.5 * np.arange(8))
-    smear = np.exp(-0.5 * ((np.arange(8)[:, None] - np.arange(8)) / 0.6) ** 2)
-    smear *= np.linspace(0.5, 0.95, 8)[:, None] / smear.sum(axis=1, keepdims=True)
-    generated = np.full(8, 200_000)
-    response = rng.binomial(200_000, smear)
-    measured = rng.poisson(truth @ smear)
-    result = unfold(measured, response, generated=generated, prior=10.0 ** (-0.4 * np.arange(8)), iterations=6)
-    assert result.iterations == 6
-    assert (np.abs(result.counts / truth - 1) < 0.15)[:6].all()
-    assert result.counts.sum() == pytest.approx(truth.sum(), rel=0.02), "efficiency is corrected for"
-    # Measured directly, the steepness of the spectrum and the inefficiency would mislead by far more.
-    assert np.abs(measured / truth - 1)[:4].min() > 0.15
-
-
-def test_a_bin_without_simulation_is_refused() -> None:
-    with pytest.raises(InputError, match="true bin 1"):
-        unfold(np.ones(2), np.array([[5, 5], [0, 0]]))
-    with pytest.raises(InputError, match="measured bins"):
-        unfold(np.ones(3), np.eye(2))
 
 
 def _posteriors(labels: np.ndarray, rng: np.random.Generator, prior: np.ndarray, sharper: float = 1.0) -> np.ndarray:
