@@ -40,7 +40,7 @@ from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, FileState, atomic_path, file_state, locked, write_json
-from showerstack.runtime.processes import in_processes
+from showerstack.runtime.processes import in_own_process, in_processes
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 
@@ -266,7 +266,7 @@ def _run(writer: TableWriter, source: Source, groups: tuple[str, ...], device: s
     with ctx.bars("features", "events") as progress:
         progress(done, total)
         if device == "cuda":
-            written = _from_gpu(missing, source, writer.folder, shard_events, groups)
+            written = in_own_process(_from_gpu, missing, source, writer.folder, shard_events, groups)
         else:
             if jobs > 1:
                 warm_up()

@@ -10,7 +10,9 @@ the GPU decodes.
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
@@ -114,6 +116,16 @@ def resolve_device(device: str) -> str:
 @cache
 def _say_once(remark: str) -> None:
     LOG.warning("%s", remark)
+
+
+def free_gpu_memory() -> None:
+    """Give back the GPU memory that CuPy and torch keep in this process for later: no other library finds it."""
+    if cupy := sys.modules.get("cupy"):
+        cupy.get_default_memory_pool().free_all_blocks()
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def namespace(device: str) -> ModuleType:

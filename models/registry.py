@@ -102,7 +102,7 @@ def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
         If the folder holds no complete learner, one of an unknown class, or one for other classes.
     """
     header = read_header(Path(folder))
-    paths = {path.partition(":")[2]: path for path in (entry.learner for entry in LEARNERS.values())}
+    paths = _paths()
     name = header["learner"]
     if name not in paths:
         raise InputError(f"{Path(folder) / HEADER_FILE} names learner {name!r}; known are {', '.join(sorted(paths))}")
@@ -110,6 +110,17 @@ def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
     if classes is not None and result != tuple(classes):
         raise InputError(f"{folder} was trained for classes {', '.join(result)}, expected {', '.join(classes)}")
     return learner_class(paths[name]).load(Path(folder))
+
+
+def _paths() -> dict[str, str]:
+    """Return where the classes of the registered learners are, by their names."""
+    return {path.partition(":")[2]: path for path in (entry.learner for entry in LEARNERS.values())}
+
+
+def predicts_on_gpu(header: Mapping[str, Any]) -> bool:
+    """Return whether a saved learner was trained on a GPU and predicts there, from its header."""
+    path = _paths().get(str(header.get("learner")))
+    return header.get("device") == "cuda" and (path is None or learner_class(path).predicts_on_gpu)
 
 
 def rows() -> list[dict[str, str]]:

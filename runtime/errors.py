@@ -1,6 +1,6 @@
 """Errors in one line: which file is wrong, what to do next, what a mistyped name was meant to be, why a fit ended.
 
-A fit ends for a reason of its learner, or because the machine had no memory or disk space left.
+A fit ends for a reason of its learner, or because of the machine: no memory or disk space left, or a GPU that failed.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ def explained(error: BaseException) -> str | None:
         library = (error.name or "").partition(".")[0]
         how = how_to_install([library])
         return f"this needs {library}: {how}" if how else None
+    if _FULL_GPU.search(_with_type(error)):
+        return f"the memory of the GPU is full ({escaped(_first_line(error))}): {FULL_GPU}"
     if isinstance(error, MemoryError):
         why = f" ({_first_line(error)})" if str(error) else ""
         return f"not enough memory{escaped(why)}: use fewer --workers, smaller data, or a machine with more memory"
@@ -258,17 +260,35 @@ _NO_ROOM = re.compile(
     re.IGNORECASE,
 )
 
+_FULL_GPU = re.compile(
+    r"cupy\S*OutOfMemoryError|cudaErrorMemoryAllocation|(cuda|gpu).{0,80}out of memory"
+    r"|(cublas|cudnn|curand)_status_alloc_failed",
+    re.IGNORECASE | re.DOTALL,
+)
+FULL_GPU = "end what else uses the GPU (nvidia-smi shows it; or give --device cpu)"
+_GPU_FAILED = re.compile(
+    r"cuda ?(runtime|driver)?error|cuda error|(cublas|cudnn|curand)_status_|illegal memory access|device-side assert"
+    r"|cuda-capable device|unspecified launch failure|uncorrectable ecc|no gpu answered",
+    re.IGNORECASE,
+)
+GPU_FAILED = "look at the GPU with nvidia-smi (or leave that learner out, or give --device cpu)"
+"""What to do after an error of CUDA. It stays: whatever the same process does on the GPU later fails with it too."""
+
 
 def remedy_of(error: BaseException) -> str | None:
     """Return what to do about an error that says nothing about the learner; None for a learner's own.
 
-    Such are no memory, no space, a file that cannot be had. The task is tried again at the next start; every other
-    error drops its learner.
+    Such are no memory, no space, a file that cannot be had, a GPU that fails. The task is tried again at the next
+    start; every other error drops its learner.
     """
     visited: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in visited:
         visited.add(id(cause))
+        if _FULL_GPU.search(_with_type(cause)):
+            return FULL_GPU
+        if _GPU_FAILED.search(_with_type(cause)):
+            return GPU_FAILED
         if isinstance(cause, MemoryError) or _NO_ROOM.search(str(cause)):
             return "free memory or disk space"
         if isinstance(cause, FileNotFoundError):
@@ -278,6 +298,10 @@ def remedy_of(error: BaseException) -> str | None:
         # What was refused in our own words counts with what it was refused for, not with what was tried before.
         cause = cause.__cause__ or (None if isinstance(cause, InputError) else cause.__context__)
     return None
+
+
+def _with_type(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
 
 
 def escaped(text: str, keep: str = "") -> str:

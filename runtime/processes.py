@@ -15,7 +15,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -83,30 +83,58 @@ def in_pools(
     *,
     workers: Mapping[str, int],
     threads: int,
+    spoilt: Callable[[Any], bool] = lambda result: False,
 ) -> Iterator[Any]:
     """Yield ``function(*one)`` of each tuple as they finish, where some have to wait for a device and others do not.
 
     Every device has ``workers`` processes of its own here and works through its tuples in their order. However
     this ends, its processes end with it.
 
+    Parameters
+    ----------
+    spoilt
+        Whether a result says that its process can no longer use the device, as after an error of CUDA. The device's
+        processes are then replaced, what they were at begins anew, and this tuple is tried once more.
+
     Raises
     ------
     InputError
         If a worker of any device is lost: killed by somebody or by the system.
     """
-    pools = {
-        device: ProcessPoolExecutor(
+    pools: dict[str, ProcessPoolExecutor] = {}
+    at_work: dict[Future[Any], tuple[str, tuple[Any, ...]]] = {}
+    tried: set[int] = set()
+
+    def begin(device: str, part: Iterable[tuple[Any, ...]]) -> None:
+        pools[device] = ProcessPoolExecutor(
             workers[device],
             initializer=end_with_parent,
             initargs=(os.getpid(),),
             env=dict.fromkeys(_THREADS, str(threads)),
         )
-        for device in arguments
-    }
+        at_work.update({pools[device].submit(function, *one): (device, one) for one in part})
+
     try:
-        futures = [pools[device].submit(function, *one) for device, part in arguments.items() for one in part]
-        for future in as_completed(futures):
-            yield future.result()
+        for device, part in arguments.items():
+            begin(device, part)
+        while at_work:
+            for future in wait(at_work, return_when=FIRST_COMPLETED).done:
+                if future not in at_work:
+                    continue
+                device, one = at_work.pop(future)
+                result = future.result()
+                if not spoilt(result):
+                    yield result
+                    continue
+                left = [future for future, (where, _) in at_work.items() if where == device and not future.done()]
+                rest = [at_work.pop(future)[1] for future in left]
+                pools[device].shutdown(kill_workers=True)
+                if id(one) not in tried:
+                    tried.add(id(one))
+                    begin(device, [one, *rest])
+                else:
+                    begin(device, rest)
+                    yield result
     except BrokenProcessPool:
         raise InputError(_LOST) from None
     finally:
@@ -243,10 +271,11 @@ def in_devices(
     workers: Mapping[str, int],
     *,
     threads: int,
+    spoilt: Callable[[Any], bool] = lambda result: False,
 ) -> Generator[Any, None, None]:
-    """Yield ``function(*one)`` as they finish: devices side by side, or where joblib works if there is only one."""
-    if len(arguments) > 1:
-        yield from in_pools(function, arguments, workers=workers, threads=threads)
+    """Yield ``function(*one)`` as they finish: devices side by side, see :func:`in_pools`; a CPU alone by joblib."""
+    if set(arguments) - {"cpu"}:
+        yield from in_pools(function, arguments, workers=workers, threads=threads, spoilt=spoilt)
         return
     for device, part in arguments.items():
         yield from in_processes(function, part, workers=workers[device], ordered=False)

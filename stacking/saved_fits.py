@@ -21,6 +21,7 @@ from showerstack.features.device import gpu_answers
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.saving import HEADER_FILE
 from showerstack.models.isolated import learners_of
+from showerstack.models.registry import predicts_on_gpu
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.files import read_json
 from showerstack.stacking.fit.tasks import check_log_proba, checked_log_proba
@@ -184,7 +185,7 @@ class _Jobs:
 
 def uses_gpu(folder: Path) -> bool:
     """Return whether a saved fit was trained on a GPU and predicts on one, because one answers."""
-    return gpu_answers() and any(read_json(file).get("device") == "cuda" for file in folder.rglob(HEADER_FILE))
+    return gpu_answers() and any(predicts_on_gpu(read_json(file)) for file in folder.rglob(HEADER_FILE))
 
 
 class _Tally:

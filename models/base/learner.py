@@ -94,6 +94,9 @@ class Learner(ABC):
     gpu_expected: ClassVar[bool] = False
     """Whether a run that asks for ``cuda`` is refused where this learner cannot have it, and not trained on the CPU."""
 
+    predicts_on_gpu: ClassVar[bool] = False
+    """Whether it also predicts on the GPU on which it was trained; boosters predict on the CPU."""
+
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
         self.classes = tuple(classes)
         self.settings = dict(settings or {})

@@ -102,6 +102,7 @@ class NetworkLearner(Learner):
 
     needs_table = False
     gpu_expected = True
+    predicts_on_gpu = True
     defaults: ClassVar[dict[str, Any]] = {}
     class_values: ClassVar[dict[str, float]] = {}
     """Target of the regression head by class name; empty without such a head."""

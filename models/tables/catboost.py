@@ -18,6 +18,8 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
 
 MODEL_FILE = "catboost.cbm"
+GPU_RAM_PART = 0.9
+"""Of the free memory of the first GPU, the only one to be used: the library would take all of every GPU."""
 VOLATILE = ("model_guid", "train_finish_time")
 """Entries of a model's metadata that differ between two trainings of one model."""
 
@@ -63,6 +65,7 @@ class CatBoost(TableLearner):
             "task_type": "GPU" if device == "cuda" else "CPU",
             "allow_writing_files": False,
             "logging_level": "Silent",
+            **({"devices": "0", "gpu_ram_part": GPU_RAM_PART} if device == "cuda" else {}),
             **chosen,
         }
 

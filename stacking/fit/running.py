@@ -18,9 +18,10 @@ from typing import Self
 import joblib
 import numpy as np
 
+from showerstack.features.device import free_gpu_memory
 from showerstack.runtime.context import Progress
 from showerstack.runtime.cost import reached
-from showerstack.runtime.errors import InputError, remedy_of
+from showerstack.runtime.errors import GPU_FAILED, InputError, remedy_of
 from showerstack.runtime.processes import by_device, in_devices
 from showerstack.stacking.fit.cluster import connected, on_cluster, refuse_unshared
 from showerstack.stacking.fit.tasks import CHECKPOINTS, FoldTask, TimeLimitReached, do_task
@@ -135,8 +136,9 @@ def run_tasks(
     Raises
     ------
     InputError
-        If a fit ended for a reason that is not its learner's (no memory, no space on disk, a lost worker): what is
-        done is kept, and the rest is tried again at the next start.
+        If a fit ended for a reason that is not its learner's (no memory, no space on disk, a lost worker, a GPU that
+        failed it twice, the second time in a new process): what is done is kept, and the rest is tried again at the
+        next start.
     """
     waiting = [task for task in tasks if not task.is_done()]
     failures = []
@@ -238,7 +240,8 @@ def _workers(
     processes = {device: min(pools[device], len(part)) for device, part in parts.items()}
     # Processes that are used again stay in the folder in which they began.
     attempts = {device: [(task.absolute(),) for task in part] for device, part in parts.items()}
-    with local_processes(threads), closing(in_devices(_attempt, attempts, processes, threads=threads)) as outcomes:
+    work = in_devices(_attempt, attempts, processes, threads=threads, spoilt=_gpu_failed)
+    with local_processes(threads), closing(work) as outcomes:
         yield parts, processes, outcomes
 
 
@@ -254,6 +257,10 @@ def local_processes(threads: int) -> Iterator[None]:
         yield
 
 
+def _gpu_failed(outcome: Attempted) -> bool:
+    return outcome[3] == GPU_FAILED
+
+
 def _attempt(task: FoldTask) -> Attempted:
     # A learner's error is this learner's failure: it goes into the manifest and the report. One of the machine is not.
     try:
@@ -262,6 +269,8 @@ def _attempt(task: FoldTask) -> Attempted:
         if reached(task.deadline, task.expected_s):
             raise TimeLimitReached("the time limit of the run left too little for it")
         do_task(task)
+        if task.device == "cuda":
+            free_gpu_memory()
     except Exception as error:
         return task.name, task.fold, " ".join(f"{type(error).__name__}: {error}".split()), remedy_of(error)
     return task.name, task.fold, "", None

@@ -88,7 +88,7 @@ class Job:
 
     @property
     def pools(self) -> dict[str, int]:
-        """Processes at once by device: one trains on the GPU, unless asked otherwise, the others beside it.
+        """Processes at once by device: one trains on the GPU, the others beside it.
 
         A cluster gives the work to its workers itself.
         """
@@ -96,7 +96,7 @@ class Job:
             return {"cpu": self.workers}
         if "cpu" in self.devices.values() and self.workers > 1:
             return {"cuda": 1, "cpu": self.workers - 1}
-        return {"cuda": self.config.workers or 1}
+        return {"cuda": 1}
 
 
 @dataclass

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,3 +49,17 @@ def test_a_gpu_counts_once_cupy_has_run_on_it(monkeypatch):
     finally:
         device.cupy_obstacle.cache_clear()
     assert re.match(r"CuPy cannot use the GPU: CUDARuntimeError: .*showerstack\[gpu13\]", obstacle)
+
+
+def test_memory_that_libraries_keep_is_given_back(monkeypatch):
+    freed = []
+    pool = SimpleNamespace(free_all_blocks=lambda: freed.append("cupy"))
+    cuda = SimpleNamespace(is_initialized=lambda: True, empty_cache=lambda: freed.append("torch"))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(get_default_memory_pool=lambda: pool))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    device.free_gpu_memory()
+    assert freed == ["cupy", "torch"]
+    monkeypatch.delitem(sys.modules, "cupy")
+    cuda.is_initialized = lambda: False
+    device.free_gpu_memory()
+    assert freed == ["cupy", "torch"]

@@ -217,6 +217,7 @@ def a_gpu(monkeypatch):
     monkeypatch.setattr(compute, "on_device", lambda chunks, device: on_device(chunks, "cpu"))
     monkeypatch.setattr(compute, "compute_chunk", computing)
     monkeypatch.setattr(build, "_write", writing)
+    monkeypatch.setattr(build, "in_own_process", lambda function, *arguments: function(*arguments))
     return log
 
 

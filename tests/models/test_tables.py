@@ -246,6 +246,12 @@ def test_lightgbm_without_cuda_says_so_and_trains_on_the_cpu(gaussians: Events) 
     assert learner.predict_log_proba(gaussians[2].batch).shape == (1500, 5)
 
 
+def test_catboost_takes_one_gpu_and_leaves_some_of_it() -> None:
+    given = [create(spec("catboost"), CLASSES)._parameters(1, device) for device in ("cuda", "cpu")]  # type: ignore[attr-defined]
+    assert (given[0]["devices"], given[0]["gpu_ram_part"]) == ("0", 0.9)
+    assert not {"devices", "gpu_ram_part"} & set(given[1])
+
+
 @pytest.mark.parametrize("name", ["xgboost", "catboost"])
 def test_cuda_without_a_gpu_is_refused(name: str, gaussians: Events) -> None:
     if gpu_answers():

@@ -1,4 +1,7 @@
-"""Work in a process of its own: values come as they are made, errors are told, and the process ends with its user."""
+"""Processes of their own end with their user; one that can no longer use its GPU is replaced, and what it did is told.
+
+Errors are those that the libraries raise: CuPy 14, torch 2.13, XGBoost 3.2, CatBoost 1.2.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from showerstack.runtime.errors import InputError
-from showerstack.runtime.processes import in_own_process
+from showerstack.runtime.errors import FULL_GPU, GPU_FAILED, InputError, explained, remedy_of
+from showerstack.runtime.processes import in_devices, in_own_process
 
 
 def numbers(*ends: str) -> Iterator[int]:
@@ -61,3 +65,81 @@ def test_it_ends_with_its_user() -> None:
 def test_it_can_be_silenced(silenced: bool, capfd: pytest.CaptureFixture[str]) -> None:
     assert len(list(in_own_process(numbers, silenced=silenced))) == 2
     assert ("heard" in capfd.readouterr().out) is not silenced
+
+
+SPOILT: list[int] = []
+"""What has spoilt this process, as an error of CUDA does: whatever it does on the GPU later fails too."""
+
+
+def on_gpu(number: int, spoils: int, mark: Path) -> tuple[int, int, bool]:
+    """Return number, process and whether it failed; ``spoils`` times this number spoils the process."""
+    with mark.open("a") as file:
+        file.write(f"{number}\n")
+    if mark.read_text().split().count(str(number)) <= spoils:
+        SPOILT.append(number)
+    time.sleep(0.05)
+    return number, os.getpid(), bool(SPOILT)
+
+
+def failed(outcome: tuple[int, int, bool]) -> bool:
+    """Return whether it failed."""
+    return outcome[2]
+
+
+def test_a_spoilt_process_is_replaced_and_its_work_tried_once_more(tmp_path: Path) -> None:
+    work = {
+        "cuda": [(k, {1: 1, 3: 2}.get(k, 0), tmp_path / "cuda") for k in range(6)],
+        "cpu": [(k, 0, tmp_path / "cpu") for k in range(10, 13)],
+    }
+    outcomes = list(in_devices(on_gpu, work, {"cuda": 1, "cpu": 1}, threads=1, spoilt=failed))
+    assert sorted(number for number, _, _ in outcomes) == [0, 1, 2, 3, 4, 5, 10, 11, 12]
+    assert [number for number, _, lost in outcomes if lost] == [3], "fails in a new process as well"
+    processes = {number: process for number, process, _ in outcomes}
+    assert len({processes[k] for k in range(6)}) == 4
+    assert processes[1] == processes[2] != processes[0]
+    assert len({processes[k] for k in range(10, 13)}) == 1, "the CPU's processes work on"
+    begun = (tmp_path / "cuda").read_text().split()
+    assert (begun.count("1"), begun.count("3")) == (2, 2)
+
+
+def _like(module: str, name: str, text: str, base: type[Exception] = RuntimeError) -> Exception:
+    """Return an error as a library raises it, without the library."""
+    kind: type[Exception] = type(name, (base,), {"__module__": module})
+    return kind(text)
+
+
+FULL = [
+    _like("cupy.cuda.memory", "OutOfMemoryError", "Out of memory allocating 1,024 bytes", MemoryError),
+    _like("torch", "OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB"),
+    _like("xgboost.core", "XGBoostError", "cudaErrorMemoryAllocation: out of memory", ValueError),
+    _like("_catboost", "CatBoostError", "CUDA error 2: out of memory"),
+    RuntimeError("CUDA error: out of memory"),
+]
+BROKEN = [
+    _like("torch", "AcceleratorError", "CUDA error: an illegal memory access was encountered"),
+    RuntimeError("CUDA error: device-side assert triggered"),
+    _like("cupy_backends.cuda.api.runtime", "CUDARuntimeError", "cudaErrorLaunchFailure: unspecified launch failure"),
+    _like("cupy_backends.cuda.api.driver", "CUDADriverError", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    _like("_catboost", "CatBoostError", "CUDA error 46: all CUDA-capable devices are busy or unavailable"),
+    RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED when calling cublasSgemm"),
+    InputError("device cuda: XGBoost trained on 'cpu' instead; no GPU answered (is the driver installed?)"),
+]
+OTHERS = [ValueError("label 7 of 5 classes"), RuntimeError("no convergence"), InputError("use --device cuda")]
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [*((e, FULL_GPU) for e in FULL), *((e, GPU_FAILED) for e in BROKEN), *((e, None) for e in OTHERS)],
+    ids=str,
+)
+def test_a_gpu_that_fails_is_no_learners_failure(error: Exception, remedy: str | None) -> None:
+    assert remedy_of(error) == remedy
+
+
+def test_a_full_gpu_is_told_as_such() -> None:
+    for error in FULL:
+        line = explained(error)
+        assert line is not None
+        assert "the memory of the GPU is full" in line
+        assert "--device cpu" in line
+    assert "fewer --workers" in str(explained(MemoryError("Unable to allocate 8 TiB")))

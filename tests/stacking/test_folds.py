@@ -18,12 +18,14 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import LEARNERS
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_pools
+from showerstack.showers.schema import TASKS
 from showerstack.stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
 from showerstack.stacking.fit.plan import RunSizes, make_plan
 from showerstack.stacking.fit.speed import LearnerRate
 from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.run.job import Job
 from showerstack.stacking.train import StackResult, stack
-from tests.stacking.work import FullDisk, Sleeping, meet, slow_or_lost
+from tests.stacking.work import FullDisk, Sleeping, Unlucky, meet, slow_or_lost
 
 
 def _events(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -154,6 +156,33 @@ def test_no_device_works_on_while_an_error_is_told(
         _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
     assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other device"
     assert _ended(int(mark.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("workers", "where", "pools"),
+    [(4, "cuda cuda", {"cuda": 1}), (4, "cuda cpu", {"cuda": 1, "cpu": 3}), (1, "cuda cpu", {"cuda": 1}),
+     (4, "cpu cpu", {"cpu": 4})],
+)  # fmt: skip
+def test_one_process_trains_on_a_gpu(workers: int, where: str, pools: dict[str, int], tmp_path: Path) -> None:
+    config = TableConfig(run=tmp_path / "run", table=tmp_path / "table", label="kind", workers=workers)
+    devices = dict(zip("ab", where.split(), strict=True))
+    assert Job(config, TASKS["composition"], None, None, devices).pools == pools  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_gpu_that_fails_once_loses_no_learner_and_twice_is_told(
+    always: bool, two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = LearnerSpec("unlucky", f"{Unlucky.__module__}:{Unlucky.__name__}", "", "scalars")
+    monkeypatch.setitem(LEARNERS, "unlucky", entry)
+    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: {"unlucky": "cuda"})
+    settings = {"unlucky": {"mark": str(tmp_path / "mark"), "reason": "gpu"} | ({"always": "yes"} if always else {})}
+    if always:
+        with pytest.raises(InputError, match=r"unlucky fold . could not be trained: .*CUDA error.*--device cpu\) and"):
+            _stack(two_gaussians[0], tmp_path / "run", 2, ("unlucky",), settings)
+        return
+    result = _stack(two_gaussians[0], tmp_path / "run", 2, ("unlucky",), settings)
+    assert [row["status"] for row in result.manifest["learners"]] == ["ok"]
 
 
 def _ended(process: int) -> bool:

@@ -484,11 +484,14 @@ def test_events_go_through_a_fit_once(
 
 
 def test_at_most_two_readers_use_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, device in (("network", "cuda"), ("trees", "cpu")):
+    for name, learner, device in (
+        ("network", "TabularMLP", "cuda"), ("trees", "XGBoost", "cuda"), ("small", "TabularMLP", "cpu")
+    ):  # fmt: skip
         (tmp_path / name / "member-0").mkdir(parents=True)
-        write_json(tmp_path / name / "member-0" / HEADER_FILE, {"device": device})
+        write_json(tmp_path / name / "member-0" / HEADER_FILE, {"learner": learner, "device": device})
     monkeypatch.setattr(saved_fits, "gpu_answers", lambda: True)
-    assert [saved_fits.uses_gpu(tmp_path / name) for name in ("network", "trees")] == [True, False]
+    # Boosters that were trained on a GPU predict on the CPU, by as many readers as there are cores.
+    assert [saved_fits.uses_gpu(tmp_path / name) for name in ("network", "trees", "small")] == [True, False, False]
     batch = Batch(index=np.arange(1))
     jobs = [
         saved_fits._Job(name, fold, tmp_path / name / str(fold), batch, on_gpu=name == "network")

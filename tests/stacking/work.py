@@ -64,13 +64,13 @@ class FullDisk(Linear):
 
 
 class Unlucky(Linear):
-    """Fails once for the reason that its settings name, then works."""
+    """Fails for the reason that its settings name, once or, where they say so, always."""
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
         mark = Path(self.settings["mark"])
-        if not mark.exists():
+        if not mark.exists() or "always" in self.settings:
             mark.touch()
             REASONS[self.settings["reason"]]()
         return super().fit(train, valid, seed=seed, device=device, progress=progress)
@@ -94,6 +94,7 @@ REASONS: dict[str, Callable[[], None]] = {
     "disk": _raises(OSError(errno.ENOSPC, "No space left on device")),
     "memory": _raises(MemoryError("Unable to allocate 8 TiB")),
     "torch": _raises(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")),
+    "gpu": _raises(RuntimeError("CUDA error: an illegal memory access was encountered")),
     "booster": _raises(RuntimeError("std::bad_alloc")),
     "wrapped": _wrapped,
     "lost": end,
