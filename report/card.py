@@ -164,7 +164,9 @@ def _protocol(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, An
 def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     gate = manifest.get("gate", {})
     result: dict[str, Any] = {
-        "held_out_gain_of_the_stack": {key: gate.get(key) for key in ("gain", "standard_error") if key in gate}
+        "held_out_gain_of_the_stack": {
+            key: gate.get(key) for key in ("gain", "standard_error", "claimed") if key in gate
+        }
     }
     for key, file in _scored(folder, manifest).items():
         metrics = read_json(file) if key == "test" else read_json(Checksums.open(folder).path(file.name))

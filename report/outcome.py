@@ -139,7 +139,8 @@ def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | 
     """Return what the table's numbers mean: what ships and why, the gains, and what they are worth for a spectrum."""
     out_of_fold = run.manifest.get("judged", {}).get("on") == "out-of-fold"
     scored_on = "out-of-fold predictions" if out_of_fold else "held-out showers"
-    lines = [f"shipped, as decided on {scored_on}: {run.shipped}"]
+    why = str(run.manifest.get("gate", {}).get("reason", ""))
+    lines = [f"shipped, as decided on {scored_on}: {run.shipped}" + (f" ({why})" if why else "")]
     if published is not None:
         lines.append(f"gain: over {published.name}, trained on the same showers, with {LEVEL_TEXT} intervals")
     if run.task.name == COMPOSITION.name:
@@ -204,6 +205,7 @@ def outcome(
         "task": manifest.get("task"),
         "shipped": shipped_system(manifest),
         "reason": gate.get("reason"),
+        "gain_claimed": gate.get("claimed"),
         "learners": {row["name"]: row["status"] for row in manifest.get("learners", [])},
         "remarks": manifest.get("remarks", []),
         "predictions": str(run / "predictions.npz"),

@@ -128,9 +128,7 @@ class _Combination(nn.Module):
         fits = given[: len(self.names)]
         averages = [torch.log_softmax(one.double().mean(dim=1), dim=1) for one in fits]
         log_proba = averages[0]
-        if self.chain.shipped == "average":
-            log_proba = torch.log_softmax(torch.stack(averages).mean(dim=0), dim=1)
-        elif self.chain.shipped == "stack":
+        if self.chain.shipped == "stack":
             log_proba = self._meta(averages, context)
         log_proba = _calibrated(self.chain.calibrators[self.chain.shipped], log_proba)
         return (log_proba.float(), *self._decided(log_proba, context))

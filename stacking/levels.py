@@ -35,8 +35,7 @@ from showerstack.stacking.fit.tasks import (
 )
 from showerstack.stacking.meta.calibration import Calibrator, cross_fit
 from showerstack.stacking.meta.choice import Stacked
-from showerstack.stacking.meta.gate import SingleFits, entropy, leak_remarks
-from showerstack.stacking.meta.softmax import log_loss_per_event
+from showerstack.stacking.meta.gate import entropy, leak_remarks
 from showerstack.stacking.run.chain import average_of, combined
 from showerstack.stacking.run.identity import fit_code_version
 from showerstack.stacking.run.job import Folds, Job
@@ -257,8 +256,6 @@ class EvaluationSample:
     """(n,) or None."""
     raw: Mapping[str, np.ndarray]
     """By system, (n, C) log-probabilities before calibration."""
-    single: SingleFits | None
-    """Losses of single fits; None out-of-fold, where nothing else is scored."""
     weights: np.ndarray | None = None
     """(n,) importance weights, or None."""
 
@@ -289,9 +286,7 @@ def evaluation_sample(job: Job, folds: Folds, level: FirstLevel, stacked: Stacke
     inner_weights = folds.weights_of(folds.inner)
     if level.outer is None:
         fold_numbers, labels = folds.partitions[0][folds.inner], folds.labels[folds.inner]
-        return EvaluationSample(
-            OUT_OF_FOLD, folds.inner, labels, fold_numbers, inner_groups, inner, None, inner_weights
-        )
+        return EvaluationSample(OUT_OF_FOLD, folds.inner, labels, fold_numbers, inner_groups, inner, inner_weights)
     labels, context, energy = folds.labels[folds.outer], job.train.context(), job.train.energy()
     context = None if context is None else context[folds.outer]
     averages = level.averages()
@@ -310,31 +305,5 @@ def evaluation_sample(job: Job, folds: Folds, level: FirstLevel, stacked: Stacke
         ),
         groups=outer_groups,
         raw=combined(averages, stacked.meta, context),
-        single=SingleFits(
-            outer=_single_fit_losses(level, folds.n_folds, stacked, context, labels, weights),
-            inner={name: log_loss_per_event(z, folds.labels[folds.inner], inner_weights) for name, z in inner.items()},
-            inner_groups=inner_groups,
-        ),
         weights=weights,
     )
-
-
-def _single_fit_losses(
-    level: FirstLevel,
-    n_folds: int,
-    stacked: Stacked,
-    context: np.ndarray | None,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-) -> dict[str, np.ndarray]:
-    """Return by system the log-losses (m,) on the outer holdout of what out-of-fold predictions are made of."""
-    assert level.outer is not None
-    _, n_fits, n_events, n_classes = level.outer.shape
-    # Out-of-fold predictions are averaged over repetitions, not over folds.
-    by_fold = level.outer.reshape(len(level.names), n_fits // n_folds, n_folds, n_events, n_classes)
-    total: dict[str, np.ndarray] = {}
-    for k in range(n_folds):
-        learners = {name: average_of(z[:, k]) for name, z in zip(level.names, by_fold, strict=True)}
-        for name, log_proba in combined(learners, stacked.meta, context).items():
-            total[name] = total.get(name, 0.0) + log_loss_per_event(log_proba, labels, weights) / n_folds
-    return total

@@ -28,10 +28,10 @@ from showerstack.stacking.fit.tasks import (
     test_truth,
 )
 from showerstack.stacking.inputs.events import CONTEXT_SCALARS, Binned, pieces
-from showerstack.stacking.levels import EvaluationSample, FirstLevel, evaluation_sample
+from showerstack.stacking.levels import ON_HOLDOUT, EvaluationSample, FirstLevel, evaluation_sample
 from showerstack.stacking.meta.base import StackInputs
 from showerstack.stacking.meta.calibration import Calibrator, reliability
-from showerstack.stacking.meta.choice import Stacked, choose_and_fit, confirmed, prune
+from showerstack.stacking.meta.choice import Stacked, choose_and_fit, prune
 from showerstack.stacking.meta.gate import decide_gate
 from showerstack.stacking.meta.scorers import Scorer
 from showerstack.stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
@@ -98,11 +98,6 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
         every = _inputs(job, folds, level)
         slow = frozenset(record["name"] for record in level.records if record["needs_grid"])
         pruning = prune(every, scorer, job.config.prune, slow, until)
-        if pruning.left_out and level.outer is not None:
-            groups = job.train.groups()
-            outer_groups = None if groups is None else groups[folds.outer]
-            outer = (folds.labels[folds.outer], outer_groups, folds.weights_of(folds.outer))
-            pruning = confirmed(pruning, every, scorer, level.averages(), *outer)
         inputs = every.only(pruning.selected)
     costs.append(cost)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
@@ -118,12 +113,9 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
             calibrators[name], systems[name] = calibrator, log_proba
             progress(len(systems), len(sample.raw), name)
     costs.append(cost)
-    with_average = (*level.names, "average") if len(level.names) > 1 else level.names
-    by_system = {name: systems[name] for name in with_average}
     with measured("gate") as cost:
-        gate = decide_gate(
-            systems["stack"], by_system, sample.labels, scorer, sample.groups, sample.single, sample.weights
-        )
+        by_learner = {name: systems[name] for name in level.names}
+        gate = decide_gate(systems["stack"], by_learner, sample.labels, scorer, sample.groups, sample.weights)
     costs.append(cost)
     shipped = "stack" if gate.shipped else gate.best_learner
     with measured("student") as cost, bars("training the student of predict --fast", "steps"):
@@ -134,7 +126,7 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
         student.learner.save(job.config.run / STUDENT)
         calibrators[STUDENT], decided[STUDENT] = student.calibrator, student.log_proba
     weights = stacked.meta.importance() if shipped == "stack" else {}
-    asked = tuple(name for name in stacked.meta.learners if shipped == "average" or weights.get(name, 0) > 0)
+    asked = tuple(name for name in stacked.meta.learners if weights.get(name, 0) > 0)
     with measured("decision") as cost, bars("decision", "systems") as progress:
         target_calibration, estimates, own = fit_target_calibration(job, folds, level, sample.rows)
         held_out = replace(_held_out(job, folds, sample, decided, shipped), own=_own(job, own, sample), asked=asked)
@@ -211,10 +203,7 @@ def _student(
     """
     if not job.config.fast or shipped in level.networks:
         return None, None
-    if shipped == "average":
-        teacher = average_of(level.out_of(stacked.meta.learners))
-    else:
-        teacher = stacked.log_proba if shipped == "stack" else level.out_of((shipped,))[0]
+    teacher = stacked.log_proba if shipped == "stack" else level.out_of((shipped,))[0]
     try:
         return train_student(job, folds, sample, teacher, log_proba, stacking_of(job.task).scorer), None
     except (InputError, FloatingPointError, TimeLimitReached) as error:
@@ -240,7 +229,7 @@ def _cost_on_holdout(
 
 def _fits_evaluated(sample: EvaluationSample, n_fits: int, folds: Folds) -> int:
     """Return how many fits are averaged in what was scored."""
-    return n_fits if sample.single is not None else len(folds.partitions)
+    return n_fits if sample.where == ON_HOLDOUT else len(folds.partitions)
 
 
 def _held_out(

@@ -6,12 +6,12 @@ its label, and the gain over the learners is the gain to expect on new events.
 
 Learners are left out before that choice, so that predictions cost less: a stack predicts new events as slowly as all
 its learners together, while most of what each adds is known from others already. What a learner is worth is measured
-with the log-linear pool on out-of-fold predictions, cross-validated, and confirmed on the outer holdout.
+with the log-linear pool on out-of-fold predictions, cross-validated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
@@ -290,55 +290,6 @@ def prune(
                 candidates.remove(cheapest)
     gone = {one.name for one in left_out}
     return Pruning(tolerance, tuple(name for name in inputs.learners if name not in gone), tuple(left_out), in_time)
-
-
-def confirmed(
-    pruning: Pruning,
-    inputs: StackInputs,
-    scorer: Scorer,
-    averages: Mapping[str, np.ndarray],
-    labels: np.ndarray,
-    groups: np.ndarray | None = None,
-    weights: np.ndarray | None = None,
-) -> Pruning:
-    """Take learners back as long as the outer holdout shows that leaving them out costs more than the tolerance.
-
-    Out-of-fold single fits are compared; what ships averages fits, and some learners gain more by that than others.
-
-    Parameters
-    ----------
-    inputs
-        Out-of-fold predictions of the events under the evaluation cuts, on which pools are fitted.
-    averages
-        By learner, its (n, C) log-probabilities of the n events of the outer holdout, averaged over fits.
-    labels, groups, weights
-        (n,) their classes, and groups and importance weights where there are any.
-
-    Notes
-    -----
-    Taken back is what helps most. A cost counts as shown from one standard error above the tolerance, so that few
-    events take nothing back.
-    """
-    sample, selected = _Sample.of(inputs, scorer), set(pruning.selected)
-
-    def losses(names: set[str]) -> np.ndarray:
-        part = sample.inputs.only([name for name in inputs.learners if name in names])
-        pool = fit_pool(part.log_proba, part.labels, part.event_weights)
-        return log_loss_per_event(pooled(np.stack([averages[name] for name in part.learners]), *pool), labels, weights)
-
-    whole = losses(set(inputs.learners))
-    while gone := set(inputs.learners) - selected:
-        cost = losses(selected) - whole
-        if cost.mean() - standard_error(cost, groups) <= pruning.tolerance:
-            break
-        selected.add(min(sorted(gone), key=lambda name: losses(selected | {name}).mean()))
-    left_out: list[DroppedLearner] = []
-    rest = list(inputs.learners)
-    for name in (one.name for one in pruning.left_out if one.name not in selected):
-        rest.remove(name)
-        result = sample.cost(rest)
-        left_out.append(DroppedLearner(name, result.mean, result.standard_error))
-    return replace(pruning, selected=tuple(rest), left_out=tuple(left_out))
 
 
 @dataclass(frozen=True)

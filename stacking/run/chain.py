@@ -105,7 +105,7 @@ class Chain:
     rules: Mapping[str, SavedRule]
     """What decisions have learned, per learner, ``average`` and ``stack``; empty where there is nothing to learn."""
     shipped: str
-    """``stack``, or ``average`` or the name of the learner that ships instead."""
+    """``stack``, or the name of the learner that ships instead."""
     config_hash: str
     n_fits: int
     """Fits of each learner that are averaged."""
@@ -133,8 +133,6 @@ class Chain:
     @property
     def needed(self) -> tuple[str, ...]:
         """Learners without which the shipped prediction cannot be made."""
-        if self.shipped == "average":
-            return self.meta.learners
         if self.shipped != "stack":
             return (self.shipped,)
         weights = self.meta.importance()

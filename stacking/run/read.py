@@ -46,7 +46,7 @@ def finished_learners(manifest: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def shipped_system(manifest: Mapping[str, Any]) -> str:
-    """Return what predicts new events: ``stack``, or the best learner (or ``average``) where the gate is closed.
+    """Return what predicts new events: ``stack``, or the best learner where the gate is closed.
 
     ``stack`` where the manifest does not say.
     """

@@ -42,7 +42,7 @@ from showerstack.showers.writer import write_dataset
 from showerstack.stacking.fit.folds import evaluation_events, outer_holdout
 from showerstack.stacking.fit.tasks import IN_EVALUATION_FILE, FoldTask, _labelled, outer_rows, split_rows
 from showerstack.stacking.inputs.events import ShowerEvents, TableEvents
-from showerstack.stacking.meta.gate import mean_and_error, standard_error
+from showerstack.stacking.meta.gate import standard_error
 from showerstack.stacking.meta.softmax import log_loss_per_event
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.config import StackConfig, TableConfig
@@ -159,7 +159,6 @@ def test_one_reader_says_what_a_run_holds(finished: Path, tiny_composition: Path
     [
         ({"shipped": True, "best_learner": "mlp"}, "stack"),
         ({"shipped": False, "best_learner": "mlp"}, "mlp"),
-        ({"shipped": False, "best_learner": "average"}, "average"),
         ({}, "stack"),
     ],
 )
@@ -494,6 +493,7 @@ def test_the_stated_gain_is_the_shipped_gain(tmp_path: Path) -> None:
     learners = ("fake_noisy", "fake_noisy_twin")
     result, labels = _stacked(tmp_path, 40_000, learners, folds=5, metas=("average", "log_pool"))
     gate = result.manifest["gate"]
+    assert gate["shipped"]
     test = {}
     for name in (gate["best_learner"], "stack"):
         with np.load(result.run / "test" / f"{name}.npz", allow_pickle=False) as stored:
@@ -501,10 +501,6 @@ def test_the_stated_gain_is_the_shipped_gain(tmp_path: Path) -> None:
     shipped = test[gate["best_learner"]] - test["stack"]
     error = standard_error(shipped, None)
     assert abs(gate["gain"] - shipped.mean()) < 3 * np.hypot(error, gate["standard_error"])
-    assert abs(gate["holdout_gain"] - shipped.mean()) < 3 * np.hypot(error, gate["holdout_standard_error"])
-    assert gate["standard_error"] < gate["holdout_standard_error"], "single fits out-of-fold sharpen the answer"
-    assert gate["single_fit_gain"] > 2.5 * shipped.mean(), "which single fits would have overstated"
-    assert gate["best_learner"] == "average", "of two that are alike nothing more than the average is needed"
     assert result.manifest["judged"] == {"on": "outer holdout", "events": 4000, "fits": 5}
     assert result.manifest["data"]["n_holdout"] == 4000
     rows = {row["name"]: row for row in result.manifest["learners"]}
@@ -582,7 +578,6 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
 def test_few_events_fall_back_to_single_fits_with_a_remark(tmp_path: Path) -> None:
     result, _ = _stacked(tmp_path, 300, ("fake_linear", "fake_useless"), folds=3)
     assert result.manifest["judged"] == {"on": "out-of-fold", "events": 300, "fits": 1}
-    assert result.manifest["gate"]["single_fit_gain"] is None
     assert "too few events for an outer holdout" in result.manifest["remarks"][0]
 
 
@@ -658,21 +653,6 @@ def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None
     assert outer_holdout(in_evaluation, labels, 0.0, seed=3)[0].sum() == 0
     assert "without an outer holdout" in outer_holdout(in_evaluation, labels, 0.0, seed=3)[1]
     assert "too few events" in outer_holdout(in_evaluation, labels, 0.05, seed=3)[1]
-
-
-def test_control_is_unbiased_and_its_error_covers() -> None:
-    rng = np.random.default_rng(1)
-    pulls, errors, plain = [], [], []
-    for _ in range(300):
-        common, inner = rng.normal(size=400), rng.normal(size=4000)
-        values = 0.2 + common + 0.3 * rng.normal(size=400)
-        mean, error = mean_and_error(values, None, (2 * common, 2 * inner))
-        pulls.append((mean - 0.2) / error)
-        errors.append(error)
-        plain.append(standard_error(values, None))
-    assert abs(np.mean(pulls)) < 0.2
-    assert 0.9 < np.std(pulls) < 1.1
-    assert np.mean(errors) < 0.5 * np.mean(plain)
 
 
 def test_rare_hadrons_carry_their_weights_through_a_run(tmp_path: Path) -> None:
