@@ -387,7 +387,6 @@ def test_what_a_chain_needs() -> None:
     chain, _ = chain_of_energy()
     assert chain.learners == ("a", "b", "c")
     assert chain.needed == ("a", "b")
-    assert replace(chain, shipped="average").needed == ("a", "b", "c")
     assert replace(chain, shipped="c").needed == ("c",)
     assert (list(chain.fits("a")), list(chain.fits("b"))) == ([0, 1], [None])
     student = chain.of_student()
