@@ -223,9 +223,7 @@ def test_infinite_values_name_column_and_row(tmp_path: Path, value: float) -> No
 
 
 @pytest.mark.usefixtures("fakes")
-def test_the_plain_average_of_two_that_are_alike_ships(
-    two_gaussians: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_plain_average_of_two_that_are_alike_ships(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
     options = {"test_table": test, "learners": ("fake_noisy", "fake_noisy_twin"), "metas": "average", "prune": 0}
     result = stack(_config(tmp_path / "run", train, **options))
