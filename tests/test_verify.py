@@ -223,7 +223,7 @@ def test_weighted_hadrons_are_quoted_only_where_weights_determine_a_number(
         survives = hadron & (row["threshold"] <= SCORES)
         assert row["hadron_survival"] == pytest.approx(weights[survives].sum() / weights[hadron].sum())
         assert row["n_effective"] == pytest.approx(weights[survives].sum() ** 2 / (weights[survives] ** 2).sum())
-        assert row["largest_weight"] == pytest.approx(heavy / weights[survives].sum())
+        assert row["largest_weight"] == pytest.approx(heavy / (weights[survives].sum() + heavy))
         assert row["quoted"] == (heavy == 1.0)
         printed.append(capsys.readouterr().out)
     assert "hadron survival 7." in printed[0]

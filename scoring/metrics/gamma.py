@@ -27,11 +27,28 @@ ZENITH_BINS_DEG: tuple[tuple[int, int], ...] = ((0, 10), (10, 20), (20, 30))
 GRID_ENERGY_BINS: tuple[tuple[float, float], ...] = tuple((14 + 0.5 * k, 14.5 + 0.5 * k) for k in range(8))
 """lg(E/eV) bins of the energy-zenith grid [benchmark]."""
 
+Numbers = float | np.ndarray
 
 MIN_EFFECTIVE = 100.0
 """Effective number of survivors above which a weighted survival is quoted as a number; else an upper limit is."""
 MAX_SHARE = 0.05
-"""Share of the surviving weight that a single hadron may have in a number that is quoted."""
+"""Share of the surviving weight that one more hadron, the heaviest, may have where a survival is quoted."""
+
+
+def weighted_lower(weight: Numbers, variance: Numbers, level: Numbers) -> Numbers:
+    """Return the quantile at a level of the gamma law whose mean and variance are those of a weighted count; 0 of none.
+
+    See M. P. Fay, E. J. Feuer, Stat. Med. 16 (1997) 791.
+    """
+    mean, spread = np.asarray(weight, np.float64), np.asarray(variance, np.float64)
+    some = mean > 0
+    mean, spread = np.where(some, mean, 1.0), np.where(some, spread, 1.0)
+    return np.where(some, spread / mean * gammaincinv(mean**2 / spread, level), 0.0)
+
+
+def weighted_upper(weight: Numbers, variance: Numbers, heaviest: float, level: Numbers) -> Numbers:
+    """Return the same where one more event, of the heaviest weight there is, could have been counted."""
+    return weighted_lower(np.add(weight, heaviest), np.add(variance, heaviest**2), level)
 
 
 @dataclass(frozen=True)
@@ -42,8 +59,8 @@ class SurvivorWeights:
     """Standard error of the survival from the sum of squared weights, at a certain threshold."""
     n_effective: float
     """Effective number of survivors, (sum w)^2 / sum w^2."""
-    largest: float
-    """Share of the largest weight in that of all survivors; 0 where none survives."""
+    heaviest: float
+    """Largest weight of all hadrons, whether they survive or not."""
     scale: float
     """Weight that counts as one Poisson event, sum w^2 / sum w of survivors; the largest of all where none survives."""
     total: float
@@ -59,22 +76,31 @@ class SurvivorWeights:
         return cls(
             error=math.sqrt(max(variance, 0.0)) / total,
             n_effective=left**2 / left_squares if left_squares > 0 else 0.0,
-            largest=float(inside.max()) / left if left > 0 else 0.0,
+            heaviest=float(weights.max()),
             scale=left_squares / left if left > 0 else float(weights.max()),
             total=total,
         )
 
     @property
+    def largest(self) -> float:
+        """Share that the heaviest of all hadrons would have in the surviving weight if it survived as well."""
+        return self.heaviest / (self.n_effective * self.scale + self.heaviest)
+
+    @property
     def quoted(self) -> bool:
-        """Whether the survival is well enough determined to be quoted as a number."""
+        """Whether the survival is well enough determined to be quoted as a number.
+
+        A heavy shower that did not survive counts: a few light survivors look certain exactly where it is missing.
+        """
         return self.n_effective > MIN_EFFECTIVE and self.largest <= MAX_SHARE
 
     def limit(self, level: float = LEVEL) -> float:
-        """Return the one-sided upper limit of the survival, that of the scaled Poisson law.
+        """Return the one-sided upper limit of the survival, which knows that the heaviest hadron might have survived.
 
-        See G. Bohm, G. Zech, Nucl. Instrum. Meth. A 748 (2014) 1.
+        See M. P. Fay, E. J. Feuer, Stat. Med. 16 (1997) 791.
         """
-        return min(1.0, self.scale * float(gammaincinv(self.n_effective + 1.0, level)) / self.total)
+        left, squares = self.n_effective * self.scale, self.n_effective * self.scale**2
+        return min(1.0, float(weighted_upper(left, squares, self.heaviest, level)) / self.total)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``metrics_gamma.json`` adds for weighted hadrons."""

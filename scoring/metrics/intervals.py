@@ -23,7 +23,16 @@ from showerstack.scoring.metrics.composition import (
     mixture_counts,
     mixture_fractions,
 )
-from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
+from showerstack.scoring.metrics.gamma import (
+    GAMMA,
+    HADRON,
+    KEY_EFFICIENCY,
+    Numbers,
+    hadron_survival,
+    threshold_rank,
+    weighted_lower,
+    weighted_upper,
+)
 from showerstack.scoring.metrics.level import LEVEL, standard_errors
 
 RESAMPLES = 2000
@@ -99,28 +108,115 @@ def share_interval(
     With groups it is the exact binomial one of the effective number of events, the number of which a binomial share
     would have the error that the groups show (E. L. Korn, B. I. Graubard, Survey Methodology 24 (1998) 193). Where all
     outcomes are alike nothing shows it, and every group counts as one event. One group shows nothing at all. With
-    importance weights (N,) the share is one of weight, and its error that of the weighted mean.
+    importance weights (N,) the share is one of weight, and its ends are those of :func:`weighted_ends`.
     """
-    n_hits, n_events = int(np.count_nonzero(hits)), len(hits)
+    n_hits, n_events, tail = int(np.count_nonzero(hits)), len(hits), (1 - level) / 2
     if groups is None and weights is None:
         return clopper_pearson(n_hits, n_events, level)
-    groups = np.arange(n_events) if groups is None else groups
-    if len(np.unique(groups)) < 2:
+    sums = CumulatedWeight.of(hits.astype(np.float64), weights, groups)
+    if sums.n_groups < 2:
         return Interval(0.0, 1.0, level)
-    values = linearised(hits.astype(np.float64), weights)
-    share = n_hits / n_events if weights is None else float(np.average(hits, weights=weights))
-    error, n_groups = grouped_error(values, groups)
-    effective = float(n_groups)
-    if 0 < n_hits < n_events and error > 0:
-        effective = (
-            share * (1 - share) / error**2 * float(standard_errors(level) / stdtrit(n_groups - 1, 0.5 + level / 2)) ** 2
+    if weights is None:
+        trials = sums.effective_number(n_hits, level)
+        low, high = binomial_ends(n_hits / n_events, (trials, trials), tail, 1 - tail)
+    else:
+        low, high = weighted_ends(sums, n_hits, tail, 1 - tail, student=groups is not None)
+    return Interval(float(low), float(high), level)
+
+
+def binomial_ends(
+    share: Numbers, trials: tuple[Numbers, Numbers], low: Numbers, high: Numbers
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the quantiles at two levels of the two Clopper-Pearson laws of a share, each of its number of trials."""
+    share = np.asarray(share)
+    first = betaincinv(np.maximum(share * trials[0], 1e-300), (1 - share) * trials[0] + 1, low)
+    last = betaincinv(share * trials[1] + 1, np.maximum((1 - share) * trials[1], 1e-300), high)
+    return np.where(share > 0, first, 0.0), np.where(share < 1, last, 1.0)
+
+
+@dataclass(frozen=True)
+class CumulatedWeight:
+    """What the first k of N ordered events weigh, for all k, where events of one group are one observation."""
+
+    ordered: np.ndarray
+    """(N,) what the events are ordered by, descending."""
+    weight: np.ndarray
+    """(N + 1,) sum of the weights of the first k."""
+    variance: np.ndarray
+    """(N + 1,) of that weight at a fixed sum of all weights: that of the share, times the square of all weight."""
+    heaviest: float
+    """Largest weight of a group."""
+    n_groups: int
+
+    @classmethod
+    def of(cls, values: np.ndarray, weights: np.ndarray | None, groups: np.ndarray | None) -> CumulatedWeight:
+        """Return it for events with values, weights or None, and groups or None, (N,) each."""
+        order = np.argsort(-values, kind="stable")
+        w = np.ones(len(values)) if weights is None else weights[order].astype(np.float64)
+        if groups is None:
+            member, before = np.arange(len(w)), np.zeros(len(w))
+        else:
+            member = np.unique(groups[order], return_inverse=True)[1]
+            together = np.argsort(member, kind="stable")
+            reached = np.cumsum(w[together])
+            first = np.searchsorted(member[together], member[together], side="left")
+            before = np.empty(len(w))
+            before[together] = reached - w[together] - (reached - w[together])[first]
+        whole = np.bincount(member, w)
+        left, squares, cross = (
+            np.concatenate([[0.0], np.cumsum(terms)]) for terms in (w, w * (2 * before + w), w * whole[member])
         )
-    # Weighted hadrons may stand for many more than there are.
-    effective, tail = effective if weights is not None else min(effective, float(n_events)), (1 - level) / 2
-    a, b = share * effective, (1 - share) * effective
-    low = 0.0 if n_hits == 0 else float(betaincinv(a, b + 1, tail))
-    high = 1.0 if n_hits == n_events else float(betaincinv(a + 1, b, 1 - tail))
-    return Interval(low, high, level)
+        share = left / left[-1]
+        variance = np.maximum(squares - 2 * share * cross + share**2 * (whole**2).sum(), 0.0)
+        n_groups = int(np.count_nonzero(whole))
+        return cls(values[order], left, variance, float(whole.max()), n_groups)
+
+    def effective_number(self, k: int | np.ndarray, level: float = LEVEL, *, one_more: bool = False) -> np.ndarray:
+        """Return the number of independent events with which the share of the first k has the error groups show.
+
+        With one more group, of the largest weight, wholly on the side of the fewer: few groups there may hide how much
+        alike their events are.
+        """
+        n, weight = float(len(self.ordered)), self.weight[k]
+        fewer, variance = np.minimum(weight, n - weight), self.variance[k]
+        if one_more:
+            fewer, variance = np.minimum(fewer + self.heaviest, n / 2), variance + self.heaviest**2
+        alone = fewer * (1 - fewer / n)
+        variance = variance * self.n_groups / (self.n_groups - 1)
+        measured = (fewer > 0) & (variance > 1e-12 * alone)
+        narrower = (standard_errors(level) / float(stdtrit(self.n_groups - 1, 0.5 + level / 2))) ** 2
+        trials = np.where(measured, n * alone / np.where(measured, variance, 1.0) * narrower, self.n_groups)
+        return np.minimum(trials, n)
+
+
+def weighted_ends(
+    sums: CumulatedWeight,
+    k: int | np.ndarray,
+    low: Numbers,
+    high: Numbers,
+    level: float = LEVEL,
+    *,
+    student: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the quantiles at two levels of the share of weight of the first k events, by M. P. Fay and E. J. Feuer.
+
+    The smaller of the shares of hits and misses is the gamma law's; above, one more event of the heaviest weight could
+    have been counted (Stat. Med. 16 (1997) 791). A spread that few groups show is that of Student's law.
+    """
+    total, weight = sums.weight[-1], sums.weight[k]
+    share = weight / total
+    none = share * (1 - share) * sums.heaviest * total  # as if every event were of the heaviest weight
+    variance = np.where(sums.variance[k] > 1e-12 * none, sums.variance[k], none)
+    if student:
+        variance = variance * sums.n_groups / (sums.n_groups - 1)
+        variance = variance * (float(stdtrit(sums.n_groups - 1, 0.5 + level / 2)) / standard_errors(level)) ** 2
+    some, rest = np.minimum(weight, total - weight), share > 0.5
+    ends = [
+        weighted_lower(some, variance, np.where(rest, np.subtract(1, high), low)),
+        weighted_upper(some, variance, sums.heaviest, np.where(rest, np.subtract(1, low), high)),
+    ]
+    first, last = (np.clip(end / total, 0.0, 1.0) for end in ends)
+    return np.where(rest, 1 - last, first), np.where(rest, 1 - first, last)
 
 
 def group_weights(
@@ -340,6 +436,38 @@ def survival_replicas(
     return np.array(replicas).reshape(-1, len(systems)).T
 
 
+def _numbered(groups: np.ndarray) -> tuple[np.ndarray, int]:
+    names, member = np.unique(groups, return_inverse=True)
+    return member, len(names)
+
+
+def resampled_thresholds(
+    labels: np.ndarray,
+    systems: Sequence[np.ndarray],
+    efficiencies: Sequence[float],
+    weights: np.ndarray,
+    groups: np.ndarray,
+    n_resamples: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return thresholds (S, E, B) of the scores (N,) of S systems where gammas' groups (N,) are resampled.
+
+    A group enters a replica as often as a Poisson number of mean 1 says.
+    """
+    gamma = np.flatnonzero(labels == GAMMA)
+    member, n_groups = _numbered(groups[gamma])
+    shares = np.asarray(efficiencies) * (1 - 1e-12)
+    order = [np.argsort(-scores[gamma], kind="stable") for scores in systems]
+    thresholds = np.empty((len(systems), len(shares), n_resamples))
+    for b in range(n_resamples):
+        drawn = rng.poisson(1.0, n_groups)[member] * weights[gamma]
+        for s, (scores, ordered) in enumerate(zip(systems, order, strict=True)):
+            reached = np.cumsum(drawn[ordered])
+            place = np.minimum(np.searchsorted(reached, shares * reached[-1]), len(ordered) - 1)
+            thresholds[s, :, b] = scores[gamma[ordered[place]]]
+    return thresholds
+
+
 def weighted_replicas(
     labels: np.ndarray,
     systems: Sequence[np.ndarray],
@@ -356,30 +484,16 @@ def weighted_replicas(
     """
     rng = np.random.default_rng(seed)
     groups = np.arange(len(labels)) if groups is None else groups
-    gamma, hadron = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
-
-    def numbered(rows: np.ndarray) -> tuple[np.ndarray, int]:
-        names, member = np.unique(groups[rows], return_inverse=True)
-        return member, len(names)
-
-    member, n_groups = numbered(gamma)
-    shares = np.asarray(efficiencies) * (1 - 1e-12)
-    order = [np.argsort(-scores[gamma], kind="stable") for scores in systems]
-    thresholds = np.empty((len(systems), len(shares), n_resamples))
-    for b in range(n_resamples):
-        drawn = rng.poisson(1.0, n_groups)[member] * weights[gamma]
-        for s, (scores, ordered) in enumerate(zip(systems, order, strict=True)):
-            reached = np.cumsum(drawn[ordered])
-            place = np.minimum(np.searchsorted(reached, shares * reached[-1]), len(ordered) - 1)
-            thresholds[s, :, b] = scores[gamma[ordered[place]]]
+    hadron = np.flatnonzero(labels == HADRON)
+    thresholds = resampled_thresholds(labels, systems, efficiencies, weights, groups, n_resamples, rng)
     near = np.zeros(len(hadron), dtype=bool)
     for scores, lowest in zip(systems, thresholds.min(axis=(1, 2)), strict=True):
         near |= scores[hadron] >= lowest
     inside, outside = hadron[near], hadron[~near]
-    far_member, _ = numbered(outside)
+    far_member, _ = _numbered(groups[outside])
     far = np.bincount(far_member, weights[outside]) if len(outside) else np.zeros(1)
     beyond = np.maximum(far.sum() + np.sqrt((far**2).sum()) * rng.standard_normal(n_resamples), 0.0)
-    member, n_groups = numbered(inside)
+    member, n_groups = _numbered(groups[inside])
     order = [np.argsort(-scores[inside], kind="stable") for scores in systems]
     ascending = [-scores[inside[ordered]] for scores, ordered in zip(systems, order, strict=True)]
     replicas = np.empty_like(thresholds)
@@ -411,35 +525,14 @@ def survival_interval(
     runs from the lower quantile of the first to the upper quantile of the second. With a certain threshold it is
     the Clopper-Pearson interval itself.
 
-    With groups (N,) both sides are stretched by the root of the design effect: the variance where groups are resampled
-    over that where events are. Where it cannot be measured it is the mean number of events in a group.
-
-    With importance weights (N,) showers are resampled (:func:`weighted_replicas`), and the interval runs between the
-    replicas' quantiles: survivals are positive and skewed, as far as the threshold decides them. Where the weights do
-    not allow a number to be quoted (:attr:`showerstack.scoring.metrics.gamma.SurvivorWeights.quoted`), it runs from 0
-    to the upper limit.
+    With groups (N,) or importance weights (N,) whole showers of gammas are resampled, and thresholds found anew. At
+    each threshold the two laws are, with groups alone, those of the effective number of hadrons
+    (:func:`share_interval`), and with weights those of :func:`weighted_ends`. Where the weights do not allow a number
+    to be quoted (:attr:`showerstack.scoring.metrics.gamma.SurvivorWeights.quoted`), the interval runs from 0 to the
+    upper limit.
     """
-    if weights is not None:
-        result = hadron_survival(labels, scores, efficiency, weights)
-        n_resamples = min(n_resamples, GROUP_RESAMPLES)
-        drawn = weighted_replicas(labels, (scores,), (efficiency,), weights, groups, n_resamples, seed)[0, 0]
-        assert result.weights is not None
-        if not result.weights.quoted:
-            limit = max(result.weights.limit(level), float(np.quantile(drawn, level)))
-            return Interval(0.0, limit, level, is_limit=True)
-        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-        return Interval(float(low), float(high), level)
-    if groups is not None:
-        whole = survival_interval(labels, scores, efficiency, level=level, n_resamples=n_resamples, seed=seed)
-        value = hadron_survival(labels, scores, efficiency).hadron_survival
-        each = np.arange(len(labels))
-        together, alone = (
-            float(survival_replicas(labels, (scores,), efficiency, of, GROUP_RESAMPLES, seed).var())
-            for of in (groups, each)
-        )
-        effect = together / alone if min(together, alone) > 0 else len(groups) / len(np.unique(groups))
-        low, high = (value + (end - value) * max(effect, 1.0) ** 0.5 for end in (whole.low, whole.high))
-        return Interval(max(0.0, low), min(1.0, high), level)
+    if weights is not None or groups is not None:
+        return _shower_interval(labels, scores, efficiency, groups, weights, level, n_resamples, seed)
     gammas = np.sort(scores[labels == GAMMA])[::-1]
     hadrons = np.sort(scores[labels == HADRON])
     rank = threshold_rank(len(gammas), efficiency)
@@ -460,4 +553,39 @@ def survival_interval(
             betaincinv(surviving + 1, np.maximum(len(hadrons) - surviving, 1), shuffled),
         )
     tail = (1 - level) / 2
+    return Interval(float(np.quantile(low, tail)), float(np.quantile(high, 1 - tail)), level)
+
+
+def _shower_interval(
+    labels: np.ndarray,
+    scores: np.ndarray,
+    efficiency: float,
+    groups: np.ndarray | None,
+    weights: np.ndarray | None,
+    level: float,
+    n_resamples: int,
+    seed: int,
+) -> Interval:
+    result, rng = hadron_survival(labels, scores, efficiency, weights), np.random.default_rng(seed)
+    n_resamples, tail, hadron = min(n_resamples, GROUP_RESAMPLES), (1 - level) / 2, labels == HADRON
+    every, each = np.ones(len(labels)) if weights is None else weights, np.arange(len(labels))
+    members = each if groups is None else groups
+    thresholds = resampled_thresholds(labels, (scores,), (efficiency,), every, members, n_resamples, rng)[0, 0]
+    sums = CumulatedWeight.of(
+        scores[hadron], None if weights is None else weights[hadron], None if groups is None else groups[hadron]
+    )
+    if sums.n_groups < 2:
+        return Interval(0.0, 1.0, level)
+    above = np.searchsorted(-sums.ordered, -thresholds, side="right")
+    levels = rng.permutation((np.arange(n_resamples) + 0.5) / n_resamples)
+    if weights is None:
+        share = sums.weight[above] / sums.weight[-1]
+        measured = sums.effective_number(above, level)
+        wary = np.minimum(measured, sums.effective_number(above, level, one_more=True))
+        trials = np.where(share > 0.5, wary, measured), np.where(share > 0.5, measured, wary)
+        low, high = binomial_ends(share, trials, levels, levels)
+    else:
+        low, high = weighted_ends(sums, above, levels, levels, level, student=groups is not None)
+    if result.weights is not None and not result.weights.quoted:
+        return Interval(0.0, float(np.quantile(high, level)), level, is_limit=True)
     return Interval(float(np.quantile(low, tail)), float(np.quantile(high, 1 - tail)), level)

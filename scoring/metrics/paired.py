@@ -133,8 +133,8 @@ def paired_survival(
         assert first.weights is not None
         assert second.weights is not None
         gap, value = drawn[0] - drawn[1], first.hadron_survival - second.hadron_survival
-        # as below: one hadron of the survivors' weight
-        extra = max(first.weights.scale, second.weights.scale) / first.weights.total
+        # as below: one hadron, the heaviest
+        extra = first.weights.heaviest / first.weights.total
         return _from_replicas(value, widened(gap - gap.mean(), extra**2))
     if groups is not None:
         result = survival_replicas(labels, (a, b), efficiency, groups, GROUP_RESAMPLES, seed)
@@ -142,7 +142,7 @@ def paired_survival(
             result[0] - result[1],
             [hadron_survival(labels, scores, efficiency).hadron_survival for scores in (a, b)],
         )
-        extra = 1 / int(np.count_nonzero(labels == HADRON)) ** 2
+        extra = 1 / len(np.unique(groups[labels == HADRON])) ** 2  # as below: one shower
         return _from_replicas(now[0] - now[1], widened(gap - gap.mean(), extra))
     gamma, hadron = labels == GAMMA, labels == HADRON
     n_gamma, n_hadron = int(gamma.sum()), int(hadron.sum())

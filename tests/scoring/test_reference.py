@@ -125,7 +125,7 @@ def test_scores_of_few_events_well_told_apart(reference: Reference) -> None:
             "gamma": score_arrays(gamma, parted, GAMMA),
             "weights": score_arrays(replace(gamma, weights=np.linspace(0, 2, 24)), parted[::-1].copy(), GAMMA),
             "paired": paired_survival(gamma.labels, parted, parted[::-1]),
-            "quoted": [SurvivorWeights(0, n, w, 1, 2).quoted for n in (100, 101) for w in (0.05, 0.051)],
+            "quoted": [SurvivorWeights(0, n, w, 1, 2).quoted for n in (100, 101) for w in (5, 6)],
             "table": table_metrics(np.repeat([0, 1], 12), np.log(np.tile([[0.7, 0.2, 0.1]], (24, 1))), ("a", "b", "c")),
             "sure": table_metrics(np.repeat([0, 1], 12), np.log(np.eye(2)[np.repeat([0, 1], 12)] + 1e-300), ("a", "b")),
             "bins": bins_at_threshold(

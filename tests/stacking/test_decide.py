@@ -264,7 +264,7 @@ def test_weighted_log_survivals_are_those_of_a_natural_sample() -> None:
     assert gap == pytest.approx(np.mean(log_survivals(labels, scores - 0.3 * (labels == 0)) - natural), abs=0.25)
     assert 0 < error < 0.2
     assert paired_log_survival(rare_labels, rare_scores, rare_scores, None, weights) == (0.0, 0.0)
-    table = threshold_table(rare_labels, rare_scores, (0.75, 0.01), weights=weights)
+    table = threshold_table(rare_labels, rare_scores, (0.99, 0.75), weights=weights)
     assert [row["quoted"] for row in table] == [True, False]
     assert (
         table[0]["hadron_survival_interval"][0] < table[0]["hadron_survival"] < table[0]["hadron_survival_interval"][1]

@@ -1,0 +1,187 @@
+"""How often do stated intervals, limits and p-values hold? Toys with known truth, a line each.
+
+``python -m benchmarks.quality.coverage`` takes minutes on one core and prints what is stated, what was found with its
+binomial standard error, and in how many toys; ``--only WORDS`` runs the lines whose names hold the words, ``--share``
+a share of the toys. Seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from showerstack.scoring.metrics.composition import class_fraction_errors, mixture_counts
+from showerstack.scoring.metrics.gamma import hadron_survival
+from showerstack.scoring.metrics.intervals import confusion_intervals, share_interval, survival_interval
+from showerstack.showers.simulation.cascade import RARE
+
+Draw = Callable[[np.random.Generator], bool | float]
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A statement, and an experiment whose truth is known."""
+
+    name: str
+    stated: float
+    """Probability that the statement holds."""
+    toys: int
+    holds: Draw
+    """Draws an experiment and says whether the statement held, or in which share of its bins."""
+
+    def coverage(self, share: float = 1.0) -> tuple[float, float, int]:
+        """Return how often it held, the standard error, and the number of toys."""
+        n = max(2, round(self.toys * share))
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))
+        held = np.array([float(self.holds(rng)) for _ in range(n)])
+        # the binomial error of one more success and failure: none is not certain
+        expected = (held.sum() + 1) / (n + 2)
+        return float(held.mean()), float(np.sqrt(expected * (1 - expected) / n)), n
+
+
+N_RARE = 20_000
+
+
+def rare_hadrons(floor: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw hadrons as ``simulate --rare`` does: half of those beyond x = 9 survive, and of all a natural share."""
+    x, weights = RARE.draw(rng.standard_exponential(N_RARE), rng.random(N_RARE))
+    survives = ((x > 9) & (rng.random(N_RARE) < 0.5)) | (rng.random(N_RARE) < floor)
+    return labelled(survives, weights)
+
+
+def labelled(survives: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return labels, scores and weights of hadrons (N,) beside a hundred gammas of a certain threshold."""
+    labels = np.repeat([0, 1], [100, len(survives)])
+    scores = np.concatenate([np.full(100, 0.5), survives.astype(float)])
+    return labels, scores, np.concatenate([np.ones(100), weights])
+
+
+def rare_truth(floor: float) -> float:
+    """Return the survival of :func:`rare_hadrons`."""
+    return float(0.5 * np.exp(-9) * (1 - floor) + floor)
+
+
+def rare_limit(floor: float, rng: np.random.Generator) -> bool:
+    """Say whether the upper limit of a weighted survival holds."""
+    labels, scores, weights = rare_hadrons(floor, rng)
+    result = hadron_survival(labels, scores, 0.75, weights).weights
+    assert result is not None
+    return result.limit() >= rare_truth(floor)
+
+
+def rare_interval(floor: float, rng: np.random.Generator) -> bool:
+    """Say whether the interval of a weighted survival holds."""
+    labels, scores, weights = rare_hadrons(floor, rng)
+    result = survival_interval(labels, scores, 0.75, weights=weights, n_resamples=200)
+    return result.low <= rare_truth(floor) <= result.high
+
+
+def grouped_survival(showers: int, copies: int, truth: float, likeness: float, rng: np.random.Generator) -> bool:
+    """Say whether the interval of a survival holds where each shower is used several times.
+
+    With a probability, the likeness, all copies of a shower share one outcome.
+    """
+    shape = (showers, copies)
+    alone, together = rng.random(shape) < truth, rng.random((showers, 1)) < truth
+    survives = np.where(rng.random((showers, 1)) < likeness, together, alone).ravel()
+    labels, scores, _ = labelled(survives, np.ones(showers * copies))
+    groups = np.concatenate([np.arange(100), 1000 + np.repeat(np.arange(showers), copies)])
+    result = survival_interval(labels, scores, 0.75, groups, n_resamples=200)
+    return result.low <= truth <= result.high
+
+
+def weighted_share(truth: float, light: float, rng: np.random.Generator) -> bool:
+    """Say whether the interval of a share holds, ten of 1,010 events having half of the weight."""
+    weights = np.repeat([1.0, 100.0], [1000, 10])
+    hits = rng.random(1010) < np.repeat([light, truth], [1000, 10])
+    result = share_interval(hits, weights=weights)
+    return result.low <= (light + truth) / 2 <= result.high
+
+
+def confusion(recall: float) -> np.ndarray:
+    """Return the probabilities (5, 5) of neighbours' labels at a recall."""
+    matrix = np.eye(5) * recall
+    for k in range(5):
+        beside = [j for j in (k - 1, k + 1) if 0 <= j < 5]
+        matrix[k, beside] = (1 - recall) / len(beside)
+    return matrix
+
+
+def class_errors(n_events: int, recall: float, which: str, rng: np.random.Generator) -> float:
+    """Return the share of the fraction errors' intervals that hold, of the end classes or of all classes together."""
+    truth = class_fraction_errors(confusion(recall))
+    counts = np.array([rng.multinomial(n_events, row) for row in confusion(recall)])
+    drawn = mixture_counts(5)
+    tally = sum(rng.multinomial(drawn[:, k], counts[k] / n_events) for k in range(5))
+    errors = np.abs(drawn - tally).mean(axis=0) / 5000
+    overall, classes = confusion_intervals(counts, float(errors.mean()), errors, n_resamples=400)
+    if which == "all":
+        return float(overall.low <= truth.mean() <= overall.high)
+    return float(np.mean([classes[k].low <= truth[k] <= classes[k].high for k in (0, 4)]))
+
+
+SURVIVALS = tuple(
+    Toy(f"weighted survival, {expected:g} natural survivors expected: {what}", 0.95, toys, partial(of, floor))
+    for floor, expected in ((0.0, 0), (5e-5, 1), (2e-5, 0.4), (1e-4, 2), (1.5e-4, 3), (3e-4, 6), (1e-3, 20), (3e-3, 60))
+    for what, of, toys in (("limit", rare_limit, 1000), ("interval", rare_interval, 400))
+)
+GROUPED = tuple(
+    Toy(
+        f"survival of {showers} showers used {copies} times, likeness {likeness:g}, truth {truth:g}",
+        0.95,
+        1000,
+        partial(grouped_survival, showers, copies, truth, likeness),
+    )
+    for showers, copies, likeness, truth in (
+        (200, 10, 1.0, 0.005),
+        (200, 10, 1.0, 0.01),
+        (200, 10, 1.0, 0.015),
+        (200, 10, 1.0, 0.05),
+        (400, 5, 1.0, 0.006),
+        (200, 10, 0.3, 0.01),
+        (400, 5, 0.5, 0.004),
+        (400, 5, 0.0, 0.004),
+    )
+)
+SHARES = tuple(
+    Toy(f"share, ten events have half of the weight: {words}", 0.95, 2000, partial(weighted_share, heavy, light))
+    for words, heavy, light in (
+        ("truth .01", 0.01, 0.01),
+        ("truth .2 of the heavy alone", 0.2, 0.0),
+        ("truth .5", 0.5, 0.5),
+        ("truth .99", 0.99, 0.99),
+    )
+)
+CLASSES = tuple(
+    Toy(
+        f"fraction error, {n} events a class, recall {recall:g}: {words}",
+        0.95,
+        1000,
+        partial(class_errors, n, recall, of),
+    )
+    for n, recall in ((20, 0.95), (50, 0.98), (500, 0.95))
+    for words, of in (("end classes", "end"), ("all together", "all"))
+)
+ALL = SURVIVALS + GROUPED + SHARES + CLASSES
+
+
+def main() -> None:
+    """Print a line for each statement."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="run the lines whose names hold these words")
+    parser.add_argument("--share", type=float, default=1.0, help="of the toys")
+    given = parser.parse_args()
+    print("| what | stated | found | toys |\n|---|---|---|---|")
+    for toy in ALL:
+        if given.only in toy.name:
+            found, error, n = toy.coverage(given.share)
+            print(f"| {toy.name} | {toy.stated:.1%} | {found:.1%} ± {error:.1%} | {n} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Stated intervals and limits hold as often as they say: a part of ``benchmarks/quality/coverage.py``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.quality.coverage import ALL
+
+TOYS = {toy.name: toy for toy in ALL}
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("weighted survival, 0 natural survivors expected: limit", 0.2),
+        ("weighted survival, 1 natural survivors expected: limit", 0.2),
+        ("weighted survival, 3 natural survivors expected: limit", 0.3),
+        ("weighted survival, 1 natural survivors expected: interval", 0.2),
+        ("survival of 200 showers used 10 times, likeness 1, truth 0.005", 0.2),
+        ("survival of 200 showers used 10 times, likeness 0.3, truth 0.01", 0.4),
+        ("share, ten events have half of the weight: truth .01", 0.1),
+    ],
+)
+def test_what_is_stated_holds(name: str, share: float) -> None:
+    toy = TOYS[name]
+    found, _, n = toy.coverage(share)
+    assert found > toy.stated - 5 * np.sqrt(toy.stated * (1 - toy.stated) / n), f"{found:.3f} in {n} toys"
