@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from showerstack.analysis.cuts import AGE, CORE, Cuts
-from showerstack.features.table import feature_code_version
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import hash_json, write_npz
+from showerstack.runtime.files import write_npz
+from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import (
     AGE_FILE,
@@ -26,7 +26,6 @@ from showerstack.showers.schema import (
 )
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.chain import Predictions
-from showerstack.stacking.run.identity import stacking_code_version
 from showerstack.stacking.run.read import Run, load
 
 
@@ -79,14 +78,13 @@ def predicted(run: Run, folder: Path, ctx: Context = Context(), keep: Path | Non
     Parameters
     ----------
     keep
-        Folder where predictions are kept for the next attempt, under the names of run, events and code; None: nowhere.
+        Folder where predictions are kept for the next attempt, by run, events and versions; None: nowhere.
     """
     stream = predict(run, folder, ctx)  # says at once what there is to say; nothing is computed yet
     if keep is None:
         return stream.concatenated()
     events = Dataset.open(folder, labels=False).fingerprint()
-    code = hash_json([feature_code_version(), stacking_code_version()])
-    file = keep / f"{run.chain.config_hash[:16]}-{events[:16]}-{code[:8]}.npz"
+    file = keep / f"{run.chain.config_hash[:16]}-{events[:16]}-{FEATURES_VERSION}.{STACKING_VERSION}.npz"
     if file.exists():
         with np.load(file, allow_pickle=False) as stored:
             arrays = {"predictions": stored["predictions"]}

@@ -76,9 +76,6 @@ def spectra(
     electron_scale: Annotated[float, typer.Option(min=0, help="The same of the electron number, in lg Ne.")] = 0.02,
     knee_sharpness: Annotated[float, typer.Option(help="How sharp knees are.")] = 5.0,
     seed: SeedOption = 1,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
-    ] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
@@ -100,7 +97,7 @@ def spectra(
         widths=Widths(energy_scale, muon_scale, electron_scale),
         knee_sharpness=knee_sharpness, blinding=blinding, seed=seed,
     )  # fmt: skip
-    result, remarks = measure_spectra(options, Context(bars=bar, trusted=trusted, other_code=anyway))
+    result, remarks = measure_spectra(options, Context(bars=bar, trusted=trusted))
     console.print(spectra_text(result))
     for line in knee_lines(result):
         console.print(line, soft_wrap=True)
@@ -139,9 +136,6 @@ def gamma_limit(
     index: Annotated[float, typer.Option(help="Spectral index assumed for the photons.")] = 2.7,
     toys: Annotated[int, typer.Option(help="Experiments drawn for each signal that is tried.")] = 1000,
     seed: SeedOption = 1,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
-    ] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
@@ -161,7 +155,7 @@ def gamma_limit(
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max, level=level,
         efficiency=efficiency, index=index, toys=toys, blinding=blinding, seed=seed,
     )  # fmt: skip
-    photons = search_photons(options, Context(bars=bar, trusted=trusted, other_code=anyway))
+    photons = search_photons(options, Context(bars=bar, trusted=trusted))
     for line in excess_warning(photons):
         console.print(line, soft_wrap=True, markup=False)
     console.print(limits_text(photons))
@@ -246,9 +240,6 @@ def sky_map(
     open_share: OpenShareOption = None,
     unblind: UnblindOption = False,
     seed: SeedOption = 1,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
-    ] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Map measured showers on the sky: counts, exposure from exchanged times, significance by Li and Ma.
@@ -264,7 +255,7 @@ def sky_map(
     from showerstack.report.check_pages import sky_words, write_sky_picture
 
     if run is None:
-        refuse_unused(context, "without --run", ("share", "anyway", "trusted"))
+        refuse_unused(context, "without --run", ("share", "trusted"))
     from showerstack.runtime.files import check_out
 
     check_out(out)
@@ -273,7 +264,7 @@ def sky_map(
         blinding.chosen(_folders(data)), zenith_max, pixel, scrambles, window, Azimuth(azimuth_of_north, clockwise),
         run, share, seed, blinding,
     )  # fmt: skip
-    result = measure(options, Context(bars=bar, trusted=trusted, other_code=anyway))
+    result = measure(options, Context(bars=bar, trusted=trusted))
     for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(sky_words(result), soft_wrap=True, highlight=False)

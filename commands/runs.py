@@ -155,9 +155,6 @@ def predict(
     data: Annotated[Path, typer.Option(help="Dataset folder, folder of measured runs, or table; no label is read.")],
     out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz; for runs a folder.")],
     device: DeviceOption = Device.auto,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
-    ] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
     no_table: Annotated[
@@ -177,13 +174,13 @@ def predict(
     Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
     """
     output = OutputFormat(quiet, as_json)
-    if given_options(context) & {"separator", "device", "anyway", "features", "no_table"}:
+    if given_options(context) & {"separator", "device", "features", "no_table"}:
         from showerstack.stacking.exported import open_predictor
 
         if open_predictor(run, whole=False).has_grids:
             refuse_unused(context, "with a run on showers", ("separator",))
         else:
-            refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
+            refuse_unused(context, "with a run on a table", ("device", "features", "no_table"))
     from showerstack.showers.archives.folders import unlabelled_in
     from showerstack.stacking.exported import open_predictor
     from showerstack.stacking.predict import predict as predict_events
@@ -196,7 +193,7 @@ def predict(
     if runs:
         refuse_unused(context, "with a folder of runs", ("features",))
     model, content = open_predictor(run), list[dict[str, Any]]()
-    ctx = output.context(device=device.value, trusted=trusted, other_code=anyway)
+    ctx = output.context(device=device.value, trusted=trusted)
     for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:
         stream = predict_events(
             model, place, ctx, features=features, elsewhere=file.with_name(f"{file.name}.features"), no_table=no_table,

@@ -31,16 +31,17 @@ from showerstack.features.table import (
     EVENT_COLUMN,
     FeatureTable,
     default_path,
-    feature_code_version,
     n_parts,
     part_path,
     read_head,
 )
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
+from showerstack.runtime.code import versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, FileState, atomic_path, file_state, locked, write_json
 from showerstack.runtime.processes import in_own_process, in_processes
+from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 
@@ -224,8 +225,8 @@ def _can_be_written(folder: Path) -> bool:
 
 
 def table_fingerprint(data: Dataset, groups: frozenset[str], dataset_fingerprint: str) -> str:
-    """Return the hash of dataset, code version and columns that decides whether a table can be reused."""
-    content = [dataset_fingerprint, feature_code_version(), *column_names(data.age is not None, groups)]
+    """Return the hash of dataset, version of the features and columns that decides whether a table can be reused."""
+    content = [dataset_fingerprint, str(FEATURES_VERSION), *column_names(data.age is not None, groups)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
@@ -238,7 +239,8 @@ def _head(data: Dataset, groups: frozenset[str], dataset_fingerprint: str, devic
         "complete": False,
         "fingerprint": table_fingerprint(data, groups, dataset_fingerprint),
         "dataset_fingerprint": dataset_fingerprint,
-        "code_version": feature_code_version(),
+        "features_version": FEATURES_VERSION,
+        "versions": versions(),
         "n_events": len(data),
         "shard_events": GPU_SHARD_EVENTS if device == "cuda" else SHARD_EVENTS,
         "device": device,

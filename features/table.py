@@ -1,13 +1,8 @@
-"""The feature table on disk: Parquet shards in event order with ``catalogue.json`` beside them.
-
-Its code version covers everything that feature values depend on; compiled kernels have their own
-(:mod:`showerstack.runtime.kernels`).
-"""
+"""The feature table on disk: Parquet shards in event order with ``catalogue.json`` beside them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +10,6 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
-from showerstack.runtime.code import source_hash
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 
@@ -45,7 +39,7 @@ class FeatureTable:
     shard_events: int
     """Events per shard; only the last one may hold fewer."""
     fingerprint: str
-    """Hash of dataset, code version and columns."""
+    """Hash of dataset, version of the features and columns."""
     checksums: Checksums
     """Checksums by which every shard is compared before it is read, once in a process."""
 
@@ -190,15 +184,3 @@ def _as_positions(rows: np.ndarray, n: int) -> np.ndarray:
     if rows.size and (rows.min() < 0 or rows.max() >= n):
         raise InputError(f"row {rows.max() if rows.max() >= n else rows.min()} is not in a table of {n} events")
     return rows
-
-
-LIBRARIES = ("array-api-compat", "cupy-cuda12x", "llvmlite", "numba", "numpy", "scipy")
-"""Libraries whose version can change a feature's last digits."""
-
-
-@cache
-def feature_code_version() -> str:
-    """Return the hash of the sources (without docstrings and comments) and libraries that feature values depend on."""
-    here = Path(__file__).parent
-    showers = here.parent / "showers"
-    return source_hash([here, showers / "array.py", showers / "lateral.py"], LIBRARIES)

@@ -324,7 +324,7 @@ def _result(
         "## Versions",
         "",
         *(f"- {name} {version}" for name, version in manifest["versions"].items()),
-        f"- code `{str(manifest['code_version'])[:16]}`, features `{str(manifest['feature_code_version'])[:16]}`",
+        f"- version {manifest['stacking_version']} of stacking, {manifest['features_version']} of the features",
         "",
         "## Checking it",
         "",

@@ -149,7 +149,18 @@ def plugins(package: ModuleType, attribute: str, name_of: Callable[[Any], str]) 
     return declared
 
 
-PACKAGES = ("numpy", "scipy", "polars", "scikit-learn", "lightgbm", "xgboost", "catboost", "torch", "showerstack")
+PACKAGES = (
+    "numpy",
+    "scipy",
+    "numba",
+    "polars",
+    "scikit-learn",
+    "lightgbm",
+    "xgboost",
+    "catboost",
+    "torch",
+    "showerstack",
+)
 
 
 def versions() -> dict[str, str]:

@@ -125,8 +125,6 @@ class Context:
     trusted: bool = False
     """Open model files in this process: faster, for one's own runs. Others are opened in a limited process of their
     own (:mod:`showerstack.models.isolated`), because the libraries' parsers of such files are not memory-safe."""
-    other_code: bool = False
-    """Predict even if feature code or its libraries have changed since the training; a remark then says so."""
     began: float | None = None
     """Seconds since 1970 from which a time limit counts; by default from the first step of the work."""
 

@@ -245,7 +245,6 @@ def predict(
     workers: int | None = None,
     fast: bool = False,
     no_table: bool = False,
-    anyway: bool = False,
     trusted: bool = False,
 ) -> Predicted:
     """Predict new events with a finished run, or an export of one; labels are neither needed nor looked at.
@@ -262,8 +261,6 @@ def predict(
         Ask the student instead of what ships.
     no_table
         Of showers: compute the features in memory, write no feature table.
-    anyway
-        Predict showers even if feature code or its libraries have changed since the training.
     trusted
         Open the learners in this process: faster, for one's own runs. A damaged model file may end the process.
 
@@ -294,15 +291,15 @@ def predict(
     run = run if isinstance(run, Fitted) else fitted(run)
     if run.task in TASKS and not isinstance(data, str | os.PathLike):
         raise InputError(f"a {run.task} run predicts dataset folders: give a path, not {type(data).__name__}")
-    if run.task not in TASKS and (no_table or anyway or device != "auto"):
-        raise InputError("no_table, anyway and device are for runs on showers: leave them out for a table")
+    if run.task not in TASKS and (no_table or device != "auto"):
+        raise InputError("no_table and device are for runs on showers: leave them out for a table")
     labels: Callable[[np.ndarray], np.ndarray] = np.asarray
     if run.task not in TASKS:
         labels = np.asarray(run.classes).__getitem__
     with tempfile.TemporaryDirectory() as folder:
         is_path = isinstance(data, str | os.PathLike)
         place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
-        ctx = Context(device=device, workers=workers, trusted=trusted, other_code=anyway)
+        ctx = Context(device=device, workers=workers, trusted=trusted)
         result = predict_events(open_predictor(run.folder), place, ctx, fast=fast, no_table=no_table).concatenated()
     return Predicted(
         run.task,

@@ -17,6 +17,7 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, hash_json, read_json
 from showerstack.runtime.processes import in_processes, limited_threads
+from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.stacking.fit.folds import EVALUATION_FOLDS, assign_folds, evaluation_events, outer_holdout
 from showerstack.stacking.fit.one_network import MARGIN, average_weights
@@ -37,7 +38,6 @@ from showerstack.stacking.meta.calibration import Calibrator, cross_fit
 from showerstack.stacking.meta.choice import Stacked
 from showerstack.stacking.meta.gate import entropy, leak_remarks
 from showerstack.stacking.run.chain import average_of, combined
-from showerstack.stacking.run.identity import fit_code_version
 from showerstack.stacking.run.job import Folds, Job
 
 
@@ -106,7 +106,7 @@ def fold_tasks(job: Job) -> list[FoldTask]:
             valid_fraction=config.valid_fraction,
             off_cut_weight=config.off_cut_weight,
             rows=config.rows_of(spec.name),
-            context_hash=hash_json([fits_hash, fit_code_version(spec), _as_registered(spec, config.preset)]),
+            context_hash=hash_json([fits_hash, STACKING_VERSION, _as_registered(spec, config.preset)]),
         )
         for spec in specs
         for fold in range(config.n_folds * config.repeats)
@@ -114,7 +114,7 @@ def fold_tasks(job: Job) -> list[FoldTask]:
 
 
 def _as_registered(spec: LearnerSpec, preset: str) -> list[Any]:
-    return [spec.learner, spec.features, spec.settings_for(preset)]
+    return [spec.learner, spec.version, spec.features, spec.settings_for(preset)]
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ import polars as pl
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import GROUPS
 from showerstack.features.compute import column_names
-from showerstack.features.table import feature_code_version
 from showerstack.runtime.arrays import write_frames, write_pieces
+from showerstack.runtime.code import versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import check_target, hash_file, read_json
 from showerstack.runtime.processes import limited_threads
+from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import TASKS, Task
 from showerstack.stacking.decide.classes import stacking_of
@@ -38,7 +39,6 @@ from showerstack.stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents
 from showerstack.stacking.inputs.tables import probabilities, read_new_rows
 from showerstack.stacking.run.chain import STUDENT, Chain, Predictions, concatenated
 from showerstack.stacking.run.folder import PLAN_FILE, stored_arrays
-from showerstack.stacking.run.identity import stacking_code_version
 from showerstack.stacking.run.read import Run, SavedFits
 from showerstack.stacking.saved_fits import predict_fits
 from showerstack.stacking.student import student_line
@@ -158,22 +158,22 @@ def predict(
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is asked for.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.
     ctx
-        Device of the features, processes, whether to trust the run's model files and to use it after a change of the
-        feature code. Numerical threads are those of the training.
+        Device of the features, processes, whether to trust the run's model files. Numerical threads are those of
+        the training.
     options
         See :class:`Options`.
 
     Raises
     ------
     InputError
-        If the data cannot be used by such a run, a file of the run is damaged, or its features are of other code.
+        If the data cannot be used by such a run, a file of the run is damaged, or the run was made by another version
+        of stacking or features.
     """
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
-        raise TypeError(
-            f"predict() has no option {min(unknown)!r}: device, workers, trust and other code are in Context"
-        )
+        raise TypeError(f"predict() has no option {min(unknown)!r}: device, workers and trust are in Context")
     need(run.needs, what=f"predicting with {run.folder}")
+    library_remarks = _library_remarks(run)
     if isinstance(data, Events):
         source = _Source(len(data), lambda columns: data)
     elif run.has_grids:
@@ -182,7 +182,7 @@ def predict(
         source = _rows(run, Path(data), options.get("separator"))
     predictor = _Predictor.of(run, everything=options.get("everything", False), fast=options.get("fast", False))
     pieces = _pieces(run, source, predictor, ctx)
-    remarks = (*source.remarks, *predictor.remarks)
+    remarks = (*library_remarks, *source.remarks, *predictor.remarks)
     return PredictionStream(run.task, source.n_events, pieces, remarks, source.identifiers)
 
 
@@ -203,8 +203,7 @@ def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source
     data = Dataset.open(dataset, labels=False)
     if not len(data):
         raise InputError(f"{dataset} holds no events")
-    remarks = _code_remarks(run, other_code=ctx.other_code)
-    remarks += unusable_remarks(data, strict=options.get("strict", False))
+    remarks = unusable_remarks(data, strict=options.get("strict", False))
     if options.get("no_table", False) and options.get("features"):
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
 
@@ -265,11 +264,6 @@ class _Predictor:
         if chain.target_calibration is not None:
             with_estimates = run.fits(chain.target_calibration.learner)
             fits.append(replace(with_estimates, name=fits_of(with_estimates.name), truth=True))
-        if run.manifest.get("code_version") != stacking_code_version():
-            remarks.append(
-                f"{run.folder} was trained by another version of the learners' code: "
-                "its saved models are used as they are"
-            )
         return cls(chain, fits, tuple(remarks))
 
     @property
@@ -305,15 +299,27 @@ def _student_remarks(run: Run) -> list[str]:
     return remarks
 
 
-def _code_remarks(run: Run, *, other_code: bool) -> tuple[str, ...]:
-    """Refuse a run whose learners were trained on features of other code, or say so."""
-    made_by, now = run.manifest.get("feature_code_version"), feature_code_version()
-    if made_by == now:
+def _library_remarks(run: Run) -> tuple[str, ...]:
+    """Refuse a run of another version of ours; name the libraries that have changed since the training.
+
+    An export is asked through onnxruntime, whatever it was trained with.
+    """
+    here = {"stacking": STACKING_VERSION} | ({"features": FEATURES_VERSION} if run.has_grids else {})
+    for what, now in here.items():
+        made_by = run.manifest.get(f"{what}_version", 0)
+        if made_by != now:
+            raise InputError(
+                f"{run.folder} was made by version {made_by} of the {what}, which is now {now}: train again "
+                f"(python cli.py stack --task {run.task.name} --data DATA --run NEW_RUN)"
+            )
+    if isinstance(run, ExportedRun):
         return ()
-    changed = f"{run.folder} was trained on features of other code or libraries ({str(made_by)[:12]}, now {now[:12]})"
-    if other_code:
-        return (f"{changed}: the learners may be given numbers that they do not know",)
-    raise InputError(
-        f"{changed}: train again (python cli.py stack --task {run.task.name} --data DATA --run NEW_RUN), "
-        "or predict with --anyway"
-    )
+    installed, recorded = versions(), run.manifest.get("versions", {})
+    changed = [
+        f"{name} {recorded[name]} (now {installed[name]})"
+        for name in installed.keys() & recorded.keys() - {"python", "polars", "showerstack"}
+        if recorded[name] != installed[name]
+    ]
+    if not changed:
+        return ()
+    return (f"{run.folder} was trained with {', '.join(sorted(changed))}: last digits of predictions may differ",)

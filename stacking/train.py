@@ -77,7 +77,6 @@ from showerstack.stacking.run.folder import (
     write_manifest,
     write_run_checksums,
 )
-from showerstack.stacking.run.identity import stacking_code_version
 from showerstack.stacking.run.job import Folds, Job
 from showerstack.stacking.run.read import COMBINED, evaluated_rows, finished_learners, read_oof, shipped_system
 from showerstack.stacking.second_level import stack_and_decide
@@ -108,7 +107,7 @@ def run(job: Job) -> StackResult:
         asked = job.config.n_folds * repeats
         refuse_other_configuration(folder, requested)
         job, stored = plan_within_limit(replace(job, ctx=replace(job.ctx, began=clock.began)), clock)
-        finished = _finished(folder, hash_json(job.identity))
+        finished = _finished(folder, hash_json(job.identity), job.versions)
         if finished:
             return StackResult(folder, finished, None)
         remove_second_level(folder)
@@ -174,13 +173,13 @@ def _first_level(job: Job, stored: StoredPlan, clock: Clock, requested: dict[str
     return _Fits(folds, tasks, failures, manifest)
 
 
-def _finished(folder: Path, config_hash: str) -> dict[str, Any] | None:
+def _finished(folder: Path, config_hash: str, versions: dict[str, Any]) -> dict[str, Any] | None:
     file = folder / MANIFEST_FILE
     if not file.exists():
         return None
     manifest: dict[str, Any] = read_json(file)
     done = manifest.get("complete") and has_checksums(folder) and manifest.get("config_hash") == config_hash
-    return manifest if done and manifest.get("code_version") == stacking_code_version() else None
+    return manifest if done and all(manifest.get(name) == number for name, number in versions.items()) else None
 
 
 def _made_again(tasks: list[FoldTask]) -> list[str]:
@@ -196,8 +195,7 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
         "config": job.config.model_dump(mode="json"),
         "identity": identity,
         "config_hash": config_hash,
-        "code_version": stacking_code_version(),
-        "feature_code_version": job.train.feature_code_version(),
+        **job.versions,
         "seed": job.config.seed,
         "data": {
             "train": str(job.train.location),

@@ -38,6 +38,13 @@ N_TEST = 1_000
 LONGEST = ("test_journey.py", "test_photons.py", "test_datacheck.py", "test_onnx.py", "test_run.py", "test_tables.py")
 """Files that take minutes: begun first, so that no process of the tests works alone at the end."""
 ONE_REGISTRY: dict[str, Callable[..., object]] = {}
+VERSION_OF = {
+    "features": "FEATURES_VERSION",
+    "models": "the learner's version (LearnerSpec.version), or for all learners STACKING_VERSION,",
+    "showers": "SIMULATION_VERSION or CONVERSION_VERSION",
+    "stacking": "STACKING_VERSION",
+}
+"""What to raise when reference tables of a package's tests change."""
 SURVIVED = pytest.StashKey[Counter[str]]()
 
 
@@ -122,11 +129,23 @@ def one_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def reference(dataframe_regression: DataFrameRegressionFixture) -> Callable[..., None]:
-    """Compare the numbers of a result with the table kept beside the test (:mod:`tests.references`)."""
+def reference(request: pytest.FixtureRequest, dataframe_regression: DataFrameRegressionFixture) -> Callable[..., None]:
+    """Compare the numbers of a result with the table kept beside the test (:mod:`tests.references`).
+
+    A failure names the version number that a change of these numbers has to raise.
+    """
+    package = request.path.relative_to(Path(__file__).parent).parts[0]
+    version = VERSION_OF.get(package)
 
     def check(result: object, rtol: float = 1e-5, atol: float = 0.0) -> None:
-        dataframe_regression.check(table(result), default_tolerance={"rtol": rtol, "atol": atol})
+        try:
+            dataframe_regression.check(table(result), default_tolerance={"rtol": rtol, "atol": atol})
+        except AssertionError as error:
+            if version is None:
+                raise
+            raise AssertionError(
+                f"{error}\nIf these numbers are meant to change, raise {version} in runtime/versions.py."
+            ) from None
 
     return check
 

@@ -20,11 +20,11 @@ import numpy as np
 from benchmarks.shared.samples import sample
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import SETS, feature_set
-from showerstack.features.table import feature_code_version
 from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.files import write_npz
+from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.scoring.metrics.composition import fraction_error
 from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.intervals import survival_interval
@@ -163,7 +163,7 @@ def run(task: Task, options: argparse.Namespace) -> str:
     folder = sample(
         task, options.out, n_train=options.train, n_test=options.test, seed=options.seed, workers=1, bars=bar
     )
-    results = options.out / f"results-{folder.name}-{feature_code_version()[:8]}"
+    results = options.out / f"results-{folder.name}-{FEATURES_VERSION}"
     data = batches(task, folder, options.seed)
     labels = data[2].labels
     assert labels is not None

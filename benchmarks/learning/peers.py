@@ -25,13 +25,14 @@ import numpy as np
 
 from benchmarks.shared.samples import sample
 from showerstack.features.build import build_table
-from showerstack.features.table import default_path, feature_code_version
+from showerstack.features.table import default_path
 from showerstack.models.base.learner import Batch
 from showerstack.models.registry import LEARNERS, create, spec
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, read_json, write_json, write_npz
 from showerstack.runtime.processes import in_processes
+from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.scoring import metric_for
 from showerstack.scoring.metrics.intervals import accuracy_interval
 from showerstack.scoring.metrics.paired import paired_log_loss, paired_mean
@@ -233,7 +234,7 @@ def prepare(arguments: argparse.Namespace, task: Task) -> Path:
 
 def jobs_of(arguments: argparse.Namespace, task: Task, data: Path) -> list[Training]:
     """Return all trainings of a task; their folder is named after all that defines showers, features and settings."""
-    results = arguments.out / f"results-{data.name}-{arguments.preset}-{feature_code_version()[:8]}"
+    results = arguments.out / f"results-{data.name}-{arguments.preset}-{FEATURES_VERSION}"
     return [
         Training(task.name, name, seed, arguments.preset, data, results, arguments.threads)
         for seed in range(1, arguments.seeds + 1)

@@ -22,11 +22,9 @@ from scipy.special import gammaln
 
 from showerstack.features.catalogue import CATALOGUE, feature_set
 from showerstack.features.compute import compute_events
-from showerstack.features.table import feature_code_version
 from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining.stream import draw_world
-from showerstack.runtime.code import source_hash
-from showerstack.showers import array, lateral, protocols, simulation
+from showerstack.runtime.versions import FEATURES_VERSION, SIMULATION_VERSION
 from showerstack.showers.schema import TASKS
 from showerstack.showers.simulation import blocks, detector, load_settings
 from showerstack.showers.simulation.blocks import BlockJob
@@ -46,7 +44,6 @@ RANDOM_WORLDS = 771
 """Part of the seed of random worlds."""
 GAIN_SPREAD = 0.08
 """Standard deviation of ln(gain) of each detector."""
-_CODE = [Path(simulation.__file__).parent, *(Path(module.__file__) for module in (array, protocols, lateral))]
 
 
 def drawn(
@@ -73,10 +70,7 @@ def drawn(
         base = load_settings("default" if world == FOREIGN else world)
     whole = {"world": world, "task": task, "n": n, "seed": seed, "split": split, "settings": base.digest()}
     whole |= {} if model == "mix" else {"model": model}
-    whole |= {
-        "simulation": source_hash([*_CODE, Path(__file__)], ("numpy", "numba")),
-        "features": feature_code_version(),
-    }
+    whole |= {"simulation": SIMULATION_VERSION, "features": FEATURES_VERSION}
     key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:10]
     file = data / f"{task}-{world}-{split}-{n}-{key}.npz"
     if not file.exists():

@@ -11,15 +11,11 @@ import hashlib
 import json
 from pathlib import Path
 
-from benchmarks.shared import drawn
 from benchmarks.shared.drawn import FOREIGN, foreign_detector
-from showerstack.runtime.code import source_hash
 from showerstack.runtime.context import Bars, silent
-from showerstack.showers import array, lateral, protocols, simulation
+from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.schema import Task
 from showerstack.showers.simulation import load_settings, simulate
-
-_CODE = [Path(simulation.__file__).parent, *(Path(module.__file__) for module in (array, protocols, lateral))]
 
 
 def sample_name(
@@ -33,10 +29,9 @@ def sample_name(
     protocol: str = "v2",
 ) -> str:
     """Return a sample's name: task, sizes and seed, then a hash of these, the world's constants and the code."""
-    code = [*_CODE, Path(drawn.__file__)] if world == FOREIGN else _CODE
     whole = {
         "task": task.name, "train": n_train, "test": n_test, "seed": seed, "model": model, "protocol": protocol,
-        "settings": load_settings(_settings(world)).digest(), "code": source_hash(code, ("numpy", "numba")),
+        "settings": load_settings(_settings(world)).digest(), "version": SIMULATION_VERSION,
     }  # fmt: skip
     key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
     return f"{task.name}-{n_train}-{n_test}-seed{seed}-{key}"

@@ -50,6 +50,8 @@ class LearnerSpec:
     """Best of all where its learning was measured: a time limit leaves it out last, although it is slow."""
     weights: int | None = None
     """How many a network has in the benchmark's v2 protocol; a test counts them."""
+    version: int = 1
+    """Raised by hand when the same settings and events give another fit: finished fits are then done again."""
     source: str = "showerstack"
     """Publication or library."""
 

@@ -26,7 +26,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from showerstack.features.table import feature_code_version
 from showerstack.models.base.inputs import LOGARITHM, InputTransform
 from showerstack.models.base.saving import plain
 from showerstack.models.networks.loop import learning_rate
@@ -45,6 +44,7 @@ from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import locked, read_json, write_json
 from showerstack.runtime.processes import end_with_parent
+from showerstack.runtime.versions import FEATURES_VERSION
 
 PLAN_FILE = "pretraining.json"
 PORTIONS_PER_ROUND = 8
@@ -117,14 +117,14 @@ class PretrainSettings:
 
 def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     """Return the plan in the folder, made there if it is new."""
-    wanted = {"settings": asdict(settings), "feature_code": feature_code_version()}
+    wanted = {"settings": asdict(settings), "features_version": FEATURES_VERSION}
     identity = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
     file = Path(folder) / PLAN_FILE
     if file.exists():
         plan: dict[str, Any] = read_json(file)
         if plan.get("identity") != identity:
             raise InputError(
-                f"{file} is of a pretraining with other settings or other feature code: "
+                f"{file} is of a pretraining with other settings or another version of the features: "
                 "give the settings in it, or another folder"
             )
         return plan

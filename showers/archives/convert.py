@@ -19,7 +19,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.code import source_hash
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
 from showerstack.showers.archives.raw import (
     RAW_COLUMNS,
@@ -293,7 +292,7 @@ def convert(
         source = {
             "generator": CONVERSION,
             **(origin or {}),
-            "code": conversion_code_version(),
+            "conversion_version": CONVERSION_VERSION,
             "raw": digest,
             "task": task.name,
             "protocol": protocol,
@@ -345,15 +344,6 @@ def _read(archives: list[SimulatedReader], task: Task, protocol: str, log: loggi
     groups = None if what_happened is None else _groups(what_happened)
     every = np.concatenate(features)
     return RawEvents(archives, every, np.concatenate(labels), np.concatenate(known), groups, what_happened)
-
-
-@cache
-def conversion_code_version() -> str:
-    """Return a hash of the code that conversion consists of."""
-    here = Path(__file__).parent
-    files = [*(here / name for name in ("convert.py", "raw.py"))]
-    files.append(here.parent / "protocols.py")
-    return source_hash(files, ("numpy", "torch"))
 
 
 def _labels(

@@ -11,17 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.code import source_hash
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import atomic_path, check_name
+from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
 from showerstack.showers.archives.convert import MAX_UNKNOWN, RANGES
 from showerstack.showers.archives.formats import DEPOSITS, UNITS
@@ -517,7 +516,7 @@ def _source(run: MeasuredReader, protocol: str, times: bool, times_of_arrival: b
         **(run.source or {}),
         "generator": MEASUREMENT,
         "simulated": run.source is not None,
-        "code": measured_code_version(),
+        "conversion_version": CONVERSION_VERSION,
         "raw": run.digest,
         "task": "measured",
         "run": run.name,
@@ -531,13 +530,6 @@ def _source(run: MeasuredReader, protocol: str, times: bool, times_of_arrival: b
 def conversion_of(raw: Path, run: str, protocol: str, times: bool) -> dict[str, Any]:
     """Return what ``source.json`` of a run's folder says of its origin, from the heads of its archives."""
     return _source(MeasuredReader.open(raw, run), protocol, times)
-
-
-@cache
-def measured_code_version() -> str:
-    """Return a hash of the code that this conversion consists of."""
-    here = Path(__file__).parent
-    return source_hash([here / "measured.py", here / "raw.py", here.parent / "protocols.py"], ("numpy",))
 
 
 def _is_made(folder: Path, source: dict[str, Any]) -> bool:

@@ -7,16 +7,15 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 
-from showerstack.runtime.code import source_hash
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.protocols import CUTS_FOR_ALL, evaluation_cuts_of, layout_of, modes_of
 from showerstack.showers.schema import GAMMA, SIMULATION, TASKS, WEIGHT_FILE, Task
@@ -217,20 +216,6 @@ def check(job: BlockJob, n: int, workers: int | None) -> None:
     throw_primaries(job.task, 1, job.model, job.settings.spectrum, np.random.default_rng(0))
 
 
-@cache
-def simulation_code_version() -> str:
-    """Return a hash of everything but the settings that decides a simulated event: code, constants, libraries."""
-    here = Path(__file__).parent
-    own = [path for path in sorted(here.iterdir()) if path.suffix in {".py", ".json"}]
-    return source_hash(
-        [
-            *own,
-            *(here.parent / name for name in ("array.py", "lateral.py", "protocols.py")),
-        ],
-        PACKAGES,
-    )
-
-
 def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
     """Return the content of ``source.json``."""
     array = {} if job.array == KASCADE else {"array": job.array.as_json()}
@@ -241,7 +226,7 @@ def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
         | {
             "generator": SIMULATION,
             "version": importlib.metadata.version("showerstack"),
-            "code": simulation_code_version(),
+            "simulation_version": SIMULATION_VERSION,
             "task": job.task.name,
             "split": job.split,
             "seed": job.seed,

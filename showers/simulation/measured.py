@@ -28,13 +28,13 @@ from showerstack.runtime.arrays import told_when_full
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
+from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.archives.measured import COLUMNS, MEASURED_KINDS
 from showerstack.showers.archives.raw import TIME_COLUMN, TIMES_KIND, archive_path
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
 from showerstack.showers.simulation.cascade import develop
-from showerstack.showers.simulation.datasets import simulation_code_version
 from showerstack.showers.simulation.raw import all_present, arrival_times, open_archive
 from showerstack.showers.simulation.settings import Settings, load_settings
 from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
@@ -111,7 +111,7 @@ def simulate_measured(
     settings, out = load_settings(sky.world), Path(out)
     source = {
         "generator": SIMULATION,
-        "code": simulation_code_version(),
+        "simulation_version": SIMULATION_VERSION,
         "task": "measured",
         "seed": seed,
         "sky": sky.digest(),

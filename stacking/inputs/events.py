@@ -19,12 +19,13 @@ import numpy as np
 import polars as pl
 
 from showerstack.features.catalogue import feature_set
-from showerstack.features.table import FeatureTable, feature_code_version
+from showerstack.features.table import FeatureTable
 from showerstack.models.base.inputs import targets_of
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import FolderState, folder_state
+from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import finite
 from showerstack.showers.schema import AGE, SCALAR_NAMES, TargetQuantity, Task
@@ -159,8 +160,8 @@ class Events(ABC):
         """Return what the events say of their origin (``source.json``); None where there is no such thing."""
         return None
 
-    def feature_code_version(self) -> str | None:
-        """Return the version of the code that computes the table's columns, where it is ours."""
+    def features_version(self) -> int | None:
+        """Return the version of the features that the table's columns are, where they are ours."""
         return None
 
     def events_fingerprint(self) -> str | None:
@@ -307,9 +308,9 @@ class ShowerEvents(Events):
         """Return the content of ``source.json``; nothing where the folder has none."""
         return dict(self._opened.source)
 
-    def feature_code_version(self) -> str:
-        """Return the version of the feature code, by which the table has just been made or found valid."""
-        return feature_code_version()
+    def features_version(self) -> int:
+        """Return the version of the features, by which the table has just been made or found valid."""
+        return FEATURES_VERSION
 
 
 def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from showerstack.runtime.context import Context
 from showerstack.runtime.cost import Cost, Deadline, seconds_of
+from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.showers.schema import Task
 from showerstack.stacking.inputs.events import Events
 from showerstack.stacking.run.config import SECOND_LEVEL, EngineConfig
@@ -54,6 +55,16 @@ class Job:
             **({"targets_fingerprint": targets} if (targets := self._targets_fingerprint()) else {}),
             "train_fingerprint": self.train.fingerprint(),
             "test_fingerprint": self.test.fingerprint() if self.test is not None else None,
+        }
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        """Return the version numbers of ours that can change a prediction."""
+        learners = {spec.name: spec.version for spec in self.config.learner_specs(self.task)}
+        return {
+            "stacking_version": STACKING_VERSION,
+            "features_version": self.train.features_version(),
+            "learner_versions": learners,
         }
 
     @property

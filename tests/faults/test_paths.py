@@ -139,7 +139,7 @@ def _table(folder: Path, value: float) -> Path:
     frame = pl.DataFrame({"event": np.arange(3, dtype=np.uint32), "x": np.full(3, value, dtype=np.float32)})
     frame.write_parquet(part_path(folder, 0))
     head = {"complete": True, "columns": [{"name": "x"}], "n_events": 3, "shard_events": 3}
-    head |= {"fingerprint": "f", "dataset_fingerprint": "d", "code_version": "c", "groups": [], "device": "cpu"}
+    head |= {"fingerprint": "f", "dataset_fingerprint": "d", "features_version": 1, "groups": [], "device": "cpu"}
     write_json(folder / CATALOGUE_FILE, head)
     write_checksums(folder, [CATALOGUE_FILE, part_path(folder, 0).name]).write()
     return folder

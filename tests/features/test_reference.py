@@ -72,6 +72,13 @@ def test_constants(reference: Reference) -> None:
     reference({"recipe": RECIPE._asdict(), "response": PUBLISHED})
 
 
+def test_a_changed_constant_names_the_version_to_raise(reference: Reference) -> None:
+    reference({"recipe": RECIPE._asdict()})
+    changed = RECIPE._asdict() | {next(iter(RECIPE._asdict())): 0.123}
+    with pytest.raises(AssertionError, match=r"raise FEATURES_VERSION in runtime/versions\.py"):
+        reference({"recipe": changed})
+
+
 def test_tails(reference: Reference) -> None:
     """Tables of tail probabilities, their two formulas, and where these meet."""
     signal = np.array([0.01, 0.5, 20.0, 29.999, 30.0, 30.001, 45.0, 400.0])

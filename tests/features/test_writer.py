@@ -153,7 +153,7 @@ def test_killed_at_any_step_it_is_finished_by_starting_again(write, draw, tmp_pa
     expected = _build(folder, tmp_path / "whole")
     if stale:
         with monkeypatch.context() as patch:
-            patch.setattr(build, "feature_code_version", lambda: "older")
+            patch.setattr(build, "FEATURES_VERSION", 0)
             patch.setattr(build, "SHARD_EVENTS", 4)
             _build(folder, out)
     states = _states(out, monkeypatch, lambda: _build(folder, out))

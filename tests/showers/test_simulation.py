@@ -189,8 +189,8 @@ def test_an_interrupted_simulation_goes_on_with_the_second_set(tmp_path: Path, m
     ):
         with pytest.raises(InputError, match=message):
             wanted(tmp_path / "cut", **options)
-    monkeypatch.setattr(datasets, "simulation_code_version", lambda: "later")
-    with pytest.raises(InputError, match="differs in code: choose"):
+    monkeypatch.setattr(datasets, "SIMULATION_VERSION", 0)
+    with pytest.raises(InputError, match="differs in simulation_version: choose"):
         wanted(tmp_path / "cut")
 
 

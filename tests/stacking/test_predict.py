@@ -237,8 +237,8 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         predict(opened, new, Context(device="tpu"), no_table=True).concatenated()
     with (
-        patch("showerstack.stacking.predict.feature_code_version", lambda: "0" * 64),
-        pytest.raises(InputError, match="features of other code"),
+        patch("showerstack.stacking.predict.FEATURES_VERSION", 7),
+        pytest.raises(InputError, match="made by version 1 of the features, which is now 7: train again"),
     ):
         predict(opened, new, no_table=True).concatenated()
     damaged = tmp_path / "damaged"
@@ -510,5 +510,5 @@ def test_at_most_two_readers_use_the_gpu(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_option_that_predict_does_not_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="predict\\(\\) has no option 'anyway'"):
-        predict(None, tmp_path, anyway=True)  # type: ignore[arg-type,call-arg]
+    with pytest.raises(TypeError, match="predict\\(\\) has no option 'sudo'"):
+        predict(None, tmp_path, sudo=True)  # type: ignore[arg-type,call-arg]

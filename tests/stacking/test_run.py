@@ -27,13 +27,13 @@ from showerstack import stacking
 from showerstack.features.build import build_table
 from showerstack.models.base.posterior import log_softmax
 from showerstack.models.base.spec import LearnerSpec
-from showerstack.models.registry import spec
+from showerstack.models.registry import LEARNERS, spec
 from showerstack.report.outcome import _notes
-from showerstack.runtime import code
 from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE
+from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import simulate
@@ -46,7 +46,7 @@ from showerstack.stacking.meta.gate import standard_error
 from showerstack.stacking.meta.softmax import log_loss_per_event
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.config import StackConfig, TableConfig
-from showerstack.stacking.run.identity import fit_code_version
+from showerstack.stacking.run.folder import write_run_checksums
 from showerstack.stacking.run.job import Job
 from showerstack.stacking.run.read import Run, evaluated_rows
 from showerstack.stacking.train import StackResult, stack
@@ -170,18 +170,28 @@ def test_what_ships_and_who_finished_is_read_off_the_manifest(gate: dict[str, An
     assert (run.has_grids, run.task.classes, run.class_values) == (False, ("1", "2"), (1, 2))
 
 
-def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:
-    test, run = tiny_composition / "composition_test", stacking.load(finished)
-    with (
-        patch("showerstack.stacking.predict.feature_code_version", lambda: "0" * 64),
-        patch("showerstack.stacking.predict.stacking_code_version", lambda: "1" * 16),
-    ):
-        with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
-            predict(run, test)
-        assert "\n" not in str(caught.value)
-        result = predict(run, test, Context(trusted=True, other_code=True)).concatenated()
-    assert ["features of other code" in result.remarks[0], "another version" in result.remarks[1]] == [True, True]
-    np.testing.assert_array_equal(result.log_proba, predict(run, test, TRUSTED).concatenated().log_proba)
+def test_other_libraries_are_remarked_on_and_other_versions_refused(
+    finished: Path, tiny_composition: Path, tmp_path: Path
+) -> None:
+    """A run predicts the same bytes with another SciPy; with other features, or another stack, it says to train."""
+    test, run = tiny_composition / "composition_test", tmp_path / "run"
+    shutil.copytree(finished, run)
+    before = predict(stacking.load(run), test, TRUSTED).concatenated()
+    assert not any("trained with" in remark for remark in before.remarks)
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert (manifest["stacking_version"], manifest["features_version"]) == (STACKING_VERSION, FEATURES_VERSION)
+    manifest["versions"]["scipy"] = "0.1"
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    write_run_checksums(run)
+    after = predict(stacking.load(run), test, TRUSTED).concatenated()
+    assert "was trained with scipy 0.1 (now " in after.remarks[0]
+    np.testing.assert_array_equal(after.log_proba, before.log_proba)
+    for name in ("features", "stacking"):
+        with (
+            patch(f"showerstack.stacking.predict.{name.upper()}_VERSION", 99),
+            pytest.raises(InputError, match=rf"made by version \d+ of the {name}, which is now 99: train again \(pyth"),
+        ):
+            predict(stacking.load(run), test)
 
 
 def test_another_configuration_is_refused_and_named(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
@@ -204,6 +214,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from showerstack.stacking.train import stack
+from showerstack.stacking.run.folder import write_run_checksums
 from showerstack.stacking.run.config import StackConfig
 if __name__ == "__main__":
     stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,
@@ -405,32 +416,6 @@ def test_test_labels_are_in_no_identity(sets: Path) -> None:
     assert _identity(sets) == before
 
 
-def test_fits_are_discarded_by_what_can_change_them_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    def versions() -> dict[str, str]:
-        return {name: fit_code_version(spec(name)) for name in ("lightgbm", "xgboost", "mlp", "mlp_bag", "lenet")}
-
-    before = versions()
-    assert len(set(before.values())) == len(before)
-    counted = source_hash_counting(monkeypatch)
-    versions()
-    by_name = {spec(name).learner: files for name, files in zip(before, counted, strict=True)}
-    lightgbm, mlp = (
-        by_name["showerstack.models.tables.lightgbm:LightGBM"],
-        by_name["showerstack.models.networks.physics:TabularMLP"],
-    )
-    assert "models/tables/lightgbm.py" in lightgbm
-    assert "stacking/fit/tasks.py" in lightgbm & mlp
-    assert not {"models/tables/xgboost.py", "models/networks/loop.py"} & lightgbm
-    assert {"models/networks/loop.py", "models/networks/learner.py"} <= mlp
-    assert not any("stacking/meta" in file or "stacking/decide" in file or "predict" in file for file in lightgbm | mlp)
-    monkeypatch.undo()
-    monkeypatch.setattr(code, "version_of", lambda name: "0.0" if name == "lightgbm" else "1.0")
-    other = versions()
-    monkeypatch.setattr(code, "version_of", lambda name: "0.1" if name == "lightgbm" else "1.0")
-    changed = [name for name, version in versions().items() if version != other[name]]
-    assert changed == ["lightgbm"]
-
-
 @pytest.mark.usefixtures("fakes")
 def test_another_second_level_keeps_the_fits(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     def run(name: str, **options: object) -> StackResult:
@@ -456,16 +441,25 @@ def test_another_second_level_keeps_the_fits(two_gaussians: tuple[Path, Path], t
         run("run", **other, seed=2)
 
 
-def source_hash_counting(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """Return a list that gets the files of every version that is made from now on."""
-    result: list[set[str]] = []
+@pytest.mark.usefixtures("fakes")
+def test_a_raised_version_makes_its_fits_again_and_no_other(
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fitted() -> dict[str, int]:
+        stack(TableConfig(
+            run=tmp_path / "run", table=two_gaussians[0], label="kind", preset="quick", folds=3, repeats=1, holdout=0.2,
+            workers=1, device="cpu", learners=("fake_linear", "fake_noisy"), fast=False,
+        ))  # fmt: skip
+        return {str(file): file.stat().st_mtime_ns for file in (tmp_path / "run/learners").glob("*/*/learner.json")}
 
-    def counting(files: list[Path], packages: tuple[str, ...]) -> str:
-        result.append({"/".join(file.parts[-3:]) for file in files})
-        return ""
-
-    monkeypatch.setattr("showerstack.stacking.run.identity.source_hash", counting)
-    return result
+    first = fitted()
+    assert fitted() == first
+    monkeypatch.setitem(LEARNERS, "fake_linear", replace(LEARNERS["fake_linear"], version=2))
+    second = fitted()
+    assert {Path(file).parts[-3] for file in first if second[file] != first[file]} == {"fake_linear"}
+    monkeypatch.setattr("showerstack.stacking.levels.STACKING_VERSION", 99)
+    monkeypatch.setattr("showerstack.stacking.run.job.STACKING_VERSION", 99)
+    assert all(time != second[file] for file, time in fitted().items())
 
 
 def _table(file: Path, points: np.ndarray, labels: np.ndarray, **more: np.ndarray) -> Path:
