@@ -377,7 +377,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 def test_reading_runs_imports_no_library_of_learners() -> None:
     # Each takes seconds, and every command on a run would pay for all of them.
     code = (
-        "import sys, stacking.train\n"
+        "import sys, showerstack.stacking.train\n"
         "print('heavy:', sorted({'torch', 'lightgbm', 'catboost', 'sklearn', 'matplotlib'} & set(sys.modules)))"
     )
     asked = subprocess.run(

@@ -113,7 +113,8 @@ def snapshot(target: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
     shutil.copytree(PACKAGE, target / PACKAGE.name, ignore=ignore)
     for file in (PACKAGE / "source").iterdir():
-        shutil.copy2(file, target / file.name)
+        if file.is_file():
+            shutil.copy2(file, target / file.name)
 
 
 def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
