@@ -31,7 +31,10 @@ def summary(values: np.ndarray) -> dict[str, float]:
 
 
 def numbers(result: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """Yield every number in mappings, sequences, dataclasses and arrays with a name that says where it stands."""
+    """Yield every number in mappings, sequences, dataclasses and arrays with a name that says where it stands.
+
+    Version numbers are left out: raising one changes no other number.
+    """
     if is_dataclass(result) and not isinstance(result, type):
         result = {field.name: getattr(result, field.name) for field in fields(result)}
     if isinstance(result, Mapping):
@@ -45,6 +48,8 @@ def numbers(result: Any, name: str = "") -> Iterator[tuple[str, float]]:
             yield name, float(result)
         return
     for key, value in parts:
+        if str(key).endswith("_version"):
+            continue
         yield from numbers(value, f"{name} {key}".strip())
 
 

@@ -297,7 +297,7 @@ def _state(folder: Path, settings: PretrainSettings, inputs: InputTransform, ide
 def _write_weights(folder: Path, state: Checkpoint, inputs: InputTransform, plan: dict[str, Any]) -> None:
     network = state.averaged
     assert isinstance(network, ShowerNetwork)
-    made = {key: plan[key] for key in ("settings", "feature_code", "seeds", "showers", "cpu_hours", "log_loss")}
+    made = {key: plan[key] for key in ("settings", "features_version", "seeds", "showers", "cpu_hours", "log_loss")}
     write_pretrained(folder / WEIGHTS_FILE, deepcopy(network).cpu(), inputs, made | {"rounds": state.epoch})
 
 

@@ -384,7 +384,7 @@ def test_a_plan_is_not_mixed_with_that_of_other_feature_code(tmp_path: Path, toy
     first = opened_plan(tmp_path, SMALL)
     assert opened_plan(tmp_path, SMALL) == first
     (tmp_path / plan.PLAN_FILE).write_text(json.dumps(first | {"identity": "older code"}))
-    with pytest.raises(InputError, match="other feature code"):
+    with pytest.raises(InputError, match="another version of the features"):
         opened_plan(tmp_path, SMALL)
 
 
