@@ -202,8 +202,12 @@ def test_an_option_that_would_not_be_used_is_refused(
 @pytest.mark.parametrize(
     ("task", "arguments", "flag"),
     [
-        ("gamma", "predict --run run --data d --out o.npz --separator ;", "--separator has no effect with a run on sh"),
-        ("table", "predict --run run --data d --out o.csv --device cpu", "--device has no effect with a run on a table"),
+        ("gamma", "predict --run run --data d --out o.npz --separator ;", "--separator has no effect with a run on"),
+        (
+            "table",
+            "predict --run run --data d --out o.csv --device cpu",
+            "--device has no effect with a run on a table",
+        ),
         (
             "table",
             "predict --run run --data d --out o.csv --no-table",

@@ -207,7 +207,7 @@ def test_submission_of_both_tasks(
     metadata = (folder / "metadata.yaml").read_text()
     assert '"tuned_on_test": false' in metadata
     assert str(tmp_path) not in readme + metadata
-    assert (folder / "code" / "scoring" / "metrics" / "composition.py").exists()
+    assert (folder / "code" / "showerstack" / "scoring" / "metrics" / "composition.py").exists()
     assert not list((folder / "code").rglob("__pycache__"))
     with pytest.raises(InputError, match="exists already"):
         write_submission(runs, "mine-1", data=data, out=tmp_path / "out")
