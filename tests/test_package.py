@@ -157,14 +157,14 @@ def test_python_dash_m(installed: Path, tmp_path: Path) -> None:
 
 def test_other_packages_of_the_same_names_are_left_alone(installed: Path, tmp_path: Path) -> None:
     """Modules of the user's folder, and another distribution that owns ``report``; ours are not found by bare names."""
-    refusal = "raise SystemExit('this module is the user's')\n"
+    refusal = "raise SystemExit('this module belongs to the user')\n"
     for name in ("models.py", "cli.py", "verify.py", "features/__init__.py", "report/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(refusal)
     program = "import showerstack; showerstack.fit; import showerstack.report.run_page, showerstack.features; import {}"
     for name in ("models", "report"):
         said = outside(installed, tmp_path, "-c", program.format(name))
-        assert said.stderr == "this module is the user's\n", said.stderr
+        assert said.stderr == "this module belongs to the user\n", said.stderr
     said = outside(installed, tmp_path, "-c", program.format("scoring"))
     assert said.stderr.endswith("ModuleNotFoundError: No module named 'scoring'\n")
     for command in ((str(installed / "bin" / "showerstack"),), ("-m", "showerstack")):
