@@ -1,5 +1,5 @@
 # make demo   simulate, features, stack, predict, verify, report: both tasks, minutes on 2 cores
-# make test   the test suite, in as many processes as there are cores (at most 4)
+# make test   the test suite, in as many processes as there are cores (at most 4); a part of it: make test TESTS=tests/scoring
 # make test-faults  kills, damages, hostile servers and whole journeys in full number (make test has a sample of each)
 # make lint   ruff and mypy
 # make docs   the documentation as a site in site/, with the API reference; offline once its packages are installed
@@ -7,6 +7,8 @@
 # make clean  remove the virtual environment, caches and what the demo wrote
 PYTHON ?= python3
 VENV   := .venv
+# Versions of the libraries to install.
+CONSTRAINTS ?= constraints.txt
 BIN    := $(VENV)/bin
 
 # One numerical thread a process and several processes, for which modules are compiled once; LightGBM's OpenMP threads would otherwise spin while they wait.
@@ -17,7 +19,7 @@ demo: env
 	$(BIN)/python cli.py demo
 
 test: env
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-faults: env
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m faults --numprocesses auto --maxprocesses 4 --dist loadgroup
@@ -49,15 +51,15 @@ release: docs
 
 env: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "showerstack needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (choose another with: make PYTHON=python3.12 ...)")'
 	@echo "Setting up $(VENV) (once; about 750 MB of downloads, a minute or two) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[test]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[docs]'
 	@touch $@
 
 clean:
