@@ -66,7 +66,7 @@ def simulate(
     n_train, n_test
         Numbers of events written.
     seed
-        Seed; the same seed gives the same bytes for any number of workers.
+        Seed; on one kind of processor the same seed gives the same bytes for any number of workers.
     model
         Hadronic model: a name of :data:`showerstack.showers.simulation.primaries.MODELS`, or ``mix`` as the benchmark
         has it.
