@@ -93,7 +93,7 @@ def test_times_are_exchanged_within_periods_alone() -> None:
     np.testing.assert_array_equal(np.sort(result), np.sort(seconds))
     np.testing.assert_array_equal(result > 45, seconds > 45)
     assert (result == seconds).mean() < 0.02
-    assert abs(np.corrcoef(result[period == 0], seconds[period == 0])[0, 1]) < 4 / np.sqrt(500)
+    assert abs(np.corrcoef(result[period == 0], seconds[period == 0])[0, 1]) < 6 / np.sqrt(500)
     assert periods(np.full(3, 7.0), 30.0).tolist() == [0, 0, 0]
 
 
@@ -132,7 +132,7 @@ def test_an_isotropic_sky_gives_standard_normal_significances() -> None:
         entries.append(li_ma(counts, off, 0.1)[off >= 100])
     values = np.concatenate(entries)
     assert len(values) > 600
-    # Four standard errors of a normal sample; every pixel holds up to 1/16 of its band, hence a width slightly below 1.
-    assert abs(values.mean()) < 4 / np.sqrt(len(values))
-    assert abs(values.std() - 0.99) < 4 / np.sqrt(2 * len(values))
-    assert kstest(values, "norm").pvalue > 1e-3
+    # Six standard errors of a normal sample; every pixel holds up to 1/16 of its band, hence a width slightly below 1.
+    assert abs(values.mean()) < 6 / np.sqrt(len(values))
+    assert abs(values.std() - 0.99) < 6 / np.sqrt(2 * len(values))
+    assert kstest(values, "norm").statistic < 2.3 / np.sqrt(len(values)), "0.87 expected, 0.26 its spread"

@@ -267,7 +267,7 @@ def _share_below(tail: tuple[np.ndarray, np.ndarray], limit: float) -> tuple[flo
 @pytest.mark.parametrize("name", ["wide", "narrow"])
 def test_weights_of_rare_showers_add_up_to_what_was_thrown(muon_tails: dict, name: str) -> None:
     weights = muon_tails[name][1]
-    assert abs(weights.sum() - len(weights)) < 4 * np.sqrt(len(weights)) * weights.std()
+    assert abs(weights.sum() - len(weights)) < 6 * np.sqrt(len(weights)) * weights.std()
 
 
 @pytest.mark.parametrize("limit", [-0.2, -0.34, -0.55, -0.75, -0.86])
@@ -277,7 +277,7 @@ def test_proposals_agree_with_natural_showers_down_to_1e_4(muon_tails: dict, lim
     for a in range(3):
         for b in range(a):
             gap, error = results[a][0] - results[b][0], np.hypot(results[a][1], results[b][1])
-            assert abs(gap) < 4 * error
+            assert abs(gap) < 6 * error
     share, error = results[1]
     assert error < 0.04 * share, "the rare sample is sharp where the natural one has tens of showers"
 
