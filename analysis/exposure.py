@@ -102,7 +102,7 @@ def exposure_of(text: str | None, folders: Sequence[Path], zenith_max_deg: float
         try:
             if not files.has(TIMES_FILE):
                 raise InputError(f"{folder} has no event times ({TIMES_FILE}) to take the live time from")
-            part = live_time(np.load(files.path(TIMES_FILE), allow_pickle=False), str(files.path(TIMES_FILE)))
+            part = live_time(files.times(), str(files.path(TIMES_FILE)))
         except InputError as error:
             if given is None:
                 raise InputError(f"{error}: give --exposure, or convert the measured runs with --times") from None

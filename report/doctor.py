@@ -37,7 +37,6 @@ from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.packages import EXTRAS, lacking
 from showerstack.scoring.score import ORIGIN_KEYS, Origin
 from showerstack.showers import writer
-from showerstack.showers.archives.convert import RANGES
 from showerstack.showers.archives.folders import DatasetFolders, datasets_in
 from showerstack.showers.archives.formats import DEPOSITS, UNITS, format_of, formats
 from showerstack.showers.archives.measured import MeasuredReader, azimuth_convention, front_azimuth
@@ -46,7 +45,7 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.event_files import EventFiles, bad_cells
 from showerstack.showers.protocols import TEST, TEST_WITH_AGE
-from showerstack.showers.schema import AGE, ARRIVAL_FILE, TASKS, Task
+from showerstack.showers.schema import AGE, ARRIVAL_FILE, RANGES, TASKS, Task
 from showerstack.stacking.run.names import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 from showerstack.stacking.run.read import Run
 

@@ -29,7 +29,15 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json
 from showerstack.showers import protocols
 from showerstack.showers.array import KASCADE, DetectorArray, array_of, working_array
-from showerstack.showers.event_files import BadValue, EventFiles, bad_cells, bad_quantities, finite, read_truth
+from showerstack.showers.event_files import (
+    BadValue,
+    EventFiles,
+    bad_cells,
+    bad_quantities,
+    finite,
+    read_truth,
+    units_remarks,
+)
 from showerstack.showers.schema import (
     AGE,
     AGE_FILE,
@@ -42,6 +50,7 @@ from showerstack.showers.schema import (
     SCALARS_FILE,
     SIMULATION,
     SOURCE_FILE,
+    TIMES_FILE,
     TRUTH_FILE,
     WEIGHT_FILE,
     Task,
@@ -217,6 +226,12 @@ class Dataset:
         result = []
         for values, names in zip(columns, (SCALAR_NAMES, (AGE.name,)), strict=False):
             result += bad_quantities(SCALARS_FILE, values, names)
+        if self.files.has(TIMES_FILE):
+            seconds = self.files.times()
+            again = np.isfinite(seconds)
+            again[np.unique(np.column_stack([seconds, columns[0]]), axis=0, return_index=True)[1]] = False
+            rows = np.flatnonzero(again).tolist()
+            result += [BadValue(row, TIMES_FILE, "event there before", float(seconds[row])) for row in rows]
         stored: Any = self.matrices
         for start in range(0, len(self), SCAN_EVENTS):
             result += bad_cells(stored.as_stored(slice(start, start + SCAN_EVENTS)), MATRICES_FILE, start)
@@ -327,11 +342,12 @@ class Dataset:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What whoever uses the folder should know about it."""
-        if self.files.checksums is not None:
-            return ()
-        return (
-            f"{self.path.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where it makes no sense",
-        )
+        remarks = units_remarks(self.path.name, np.asarray(self.scalars), SCALAR_NAMES)
+        if self.files.checksums is None:
+            remarks.append(
+                f"{self.path.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where it makes no sense"
+            )
+        return tuple(remarks)
 
     def _hash(self, name: str) -> str:
         path = self.files.path(name)

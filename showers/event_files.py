@@ -8,6 +8,7 @@ of simulated showers; it is read for training and scoring alone.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
@@ -24,10 +25,12 @@ from showerstack.showers.schema import (
     GAMMA,
     LEFT_OUT_FILE,
     MATRICES_FILE,
+    RANGES,
     SCALAR_NAMES,
     SCALARS_FILE,
     SOURCE_FILE,
     TASKS,
+    TIMES_FILE,
     WEIGHT_FILE,
     TargetQuantity,
     Task,
@@ -170,6 +173,26 @@ class EventFiles:
     def optional(self, name: str, dtype: Any, n_events: int) -> np.ndarray | None:
         """Map one value an event, if the folder has the file."""
         return self.array(name, (), dtype, n_events) if self.has(name) else None
+
+    def times(self) -> np.ndarray:
+        """Return the (N,) float64 event times, s since 1970, which the folder has in seconds or as datetime64.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, holds something else, or has not as many rows as there are grids.
+        """
+        path = self.path(TIMES_FILE)
+        stored = open_npy(path)
+        if stored.dtype.kind == "M":
+            micros = stored.astype("datetime64[us]")
+            stored = np.where(np.isnat(micros), np.nan, micros.astype(np.int64) / 1e6)
+        if stored.dtype.kind != "f" or stored.dtype.itemsize < 8:
+            raise InputError(f"{path} has type {stored.dtype}, expected float64 seconds since 1970, or datetime64")
+        n_events = len(open_npy(self.path(SCALARS_FILE))) if self.has(SCALARS_FILE) else stored.size
+        if stored.shape != (n_events,):
+            raise InputError(f"{path} has shape {stored.shape}, but {SCALARS_FILE} beside it has {n_events} rows")
+        return np.asarray(stored, dtype=np.float64)
 
     def left_out(self) -> list[BadValue]:
         """Return what ``left_out.csv`` says of events that cannot be used; nothing where there is no such file.
@@ -337,11 +360,37 @@ def finite(values: np.ndarray) -> np.ndarray:
 
 
 def bad_quantities(file: str, values: np.ndarray, columns: tuple[str, ...], first_row: int = 0) -> list[BadValue]:
-    """Return the events whose reconstructed quantities (n, C) are not finite, the first column of each."""
-    good = np.isfinite(values)
+    """Return the events whose reconstructed quantities (n, C) no shower can have, the first column of each."""
+    low, high = np.array([RANGES[name] for name in columns]).T
+    good = (values >= low) & (values <= high)
     rows = np.flatnonzero(~good.all(axis=1))
     result = ((int(row), int(np.argmin(good[row]))) for row in rows)
     return [BadValue(first_row + row, file, f"column {columns[k]}", float(values[row, k])) for row, k in result]
+
+
+MOST_RADIANS = math.pi / 2
+"""Zeniths below this in nearly all of :data:`SEVERAL` events or more are no degrees."""
+SEVERAL = 50
+
+
+def units_remarks(where: str, values: np.ndarray, columns: tuple[str, ...]) -> list[str]:
+    """Return remarks on reconstructed quantities (N, C) that look like other units than ours."""
+    remarks = []
+    for name, column in zip(columns, values.astype(np.float64).T, strict=True):
+        column = column[np.isfinite(column)]
+        if len(column) < SEVERAL:
+            continue
+        middle, (low, high) = float(np.median(column)), RANGES[name]
+        if name == "Ze" and middle > 0 and np.quantile(column, 0.99) < MOST_RADIANS:
+            looks = "radians: expected degrees"
+        elif name in ("E", "Ne", "Nmu") and middle > high:
+            looks = "a linear quantity: expected its decimal logarithm"
+        elif name == "E" and 0 < middle < low:
+            looks = "lg(E/GeV) or lg(E/TeV): expected lg(E/eV)"
+        else:
+            continue
+        remarks.append(f"{where}: half of {name} are below {middle:.3g}, which looks like {looks}")
+    return remarks
 
 
 def bad_cells(grids: np.ndarray, file: str, first_row: int = 0) -> list[BadValue]:

@@ -52,6 +52,11 @@ SCALARS: tuple[Scalar, ...] = (
 )
 SCALAR_NAMES: tuple[str, ...] = tuple(s.name for s in SCALARS)
 AGE = Scalar("Age", "1", "reconstructed shower age (only where the protocol has it)")
+RANGES = {
+    "E": (10.0, 22.0), "Ze": (0.0, 90.0), "Az": (-720.0, 720.0), "Ne": (0.0, 12.0), "Nmu": (0.0, 12.0),
+    "Age": (-10.0, 10.0),
+}  # fmt: skip
+"""Where reconstructed quantities of air showers can lie; others are in other units, or damaged."""
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,7 @@ def _directions(dataset: Dataset, zenith_max_deg: float, rows: np.ndarray | None
     """Return times (s), zenith angles and azimuths (deg) of a folder's events under the cuts; or None."""
     columns = scalars(dataset)
     kept = np.flatnonzero(search_cuts(zenith_max_deg).mask(columns)) if rows is None else rows
-    seconds = dataset.files.array(TIMES_FILE, (), np.float64, len(dataset))[kept]
+    seconds = dataset.files.times()[kept]
     bad = np.flatnonzero(~np.isfinite(seconds))
     if bad.size:
         raise InputError(f"{dataset.path / TIMES_FILE}: row {kept[bad[0]]} holds no time ({bad.size} bad rows)")

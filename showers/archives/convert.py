@@ -41,7 +41,7 @@ from showerstack.showers.archives.raw import (
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import BadValue, bad_cells
 from showerstack.showers.protocols import LABELS_FROM_TYPE, SHUFFLED, Layout, evaluation_cuts_of, layout_of, modes_of
-from showerstack.showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, Task
+from showerstack.showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, RANGES, Task
 from showerstack.showers.writer import ARRIVAL_STEM, already_made, write_dataset
 
 
@@ -184,11 +184,6 @@ TRUE_QUANTITIES = {
 }  # fmt: skip
 """Columns of ``truth.parquet`` and the raw true quantities that they are."""
 
-RANGES = {
-    "E": (10.0, 22.0), "Ze": (0.0, 90.0), "Az": (-360.0, 360.0), "Ne": (0.0, 12.0), "Nmu": (0.0, 12.0),
-    "Age": (-10.0, 10.0),
-}  # fmt: skip
-"""Where reconstructed quantities of air showers can lie; others are in other units, or damaged."""
 MAX_UNKNOWN = 0.25
 """Share of a set's events above which unknown classes, or quantities out of range, mean another kind of file."""
 

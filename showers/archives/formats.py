@@ -21,7 +21,7 @@ from showerstack.runtime.arrays import write_frames
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.showers import archives
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.event_files import bad_cells, bad_quantities
+from showerstack.showers.event_files import bad_cells, bad_quantities, check_true, units_remarks
 from showerstack.showers.protocols import MATCHED, Layout
 from showerstack.showers.schema import (
     AGE,
@@ -187,14 +187,47 @@ def _dataset(reader: EventReader, out: Path, one: Format, task: Task | None, tel
             scalars = np.column_stack([chunk[name] for name in layout.scalars]).astype(np.float32)
             grids = chunk[DEPOSITS].astype(np.float32)
             writer.left_out += bad_quantities(reader.name, scalars, layout.scalars, start)
+            if not start:
+                for remark in units_remarks(reader.name, scalars, layout.scalars):
+                    tell(remark)
             writer.left_out += bad_cells(grids, reader.name, start)
             values: dict[str, Any] = {extra.stem: extra.value(*(chunk[c] for c in extra.columns)) for extra in extras}
-            writer.put(start, grids, scalars, chunk[LABEL] if labelled else None, **values)
+            labels = labels_of(chunk[LABEL], labelled, reader.name, start) if labelled else None
+            writer.put(start, grids, scalars, labels, **values)
             start += len(grids)
     if writer.left_out:
         rows = len({bad.row for bad in writer.left_out})
         tell(f"{rows:,} of {start:,} rows cannot be used (listed in {folder / 'left_out.csv'}); they stay in place")
     return folder
+
+
+def class_of(task: Task) -> dict[Any, int]:
+    """Return the class number of each label of a task, by number and by name."""
+    return {name: k for k, name in enumerate(task.classes)} | {k: k for k in range(task.n_classes)}
+
+
+def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarray:
+    """Return what a label file holds of labels (n,) as they are written: class numbers or names, or true values.
+
+    Raises
+    ------
+    InputError
+        If one is missing, no whole number of a class, no name of a class, or no possible true value.
+    """
+    if task.target:
+        result = values.astype(np.float64)
+        check_true(result, task.target, Path(name))
+        return result
+    known = class_of(task)
+    numbers = [known.get(value, -1) for value in values.tolist()]  # 1.0 is the key 1, 0.7 is none
+    if -1 in numbers:
+        row = numbers.index(-1)
+        bad = f"{values.tolist()[row]!r} ({numbers.count(-1)} bad ones)"
+        raise InputError(
+            f"{name}: event {first + row} has label {bad}, expected 0 to {task.n_classes - 1} or "
+            f"{', '.join(task.classes)}: is --task {task.name} meant?"
+        )
+    return np.array(numbers, dtype=np.int64)
 
 
 def _table(reader: EventReader, out: Path) -> Path:

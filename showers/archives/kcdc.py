@@ -23,6 +23,7 @@ import polars as pl
 from scipy.optimize import linear_sum_assignment
 
 from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.tables import read_text, readable
 from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
 from showerstack.showers.array import KASCADE, DetectorArray
 
@@ -66,15 +67,10 @@ class TextTable:
 
     @classmethod
     def open(cls, file: Path) -> TextTable:
-        """Read a file."""
-        try:
-            frame = pl.read_csv(file, separator="\t", glob=False, truncate_ragged_lines=True)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise InputError(f"{file} cannot be read as a table with tabs: {str(error).splitlines()[0]}") from None
-        frame = frame.rename(str.strip)
-        # A column is of one type, whichever rows are read: integers with a gap become floats.
-        gaps = [name for name in frame.columns if frame[name].dtype.is_integer() and frame[name].null_count()]
-        return cls(frame.with_columns(pl.col(gaps).cast(pl.Float64)) if gaps else frame)
+        """Read a file; a column is of one type, by all its rows: integers with a gap become floats."""
+        with readable(file):
+            frame = read_text(file, "\t").rename(str.strip)
+        return cls(frame.select(_of_all_rows(values) for values in frame))
 
     @property
     def columns(self) -> dict[str, tuple[int, ...]]:
@@ -86,6 +82,13 @@ class TextTable:
 
     def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
         return {name: self.frame[name][start:stop].to_numpy() for name in names}
+
+
+def _of_all_rows(values: pl.Series) -> pl.Series:
+    """Return text as whole numbers or numbers where all of it is, with gaps as numbers; else as text."""
+    kinds = (pl.Float64,) if values.null_count() else (pl.Int64, pl.Float64)
+    each = (values.str.strip_chars().cast(kind, strict=False) for kind in kinds)
+    return next((numbers for numbers in each if numbers.null_count() == values.null_count()), values)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import atomic_path, check_name
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
-from showerstack.showers.archives.convert import MAX_UNKNOWN, RANGES
+from showerstack.showers.archives.convert import MAX_UNKNOWN
 from showerstack.showers.archives.formats import DEPOSITS, UNITS
 from showerstack.showers.archives.raw import (
     TIMES_KIND,
@@ -39,7 +39,7 @@ from showerstack.showers.array import DEAD_MUON_DETECTORS, DEAD_STATIONS, KASCAD
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import BadValue, EventFiles, bad_cells
 from showerstack.showers.protocols import PUBLISHED_LAYOUT, layout_of
-from showerstack.showers.schema import COMPOSITION, CONVERSION, SCALAR_NAMES, SOURCE_FILE, TIMES_FILE
+from showerstack.showers.schema import COMPOSITION, CONVERSION, RANGES, SCALAR_NAMES, SOURCE_FILE, TIMES_FILE
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
 
 MEANS = (*SCALAR_NAMES[:2], *SCALAR_NAMES[3:], "Age", "e_hits", "mu_hits", "lg_e_sum", "lg_mu_sum")
@@ -432,8 +432,11 @@ def convert_measured(
             else:
                 seconds = _times(run, result.remarks) if times else None
                 try:
-                    _write(folder, run, source, seconds, strict=strict)
+                    n_again = run.n_events - _write(folder, run, source, seconds, strict=strict)
                     result.folders.append(folder)
+                    if n_again:
+                        again = f"{n_again:,} of {run.n_events:,} events are there again, time and quantities alike"
+                        result.remarks.append(f"{name}: {again}: counted once")
                     result.remarks.extend(_unusable(folder))
                 except DamagedRun as error:
                     result.left_out.append(LeftOut(name, str(error)))
@@ -577,12 +580,18 @@ def _unusable(folder: Path) -> list[str]:
 
 def _write(
     folder: Path, run: MeasuredReader, source: dict[str, Any], seconds: np.ndarray | None, *, strict: bool = False
-) -> None:
+) -> int:
+    """Write the folder of a run; return how many events it has."""
     try:
         features = run.features()
     except InputError as error:
         raise DamagedRun(str(error)) from None
-    left_out, layout = run.bad(features), _LAYOUTS[str(source["protocol"])]
+    bad_rows, layout = run.bad(features), _LAYOUTS[str(source["protocol"])]
+    once = first_of_each(features, seconds)
+    place = np.cumsum(once) - 1
+    left_out = [replace(bad, row=int(place[bad.row])) for bad in bad_rows if once[bad.row]]
+    features, seconds = features[once], None if seconds is None else seconds[once]
+    n_events = len(features)
     columns = {"core_x_m": "Xc", "core_y_m": "Yc"} | ({} if layout.age == "column" else {"age": "Age"})
     extras: dict[str, Any] = dict.fromkeys(columns, np.float32)
     values: dict[str, Any] = {stem: features[:, COLUMNS.index(name)] for stem, name in columns.items()}
@@ -590,19 +599,22 @@ def _write(
         extras[Path(TIMES_FILE).stem], values[Path(TIMES_FILE).stem] = np.float64, seconds
     scalars = features[:, [COLUMNS.index(name) for name in SCALAR_NAMES]]
     age = features[:, COLUMNS.index("Age")]
-    usable = np.ones(run.n_events, dtype=bool)
+    usable = np.ones(n_events, dtype=bool)
     usable[[bad.row for bad in left_out]] = False
     summary = RunSummary(run.name)
     written = dict(source)
     timed = bool(source.get("arrival_times"))
     with write_dataset(
-        folder, run.n_events, None, source=written, extras=extras, layout=layout, arrival_times=timed
+        folder, n_events, None, source=written, extras=extras, layout=layout, arrival_times=timed
     ) as writer:
-        start = 0
+        start = read = 0
         for block, arrival in _grids(run, layout.grid_type):
+            inside = once[read : read + len(block)]
+            read += len(block)
+            block, arrival = block[inside], arrival[inside]
             rows = slice(start, start + len(block))
             bad = bad_cells(block, run.path("matrices").name, start)
-            left_out += [replace(one, file_row=one.row) for one in bad]
+            left_out += [replace(one, file_row=int(np.flatnonzero(once)[one.row])) for one in bad]
             usable[[one.row for one in bad]] = False
             if strict and left_out:
                 raise DamagedRun(f"{left_out[0]}: leave out --strict to go on without such rows")
@@ -615,6 +627,16 @@ def _write(
         writer.left_out += left_out
         written["summary"] = summary.as_json()
         written.update(dead_detectors(summary.hits))
+    return n_events
+
+
+def first_of_each(features: np.ndarray, seconds: np.ndarray | None) -> np.ndarray:
+    """Return (N,) bool: not there before with the same time (N,) and quantities (N, C); all where times are unknown."""
+    if seconds is None:  # two failed reconstructions are alike
+        return np.ones(len(features), dtype=bool)
+    first = np.zeros(len(features), dtype=bool)
+    first[np.unique(np.column_stack([seconds, features]), axis=0, return_index=True)[1]] = True
+    return first
 
 
 def _grids(run: MeasuredReader, kind: Any) -> Iterable[tuple[np.ndarray, np.ndarray]]:

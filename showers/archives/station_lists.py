@@ -17,9 +17,9 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError
-from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS
+from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS, class_of
 from showerstack.showers.array import DetectorArray
-from showerstack.showers.schema import SCALAR_NAMES
+from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
 
 FILES = {
     "stations": ("id", "x_m", "y_m", "electron_area_m2"),
@@ -27,6 +27,8 @@ FILES = {
     "events": ("event", *SCALAR_NAMES),
 }
 """Columns that each file needs."""
+KEYS = ("id", "station", "event")
+"""Columns by which the files are joined: whole numbers or text."""
 CHANNELS = ("electron_mev", "muon_mev")
 """Columns of deposits, by channel."""
 
@@ -51,6 +53,10 @@ class StationLists:
             If a file lacks a column, holds an unknown station, or names an event or a station twice.
         """
         stations, signals, events = (_read(path / f"{name}.parquet", columns) for name, columns in FILES.items())
+        for one, column in ((stations, "id"), (events, "event")):
+            named, other = (signals["station" if column == "id" else column], one[column])
+            if named.dtype != other.dtype:
+                raise InputError(f"{path}: signals.parquet has {named.name} {named[0]!r}, the other file {other[0]!r}")
         for table, column, file in ((stations, "id", "stations"), (events, "event", "events")):
             twice = table.filter(pl.col(column).is_duplicated())
             if twice.height:
@@ -65,13 +71,21 @@ class StationLists:
         placed = placed.join(numbered, on="event", how="inner").sort("row")
         if placed.height < signals.height:
             tell(f"{signals.height - placed.height:,} signals are of events that events.parquet does not have")
+        silent = events.height - placed["row"].n_unique()
+        if silent:
+            tell(f"{silent:,} of {events.height:,} events have no signal in signals.parquet")
         if placed.select("row", "cell").is_duplicated().any():
             raise InputError(f"{path / 'signals.parquet'}: a station appears twice in one event")
         return [ListedEvents(path.resolve().name, array, events, placed)]
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that writes a dataset folder."""
-        return [f"python cli.py convert --from {path} --task gamma --out data"]
+        labels = set(_read(path / "events.parquet", FILES["events"]).to_dict(as_series=False).get(LABEL, []))
+        fitting = [task.name for task in (GAMMA, COMPOSITION) if labels and labels <= class_of(task).keys()]
+        # Two classes alone may be protons and helium nuclei.
+        fitting.sort(key=lambda name: not path.resolve().name.startswith(name))
+        chosen = f" --task {fitting[0]}" if fitting else ""
+        return [f"python cli.py convert --from {path}{chosen} --out data"]
 
 
 @dataclass(frozen=True)
@@ -155,7 +169,20 @@ def _read(file: Path, columns: tuple[str, ...]) -> pl.DataFrame:
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise InputError(f"{file} has no column {missing[0]}: found {', '.join(table.columns)}")
-    return table
+    keys = (name for name in KEYS if name in table.columns)
+    return table.with_columns(_key(table[name], file) for name in keys)
+
+
+def _key(values: pl.Series, file: Path) -> pl.Series:
+    """Return numbers of events or stations as int64, whatever type of number a file has; text stays text."""
+    whole = values if values.dtype == pl.String else values.cast(pl.Int64, strict=False)
+    wrong = (whole.is_null() | (whole != values)).fill_null(True)
+    if wrong.any():
+        row = int(wrong.arg_true()[0])
+        raise InputError(
+            f"{file}: row {row}, column {values.name} holds {values[row]!r}, expected a whole number or text"
+        )
+    return whole
 
 
 FORMAT = StationLists()

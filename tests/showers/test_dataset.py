@@ -33,7 +33,7 @@ def _write(folder: Path, *, source: dict | None = None, checksums: bool = False,
     kinds = {name: values.dtype for name, values in extras.items()}
     with write_dataset(folder, N, COMPOSITION, source=source or {}, extras=kinds) as writer:
         matrices = rng.exponential(10.0, (N, 16, 16, 2)).astype(np.float16)
-        scalars = rng.uniform(1.0, 9.0, (N, 5)).astype(np.float16)
+        scalars = rng.uniform(10.0, 11.9, (N, 5)).astype(np.float16)
         labels = (np.arange(N) % 5).astype(np.int8)
         for start in (0, 20):
             part = slice(start, min(start + 20, N))
@@ -100,7 +100,8 @@ def test_age_counts_only_where_the_source_says_so(tmp_path: Path) -> None:
 
 def test_age_as_a_sixth_column(tmp_path: Path) -> None:
     folder = _write(tmp_path / "a")
-    scalars = np.random.default_rng(2).uniform(1.0, 9.0, (N, 6)).astype(np.float32)
+    scalars = np.random.default_rng(2).uniform(10.0, 11.9, (N, 6)).astype(np.float32)
+    scalars[:, 5] /= 10
     np.save(folder / "features.npy", scalars)
     np.save(folder / "matrices.npy", np.load(folder / "matrices.npy").astype(np.float32))
     data = Dataset.open(folder)
@@ -346,7 +347,7 @@ def test_unknown_evaluation_cuts_are_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     with write_dataset(tmp_path / "gamma_test", 4, GAMMA, source={}) as writer:
-        writer.put(0, np.ones((4, 16, 16, 2)), np.ones((4, 5)), np.array([0, 1, 0, 1]))
+        writer.put(0, np.ones((4, 16, 16, 2)), np.full((4, 5), 11), np.array([0, 1, 0, 1]))
     return tmp_path / "gamma_test"
 
 
@@ -411,6 +412,7 @@ def _dataset(folder: Path, labels: np.ndarray, **extras: np.ndarray) -> Path:
     rng = np.random.default_rng(5)
     n = len(labels)
     scalars = rng.normal(5, 0.3, (n, 5))
+    scalars[:, 0] += 10
     scalars[:, 4] += 0.5 * labels
     kinds = {name: values.dtype for name, values in extras.items()}
     with write_dataset(folder, n, GAMMA, source={}, extras=kinds) as writer:
@@ -518,7 +520,7 @@ def test_bad_weights_are_named_by_file_and_row(tmp_path: Path, weights: np.ndarr
 def _gammas(folder: Path, **extras: np.ndarray) -> None:
     kinds = {name: values.dtype for name, values in extras.items()}
     with write_dataset(folder, N, GAMMA, source={}, extras=kinds) as writer:
-        grids, scalars = np.ones((N, 16, 16, 2), np.float16), np.ones((N, 5), np.float16)
+        grids, scalars = np.ones((N, 16, 16, 2), np.float16), np.full((N, 5), 11, np.float16)
         writer.put(0, grids, scalars, (np.arange(N) % 2).astype(np.int8), **extras)
 
 

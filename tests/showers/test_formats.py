@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,7 @@ from showerstack.showers.archives.kcdc import TextTable, stations_by_cores
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import StoredGrids
-from showerstack.showers.schema import GAMMA, SCALAR_NAMES, TIMES_FILE
+from showerstack.showers.schema import GAMMA, SCALAR_NAMES, TIMES_FILE, task_named
 from showerstack.stacking.run.config import StackConfig
 from showerstack.stacking.train import stack
 
@@ -86,6 +87,20 @@ def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
         ("signals", lambda t: pl.concat([t, t[:1]]), r"signals\.parquet: a station appears twice in one event"),
         ("events", lambda t: pl.concat([t, t[3:4]]), r"events\.parquet: event \d+ appears more than once"),
         ("events", lambda t: t.drop("Ne"), r"events\.parquet has no column Ne: found event, E"),
+        (
+            "signals",
+            lambda t: t.with_columns(pl.col("event") + 0.5),
+            r"column event holds .*\.5, expected a whole",
+        ),
+        ("signals", lambda t: t.with_columns(pl.col("event").cast(pl.String)), r"signals\.parquet has event '"),
+        ("events", lambda t: t.with_columns(label=pl.Series([0, 1, None, *[1] * 17])), "event 2 has label nan"),
+        ("events", lambda t: t.with_columns(label=pl.Series([0.0, 0.7, *[1.0] * 18])), "event 1 has label 0.7"),
+        ("events", lambda t: t.with_columns(label=pl.Series([257, *[1] * 19])), "event 0 has label 257"),
+        (
+            "events",
+            lambda t: t.with_columns(label=pl.Series(["photon", *["hadron"] * 19])),
+            "event 0 has label 'photon'",
+        ),
     ],
 )
 def test_station_lists_that_cannot_be_used(tmp_path: Path, name: str, change, message: str) -> None:
@@ -94,6 +109,60 @@ def test_station_lists_that_cannot_be_used(tmp_path: Path, name: str, change, me
     with pytest.raises(InputError, match=message):
         convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
     assert not (tmp_path / "data" / "lists").exists()
+
+
+def test_labels_are_names_or_numbers_and_events_any_whole_numbers(tmp_path: Path) -> None:
+    tables = station_lists(tmp_path / "lists", 20, seed=1)
+    (plain,) = convert_foreign(tmp_path / "lists", tmp_path / "plain", GAMMA)
+    words = pl.Series("label", [GAMMA.classes[k] for k in tables["events"]["label"]])
+    events = tables["events"].with_columns(words, pl.col("event").cast(pl.UInt8))
+    events.write_parquet(tmp_path / "lists" / "events.parquet")
+    signals = tables["signals"].with_columns(pl.col("event").cast(pl.Float64), pl.col("station").cast(pl.Int16))
+    lost = signals[:1].with_columns(event=pl.lit(999.0))
+    quiet = pl.concat([signals.filter(pl.col("event") != events["event"][3]), lost])
+    said: list[str] = []
+    for name, some in (("other", signals), ("quiet", quiet)):
+        some.write_parquet(tmp_path / "lists" / "signals.parquet")
+        (other,) = convert_foreign(tmp_path / "lists", tmp_path / name, GAMMA, said.append)
+        assert (other / "labels_gamma.npy").read_bytes() == (plain / "labels_gamma.npy").read_bytes()
+        same = (other / "matrices.npy").read_bytes() == (plain / "matrices.npy").read_bytes()
+        assert same == (name == "other")
+    assert said == [
+        "1 signals are of events that events.parquet does not have",
+        "1 of 20 events have no signal in signals.parquet",
+    ]
+
+
+@pytest.mark.parametrize(("name", "n_classes", "task"), [("composition_train", 5, "composition"), ("mine", 2, "gamma")])
+def test_the_advice_of_doctor_can_be_followed(tmp_path: Path, name: str, n_classes: int, task: str) -> None:
+    tables = station_lists(tmp_path / name, 20, seed=1)
+    events = tables["events"].with_columns(label=pl.Series(np.arange(20) % n_classes))
+    events.write_parquet(tmp_path / name / "events.parquet")
+    (advice,) = lists.FORMAT.next_commands(tmp_path / name)
+    assert f"--task {task} " in advice
+    (folder,) = convert_foreign(tmp_path / name, tmp_path / "data", task_named(task))
+    assert np.load(folder / f"labels_{task}.npy").tolist() == events["label"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "words"),
+    [
+        ("Ze", np.radians, "radians: expected degrees"),
+        ("Ne", lambda v: 10**v, "a linear quantity: expected its decimal logarithm"),
+        ("E", lambda v: v - 9, "lg(E/GeV) or lg(E/TeV): expected lg(E/eV)"),
+    ],
+)
+def test_other_units_are_noticed(tmp_path: Path, column: str, change: Any, words: str) -> None:
+    tables = station_lists(tmp_path / "lists", 60, seed=1)
+    said: list[str] = []
+    (folder,) = convert_foreign(tmp_path / "lists", tmp_path / "plain", GAMMA, said.append)
+    assert said == []
+    assert Dataset.open(folder, GAMMA).remarks == ()
+    other = tables["events"].with_columns(pl.Series(column, change(tables["events"][column].to_numpy())))
+    other.write_parquet(tmp_path / "lists" / "events.parquet")
+    (folder,) = convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA, said.append)
+    assert words in said[0]
+    assert words in Dataset.open(folder, GAMMA).remarks[0]
 
 
 QUANTITIES = ("Age", "Az", "E", "Ne", "Nmu", "Xc", "Yc", "Ze")
@@ -392,6 +461,27 @@ def measured_archive(folder: Path) -> None:
     folder.mkdir()
     np.savez(folder / "004000_features.npz", features=np.tile([15.0, 1, 2, 20, 100, 5, 4, 1], (5, 1)))
     np.savez(folder / "004000_matrices.npz", matrices=np.ones((5, 16, 16, 3), np.float32))
+
+
+@pytest.mark.parametrize("name", ["array", "general", "row_mapping"])
+def test_a_blank_line_shifts_no_table(tmp_path: Path, name: str) -> None:
+    kcdc_text(tmp_path / "job")
+    plain = pl.read_parquet(convert_foreign(tmp_path / "job", tmp_path / "plain", None)[0])
+    file = tmp_path / "job" / f"{name}.txt"
+    head, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([head, rows[0], "", *rows[1:], "", ""]))
+    assert pl.read_parquet(convert_foreign(tmp_path / "job", tmp_path / "blank", None)[0]).equals(plain)
+    file.write_text("\n".join([head, rows[0] + "\t7", *rows[1:]]))
+    with pytest.raises(InputError, match=rf"{name}\.txt: line 2 has \d+ fields, the header \d+"):
+        convert_foreign(tmp_path / "job", tmp_path / "surplus", None)
+
+
+def test_types_are_those_of_all_rows(tmp_path: Path) -> None:
+    lines = ["R\tP\tEv", *(f"{k}\t{1000 if k < 150 else 1000.5}\t{2**60 + k}" for k in range(300))]
+    (tmp_path / "general.txt").write_text("\n".join(lines))
+    result = TextTable.open(tmp_path / "general.txt").read(["P", "Ev"], 0, 300)
+    assert result["P"][[0, 299]].tolist() == [1000.0, 1000.5]
+    assert result["Ev"].tolist() == [2**60 + k for k in range(300)]
 
 
 def test_a_text_column_is_of_one_type_whichever_rows_are_read(tmp_path: Path) -> None:

@@ -299,6 +299,43 @@ def test_dead_stations_are_missing_in_the_fits_and_not_empty(tmp_path: Path) -> 
         assert away[50, "empty", fitted] < whole - least
 
 
+def _twice(raw: Path, out: Path) -> Path:
+    """Copy a run with all of its events there again, in the reverse order."""
+    out.mkdir()
+    for kind in ("matrices", "features", "extra_features"):
+        with np.load(raw / f"004000_{kind}.npz", allow_pickle=True) as stored:
+            np.savez(out / f"004000_{kind}.npz", **{kind: np.concatenate([stored[kind], stored[kind][::-1]])})
+    return out
+
+
+def test_an_event_that_is_there_again_counts_once(raw: Path, tmp_path: Path) -> None:
+    (once,) = convert_measured(raw, tmp_path / "once", runs=["004000"], times=True).folders
+    result = convert_measured(_twice(raw, tmp_path / "raw"), tmp_path / "twice", times=True)
+    n = len(np.load(once / "times.npy"))
+    assert (
+        f"004000: {n:,} of {2 * n:,} events are there again, time and quantities alike: counted once" in result.remarks
+    )
+    for name in ("matrices.npy", "features.npy", "times.npy"):
+        assert (result.folders[0] / name).read_bytes() == (once / name).read_bytes()
+    # A folder of others, times as dates.
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("matrices.npy", "features.npy"):
+        values = np.load(once / name)
+        np.save(other / name, np.concatenate([values, values]))
+    seconds = np.load(once / "times.npy")
+    dates = (1e6 * np.concatenate([seconds, seconds])).round().astype("datetime64[us]")
+    np.save(other / "times.npy", dates)
+    data = Dataset.open(other, labels=False)
+    assert data.usable[:n].all()
+    assert not data.usable[n:].any()
+    np.testing.assert_allclose(data.files.times()[:n], seconds, atol=1e-6, rtol=0)
+    for times, message in ((dates[1:], "has shape"), (dates.astype(float).astype(np.float32), "has type float32")):
+        np.save(other / "times.npy", times)
+        with pytest.raises(InputError, match=rf"times\.npy {message}"):
+            Dataset.open(other, labels=False).files.times()
+
+
 def test_only_what_would_have_been_hit_is_dead() -> None:
     hits = np.zeros(KASCADE.grid_shape, dtype=np.int64)
     hits[KASCADE.has_station, 0], hits[KASCADE.has_muon, 1] = 60, 30
