@@ -40,7 +40,7 @@ class Preset(StrEnum):
 
 
 OF_SHOWERS = ("task", "data", "features")
-OF_TABLE = ("table", "label", "group", "test_table", "id", "columns", "separator")
+OF_TABLE = ("table", "label", "group", "weight", "split", "test_table", "id", "columns", "categories", "separator")
 NOT_OF_THE_RUN = ("config", "strict", "quiet", "as_json")
 """Options of ``stack``: of runs on showers, of runs on tables, and of the command alone; the others are of any run."""
 
@@ -75,9 +75,12 @@ def stack(
     table: Annotated[Path | None, typer.Option(help="Train on this table (Parquet, CSV, TSV), not on showers.")] = None,
     label: Annotated[str | None, typer.Option(help="With --table: the column with the classes.")] = None,
     group: Annotated[str | None, typer.Option(help="With --table: rows equal here stay in one fold.")] = None,
+    weight: Annotated[str | None, typer.Option(help="With --table: the column of weights.")] = None,
+    split: Annotated[str | None, typer.Option(help="With --table: the column of your own folds.")] = None,
     test_table: Annotated[Path | None, typer.Option(help="With --table: rows to predict.")] = None,
     id: Annotated[str | None, typer.Option(help="With --table: columns that identify rows, not for training.")] = None,
     columns: Annotated[str | None, typer.Option(help="With --table: columns to learn from; default: all.")] = None,
+    categories: Annotated[str | None, typer.Option(help="With --table: columns that are no numbers.")] = None,
     separator: Annotated[str | None, typer.Option(help="With --table: column separator; default: by the name.")] = None,
     features: Annotated[Path | None, typer.Option(help="Folder for feature tables; default: beside the data.")] = None,
     strict: StrictOption = False,
@@ -98,7 +101,7 @@ def stack(
         for name, value in context.params.items()
         if name not in NOT_OF_THE_RUN
     }
-    options |= {name: listed(options[name]) for name in ("learners", "id", "columns")}
+    options |= {name: listed(options[name]) for name in ("learners", "id", "columns", "categories")}
     options["separator"] = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
     in_file: dict[str, Any] = {}
     if config:

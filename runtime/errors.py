@@ -20,6 +20,10 @@ from pathlib import Path
 from showerstack.runtime.packages import how_to_install, lacking, listed
 
 
+class Remark(UserWarning):
+    """What whoever uses data or a run should know."""
+
+
 class InputError(ValueError):
     """What the user gave cannot be used. Entry points print the message as one line and exit with code 2.
 

@@ -12,20 +12,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import polars as pl
+from showerstack.frames import column_of, frame_of
 
-LABEL, GROUP = "class", "group"
-"""Columns of classes and groups in tables made from arrays."""
-
-
-def is_frame(values: Any) -> bool:
-    """Return whether something is a data frame of polars or pandas."""
-    return type(values).__name__ == "DataFrame" and hasattr(values, "columns")
+LABEL = "class"
+"""Column of classes in tables made from arrays."""
 
 
 def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None) -> Path:
@@ -36,22 +30,12 @@ def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None
     Raises
     ------
     showers.schema.InputError
-        If the values are neither, or a column is not as long, or its name is taken.
+        If they cannot be converted exactly; see :func:`showerstack.frames.frame_of`.
     """
-    import polars as pl
-
-    from showerstack.runtime.errors import InputError
     from showerstack.runtime.files import atomic_path
 
-    table = frame_of(values)
-    for name, column in (columns or {}).items():
-        if len(column) != len(table):
-            raise InputError(f"data has {len(table)} rows, column {name!r} {len(column)}")
-        if name in table.columns:
-            raise InputError(f"the data frame has a column {name!r} already: name it instead of giving values")
-        table = table.with_columns(pl.Series(name, np.asarray(column).tolist()))
     content = io.BytesIO()
-    table.write_parquet(content)
+    frame_of(values, columns).write_parquet(content)
     digest = hashlib.sha256(content.getvalue()).hexdigest()[:12]
     file = run.with_name(f"{run.name}-{digest}.parquet")
     if not file.exists():
@@ -59,24 +43,6 @@ def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None
         with atomic_path(file) as temporary:
             temporary.write_bytes(content.getvalue())
     return file
-
-
-def frame_of(values: Any) -> pl.DataFrame:
-    """Return an array (N, F), its columns ``x0``, ``x1``..., or a data frame as one of polars."""
-    import polars as pl
-
-    from showerstack.runtime.errors import InputError
-
-    if isinstance(values, pl.DataFrame):
-        return values
-    if is_frame(values):
-        return pl.from_pandas(values)
-    array = np.asarray(values)
-    if array.ndim != 2 or array.dtype.kind not in "fiub":
-        raise InputError(
-            f"data has shape {array.shape} and type {array.dtype}, expected numbers (N, F), a data frame, or a path"
-        )
-    return pl.DataFrame({f"x{k}": array[:, k] for k in range(array.shape[1])})
 
 
 Place: TypeAlias = str | os.PathLike[str]
@@ -396,9 +362,12 @@ def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     import polars as pl
 
     from showerstack.runtime.errors import InputError
+    from showerstack.stacking.inputs.columns import as_text
     from showerstack.stacking.inputs.tables import class_positions
 
-    result = class_positions(pl.Series([str(value) for value in values.tolist()]), tuple(map(str, classes)))
+    names = tuple(as_text(column_of(list(classes), "class")).to_list())
+    each = (as_text(column_of([value], "class")).item() for value in values.tolist())
+    result = class_positions(pl.Series(each, dtype=pl.String), names)
     if (result < 0).any():
         row = int(np.flatnonzero(result < 0)[0])
         raise InputError(

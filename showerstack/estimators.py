@@ -7,14 +7,19 @@ each.
 from __future__ import annotations
 
 import atexit
+import io
 import os
 import shutil
 import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.model_selection import check_cv
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -27,7 +32,16 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from showerstack.api import GROUP, LABEL, Fitted, Place, Predicted, fit, fitted, frame_of, is_frame, predict
+from showerstack.api import LABEL, Fitted, Place, Predicted, fit, fitted, predict
+from showerstack.frames import frame_of, is_frame
+
+GROUP, WEIGHT, FOLD = "group", "weight", "fold"
+OPTIONS = {"group": GROUP, "weight": WEIGHT, "split": FOLD}
+"""Names of the columns beside those of a user, by the options of a run that name them."""
+MOST_CARRIED = 100_000_000
+"""Bytes of a run that a pickle carries."""
+NOT_CARRIED = ("oof", "test")
+"""Folders of a run that predictions do not need."""
 
 
 class _Stack(BaseEstimator):
@@ -37,7 +51,7 @@ class _Stack(BaseEstimator):
     ----------
     run
         Run folder; a run that was interrupted is continued. None: a temporary folder, removed at the end of the
-        program, for each fit a new one.
+        program, for each fit a new one; ``pickle`` and ``joblib`` carry it along.
     preset, learners, metas, folds, repeats, holdout, seed, device, workers, time_limit
         As in :class:`showerstack.stacking.run.config.EngineConfig`; None takes the preset's.
     fast
@@ -88,15 +102,51 @@ class _Stack(BaseEstimator):
         )  # fmt: skip
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         self.run_ = Path(self.run).expanduser() if self.run is not None else _temporary() / "run"
-        return fit(data, run=self.run_, **options, **more)
+        result = fit(data, run=self.run_, **options, **more)
+        _warn(result.remarks)
+        return result
 
     def _predicted(self, data: Any, **more: Any) -> Predicted:
         check_is_fitted(self, "run_")
-        return predict(fitted(self.run_), data, workers=self.workers, fast=self.student, trusted=self.trusted, **more)
+        run = fitted(self.run_)
+        result = predict(run, data, workers=self.workers, fast=self.student, trusted=self.trusted, **more)
+        _warn(result.remarks)
+        return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the parameters and what was learned; a run in a temporary folder, which ends with its program, too."""
+        from showerstack.runtime.errors import InputError
+
+        state = dict(super().__getstate__())
+        if self.run is None and "run_" in state:
+            if not self.run_.is_dir():
+                raise InputError(f"{self.run_} is gone, and with it what was learned: fit again, with run=FOLDER")
+            state["packed_run"] = _packed(self.run_)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state, a run that it carries into a new temporary folder."""
+        packed = state.pop("packed_run", None)
+        super().__setstate__(state)
+        if packed is not None:
+            self.run_ = _temporary() / "run"
+            with zipfile.ZipFile(io.BytesIO(packed)) as files:
+                files.extractall(self.run_)
 
 
 class StackClassifier(ClassifierMixin, _Stack):
     """Classes of the rows of a table, by a stack of learners made for tables.
+
+    Remarks on data and run are warnings, :class:`showerstack.runtime.errors.Remark`.
+
+    Parameters
+    ----------
+    cv
+        Folds of your own: a number, a splitter of scikit-learn, or pairs of row numbers, each row tested once.
+    categories
+        Columns of a data frame that are categories although their type does not say so.
+    columns
+        Columns to learn from; None: all.
 
     Attributes
     ----------
@@ -118,52 +168,77 @@ class StackClassifier(ClassifierMixin, _Stack):
     True
     """
 
+    def __init__(
+        self,
+        run: Place | None = None,
+        *,
+        cv: Any = None,
+        categories: Any = None,
+        columns: Any = None,
+        preset: str = "good",
+        learners: Any = None,
+        metas: Any = None,
+        folds: int | None = None,
+        repeats: int | None = None,
+        holdout: float | None = None,
+        seed: int = 1,
+        device: str = "auto",
+        workers: int | None = None,
+        time_limit: str | None = None,
+        fast: bool | None = None,
+        student: bool = False,
+        trusted: bool = False,
+    ) -> None:
+        super().__init__(
+            run, preset=preset, learners=learners, metas=metas, folds=folds, repeats=repeats, holdout=holdout,
+            seed=seed, device=device, workers=workers, time_limit=time_limit, fast=fast, student=student,
+            trusted=trusted,
+        )  # fmt: skip
+        self.cv = cv
+        self.categories = categories
+        self.columns = columns
+
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Parameters
         ----------
         X
-            (N, F) numbers, NaN where missing, or a data frame of polars or pandas, also with text.
+            (N, F) numbers, NaN where missing, or a data frame of polars or pandas, also with categories.
         y
             (N,) numbers or words.
         groups
             (N,) or None: rows of one value are never in two folds, and one observation in every error.
         sample_weight
-            None, or equal weights: learners of tables take no others.
+            (N,) what a row counts in training and scoring, or None; rows of weight 0 are left out.
 
         Raises
         ------
         ValueError
             For data that cannot be used; a :class:`showerstack.showers.schema.InputError` names row, column and remedy.
         """
-        from showerstack.runtime.errors import InputError
 
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-            if not weights.any():
-                raise InputError("sample_weight is zero in all rows: nothing is left to learn from")
-            if np.ptp(weights) > 0:
-                raise InputError("sample_weight differs: learners of tables take equal weights; leave it out")
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
-        X = self._checked(X, y)
+        X = frame_of(self._checked(X, y))
+        given = {GROUP: None if groups is None else column_or_1d(groups), FOLD: self._own_folds(X, y, groups)}
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            given[WEIGHT] = weights if np.ptp(weights) > 0 else None
+            X, y = X.filter(weights > 0), y[weights > 0]
+            given = {name: None if values is None else values[weights > 0] for name, values in given.items()}
         self.classes_ = np.unique(y)
-        table = frame_of(X)
         columns = {LABEL: np.searchsorted(self.classes_, y)}
         # The run knows classes by their text where that tells them apart, else by number.
         if len({str(value) for value in self.classes_.tolist()}) == len(self.classes_):
             columns[LABEL] = y
-        more = {} if groups is None else {"group": GROUP}
-        if groups is not None:
-            columns[GROUP] = column_or_1d(groups)
-        _refuse_names(table.columns, columns)
-        for name, values in columns.items():
-            table = table.with_columns(_series(name, values, len(table)))
-        self._fit(table, label=LABEL, **more)
+        columns |= {name: values for name, values in given.items() if values is not None}
+        more = {option: name for option, name in OPTIONS.items() if name in columns}
+        more |= {name: value for name in ("categories", "columns") if (value := getattr(self, name)) is not None}
+        self._fit(frame_of(X, columns), label=LABEL, **more)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -176,6 +251,21 @@ class StackClassifier(ClassifierMixin, _Stack):
         most_probable = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[most_probable])
 
+    def _own_folds(self, X: Any, y: np.ndarray, groups: Any) -> np.ndarray | None:
+        """Return which fold of ``cv`` each row is tested in, (N,) int64."""
+        from showerstack.runtime.errors import InputError
+
+        if self.cv is None:
+            return None
+        result = np.full(len(y), -1)
+        for k, (train, test) in enumerate(check_cv(self.cv, y, classifier=True).split(X, y, groups)):
+            if (result[test] >= 0).any() or len(np.union1d(train, test)) < len(y) or np.intersect1d(train, test).size:
+                raise InputError(f"cv: fold {k} must train on all rows but those it tests, and test each row once")
+            result[test] = k
+        if (result < 0).any():
+            raise InputError(f"cv: row {np.flatnonzero(result < 0)[0]} is tested in no fold: every row has to be")
+        return result
+
     def _order(self) -> np.ndarray:
         """Return where each of ``classes_`` stands in the run, whose order is that of the values."""
         names = list(map(str, fitted(self.run_).classes))
@@ -185,6 +275,8 @@ class StackClassifier(ClassifierMixin, _Stack):
     def _checked(self, X: Any, y: Any = None) -> Any:
         """Return numbers (N, F) or the data frame, its columns compared with those of the training."""
         reset = y is not None
+        if isinstance(X, np.ma.MaskedArray):
+            X = X.astype(np.float64).filled(np.nan)
         if is_frame(X):
             _check_feature_names(self, X, reset=reset)
             _check_n_features(self, X, reset=reset)
@@ -360,27 +452,32 @@ def _temporary() -> Path:
     return Path(folder)
 
 
+def _packed(run: Path) -> bytes:
+    """Return the files of a run that predictions need, as a ZIP archive."""
+    from showerstack.runtime.errors import InputError
+
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as files:
+        for file in sorted(run.rglob("*")):
+            name = file.relative_to(run)
+            if file.is_file() and name.parts[0] not in NOT_CARRIED:
+                files.write(file, name)
+    if content.tell() > MOST_CARRIED:
+        megabytes = content.tell() / 1e6
+        raise InputError(f"the run has {megabytes:,.0f} MB, too many for a pickle: keep it in a folder, run=FOLDER")
+    return content.getvalue()
+
+
+def _warn(remarks: Iterable[str]) -> None:
+    from showerstack.runtime.errors import Remark
+
+    for remark in remarks:
+        warnings.warn(remark, Remark, stacklevel=4)
+
+
 def _refuse_given(**values: Any) -> None:
     from showerstack.runtime.errors import InputError
 
     for name, value in values.items():
         if value is not None:
             raise InputError(f"{name} of showers are read from the dataset folder: leave the argument out")
-
-
-def _refuse_names(present: list[str], added: Any) -> None:
-    from showerstack.runtime.errors import InputError
-
-    for name in added:
-        if name in present:
-            raise InputError(f"X has a column {name!r}, the name under which y or groups are kept: rename it")
-
-
-def _series(name: str, values: np.ndarray, n_rows: int) -> Any:
-    import polars as pl
-
-    from showerstack.runtime.errors import InputError
-
-    if len(values) != n_rows:
-        raise InputError(f"X has {n_rows} rows, {name} {len(values)}")
-    return pl.Series(name, values.tolist())

@@ -44,7 +44,7 @@ from showerstack.stacking.run.read import Run, SavedFits, load
 TOLERANCE = 1e-5
 """Largest difference of a probability."""
 EVENTS = 10_000
-OF_THE_RUN = ("threads", "label", "group", "id", "separator")
+OF_THE_RUN = ("threads", "label", "group", "weight", "split", "id", "separator")
 """Options of the run that predictions need."""
 
 

@@ -61,8 +61,11 @@ def make_folds(job: Job) -> Folds:
         least=config.least_held_out,
     )
     rest = np.flatnonzero(~outer if usable is None else ~outer & usable)
+    own = job.train.folds()
     partitions = np.full((config.repeats, len(labels)), -1, dtype=np.int8)
-    for repeat in range(config.repeats):
+    if own is not None:
+        partitions[:] = own
+    for repeat in range(0 if own is not None else config.repeats):
         partitions[repeat, rest] = assign_folds(
             labels[rest],
             config.n_folds,

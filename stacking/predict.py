@@ -33,7 +33,7 @@ from showerstack.stacking.decide.classes import stacking_of
 from showerstack.stacking.decide.gamma import SCORES_FILE
 from showerstack.stacking.decide.target import UNITS, fits_of
 from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_exported
-from showerstack.stacking.inputs.columns import Plan
+from showerstack.stacking.inputs.columns import Schema
 from showerstack.stacking.inputs.computed import ComputedEvents
 from showerstack.stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, unusable_remarks
 from showerstack.stacking.inputs.tables import probabilities, read_new_rows
@@ -133,7 +133,7 @@ def prediction_table(
     first
         Number of the first event.
     """
-    frame = probabilities(predictions.log_proba, task.classes, identifiers).with_columns(pl.col("row") + first)
+    frame = probabilities(predictions.log_proba, task.classes, identifiers, first)
     if task.name in TASKS:
         columns = stacking_of(task).columns(predictions.arrays, task)
         most_probable = {"predicted": "argmax"} if any(column.name == "decided" for column in columns) else {}
@@ -228,12 +228,14 @@ def _rows(run: Run, file: Path, separator: str | None) -> _Source:
     if file.is_dir():
         raise InputError(f"{run.folder} was trained on a table: give it a table, not a dataset folder")
     config = run.manifest["config"]
-    reserved = {config["label"], config["group"] or "", *config["id"]}
-    plan = Plan.from_json(read_json(run.checksums.path(f"table/{PLAN_FILE}")))
-    frame, remarks = read_new_rows(file, plan, reserved, config["id"], separator or config["separator"])
-    matrix = np.asfortranarray(plan.encoded(frame, file).to_numpy(), dtype=np.float32)
-    events = FrameEvents(matrix, plan.names, hash_file(file), plan.categories)
-    identifiers = frame.select([name for name in config["id"] if name in frame.columns])
+    content = read_json(run.checksums.path(f"table/{PLAN_FILE}"))
+    if isinstance(content, list):
+        raise InputError(f"{run.folder} was trained by a version that guessed what columns are: train it again")
+    schema = Schema.from_json(content)
+    reserved = {*(config.get(name) or "" for name in ("label", "group", "weight", "split")), *config["id"]}
+    frame, identifiers, remarks = read_new_rows(file, schema, reserved, config["id"], separator or config["separator"])
+    matrix = np.asfortranarray(frame.to_numpy(), dtype=np.float32)
+    events = FrameEvents(matrix, schema.names, hash_file(file), schema.categories)
     return _Source(len(events), lambda columns: events, tuple(remarks), identifiers)
 
 

@@ -26,6 +26,7 @@ from showerstack.runtime.cost import Cost, measured
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import hash_file, hash_json, read_json, write_json
 from showerstack.runtime.processes import limited_threads
+from showerstack.runtime.tables import read_table
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.schema import Task, task_named
@@ -43,7 +44,7 @@ from showerstack.stacking.budget import (
 from showerstack.stacking.fit.folds import class_counts
 from showerstack.stacking.fit.running import TaskFailure, run_tasks
 from showerstack.stacking.fit.tasks import TASK_FILE, FoldTask, checksum_problem
-from showerstack.stacking.inputs.columns import plan, repeated_remarks
+from showerstack.stacking.inputs.columns import Schema, learned_columns, repeated_remarks
 from showerstack.stacking.inputs.events import (
     TRUTH_COLUMNS,
     ShowerEvents,
@@ -54,12 +55,13 @@ from showerstack.stacking.inputs.events import (
 )
 from showerstack.stacking.inputs.tables import (
     REPEATED,
-    _groups,
-    _labels,
-    _present,
+    check_identifiers,
     probabilities,
+    read_folds,
+    read_groups,
+    read_labels,
     read_new_rows,
-    read_table,
+    read_weights,
     write_table,
 )
 from showerstack.stacking.levels import collected, fold_tasks, make_folds
@@ -339,58 +341,62 @@ TINY = 20_000
 def _table_job(config: TableConfig, ctx: Context) -> Job:
     """Read the tables and say what their columns are; files are written when the run begins."""
     train = read_table(config.table, separator=config.separator)
-    label, classes = _labels(train, config.table, config.label)
-    group = _groups(train, config.table, config.group)
-    for name in config.id:
-        _present(train, config.table, name, "identifier")
-    reserved = {config.label, *((config.group,) if config.group else ()), *config.id}
-    result, remarks = plan(train, config.table, reserved, config.columns)
+    label, classes, label_type = read_labels(train, config.table, config.label)
+    group = read_groups(train, config.table, config.group)
+    weight = read_weights(train, config.table, config.weight)
+    fold = read_folds(train, config.table, config.split, label, classes)
+    check_identifiers(train, config.table, config.id, classes)
+    columns, remarks = learned_columns(
+        train, config.table, config.reserved, wanted=config.columns, categories=config.categories
+    )
+    schema = Schema(columns, config.label, label_type, classes)
     remarks = [
         *config.learner_remarks(),
         *_label_remarks(classes, config.table),
         *_header_remarks(train, config.table),
         *remarks,
     ]
-    resolved, more = config.for_rows(label, classes, group)
+    resolved, more = config.for_rows(label, classes, group, fold)
     remarks += more
-    frame = result.encoded(train, config.table)
+    frame, more = schema.encoded(train, config.table)
+    remarks += more
     tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
     if tiny and resolved.workers is None:
         resolved = resolved.model_copy(update={"workers": 1})
-    truth = pl.DataFrame({name: v for name, v in zip(TRUTH_COLUMNS, (label, group), strict=True) if v is not None})
+    truth = pl.DataFrame(
+        {name: v for name, v in zip(TRUTH_COLUMNS, (label, group, weight, fold), strict=True) if v is not None}
+    )
     folder, task = config.run / "table", Task(TASK_NAME, classes)
     hashes = {"train": hash_file(config.table)}
-    test_frame, test, test_raw = None, None, None
+    test_frame, test, identifiers = None, None, train.select(config.id)
     if config.test_table:
-        test_raw, more = read_new_rows(config.test_table, result, reserved, config.id, config.separator)
+        test_frame, identifiers, more = read_new_rows(
+            config.test_table, schema, config.reserved, config.id, config.separator
+        )
         remarks += more
-        test_frame = result.encoded(test_raw, config.test_table)
         hashes["test"] = hash_file(config.test_table)
-        test = TableEvents(folder / "test.parquet", result.names, hashes["test"], categories=result.categories)
+        test = TableEvents(folder / "test.parquet", schema.names, hashes["test"], categories=schema.categories)
     remarks += repeated_remarks(frame, label, test_frame)
 
     def prepare() -> None:
         write_table(folder / "train.parquet", frame)
         write_table(truth_file(folder / "train.parquet"), truth)
-        write_json(folder / PLAN_FILE, result.as_json())
+        write_json(folder / PLAN_FILE, schema.as_json())
         if test_frame is not None:
             write_table(folder / "test.parquet", test_frame)
 
     def conclude(manifest: dict[str, Any]) -> None:
-        manifest["label_type"] = label_type(train[config.label])
-        _write_results(config.run, manifest, classes, label, identifiers)
+        manifest["label_type"] = label_type
+        _write_results(config.run, manifest, classes, label, identifiers, weight)
 
-    names = train if test_raw is None else test_raw
-    identifiers = names.select([name for name in config.id if name in names.columns])
     return Job(
         config=resolved,
         task=task,
         train=TableEvents(
             folder / "train.parquet",
-            result.names,
+            schema.names,
             hashes["train"],
-            grouped=group is not None,
-            categories=result.categories,
+            categories=schema.categories,
         ),
         test=test,
         devices=devices_for(config.learner_specs(task), config.device),
@@ -420,7 +426,12 @@ def _header_remarks(frame: pl.DataFrame, file: Path) -> list[str]:
 
 
 def _write_results(
-    folder: Path, manifest: Mapping[str, Any], classes: tuple[str, ...], labels: np.ndarray, identifiers: pl.DataFrame
+    folder: Path,
+    manifest: Mapping[str, Any],
+    classes: tuple[str, ...],
+    labels: np.ndarray,
+    identifiers: pl.DataFrame,
+    weights: np.ndarray | None,
 ) -> None:
     shipped, systems = shipped_system(manifest), (*finished_learners(manifest), *COMBINED)
     oof = {name: read_oof(folder / "oof" / f"{name}.parquet", classes) for name in systems}
@@ -430,7 +441,9 @@ def _write_results(
         "judged_on": f"{manifest['judged']['on']} rows of the training table",
         "shipped": shipped,
         "systems": {
-            name: table_metrics(labels[evaluated], log_proba[evaluated], classes)
+            name: table_metrics(
+                labels[evaluated], log_proba[evaluated], classes, None if weights is None else weights[evaluated]
+            )
             for name, log_proba in out_of_fold.items()
         },
     }
@@ -442,10 +455,3 @@ def _write_results(
     else:
         log_proba = out_of_fold[shipped]
     write_table(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes, identifiers))
-
-
-def label_type(values: pl.Series) -> str:
-    """Return what labels are to whoever gave them: ``bool``, ``int``, ``float`` or ``str``."""
-    if values.dtype == pl.Boolean:
-        return "bool"
-    return "int" if values.dtype.is_integer() else "float" if values.dtype.is_float() else "str"

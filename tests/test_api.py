@@ -141,8 +141,8 @@ def test_what_is_no_toml_is_told(tmp_path: Path) -> None:
 
 
 def test_data_frames_are_taken(tmp_path: Path) -> None:
-    x = np.arange(60.0)
-    frame = pl.DataFrame({"x": x, "kind": np.where(x < 30, "low", "high")})
+    x = 1.5 * np.arange(60.0)
+    frame = pl.DataFrame({"x": x, "kind": np.where(x < 45, "low", "high")})
     run = showerstack.fit(frame, label="kind", run=tmp_path / "run", **OPTIONS)
     assert run.classes == ("high", "low")
     predictions = run.predict(frame.drop("kind").to_pandas(), trusted=True)
@@ -227,6 +227,7 @@ def test_a_damaged_learner_does_not_end_the_users_program(
     np.testing.assert_array_equal(isolated.probabilities, own.probabilities)
 
 
+@pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
 def test_examples_in_docstrings(
     tiny_composition: Path, composition_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

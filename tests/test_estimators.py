@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 from pathlib import Path
 
+import joblib
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
+from joblib.externals.loky import get_reusable_executor
 from sklearn.base import clone
-from sklearn.model_selection import cross_val_score
+from sklearn.ensemble import StackingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, ShuffleSplit, TimeSeriesSplit, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import showerstack
-from showerstack import EnergyRegressor, ShowerClassifier, StackClassifier
+from showerstack import EnergyRegressor, ShowerClassifier, StackClassifier, estimators
 from showerstack.api import fitted
-from showerstack.runtime.errors import InputError
+from showerstack.frames import frame_of
+from showerstack.runtime.errors import InputError, Remark
 from showerstack.stacking.meta import calibration
 from showerstack.stacking.run.folder import MANIFEST_FILE
 
+pytestmark = pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
 QUICK = {
-    "preset": "quick", "learners": "quadratic_logit", "metas": "average", "folds": 2, "repeats": 1, "holdout": 0.0,
+    "preset": "quick", "learners": "table.logistic", "metas": "average", "folds": 2, "repeats": 1, "holdout": 0.0,
     "fast": False, "workers": 1, "device": "cpu", "trusted": True,
 }  # fmt: skip
-NO_WEIGHTS = "weights that differ between rows are refused"
 EXPECTED_FAILURES = {
-    "check_sample_weights_not_overwritten": NO_WEIGHTS,
-    "check_sample_weight_equivalence_on_dense_data": NO_WEIGHTS,
-    "check_classifiers_one_label_sample_weights": NO_WEIGHTS,
+    "check_sample_weight_equivalence_on_dense_data": "folds are of rows: a row twice is not a row of weight 2",
     "check_fit2d_1feature": "its labels are at random and have a class of one row, of which no fold can hold one",
 }
 
@@ -63,13 +69,132 @@ def test_groups_reach_the_folds_and_frames_keep_their_words(tmp_path: Path) -> N
     assert model.classes_.tolist() == ["healthy", "ill"]
     np.testing.assert_allclose(model.predict_proba(x).sum(axis=1), 1)
     frame = pl.DataFrame({"colour": np.where(y == "ill", "red", "blue"), "x": x[:, 0]})
-    model = StackClassifier(**QUICK).fit(frame, y)
+    with pytest.raises(InputError, match="row 0, column 'colour' holds"):
+        StackClassifier(**QUICK).fit(frame, y)
+    model = StackClassifier(**QUICK, categories=["colour"]).fit(frame, y)
     assert model.score(frame, y) == 1
     assert model.score(frame.to_pandas(), y) == 1
     with pytest.raises(ValueError, match="now missing:\n- x"):
         model.predict(frame.drop("x"))
-    with pytest.raises(InputError, match="X has a column 'class'"):
+    with pytest.raises(InputError, match="has a column 'class' already"):
         StackClassifier(**QUICK).fit(frame.rename({"x": "class"}), y)
+
+
+def _two_classes(n: int = 200, seed: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    return rng.normal(size=(n, 2)) + 2 * y[:, None], y
+
+
+def test_an_estimator_survives_its_process(tmp_path: Path) -> None:
+    x, y = _two_classes()
+    model = StackClassifier(**QUICK)
+    found = cross_validate(model, x, y, cv=2, n_jobs=2, return_estimator=True)
+    get_reusable_executor().shutdown(wait=True)
+    assert [one.score(x, y) > 0.8 for one in found["estimator"]] == [True, True]
+    joblib.dump(found["estimator"][0], tmp_path / "model.joblib")
+    assert (tmp_path / "model.joblib").stat().st_size < 2e7
+    before = found["estimator"][0].predict_proba(x)
+    shutil.rmtree(found["estimator"][0].run_)
+    np.testing.assert_array_equal(joblib.load(tmp_path / "model.joblib").predict_proba(x), before)
+    with pytest.raises(InputError, match=r"is gone, .* fit again, with run=FOLDER"):
+        pickle.dumps(found["estimator"][0])
+
+
+def test_a_run_in_a_folder_is_not_carried_and_a_large_one_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = _two_classes()
+    model = StackClassifier(tmp_path / "run", **QUICK).fit(x, y)
+    assert len(pickle.dumps(model)) < 5_000
+    monkeypatch.setattr(estimators, "MOST_CARRIED", 1_000)
+    with pytest.raises(InputError, match=r"keep it in a folder, run=FOLDER"):
+        pickle.dumps(StackClassifier(**QUICK).fit(x, y))
+
+
+def test_a_stack_of_scikit_learn_takes_it() -> None:
+    x, y = _two_classes()
+    members = [("ours", StackClassifier(**QUICK)), ("theirs", LogisticRegression())]
+    assert StackingClassifier(members, cv=2).fit(x, y).score(x, y) > 0.8
+
+
+def test_remarks_are_warnings() -> None:
+    x, y = _two_classes()
+    frame = pl.DataFrame({"kind": np.where(y, "b", "a"), "x": x[:, 0], "nothing": [None] * len(y)})
+    model = StackClassifier(**QUICK, categories="kind")
+    with pytest.warns(Remark, match="column 'nothing' is empty: it is ignored"):
+        model.fit(frame, y)
+    strange = frame.with_columns(kind=pl.lit("c"))
+    with pytest.warns(Remark, match="column 'kind' holds 'c', which training rows do not have: 200 rows"):
+        model.predict(strange)
+    with pytest.raises(InputError, match="column 'kind' holds Boolean, in training it was a category"):
+        model.predict(frame.with_columns(kind=y > 0))
+
+
+def test_weights_of_rows_count() -> None:
+    rng = np.random.default_rng(3)
+    # The same x twice with either class: the odds are those of the weights.
+    x, y = np.tile(rng.normal(size=(300, 2)), (2, 1)), np.repeat([0, 1], 300)
+    weights = np.where(y == 1, 4.0, 1.0)
+    proba = StackClassifier(**QUICK).fit(x, y, sample_weight=weights).predict_proba(x)[:, 1]
+    assert abs(proba.mean() - 0.8) < 0.03
+    half = np.where(x[:, 0] > 0, 1.0, 0.0)
+    kept = StackClassifier(**QUICK).fit(x, y, sample_weight=half)
+    plain = StackClassifier(**QUICK).fit(x[half > 0], y[half > 0])
+    np.testing.assert_array_equal(kept.predict_proba(x), plain.predict_proba(x))
+    with pytest.raises(ValueError, match="at least one non-zero number"):
+        StackClassifier(**QUICK).fit(x, y, sample_weight=np.zeros(600))
+
+
+def test_folds_of_ones_own(tmp_path: Path) -> None:
+    x, y = _two_classes()
+    options = {name: value for name, value in QUICK.items() if name not in ("folds", "repeats", "holdout")}
+    cv = KFold(4, shuffle=True, random_state=0)
+    StackClassifier(tmp_path / "run", **options, cv=cv).fit(x, y)
+    folds = pl.read_parquet(tmp_path / "run" / "oof" / "stack.parquet")["fold"].to_numpy()
+    for k, (_, test) in enumerate(cv.split(x)):
+        assert (folds[test] == k).all()
+    with pytest.raises(InputError, match="cv: fold 0 must train on all rows but those it tests"):
+        StackClassifier(**options, cv=TimeSeriesSplit(3)).fit(x, y)
+    with pytest.raises(InputError, match="cv: fold 1 must train"):
+        StackClassifier(**options, cv=ShuffleSplit(2, test_size=0.5, train_size=0.5, random_state=0)).fit(x, y)
+
+
+def test_frames_are_converted_exactly_or_refused_by_column() -> None:
+    x = np.arange(6) / 3
+    exact = frame_of(
+        pd.DataFrame(
+            {
+                "sparse": pd.arrays.SparseArray(x),
+                "big": x.astype(">f8"),
+                "long": x.astype(np.longdouble),
+                "gaps": pd.array([1, None, 3, 4, 5, 6], dtype="Int64"),
+                "cut": pd.cut(x, 3),
+                "objects": pd.Series([1, 2.5, None, 4, 5, 6], dtype=object),
+                "word": pd.Series(["a", None] * 3, dtype="category"),
+            }
+        )
+    )
+    for name in ("sparse", "big", "long"):
+        np.testing.assert_array_equal(exact[name], x)
+    assert exact["gaps"].to_list() == [1, None, 3, 4, 5, 6]
+    assert exact["objects"].to_list() == [1, 2.5, None, 4, 5, 6]
+    assert exact["word"].to_list() == ["a", None] * 3
+    assert [isinstance(exact[name].dtype, pl.Enum) for name in ("cut", "word")] == [True, True]
+    for column, message in (
+        (pd.Series([1, "a", 2.5] * 2, dtype=object), "row 1, column 's' holds 'a', others 1"),
+        (pd.Series([True, 1] * 3, dtype=object), "row 1, column 's' holds 1, others True"),
+        (pd.interval_range(0, 6), "column 's' holds interval"),
+        (pd.period_range("2000-01", periods=6, freq="M"), r"column 's' holds period\[M\]: convert it"),
+        (np.array([1 / np.longdouble(3)] * 6), "row 0, column 's' holds .* which float64 cannot"),
+        (x * 1j, "column 's' holds complex128"),
+    ):
+        with pytest.raises(InputError, match=message):
+            frame_of(pd.DataFrame({"s": column}))
+    with pytest.raises(InputError, match="2 columns 'a'"):
+        frame_of(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+    masked = np.ma.masked_array([[-9999.0], [2.0]], mask=[[True], [False]])
+    assert frame_of(masked)["x0"].to_list() == [None, 2.0]
 
 
 def test_options_reach_the_run_and_models_are_cloned(tmp_path: Path) -> None:
@@ -97,7 +222,8 @@ def test_showers_come_in_folders(model: ShowerClassifier | EnergyRegressor, tmp_
 
 
 def test_showers_are_classified(tiny_composition: Path, tmp_path: Path) -> None:
-    model = ShowerClassifier(tmp_path / "run", **QUICK | {"holdout": None}).fit(tiny_composition)
+    options = QUICK | {"holdout": None, "learners": "quadratic_logit"}
+    model = ShowerClassifier(tmp_path / "run", **options).fit(tiny_composition)
     test = tiny_composition / "composition_test"
     result, truth = model.predict(test), np.load(test / "labels_composition.npy")
     assert model.classes_.tolist() == [0, 1, 2, 3, 4]

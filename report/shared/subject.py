@@ -5,6 +5,7 @@ Predictions, run and test set must belong together. Equal lengths prove little; 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from showerstack.report.shared.belonging import check_events, check_run
 from showerstack.report.shared.published import origin_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json, with_checksum, write_json
+from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring import Metric, metric_for, scoring_of
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.scoring.metrics.intervals import Interval, linearised
@@ -25,7 +27,8 @@ from showerstack.scoring.score import read_output, read_raw_labels, score_arrays
 from showerstack.scoring.tasks.truth import Truth, read_truth
 from showerstack.showers.dataset import Dataset, is_simulated
 from showerstack.showers.schema import Task
-from showerstack.stacking.inputs.tables import class_positions, read_table, scan_table
+from showerstack.stacking.inputs.columns import as_text
+from showerstack.stacking.inputs.tables import class_positions
 from showerstack.stacking.run.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
 from showerstack.stacking.run.read import COMBINED, Run, System, evaluated_rows
 
@@ -190,23 +193,37 @@ def labelled_test_rows(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | N
     """Return which rows of the test table have a known label, their classes, and remarks.
 
     None where there is no test table, it is no longer the one that was predicted, or has no labels.
+
+    Raises
+    ------
+    InputError
+        If it has labels, and none is a class of the training.
     """
     config, identity = run.manifest["config"], run.manifest["identity"]
     file = Path(config["test_table"]) if config["test_table"] else None
     if file is None or not file.is_file() or hash_file(file) != identity["test_fingerprint"]:
         return None
-    if config["label"] not in scan_table(file, config["separator"]).collect_schema().names():
+    if config["label"] not in column_names(file, config["separator"]):
         return None
     values = read_table(file, [config["label"]], config["separator"])[config["label"]]
     position = class_positions(values, run.task.classes)
     known = position >= 0
-    strange = sorted(map(str, values.filter(pl.Series(~known)).drop_nulls().unique().to_list()))
+    strange = as_text(values).filter(pl.Series(~known)).drop_nulls().unique().sort().to_list()
     remarks = []
     if strange:
         remarks.append(f"{file}: labels {', '.join(strange[:5])} are in no training row: rows not scored")
     if not known.any():
-        return None
+        if not strange:
+            return None
+        raise InputError(
+            f"{file}: no label of column {config['label']!r} is a class of the training: {_some(strange)} here, "
+            f"{_some(run.task.classes)} there; the run is complete, its test table is not scored"
+        )
     return np.flatnonzero(known), position[known], remarks
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5]))
 
 
 def score_test_table(run: Run) -> dict[str, Any] | None:

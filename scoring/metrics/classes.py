@@ -24,15 +24,17 @@ from showerstack.scoring.metrics.gamma import (
 )
 from showerstack.scoring.metrics.intervals import (
     Interval,
-    accuracy_interval,
     clopper_pearson,
+    linearised,
     share_interval,
     survival_interval,
 )
 from showerstack.scoring.metrics.level import standard_errors
 
 
-def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> dict[str, Any]:
+def table_metrics(
+    labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...], weights: np.ndarray | None = None
+) -> dict[str, Any]:
     """Return accuracy, log-loss (nats) and AUC, each with its confidence interval.
 
     Parameters
@@ -43,20 +45,24 @@ def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str,
         (N, C) log-probabilities of rows that no fit learned from.
     classes
         Names. With two, the AUC is that of the second against the first; with more, the mean of one against the rest.
+    weights
+        (N,) of the rows, or None; the confusion counts rows.
     """
     loss = -log_proba[np.arange(len(labels)), labels]
     predicted = np.argmax(log_proba, axis=1)
-    right = accuracy_interval(labels, predicted)
+    right = share_interval(predicted == labels, weights=weights)
     counts = np.bincount(labels, minlength=len(classes))
     # A class without a row, or with all of them, has no such area.
     columns = [k for k in ([1] if len(classes) == 2 else range(len(classes))) if 0 < counts[k] < len(labels)]
-    areas = [area_under_curve(labels == k, log_proba[:, k]) for k in columns]
+    areas = [area_under_curve(labels == k, log_proba[:, k], weights) for k in columns]
     area = float(np.mean([value for value, _ in areas])) if areas else float("nan")
     # One-against-rest areas share their events; adding their errors as if fully correlated is the safe bound.
     error = float(np.mean([e for _, e in areas])) if areas else float("nan")
     return {
-        "accuracy": _entry(float(np.mean(predicted == labels)), right.low, right.high),
-        "log_loss": _positive(float(loss.mean()), float(loss.std() / np.sqrt(len(loss)))),
+        "accuracy": _entry(float(np.average(predicted == labels, weights=weights)), right.low, right.high),
+        "log_loss": _positive(
+            float(np.average(loss, weights=weights)), float(linearised(loss, weights).std() / np.sqrt(len(loss)))
+        ),
         "auc": _normal(area, error, 0.0, 1.0),
         "auc_by_class": {classes[k]: _normal(value, e, 0.0, 1.0) for k, (value, e) in zip(columns, areas, strict=True)},
         "confusion": np.histogram2d(labels, predicted, [np.arange(len(classes) + 1) - 0.5] * 2)[0].astype(int).tolist(),

@@ -1,12 +1,12 @@
-"""What each column of a user's table is, learned from the training table, and how it becomes float32.
+"""The schema of a table: what each column is, fixed by the training table, kept in the run, applied to every new file.
 
-Quantities are numbers, also those written as text with gaps such as ``NA``; true and false are 1 and 0; points in time
-are seconds. Other text is a category. Missing values are NaN in all of them. Rows that are there twice, in the training
-table or in training and test, are remarked on.
+Nothing is guessed. A feature is a number; a category is what the file declares or the user names. Whatever does not fit
+is refused with file, row and column. Numbers are centred and scaled in float64 before they become float32.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,83 +17,98 @@ import polars as pl
 
 from showerstack.runtime.errors import InputError
 
-NUMBER, CATEGORY, TIME = "number", "category", "time"
-GAPS = ("", "na", "n/a", "nan", "null", "none", "?", "-", ".", "#n/a", "missing")
-"""Text that stands for a missing number, in any case of letters."""
-CATEGORY_GAPS = ("", "na", "n/a", "nan", "null", "?")
-"""Text that stands for a missing category."""
-FREE_TEXT_LEVELS, FREE_TEXT_SHARE = 100, 0.5
-"""A column of text with more different values than this, in more than this share of its rows, is no category."""
+NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
+TIMES = {"Date": "time", "Datetime": "time", "Duration": "duration", "Time": "time of day"}
+"""Kinds that become seconds, by the type that a file declares: since 1970, lasting, since midnight."""
+GAPS = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
+"""Words that stand for a missing number in text, in any case of letters."""
 FAR = 1e30
-"""Larger numbers are divided by the largest of their column, so that float32 holds them."""
+"""Numbers farther from the middle of their column than so many times its spread are taken as missing."""
+EXACT = 2**53
+"""float64 tells all whole numbers up to here apart."""
+COUNTING_ROWS = 20
+"""Fewer different whole numbers may be dense by chance."""
+WAYS_OUT = "name the columns to learn from (--columns), declare categories (--categories), or set it apart (--id)"
+
+_NUMBER = r"^[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
+_ROW_NAME = re.compile(r"unnamed: ?\d+|unnamed_\d+|__index_level_\d+__|index|rownames|row\.names", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the training table."""
+    """One column that learners see."""
 
     name: str
     kind: str
-    """``number``, ``category`` or ``time``."""
+    """``number``, ``boolean``, ``category``, or one of :data:`TIMES`."""
     offset: float = 0.0
-    """Subtracted first: float32 has 7 digits, and time stamps or serial numbers may need more."""
+    """Subtracted first."""
     scale: float = 1.0
     """Divided by then."""
     levels: tuple[str, ...] = ()
     """Of a category, in alphabetical order: the position is the code."""
+    numeric: bool = False
+    """Whether a category was written in numbers, which a file of types may hold again."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return JSON content."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Column:
-        """Read what :meth:`as_json` returned."""
-        return cls(**{**content, "levels": tuple(content["levels"])})
-
-    def encoded(self, values: pl.Series, file: Path) -> np.ndarray:
-        """Return (N,) float32, NaN where missing or a level that training did not have.
+    def encoded(self, values: pl.Series, file: Path, gaps: tuple[str, ...] = GAPS) -> tuple[np.ndarray, str | None]:
+        """Return (N,) float32, NaN where missing, and a remark on values that are taken as missing.
 
         Raises
         ------
         InputError
-            If a value is infinite, or text where training had numbers; file, row and column are named.
+            If a value is infinite or not what the training table had; file, row and column are named.
         """
+        self._check_type(values, file)
         if self.kind == CATEGORY:
-            text = _text(values, CATEGORY_GAPS)
-            codes = pl.Series(range(len(self.levels)), dtype=pl.Int64)
-            result = text.replace_strict(
-                pl.Series(self.levels, dtype=pl.String), codes, default=None, return_dtype=pl.Int64
-            )
-            return result.cast(pl.Float32).fill_null(float("nan")).to_numpy()
-        exact = _numbers(values)
-        if exact is None:
-            bad = _first_text(values)
-            raise InputError(f"{file}: row {bad}, column {self.name!r} holds {values[bad]!r}, expected a number")
-        if np.isinf(exact).any():
-            row = int(np.flatnonzero(np.isinf(exact))[0])
-            raise InputError(f"{file}: row {row}, column {self.name!r} is infinite, expected a number or nothing")
+            return self._codes(values, file)
+        if self.kind == BOOLEAN:
+            truth = _truth_values(values, self.name, file, gaps)
+            return truth.cast(pl.Float32).fill_null(float("nan")).to_numpy(), None
         with np.errstate(over="ignore"):
-            found32 = ((exact - self.offset) / self.scale).astype(np.float32)
-        # Beyond float32 only where new rows are far outside training: the largest number says that as well.
-        return np.clip(found32, -np.finfo(np.float32).max, np.finfo(np.float32).max)
+            relative = _relative(values, self.name, file, self.offset, gaps) / self.scale
+        far = np.abs(relative) > FAR
+        relative[far] = np.nan
+        n = int(far.sum())
+        remark = f"{file}: column {self.name!r} has {n} values beyond 1e30 times its spread: they are taken as missing"
+        return relative.astype(np.float32), remark if n else None
 
-    def unknown(self, values: pl.Series) -> list[str]:
-        """Return the levels of new rows that training did not have."""
-        if self.kind != CATEGORY:
-            return []
-        return sorted(set(_text(values, CATEGORY_GAPS).drop_nulls().unique().to_list()) - set(self.levels))
+    def _check_type(self, values: pl.Series, file: Path) -> None:
+        kind = _declared_kind(values.dtype)
+        text = values.dtype == pl.String and self.kind in (NUMBER, BOOLEAN, CATEGORY)
+        numbers = kind == NUMBER and self.kind == CATEGORY and self.numeric
+        if not (kind == self.kind or text or numbers or values.null_count() == len(values)):
+            raise InputError(f"{file}: column {self.name!r} holds {values.dtype}, in training it was a {self.kind}")
+
+    def _codes(self, values: pl.Series, file: Path) -> tuple[np.ndarray, str | None]:
+        text = as_text(values)
+        codes = text.replace_strict(
+            pl.Series(self.levels, dtype=pl.String),
+            pl.Series(range(len(self.levels)), dtype=pl.Float32),
+            default=None,
+            return_dtype=pl.Float32,
+        )
+        unknown = text.filter(codes.is_null() & text.is_not_null())
+        names = ", ".join(map(repr, unknown.unique().sort().to_list()[:5]))
+        remark = f"{file}: column {self.name!r} holds {names}, which training rows do not have: {len(unknown)} rows"
+        return codes.fill_null(float("nan")).to_numpy(), f"{remark} are taken as missing" if len(unknown) else None
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All columns that learners see, in the order of the training table."""
+class Schema:
+    """All columns that learners see, in the order of the training table, and its labels."""
 
     columns: tuple[Column, ...]
+    label: str = ""
+    """Name of the label column."""
+    label_type: str = "str"
+    """What labels are to whoever gave them: ``bool``, ``int``, ``float`` or ``str``."""
+    classes: tuple[str, ...] = ()
+    """As text, in the order of class numbers."""
+    gaps: tuple[str, ...] = GAPS
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -101,24 +116,33 @@ class Plan:
         """Names of the categories."""
         return tuple(column.name for column in self.columns if column.kind == CATEGORY)
 
-    def encoded(self, frame: pl.DataFrame, file: Path) -> pl.DataFrame:
-        """Return the columns as float32."""
-        return pl.DataFrame({column.name: column.encoded(frame[column.name], file) for column in self.columns})
+    def encoded(self, frame: pl.DataFrame, file: Path) -> tuple[pl.DataFrame, list[str]]:
+        """Return the columns as float32, and remarks on values that are taken as missing."""
+        each = {column.name: column.encoded(frame[column.name], file, self.gaps) for column in self.columns}
+        remarks = [remark for _, remark in each.values() if remark]
+        return pl.DataFrame({name: values for name, (values, _) in each.items()}), remarks
 
-    def as_json(self) -> list[dict[str, Any]]:
+    def as_json(self) -> dict[str, Any]:
         """Return JSON content."""
-        return [column.as_json() for column in self.columns]
+        return asdict(self)
 
     @classmethod
-    def from_json(cls, content: Sequence[Mapping[str, Any]]) -> Plan:
+    def from_json(cls, content: Mapping[str, Any]) -> Schema:
         """Read what :meth:`as_json` returned."""
-        return cls(tuple(Column.from_json(one) for one in content))
+        columns = tuple(Column(**{**one, "levels": tuple(one["levels"])}) for one in content["columns"])
+        listed = {name: tuple(content[name]) for name in ("classes", "gaps")}
+        return cls(**{**content, **listed, "columns": columns})
 
 
-def plan(
-    frame: pl.DataFrame, file: Path, reserved: set[str], wanted: Sequence[str] | None = None
-) -> tuple[Plan, list[str]]:
-    """Return what the columns of a training table are, and remarks on what a user may not expect.
+def learned_columns(
+    frame: pl.DataFrame,
+    file: Path,
+    reserved: set[str],
+    *,
+    wanted: Sequence[str] | None = None,
+    categories: Sequence[str] = (),
+) -> tuple[tuple[Column, ...], list[str]]:
+    """Return what the columns of a training table are, and remarks on those that are left out.
 
     Parameters
     ----------
@@ -127,138 +151,167 @@ def plan(
     file
         Where it is from, for messages.
     reserved
-        Columns that no learner sees: label, group, identifiers.
+        Columns that no learner sees: label, group, weight, fold, identifiers.
     wanted
         The columns to use; None for all others.
+    categories
+        Columns of text or whole numbers that are categories although the file does not declare them.
 
     Raises
     ------
     InputError
-        If a wanted column is missing or reserved, or no column is left.
+        If a named column is missing or reserved, no column is left, a column numbers the rows and is not in
+        ``wanted``, or holds what is neither number nor category.
     """
-    for name in wanted or ():
+    for name in (*(wanted or ()), *categories):
         if name not in frame.columns:
             raise InputError(f"{file} has no column {name!r}: it has {', '.join(frame.columns[:20])}")
         if name in reserved:
             raise InputError(f"column {name!r} is label, group or identifier: it cannot be an input too")
-    names = wanted or [name for name in frame.columns if name not in reserved]
-    remarks: list[str] = []
-    columns = []
-    for name in names:
-        result, words = _column(name, frame[name], requested=wanted is not None)
-        columns += [result] if result else []
-        remarks += [f"{file}: column {name!r} {words}"] if words else []
+    remarks, columns = [], []
+    for name in wanted or [name for name in frame.columns if name not in reserved]:
+        values = frame[name]
+        if values.null_count() == len(values):
+            remarks.append(f"{file}: column {name!r} is empty: it is ignored")
+            continue
+        if wanted is None and name not in categories:
+            _refuse_row_numbers(values, name, file)
+        columns.append(_learned(values, name, file, is_category=name in categories))
+        words = _gap_words(values) if columns[-1].kind == NUMBER else []
+        if words:
+            remarks.append(f"{file}: column {name!r} counts {', '.join(map(repr, words))} as missing numbers")
     if not columns:
         raise InputError(f"{file} has no usable column beside {', '.join(sorted(reserved)) or 'those left out'}")
-    return Plan(tuple(columns)), remarks
+    return tuple(columns), remarks
 
 
-def _column(name: str, values: pl.Series, *, requested: bool) -> tuple[Column | None, str]:
-    if values.null_count() == len(values):
-        return None, "is empty: it is ignored"
-    if values.dtype.is_nested() or values.dtype in (pl.Binary, pl.Object):
-        return None, f"holds {values.dtype}: it is ignored"
-    if not requested and name.startswith("unnamed_") and _counts_rows(values):
-        return None, "has no name and counts the rows: it is ignored"
-    exact = _numbers(values)
-    if exact is None:
-        return _category(name, values)
-    kind = TIME if values.dtype.is_temporal() or _as_time(values) is not None else NUMBER
-    offset, scale = _fitting_float32(exact)
-    words = []
-    if kind == NUMBER and values.dtype == pl.String:
-        gaps = sorted(set(values.drop_nulls().unique().to_list()) - set(_text(values, GAPS).drop_nulls().unique()))
-        words += [f"counts {', '.join(map(repr, gaps[:5]))} as missing numbers"] if gaps else []
-    if offset:
-        words.append(f"is taken relative to {offset:.10g}, so that its last digits are not lost")
-    if name.casefold() in ("id", "index", "row", "row_id", "rownames") and _all_differ(values):
-        words.append("looks like an identifier: leave it out with --id")
-    return Column(name, kind, offset, scale), "; ".join(words)
-
-
-def _category(name: str, values: pl.Series) -> tuple[Column | None, str]:
-    text = _text(values, CATEGORY_GAPS)
-    levels = sorted(text.drop_nulls().unique().to_list())
-    if len(levels) > FREE_TEXT_LEVELS and len(levels) > FREE_TEXT_SHARE * len(values):
-        return None, f"holds {len(levels)} different texts in {len(values)} rows: it is ignored"
-    return Column(name, CATEGORY, levels=tuple(levels)), ""
-
-
-def _numbers(values: pl.Series) -> np.ndarray | None:
-    """Return (N,) float64 with NaN where missing, or None if a value is no number, time, true or false."""
-    if values.dtype.is_temporal():
-        return _seconds(values)
-    if values.dtype == pl.String:
-        cleaned = _text(values, GAPS)
-        result = cleaned.cast(pl.Float64, strict=False)
-        if result.null_count() != cleaned.null_count():
-            in_time = _as_time(values)
-            return None if in_time is None else _numbers(in_time)
-        return result.fill_null(float("nan")).to_numpy()
-    if not (values.dtype.is_numeric() or values.dtype == pl.Boolean):
-        return None
-    return values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
-
-
-def _seconds(values: pl.Series) -> np.ndarray:
-    """Return (N,) float64 seconds, whatever unit the column stores: since 1970, since midnight, or of a duration."""
-    if values.dtype == pl.Time:
-        return values.to_physical().cast(pl.Float64).fill_null(float("nan")).to_numpy() / 1e9
-    kind = pl.Duration("us") if values.dtype == pl.Duration else pl.Datetime("us")
-    return values.cast(kind).to_physical().cast(pl.Float64).fill_null(float("nan")).to_numpy() / 1e6
-
-
-def _as_time(values: pl.Series) -> pl.Series | None:
-    """Return text as points in time, or None if some of it is none."""
-    if values.dtype != pl.String:
-        return None
-    cleaned = _text(values, GAPS)
-    if not cleaned.drop_nulls().str.contains(r"^\d{4}-\d\d-\d\d").all():
-        return None
-    try:
-        result = cleaned.str.to_datetime(strict=False, time_unit="us")
-    except pl.exceptions.PolarsError:
-        return None
-    return result if result.null_count() == cleaned.null_count() else None
-
-
-def _text(values: pl.Series, gaps: Sequence[str]) -> pl.Series:
-    """Return trimmed text, null where it stands for nothing."""
-    trimmed = values.cast(pl.String).str.strip_chars()
-    lowered = trimmed.str.to_lowercase().is_in(list(gaps))
-    return trimmed.set(lowered.fill_null(True), None)
-
-
-def _first_text(values: pl.Series) -> int:
-    cleaned = _text(values, GAPS)
-    wrong = cleaned.is_not_null() & cleaned.cast(pl.Float64, strict=False).is_null()
-    return int(wrong.arg_true()[0]) if wrong.any() else 0
-
-
-def _fitting_float32(exact: np.ndarray) -> tuple[float, float]:
-    """Return offset and scale with which float32 keeps apart what float64 does; 0 and 1 where it does anyway."""
-    present = exact[np.isfinite(exact)]
+def _learned(values: pl.Series, name: str, file: Path, *, is_category: bool) -> Column:
+    declared = NUMBER if values.dtype == pl.String else _declared_kind(values.dtype)
+    kind = CATEGORY if is_category and declared == NUMBER else declared
+    if kind is None or (is_category and kind not in (CATEGORY, BOOLEAN)):
+        raise InputError(f"{file}: column {name!r} holds {values.dtype}, no numbers: {WAYS_OUT}")
+    if kind == CATEGORY:
+        levels = tuple(as_text(values).drop_nulls().unique().sort().to_list())
+        return Column(name, kind, levels=levels, numeric=values.dtype.is_numeric())
+    if kind == BOOLEAN:
+        return Column(name, kind)
+    present = _relative(values, name, file, 0.0, remedy=WAYS_OUT)
+    present = np.unique(present[~np.isnan(present)])
     if not len(present):
-        return 0.0, 1.0
-    largest = float(np.abs(present).max())
-    if largest > FAR:
-        return 0.0, largest
-    different = len(np.unique(present))
-    if len(np.unique(present.astype(np.float32))) == different:
-        return 0.0, 1.0
-    offset = float(present.min())
-    return (offset, 1.0) if largest > 1e3 * float(np.ptp(present)) else (0.0, 1.0)
+        return Column(name, kind)
+    # Of different values, so that a word for "missing" such as -9e99 counts once, however often it is there.
+    offset = float(np.quantile(present, 0.5, method="lower"))
+    if abs(offset) > EXACT:
+        present = np.unique(_relative(values, name, file, offset))
+        present = present[~np.isnan(present)] + offset
+    away = np.abs(present - offset)
+    away = away[away > 0]
+    return Column(name, kind, offset, float(np.quantile(away, 0.25, method="lower")) if len(away) else 1.0)
 
 
-def _counts_rows(values: pl.Series) -> bool:
-    if not values.dtype.is_integer() or values.null_count():
+def _declared_kind(dtype: pl.DataType) -> str | None:
+    """Return what a type declares a column to be; None for text and what cannot be learned from."""
+    if dtype.is_numeric():
+        return NUMBER
+    if isinstance(dtype, pl.Categorical | pl.Enum):
+        return CATEGORY
+    return BOOLEAN if dtype == pl.Boolean else TIMES.get(str(dtype.base_type()))
+
+
+def _relative(
+    values: pl.Series, name: str, file: Path, offset: float, gaps: tuple[str, ...] = GAPS, remedy: str = ""
+) -> np.ndarray:
+    """Return (N,) float64 of what values have more than the offset, NaN where missing.
+
+    Raises
+    ------
+    InputError
+        If a value is no number, or infinite.
+    """
+    values = _seconds(values) if values.dtype.is_temporal() else values
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+        values = values.set(values.str.to_lowercase().is_in(list(gaps)).fill_null(True), None)
+        _refuse_first(~values.str.contains(_NUMBER), values, name, file, remedy)
+    exact = values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    if np.isinf(exact).any():
+        row = int(np.flatnonzero(np.isinf(exact))[0])
+        raise InputError(f"{file}: row {row}, column {name!r} is infinite, expected a number or nothing")
+    with np.errstate(over="ignore"):
+        result: np.ndarray = exact - offset
+    if not values.dtype.is_float() and offset.is_integer():
+        # Whole numbers that float64 would round are subtracted as whole numbers.
+        for row in np.flatnonzero(np.abs(exact) > EXACT):
+            text = str(values[int(row)])
+            if text.lstrip("+-").isdecimal():
+                result[row] = int(text) - int(offset)
+    return result
+
+
+def _gap_words(values: pl.Series) -> list[str]:
+    if values.dtype != pl.String:
+        return []
+    words = values.drop_nulls().unique().sort()
+    return [word for word in words.filter(words.str.strip_chars().str.to_lowercase().is_in(list(GAPS))) if word.strip()]
+
+
+def _refuse_first(wrong: pl.Series, values: pl.Series, name: str, file: Path, remedy: str) -> None:
+    wrong = wrong.fill_null(False)
+    if wrong.any():
+        row = int(wrong.arg_true()[0])
+        more = f": {remedy}" if remedy else ", as in training"
+        raise InputError(f"{file}: row {row}, column {name!r} holds {values[row]!r}, expected a number{more}")
+
+
+def _truth_values(values: pl.Series, name: str, file: Path, gaps: tuple[str, ...]) -> pl.Series:
+    """Return true and false, null where missing, of a column that the training table declared so."""
+    if values.dtype != pl.String:
+        return values
+    words = values.str.strip_chars().str.to_lowercase()
+    result = words.replace_strict(["true", "false"], [True, False], default=None, return_dtype=pl.Boolean)
+    wrong = (result.is_null() & words.is_not_null() & ~words.is_in(list(gaps))).fill_null(False)
+    if wrong.any():
+        row = int(wrong.arg_true()[0])
+        raise InputError(f"{file}: row {row}, column {name!r} holds {values[row]!r}, expected true or false")
+    return result
+
+
+def _seconds(values: pl.Series) -> pl.Series:
+    """Return seconds as float64, whatever unit the column stores."""
+    kind = {pl.Time: pl.Time(), pl.Duration: pl.Duration("us")}.get(values.dtype.base_type(), pl.Datetime("us"))
+    ticks = values.cast(kind).to_physical().cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    return pl.Series(ticks / (1e9 if values.dtype == pl.Time else 1e6))
+
+
+def as_text(values: pl.Series) -> pl.Series:
+    """Return values as text as they are written, null where missing; whole numbers in floats without decimals."""
+    if values.dtype == pl.Boolean:
+        return pl.Series(values.name, ["True", "False"]).gather(values.not_().cast(pl.UInt32))
+    if not values.dtype.is_float():
+        return values.cast(pl.String).replace([""], [None])
+    texts = [None if v is None or v != v else str(int(v)) if v.is_integer() else repr(v) for v in values.to_list()]
+    return pl.Series(values.name, texts, dtype=pl.String)
+
+
+def _refuse_row_numbers(values: pl.Series, name: str, file: Path) -> None:
+    """Refuse what numbers the rows: in a table that was ordered by class, it tells the class of every row."""
+    counts = values.dtype.is_numeric() or values.dtype == pl.String
+    if counts and (_ROW_NAME.fullmatch(name) or _is_dense(values)):
+        raise InputError(
+            f"{file}: column {name!r} numbers the rows, and may tell the class by their order: set it apart (--id), or "
+            "name it among the columns to learn from (--columns)"
+        )
+
+
+def _is_dense(values: pl.Series) -> bool:
+    """Return whether values are whole numbers, all different, that fill at least half of their range."""
+    if len(values) < COUNTING_ROWS or values.null_count():
         return False
-    steps = np.diff(values.to_numpy())
-    return bool(len(steps)) and bool((steps == 1).all())
-
-
-def _all_differ(values: pl.Series) -> bool:
-    return values.n_unique() == len(values)
+    numbers = values.cast(pl.Float64, strict=False)
+    if numbers.null_count() or not (numbers.is_finite().all() and (numbers == numbers.floor()).all()):
+        return False
+    span = float(numbers.max()) - float(numbers.min()) + 1  # type: ignore[arg-type]
+    return span <= 2 * len(values) and numbers.n_unique() == len(values)
 
 
 def repeated_remarks(train: pl.DataFrame, labels: np.ndarray, test: pl.DataFrame | None) -> list[str]:

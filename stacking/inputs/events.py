@@ -67,7 +67,7 @@ def class_numbers(data: Dataset) -> np.ndarray:
     return np.asarray(data.labels, dtype=np.int64) if data.task.target is None else binned(data).labels
 
 
-TRUTH_COLUMNS = ("label", "group")
+TRUTH_COLUMNS = ("label", "group", "weight", "fold")
 """Columns of the file beside a training table: apart from it, so that a table may have columns of any name."""
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that a meta-learner may look at beside the learners' log-probabilities."""
@@ -142,6 +142,10 @@ class Events(ABC):
 
     def weights(self) -> np.ndarray | None:
         """Return (N,) float64 importance weights of *training* events, where they have any."""
+        return None
+
+    def folds(self) -> np.ndarray | None:
+        """Return the (N,) int64 fold of each *training* event, where the user gives them."""
         return None
 
     def context(self, rows: slice = EVERY) -> np.ndarray | None:
@@ -338,7 +342,6 @@ class TableEvents(Events):
     file: Path
     columns: tuple[str, ...]
     content_hash: str
-    grouped: bool = False
     categories: tuple[str, ...] = ()
     """Columns that hold codes of categories."""
 
@@ -376,16 +379,25 @@ class TableEvents(Events):
 
     def labels(self) -> np.ndarray:
         """Return the class numbers of a training table."""
-        return self._truth(TRUTH_COLUMNS[0])
+        labels = self._truth("label")
+        assert labels is not None
+        return labels
 
     def groups(self) -> np.ndarray | None:
         """Return the group numbers, if the run names a group column."""
-        if not self.grouped:
-            return None
-        return self._truth(TRUTH_COLUMNS[1])
+        return self._truth("group")
 
-    def _truth(self, column: str) -> np.ndarray:
-        return pl.read_parquet(truth_file(self.file), columns=[column], glob=False)[column].to_numpy().astype(np.int64)
+    def weights(self) -> np.ndarray | None:
+        """Return the weights, if the run names a column of them."""
+        return self._truth("weight")
+
+    def folds(self) -> np.ndarray | None:
+        """Return the folds, if the run names a column of them."""
+        return self._truth("fold")
+
+    def _truth(self, column: str) -> np.ndarray | None:
+        known = pl.read_parquet(truth_file(self.file), glob=False)
+        return known[column].to_numpy() if column in known.columns else None
 
     def fingerprint(self) -> str:
         """Return the hash of the file that the user gave."""

@@ -221,11 +221,17 @@ class TableConfig(EngineConfig):
     table: Path
     label: str
     group: str | None = None
+    weight: str | None = None
+    """Column of positive weights, of what a row counts in training and scoring."""
+    split: str | None = None
+    """Column that says which fold a row is in."""
     test_table: Path | None = None
     id: tuple[str, ...] = ()
     """Columns that name rows: no learner sees them, predictions carry them."""
     columns: tuple[str, ...] | None = None
     """Columns to learn from; None: all others."""
+    categories: tuple[str, ...] = ()
+    """Columns that are categories although the file does not declare them."""
     separator: str | None = None
     """Between columns of text files; None: a tab in ``.tsv``, else a comma."""
     repeats: int | None = Field(None, ge=1, le=20)  # type: ignore[assignment]
@@ -235,10 +241,22 @@ class TableConfig(EngineConfig):
     fast: bool | None = None  # type: ignore[assignment]
     """None: from :data:`STUDENT_ROWS` rows; below, the whole stack predicts all rows that there may be in seconds."""
 
-    @field_validator("id", mode="before")
+    @field_validator("id", "categories", mode="before")
     @classmethod
     def _listed(cls, names: Any) -> Any:
         return (names,) if isinstance(names, str) else names or ()
+
+    @model_validator(mode="after")
+    def _own_folds_alone(self) -> TableConfig:
+        if self.split and (self.folds or self.repeats not in (None, 1) or self.holdout or self.group):
+            raise ValueError("split names the folds: leave out folds, repeats, holdout and group")
+        return self
+
+    @property
+    def reserved(self) -> set[str]:
+        """Columns that no learner sees."""
+        named = (self.label, self.group, self.weight, self.split, *self.id)
+        return {name for name in named if name is not None}
 
     @property
     def n_folds(self) -> int:
@@ -267,9 +285,16 @@ class TableConfig(EngineConfig):
         return remarks
 
     def for_rows(
-        self, labels: np.ndarray, classes: tuple[str, ...], groups: np.ndarray | None = None
+        self,
+        labels: np.ndarray,
+        classes: tuple[str, ...],
+        groups: np.ndarray | None = None,
+        own_folds: np.ndarray | None = None,
     ) -> tuple[TableConfig, list[str]]:
-        """Return these options with what so many rows allow (folds, repetitions, holdout, student), and remarks."""
+        """Return these options with what so many rows allow (folds, repetitions, holdout, student), and remarks.
+
+        Folds of the user's own are neither repeated, nor is a holdout set apart from them.
+        """
         few, remarks = len(labels) < FEW_ROWS, []
         counts, what = class_counts(labels, groups), "rows" if groups is None else "groups of rows"
         fewest = int(counts.min())
@@ -281,6 +306,8 @@ class TableConfig(EngineConfig):
         repeats = self.repeats or (3 if few else 1)
         holdout = self.holdout if self.holdout is not None else (0.0 if few else 0.1)
         fast = self.fast if self.fast is not None else len(labels) >= STUDENT_ROWS
+        if own_folds is not None:
+            folds, repeats, holdout, remarks = int(own_folds.max()) + 1, 1, 0.0, []
         return self.model_copy(update={"folds": folds, "repeats": repeats, "holdout": holdout, "fast": fast}), remarks
 
 

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import showerstack.stacking.inputs.tables
+import showerstack.runtime.tables
 from showerstack import stacking
 from showerstack.features import build, compute
 from showerstack.features.build import build_table
@@ -33,13 +33,13 @@ from showerstack.runtime.checksums import write_checksums as write_checksums
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE
+from showerstack.runtime.tables import read_table
 from showerstack.scoring.score import Origin, read_output
 from showerstack.scoring.tasks.truth import read_truth
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.inputs.tables import read_table, scan_table
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.config import TableConfig
 from showerstack.stacking.train import stack
@@ -421,9 +421,9 @@ def test_a_panic_of_the_parser_is_a_refusal(table_files: list[Path], monkeypatch
         os.write(2, b"thread panicked\n")
         raise pl.exceptions.PanicException("assertion failed\nstack backtrace")
 
-    monkeypatch.setattr(showerstack.stacking.inputs.tables.pl, "scan_csv", panics)
+    monkeypatch.setattr(showerstack.runtime.tables.pl, "read_csv", panics)
     with pytest.raises(InputError, match=r"a\.csv cannot be read \(damaged, .*: assertion failed$"):
-        scan_table(table_files[0])
+        read_table(table_files[0])
 
 
 def test_what_is_no_table(table_files: list[Path], tmp_path: Path) -> None:
@@ -443,6 +443,6 @@ def test_what_is_no_table(table_files: list[Path], tmp_path: Path) -> None:
 
 
 def test_more_than_the_memory_is_refused(table_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(showerstack.stacking.inputs.tables.os, "sysconf", lambda name: 64 if "SIZE" in name else 16)
+    monkeypatch.setattr(showerstack.runtime.tables.os, "sysconf", lambda name: 64 if "SIZE" in name else 16)
     with pytest.raises(InputError, match="give fewer rows"):
-        scan_table(table_files[1])
+        read_table(table_files[1])

@@ -1,7 +1,7 @@
 """Tables of any origin, on a problem whose Bayes-optimal answer is known, and as users bring them.
 
-Columns are recognised: numbers, gaps, categories, times, identifiers, serial numbers. Labels in the test table are not
-read in training; labels of another file are the same classes, however a number is written.
+Columns are what the file declares or the user names, the same in every file; anything else is refused. Labels in the
+test table are not read in training.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from __future__ import annotations
 import datetime
 import gzip
 import json
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,12 +24,14 @@ from showerstack import stacking
 from showerstack.models.registry import LEARNERS
 from showerstack.report.outcome import outcome
 from showerstack.report.public.leaderboard import table_standings
+from showerstack.report.shared.subject import score_test_table
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
+from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.gamma import area_under_curve
-from showerstack.stacking.inputs.columns import Plan, plan, repeated_remarks
-from showerstack.stacking.inputs.tables import class_positions, read_table
+from showerstack.stacking.inputs.columns import Schema, learned_columns, repeated_remarks
+from showerstack.stacking.inputs.tables import check_identifiers, class_positions, read_labels
 from showerstack.stacking.meta.softmax import log_loss_per_event
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.config import TableConfig
@@ -273,7 +279,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _strange_config(folder: Path, run: Path, **options: object) -> TableConfig:
     standard = {
-        "test_table": folder / "test.tsv", "id": "name", "preset": "quick", "folds": 2, "repeats": 1, "workers": 1,
+        "test_table": folder / "test.tsv", "id": "name", "categories": ("colour", "town", "flag"),
+        "preset": "quick", "folds": 2, "repeats": 1, "workers": 1,
         "device": "cpu", "fast": False,
         "settings": {name: {"trees": 30} for name in ("table.random_forest", "table.extra_trees")}
         | {f"table.{name}": {"rounds": 60} for name in ("lightgbm", "catboost", "xgboost", "hist_boosting")}
@@ -385,7 +392,19 @@ def test_the_command_takes_what_a_stranger_has(
     monkeypatch.setattr("showerstack.report.outcome.write_table_report", lambda run, **options: run)
     raw = (tables / "train.tsv").read_text().replace("\t", ";")
     (tmp_path / "t.csv").write_text(raw)
-    line = ["stack", "--table", "t.csv", "--separator", ";", "--label", "class", "--columns", "colour,town"]
+    line = [
+        "stack",
+        "--table",
+        "t.csv",
+        "--separator",
+        ";",
+        "--label",
+        "class",
+        "--columns",
+        "colour,town",
+        "--categories",
+        "colour,town",
+    ]
     line += ["--learners", "table.logistic", "--folds", "2", "--run", "run", "--workers", "1", "--json"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["cli.py", *line])
@@ -403,63 +422,158 @@ def test_the_command_takes_what_a_stranger_has(
 HERE = Path("t.csv")
 
 
-def _plan(**columns: object) -> tuple[Plan, list[str], pl.DataFrame]:
-    frame = pl.DataFrame(columns)
-    result, remarks = plan(frame, HERE, set())
-    return result, remarks, result.encoded(frame, HERE)
+def _schema(**columns: Any) -> tuple[Schema, list[str], pl.DataFrame]:
+    categories, frame = columns.pop("categories", ()), pl.DataFrame(columns)
+    learned, remarks = learned_columns(frame, HERE, set(), categories=categories)
+    schema = Schema(learned)
+    assert Schema.from_json(json.loads(json.dumps(schema.as_json()))) == schema, "what is kept in the run is the same"
+    encoded, more = schema.encoded(frame, HERE)
+    return schema, [*remarks, *more], encoded
+
+
+def _encoded(schema: Schema, **columns: Any) -> tuple[list[float], list[str]]:
+    frame, remarks = schema.encoded(pl.DataFrame(columns), HERE)
+    return frame.to_series().to_list(), remarks
 
 
 def test_gaps_written_as_words_leave_a_number_a_number() -> None:
-    result, remarks, encoded = _plan(x=["1.5", " NA", "?", "2", "n/a", None])
-    assert result.columns[0].kind == "number"
-    np.testing.assert_array_equal(encoded["x"].to_numpy(), [1.5, np.nan, np.nan, 2.0, np.nan, np.nan])
-    assert "counts ' NA', '?', 'n/a' as missing numbers" in remarks[0]
+    _, remarks, encoded = _schema(x=["1.5", " NA", "?", "2", "n/a", None])
+    assert np.isnan(encoded["x"].to_numpy()).tolist() == [False, True, True, False, True, True]
+    assert remarks == ["t.csv: column 'x' counts ' NA', '?', 'n/a' as missing numbers"]
 
 
-def test_text_is_a_category_and_new_levels_are_missing() -> None:
-    result, remarks, encoded = _plan(c=["red", "green", "NA", "red"], b=[True, False, None, True])
-    assert [column.kind for column in result.columns] == ["category", "number"]
-    assert result.columns[0].levels == ("green", "red")
-    np.testing.assert_array_equal(encoded["c"].to_numpy(), [1, 0, np.nan, 1])
-    np.testing.assert_array_equal(encoded["b"].to_numpy(), [1, 0, np.nan, 1])
-    new = pl.Series(["blue", "red"])
-    assert result.columns[0].unknown(new) == ["blue"]
-    np.testing.assert_array_equal(result.columns[0].encoded(new, HERE), [np.nan, 1])
+@pytest.mark.parametrize(
+    ("values", "first"),
+    [
+        (["1.5", "10,4"], "row 1, column 'x' holds '10,4'"),
+        ([1.0] * 9 + ["error"], "row 9, column 'x' holds 'error'"),
+        (["TRUE", "FALSE"], "row 0, column 'x' holds 'TRUE'"),
+        (["10", "01"], "row 1, column 'x' holds '01'"),
+        (["2026-01-01"] * 2, "row 0, column 'x' holds '2026-01-01'"),
+        (["0x1F", "1"], "row 0, column 'x' holds '0x1F'"),
+    ],
+)
+def test_what_is_no_number_is_refused_with_row_and_ways_out(values: list[object], first: str) -> None:
+    frame = pl.DataFrame({"x": [str(value) for value in values]})
+    with pytest.raises(InputError, match=re.escape(f"t.csv: {first}, expected a number")) as caught:
+        learned_columns(frame, HERE, set())
+    assert all(option in str(caught.value) for option in ("--columns", "--categories", "--id"))
+    _, remarks, _ = _schema(x=frame["x"], categories=("x",))
     assert remarks == []
-    assert Plan.from_json(result.as_json()) == result
 
 
-def test_time_stamps_and_serial_numbers_keep_their_last_digits() -> None:
-    stamps = 1_700_000_000 + np.arange(50)
-    assert len(np.unique(stamps.astype(np.float32))) < 50
-    _, remarks, encoded = _plan(t=stamps)
-    np.testing.assert_array_equal(encoded["t"].to_numpy(), np.arange(50))
-    assert "taken relative to 1700000000" in remarks[0]
-    days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=k) for k in range(5)]
-    for values in (days, [str(day) for day in days]):
-        kind, _, seconds = _plan(t=values)
-        assert kind.columns[0].kind == "time"
-        np.testing.assert_allclose(np.diff(seconds["t"].to_numpy()), 86_400)
-    _, _, scaled = _plan(x=[1e39, 5e38, 0.0])
-    np.testing.assert_allclose(scaled["x"].to_numpy(), [1.0, 0.5, 0.0])
+def test_categories_are_text_as_written_and_unknown_ones_are_counted() -> None:
+    schema, _, encoded = _schema(c=["01", "02", "NA", "1", ""], categories=("c",))
+    assert schema.columns[0].levels == ("01", "02", "1", "NA")
+    np.testing.assert_array_equal(encoded["c"].to_numpy(), [0, 1, 3, 2, np.nan])
+    # A new file has other rows: the same text has the same code.
+    codes, remarks = _encoded(schema, c=["02", "1", "0A", "0B", "0A", None])
+    np.testing.assert_array_equal(codes, [1, 2, np.nan, np.nan, np.nan, np.nan])
+    assert remarks == [
+        "t.csv: column 'c' holds '0A', '0B', which training rows do not have: 3 rows are taken as missing"
+    ]
 
 
-def test_what_cannot_be_learned_from_is_left_out_with_a_remark() -> None:
-    names = [f"person {k}" for k in range(300)]
-    result, remarks, _ = _plan(unnamed_1=list(range(300)), who=names, empty=[None] * 300, x=np.arange(300.0) ** 2)
-    assert result.names == ("x",)
-    assert [word in " ".join(remarks) for word in ("counts the rows", "different texts", "is empty")] == [True] * 3
+def test_categories_and_truth_values_are_what_a_file_declares() -> None:
+    for kind in (pl.Categorical(), pl.Enum(["b", "a"])):
+        schema, _, encoded = _schema(c=pl.Series(["b", "a", None], dtype=kind))
+        np.testing.assert_array_equal(encoded["c"].to_numpy(), [1, 0, np.nan])
+    schema, _, encoded = _schema(b=[True, False, None])
+    assert schema.categories == ()
+    np.testing.assert_array_equal(encoded["b"].to_numpy(), [1, 0, np.nan])
+    assert _encoded(schema, b=["TRUE", "false"])[0] == [1, 0]
+    with pytest.raises(InputError, match="row 0, column 'b' holds 'yes', expected true or false"):
+        _encoded(schema, b=["yes"])
+    with pytest.raises(InputError, match="column 'b' holds Int64, in training it was a boolean"):
+        _encoded(schema, b=[1])
+
+
+@pytest.mark.parametrize(
+    ("train", "new", "message"),
+    [
+        ([1.0, 2.0], ["1", "two"], "row 1, column 'x' holds 'two', expected a number, as in training"),
+        ([1.0, 2.0], [True, False], "holds Boolean, in training it was a number"),
+        ([datetime.date(2026, 1, 1)], [1.0], "holds Float64, in training it was a time"),
+    ],
+)
+def test_a_column_keeps_its_meaning(train: list[object], new: list[object], message: str) -> None:
+    schema, _, _ = _schema(x=train)
+    with pytest.raises(InputError, match=message):
+        _encoded(schema, x=new)
+
+
+def test_numbers_of_a_category_are_no_text_in_the_next_file() -> None:
+    schema, _, _ = _schema(c=["1", "2"], categories=("c",))
+    with pytest.raises(InputError, match="holds Int64, in training it was a category"):
+        _encoded(schema, c=[1, 2])
+    whole, _, _ = _schema(c=[1, 2], categories=("c",))
+    assert _encoded(whole, c=[1.0, 2.0])[0] == [0, 1]
+
+
+def test_numbers_are_centred_and_scaled_before_they_become_float32() -> None:
+    x = np.random.default_rng(0).normal(size=200)
+    same = _schema(x=x)[2]["x"].to_numpy()
+    for factor in (1e-47, 1e300):
+        np.testing.assert_allclose(_schema(x=factor * x)[2]["x"].to_numpy(), same, rtol=1e-5, atol=1e-6)
+    stamps = 1_700_000_000 + np.arange(50) % 49
+    for first in (0, 1_700_000_000):
+        stamps[0] = first
+        assert len(np.unique(_schema(t=stamps)[2]["t"].to_numpy()[1:])) == 49
+    # Neighbours that float64 does not tell apart.
+    _, _, encoded = _schema(n=2**60 + np.array([1, 2, 5]), text=[str(2**60 + k) for k in (1, 2, 5)])
+    assert np.diff(encoded.to_numpy(), axis=0).tolist() == [[1, 1], [3, 3]]
+
+
+@pytest.mark.parametrize("share", [0.02, 0.6])
+def test_values_beyond_the_spread_are_missing_and_counted(share: float) -> None:
+    x = np.random.default_rng(0).normal(size=500)
+    spoiled = np.where(np.arange(500) < share * 500, -1e99, x)
+    schema, remarks, encoded = _schema(x=spoiled)
+    n = int(share * 500)
+    assert remarks == [f"t.csv: column 'x' has {n} values beyond 1e30 times its spread: they are taken as missing"]
+    assert np.isnan(encoded["x"].to_numpy()).sum() == n
+    assert len(np.unique(encoded["x"].to_numpy()[n:])) == 500 - n
+    assert _encoded(schema, x=[0.0, 1e99])[1] == [
+        "t.csv: column 'x' has 1 values beyond 1e30 times its spread: they are taken as missing"
+    ]
+
+
+def test_times_that_a_file_declares_are_seconds() -> None:
+    days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=k) for k in (0, 1, 3)]
+    schema, _, encoded = _schema(t=days)
+    assert (schema.columns[0].kind, schema.columns[0].scale) == ("time", 86_400)
+    np.testing.assert_array_equal(encoded["t"].to_numpy(), [-1, 0, 2])
+    for unit in ("ms", "us", "ns"):
+        for kind in (pl.Duration(unit), pl.Datetime(unit)):
+            second = pl.Series([0, 90, 3600]).cast(pl.Int64) * {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+            assert _schema(t=second.cast(kind))[0].columns[0].scale == 90
+    clock = pl.Series([datetime.time(0, 1), datetime.time(0, 2), datetime.time(12)])
+    assert _schema(t=clock)[0].columns[0].offset == 120
+
+
+@pytest.mark.parametrize("name", ["unnamed_1", "Unnamed: 0", "__index_level_0__", "index", "x"])
+def test_row_numbers_are_refused_unless_they_are_named(name: str) -> None:
+    rng = np.random.default_rng(0)
+    # Two thirds of the rows, shuffled: what is left of a split that kept the index.
+    frame = pl.DataFrame({name: rng.permutation(300)[:200].astype(float), "kept": rng.integers(0, 9, 200)})
+    with pytest.raises(InputError, match=f"column '{name}' numbers the rows"):
+        learned_columns(frame, HERE, set())
+    learned, _ = learned_columns(frame, HERE, {name})
+    assert [column.name for column in learned] == ["kept"]
+    learned, _ = learned_columns(frame, HERE, set(), wanted=(name, "kept"))
+    assert [column.name for column in learned] == [name, "kept"]
+
+
+def test_columns_without_a_value_are_left_out_and_others_than_values_refused() -> None:
+    schema, remarks, _ = _schema(empty=[None] * 3, x=[1.0, 2.0, 4.0])
+    assert (schema.names, remarks) == (("x",), ["t.csv: column 'empty' is empty: it is ignored"])
+    with pytest.raises(InputError, match=r"column 'x' holds List\(Int64\), no numbers"):
+        _schema(x=[[1], [2]])
 
 
 @pytest.mark.parametrize("name", ["Ze", "Az", "", "x y", "p_a", "café", "__label__"])
 def test_names_mean_nothing(name: str) -> None:
-    assert _plan(**{name: [1.0, 2.0]})[0].names == (name,)
-
-
-def test_text_where_training_had_numbers_names_row_and_column() -> None:
-    result, _, _ = _plan(x=[1.0, 2.0])
-    with pytest.raises(InputError, match="row 1, column 'x' holds 'two', expected a number"):
-        result.columns[0].encoded(pl.Series(["1", "two"]), HERE)
+    assert _schema(**{name: [1.0, 2.0]})[0].names == (name,)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.tsv.gz", "t.txt.csv"])
@@ -470,7 +584,7 @@ def test_text_tables_of_all_names_read_alike(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
     frame = read_table(tmp_path / name)
     assert frame.columns == ["x", "unnamed_2", "kind"]
-    assert frame.rows() == [(1, 2, "a")]
+    assert frame.rows() == [("1", "2", "a")]
 
 
 def test_a_column_without_a_name_in_a_parquet_file_gets_one(tmp_path: Path) -> None:
@@ -490,7 +604,7 @@ def test_another_separator_and_repeated_names(tmp_path: Path) -> None:
 def test_a_packed_table_that_unpacks_to_more_than_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("showerstack.stacking.inputs.tables.UNPACKED_SHARE", 1e-9)
+    monkeypatch.setattr("showerstack.runtime.tables.UNPACKED_SHARE", 1e-9)
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"x,y\n" + b"1,2\n" * 1000))
     with pytest.raises(InputError, match="when unpacked"):
         read_table(tmp_path / "t.csv.gz")
@@ -504,23 +618,69 @@ def test_equal_rows_are_noticed() -> None:
     assert repeated_remarks(pl.DataFrame({"x": [1.0, 2.0]}), np.array([0, 1]), None) == []
 
 
-@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
-def test_times_and_durations_are_seconds_in_any_unit(unit: str) -> None:
-    lasted = pl.Series([datetime.timedelta(seconds=90), None, datetime.timedelta(hours=1)]).cast(pl.Duration(unit))
-    _, _, encoded = _plan(t=lasted)
-    np.testing.assert_array_equal(encoded["t"].to_numpy(), [90, np.nan, 3600])
-    at = pl.Series([datetime.datetime(1970, 1, 1, 0, 1), datetime.datetime(1970, 1, 2)]).cast(pl.Datetime(unit))
-    np.testing.assert_array_equal(_plan(t=at)[2]["t"].to_numpy(), [60, 86_400])
-    clock = pl.Series([datetime.time(0, 1), datetime.time(12)])
-    np.testing.assert_array_equal(_plan(t=clock)[2]["t"].to_numpy(), [60, 43_200])
+def test_labels_are_text_as_written() -> None:
+    frame = pl.DataFrame({"v": ["3.10", "3.9", "3.1", "3.10"], "w": ["NA", "b", "00017", "17"], "n": [2, 10, 2, 2]})
+    labels, classes, kind = read_labels(frame, HERE, "v")
+    assert (classes, kind) == (("3.1", "3.10", "3.9"), "str")
+    assert labels.tolist() == [1, 2, 0, 1]
+    assert read_labels(frame, HERE, "w")[1] == ("00017", "17", "NA", "b")
+    assert read_labels(frame, HERE, "n")[1:] == (("2", "10"), "int"), "in the order of their values"
+    large = pl.DataFrame({"n": [2**60, 2**60 + 1]})
+    assert read_labels(large, HERE, "n")[1] == (str(2**60), str(2**60 + 1))
 
 
-def test_a_number_is_a_class_by_its_value() -> None:
+def test_a_label_is_a_class_by_its_text() -> None:
     assert class_positions(pl.Series([0.0, 1.0, None, 2.0]), ("0", "1")).tolist() == [0, 1, -1, -1]
-    assert class_positions(pl.Series(["1.0", "0", "x"]), ("0", "1")).tolist() == [1, 0, -1]
-    assert class_positions(pl.Series(["b", "a"]), ("a", "b")).tolist() == [1, 0]
-    # where two classes have one value, only the text tells them apart
+    assert class_positions(pl.Series(["1.0", "0", "x"]), ("0", "1")).tolist() == [-1, 0, -1]
+    assert class_positions(pl.Series([True, False]), ("False", "True")).tolist() == [1, 0]
     assert class_positions(pl.Series(["1", "01", "1.0"]), ("01", "1")).tolist() == [1, 0, -1]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_identifiers_are_text_as_written_and_labels_of_no_class_are_an_error(
+    two_gaussians: tuple[Path, Path], tmp_path: Path
+) -> None:
+    train, test = two_gaussians
+    tag = [f"{k % 10}E{k // 10:02d}" for k in range(800)]
+    pl.read_parquet(test).with_columns(tag=pl.Series(tag), kind=pl.lit("Near")).write_csv(tmp_path / "test.csv")
+    pl.read_parquet(train).with_columns(tag=pl.lit("0")).write_parquet(tmp_path / "train.parquet")
+    options = {"test_table": tmp_path / "test.csv", "id": "tag", "learners": ("fake_linear",)}
+    result = stack(_config(tmp_path / "run", tmp_path / "train.parquet", **options))
+    assert pl.read_parquet(result.run / "predictions.parquet")["tag"].to_list() == tag
+    with pytest.raises(InputError, match="no label of column 'kind' is a class of the training: 'Near' here, 'far', "):
+        score_test_table(stacking.load(result.run))
+
+
+@pytest.mark.parametrize("name", ["row", "predicted", "p_a"])
+def test_identifiers_named_like_columns_of_the_predictions_are_refused(name: str) -> None:
+    frame = pl.DataFrame({name: [7, 9]})
+    with pytest.raises(InputError, match=f"have a column '{name}' of their own: rename the identifier"):
+        check_identifiers(frame, HERE, (name,), ("a", "b"))
+    check_identifiers(frame.rename({name: "mine"}), HERE, ("mine",), ("a", "b"))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_blank_line_is_no_row(end: str, tmp_path: Path) -> None:
+    lines = ["", "a,b", "1,2", "", '"x', "", 'y",4', "  ", ",", "", ""]
+    (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())
+    middle = f"x{end}{end}y"
+    assert read_table(tmp_path / "t.csv").rows() == [("1", "2"), (middle, "4"), (None, None)]
+    assert column_names(tmp_path / "t.csv") == ["a", "b"]
+
+
+@pytest.mark.parametrize(("row", "n"), [("3", 1), ("3,4,5", 3)])
+def test_a_row_of_other_length_is_refused_with_its_line(row: str, n: int, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"a,b\n1,2\n\n{row}\n5,6\n")
+    with pytest.raises(InputError, match=rf"t\.csv: line 4 has {n} fields, the header 2"):
+        read_table(tmp_path / "t.csv")
+
+
+def test_standard_error_stays_where_it_was_in_threads(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n" * 200)
+    before = os.fstat(2)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: read_table(tmp_path / "t.csv"), range(40)))
+    assert os.path.samestat(os.fstat(2), before)
 
 
 def test_strict_has_no_meaning_for_a_table(tmp_path: Path) -> None:

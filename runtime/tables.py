@@ -1,0 +1,178 @@
+"""Tables in files, Parquet or text, read without a guess: no row is lost or moved, and types are those of the file.
+
+A blank line of a text file is no row. A row with more or fewer fields than the header is refused with its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import open_regular
+
+SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
+VALUE_BYTES = 8
+UNPACKED_SHARE = 0.25
+"""Share of the memory that an unpacked file may take."""
+_ERRORS = (
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    csv.Error,
+    OSError,
+    EOFError,
+    ValueError,
+    OverflowError,
+    MemoryError,
+    zlib.error,
+)
+"""What reading a damaged table raises; a panic of the parser is an error like others."""
+_stderr_taken = threading.Lock()
+
+
+def read_table(file: Path, columns: Sequence[str] | None = None, separator: str | None = None) -> pl.DataFrame:
+    """Read a Parquet, CSV or TSV file (these also packed with gzip), or some of its columns.
+
+    Parameters
+    ----------
+    file
+        Its name says what it is; of a packed one the content is unpacked in memory.
+    columns
+        Names; None for all.
+    separator
+        One character between columns; None: a tab in ``.tsv``, else a comma.
+
+    Returns
+    -------
+    polars.DataFrame
+        Types of a Parquet file as it declares them, of a text file all text, null where nothing is written. A column
+        without a name is called ``unnamed_`` with its position.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, no regular file, of another kind, damaged, without rows, or larger than the memory.
+    """
+    with readable(file):
+        scan = _scan(file, separator)
+        result = (scan if columns is None else scan.select(columns)).collect()
+    if not result.height:
+        raise InputError(f"{file} has no rows")
+    return result
+
+
+def column_names(file: Path, separator: str | None = None) -> list[str]:
+    """Return the names of a table's columns; see :func:`read_table`."""
+    with readable(file):
+        return _scan(file, separator, header=True).collect_schema().names()
+
+
+def _scan(file: Path, separator: str | None, *, header: bool = False) -> pl.LazyFrame:
+    if file.is_dir():
+        raise InputError(f"{file} is a folder: expected a table")
+    open_regular(file).close()
+    kind = next((suffix for suffix in reversed(SUFFIXES) if file.name.lower().endswith(suffix)), None)
+    if kind is None:
+        raise InputError(f"{file}: expected a table named {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    if separator is not None and len(separator.encode()) != 1:
+        raise InputError(f"separator {separator!r}: expected one character")
+    if kind in (".parquet", ".pq"):
+        scan = pl.scan_parquet(file, glob=False)
+        memory = _memory()
+        n_bytes = int(scan.select(pl.len()).collect().item()) * len(scan.collect_schema()) * VALUE_BYTES
+        if n_bytes > memory:
+            raise InputError(
+                f"{file} would need {n_bytes / 1e9:,.0f} GB, this machine has {memory / 1e9:,.0f}: give fewer rows"
+            )
+    else:
+        between = separator or ("\t" if kind.startswith(".tsv") else ",")
+        scan = read_text(file, between, n_rows=0 if header else None).lazy()
+    names = scan.collect_schema().names()
+    return scan.rename({name: f"unnamed_{k + 1}" for k, name in enumerate(names) if not name.strip()})
+
+
+def read_text(file: Path, separator: str, *, n_rows: int | None = None) -> pl.DataFrame:
+    """Read a text file of one header line and rows, all columns as text, null where nothing is written.
+
+    Parameters
+    ----------
+    n_rows
+        0: the header alone.
+
+    Raises
+    ------
+    InputError
+        If a row has not as many fields as the header; its line is named.
+    """
+    source = _unpacked(file) if file.name.lower().endswith(".gz") else file
+    blank = np.zeros(0, dtype=bool) if n_rows == 0 else _blank_rows(file, source, separator)
+    result = pl.read_csv(source, separator=separator, infer_schema=False, glob=False, n_rows=n_rows)
+    if len(blank) != result.height:
+        raise InputError(f"{file}: {len(blank)} rows by their line ends, {result.height} by their quotation marks")
+    return result.filter(~blank) if blank.any() else result
+
+
+def _blank_rows(file: Path, source: Path | bytes, separator: str) -> np.ndarray:
+    """Return which rows are blank lines, (N,) bool, after counting the fields of every row."""
+    opened = io.BytesIO(source) if isinstance(source, bytes) else open_regular(source)
+    with io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines, delimiter=separator)
+        width = len(next(filter(None, reader), ()))
+        blank = []
+        for fields in reader:
+            is_blank = not fields or (len(fields) == 1 < width and not fields[0].strip())
+            if len(fields) != width and not is_blank:
+                raise InputError(
+                    f"{file}: line {reader.line_num} has {len(fields)} fields, the header {width}: "
+                    "every row needs as many as the header"
+                )
+            blank.append(is_blank)
+    return np.array(blank, dtype=bool)
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _unpacked(file: Path) -> bytes:
+    limit = int(_memory() * UNPACKED_SHARE)
+    with gzip.open(file) as packed:
+        content = packed.read(limit + 1)
+    if len(content) > limit:
+        raise InputError(f"{file} holds more than {limit / 1e9:,.0f} GB when unpacked: give fewer rows")
+    return content
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Turn a parser's errors into an :class:`InputError`; what it writes on standard error itself is dropped then."""
+    # Standard error is the whole program's: two threads at once would each put back what the other had set.
+    with _stderr_taken, tempfile.TemporaryFile() as message:
+        kept = os.dup(2)
+        os.dup2(message.fileno(), 2)
+        written = b""
+        try:
+            yield
+            message.seek(0)
+            written = message.read()
+        except InputError:
+            raise
+        except _ERRORS as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            raise InputError(f"{file} cannot be read (damaged, or not what its name says?): {lines[0]}") from None
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            if written:
+                os.write(2, written)
