@@ -276,7 +276,7 @@ class StackClassifier(ClassifierMixin, _Stack):
         """Return numbers (N, F) or the data frame, its columns compared with those of the training."""
         reset = y is not None
         if isinstance(X, np.ma.MaskedArray):
-            X = X.astype(np.float64).filled(np.nan)
+            X = np.ma.filled(X.astype(np.float64), np.nan)
         if is_frame(X):
             _check_feature_names(self, X, reset=reset)
             _check_n_features(self, X, reset=reset)

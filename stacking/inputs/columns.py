@@ -241,8 +241,8 @@ def _relative(
         result: np.ndarray = exact - offset
     if not values.dtype.is_float() and offset.is_integer():
         # Whole numbers that float64 would round are subtracted as whole numbers.
-        for row in np.flatnonzero(np.abs(exact) > EXACT):
-            text = str(values[int(row)])
+        for row in np.flatnonzero(np.abs(exact) > EXACT).tolist():
+            text = str(values[row])
             if text.lstrip("+-").isdecimal():
                 result[row] = int(text) - int(offset)
     return result
