@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from showerstack.frames import column_of, frame_of
+from showerstack.runtime.frames import column_of, frame_of
 
 LABEL = "class"
 """Column of classes in tables made from arrays."""
@@ -30,7 +30,7 @@ def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None
     Raises
     ------
     showers.schema.InputError
-        If they cannot be converted exactly; see :func:`showerstack.frames.frame_of`.
+        If they cannot be converted exactly; see :func:`showerstack.runtime.frames.frame_of`.
     """
     from showerstack.runtime.files import atomic_path
 

@@ -33,7 +33,7 @@ from sklearn.utils.validation import (
 )
 
 from showerstack.api import LABEL, Fitted, Place, Predicted, fit, fitted, predict
-from showerstack.frames import frame_of, is_frame
+from showerstack.runtime.frames import frame_of, is_frame
 
 GROUP, WEIGHT, FOLD = "group", "weight", "fold"
 OPTIONS = {"group": GROUP, "weight": WEIGHT, "split": FOLD}

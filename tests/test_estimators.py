@@ -23,8 +23,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import showerstack
 from showerstack import EnergyRegressor, ShowerClassifier, StackClassifier, estimators
 from showerstack.api import fitted
-from showerstack.frames import frame_of
 from showerstack.runtime.errors import InputError, Remark
+from showerstack.runtime.frames import frame_of
 from showerstack.stacking.meta import calibration
 from showerstack.stacking.run.folder import MANIFEST_FILE
 
