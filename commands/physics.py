@@ -199,7 +199,7 @@ def datacheck(
     workers: WorkersOption = None,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
-    """Say whether events look like the simulation that a run was trained on, and what share should not be trusted.
+    """Say whether events look like the simulation that a run was trained on, and where they do not.
 
     The exit code is 1 where there is an alarm.
 

@@ -20,14 +20,12 @@ from showerstack.features.catalogue import CATALOGUE
 from showerstack.report.pictures.physics import (
     distribution_picture,
     stations_picture,
-    tails_picture,
     undefined_share,
 )
 from showerstack.report.pictures.style import INK, PALETTE, as_svg, colour_map, drawing, new_figure, save_figure
 from showerstack.report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
-from showerstack.scoring.metrics.level import LEVEL_TEXT
 
 DRAWN = 8
 """Features that are drawn, each once, in the energy bin where it differs most."""
@@ -43,16 +41,11 @@ def write_check(check: DataCheck, out: Path) -> Path:
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{out}: name an .html file")
-    sections = [_tests(check), _features(check), _events(check), _stations(check), _order(check)]
+    sections = [_tests(check), _features(check), _stations(check), _order(check)]
     lead = paragraph(verdict(check), "warn" if check.raised else "") + numbers(
         [
             ("events under the cuts", f"{check.n_events:,}", f"of {check.n_all:,}"),
             ("simulated events", f"{check.n_simulation:,}", f"worth {check.fitted.effective:,.0f} after weighting"),
-            (
-                "AUC",
-                f"{check.classifier.auc:.3f}",
-                f"{check.classifier.low:.3f} to {check.classifier.high:.3f} ({LEVEL_TEXT})",
-            ),
         ]
     )
     lead += bullets(check.remarks) if check.remarks else ""
@@ -97,17 +90,11 @@ def _unit(feature: str) -> str:
 
 def _effect(check: DataCheck, name: str) -> str:
     """Return how large the difference is, whatever its significance."""
-    if name in check.physics:
-        one = check.physics[name]
-        return f"{one.effect:+.3f} ± {one.error:.3f} {one.unit}"
+    if name == "zenith" and check.zenith is not None:
+        return f"{check.zenith.effect:+.3f} ± {check.zenith.error:.3f} in mean ln A"
     if name == "features" and check.differences:
         best = check.differences[0]
         return f"{best.sigmas:+.2f} standard deviations of {best.feature}"
-    if name == "classifier":
-        return f"AUC {check.classifier.auc:.3f} (.5: none)"
-    if name == "distance":
-        tail = min(check.tails, key=lambda one: one.p)
-        return f"{100 * (tail.observed - tail.expected):+.2f} % of the events"
     return ""
 
 
@@ -136,29 +123,11 @@ def _features(check: DataCheck) -> Section:
         )
         caption = f"{d.feature}, lg(E/eV) {energy_range(d.energy_bin)}: p = {d.p:.2g}{undefined}"
         drawn.append(picture(as_svg(distribution_picture(check.histograms, d), caption), caption))
-    away = [[name, f"{100 * share:.1f} %"] for name, share in check.classifier.giving_away]
     body = table(
         ["feature", "unit of the shift", "meaning", "lg(E/eV)", "mean shift", "in standard deviations", "p, adjusted"],
         rows,
     )
-    body += (
-        pictures(drawn)
-        + "<h3>Features by which the classifier separates data and simulation</h3>"
-        + table(["feature", "gain"], away)
-    )
-    return Section("features", "Features", body)
-
-
-def _events(check: DataCheck) -> Section:
-    tails = check.tails
-    drawn = tails_picture([t.quantile for t in tails], [t.expected for t in tails], [t.observed for t in tails])
-    caption = (
-        "Events farther from the training sample than quantiles of simulated events that did not define the distance"
-    )
-    rows = [[f"{d:.1f}", folder, str(row)] for d, folder, row in check.farthest[:10]]
-    body = picture(as_svg(drawn, caption), caption)
-    body += "<h3>Farthest events</h3>" + table(["distance", "folder", "row"], rows)
-    return Section("events", "Single events", body)
+    return Section("features", "Features", body + pictures(drawn))
 
 
 def _stations(check: DataCheck) -> Section:

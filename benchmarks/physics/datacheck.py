@@ -76,8 +76,7 @@ def main() -> None:
         source, chosen = (worlds[kind], np.arange(given.other)) if kind in worlds else (new, rows)
         place = _made(source / "composition_test", given.work / "damaged", "fresh" if kind in worlds else kind, chosen)
         result = check_data(run, place, chosen=given.other, ctx=Context(workers=given.workers, trusted=True))
-        sizes = ", ".join(f"{name} {c.effect:+.3f} ± {c.error:.3f} {c.unit}" for name, c in result.physics.items())
-        print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {sizes}\n  {verdict(result)}", flush=True)
+        print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {verdict(result)}", flush=True)
 
 
 def _run(given: argparse.Namespace, data: Path) -> Path:

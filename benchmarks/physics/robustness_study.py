@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from benchmarks.physics.classifier import classify
 from benchmarks.physics.places import Place, PlaceShowers, batch_of, jittered, showers_of
-from showerstack.analysis.datacheck.tests import classify
 from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec

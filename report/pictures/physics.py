@@ -2,7 +2,7 @@
 
 Spectra are drawn in the field's manner, flux times E^2.7 against energy; knees with the broken power laws and the
 profiles of their positions; limits with their expected band, and scores of data beside simulation. A data check has
-distributions beside the simulation's, shares beyond quantiles, and the map of stations.
+distributions beside the simulation's and the map of stations.
 """
 
 from __future__ import annotations
@@ -263,23 +263,6 @@ def distribution_picture(histograms: Histograms, difference: Difference) -> Figu
         axes.set_ylim(0.0, 1.1 * float(np.max((ratio + error)[certain], initial=2.0)))
         axes.set_xlabel(literal(difference.feature))
         axes.set_ylabel("data / simulation")
-    return figure
-
-
-def tails_picture(quantiles: list[float], expected: list[float], observed: list[float]) -> Figure:
-    """Draw the share of the data beyond the simulation's quantiles beside the expected one."""
-    with drawing():
-        figure = new_figure(1.8)
-        axes = figure.add_subplot()
-        place = np.arange(len(quantiles))
-        axes.plot(100 * np.array(expected), place, "s", color=INK, label="expected", mfc="none")
-        axes.plot(100 * np.array(observed), place, "o", color=PALETTE[0], label="data")
-        axes.set_yticks(place, [f"{100 * q:g} %" for q in quantiles])
-        axes.set_ylim(-0.5, len(quantiles) - 0.5)
-        axes.set_xlim(left=0)
-        axes.set_xlabel("share of events beyond the quantile, %")
-        axes.set_ylabel("quantile of the simulation")
-        figure.legend(loc="outside upper right", ncols=2)
     return figure
 
 

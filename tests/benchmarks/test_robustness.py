@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from benchmarks.physics import robustness_study as study_module
+from benchmarks.physics.classifier import weighted_auc
 from benchmarks.physics.places import jittered, parse_places
 from benchmarks.physics.robustness_study import (
     ALONE,
@@ -48,6 +49,16 @@ def test_biases_of_shares_are_zero_at_home_and_seen_abroad() -> None:
     assert 0.8 < pulls.std() < 1.25
     bias, error = share_bias(_posteriors(labels, rng, 0.6), labels, response, prior, 1)
     assert np.abs(bias / error).max() > 5
+
+
+def test_the_error_of_a_weighted_auc_is_its_scatter() -> None:
+    rng, z = np.random.default_rng(5), []
+    for _ in range(400):
+        auc = weighted_auc(rng.normal(size=2_000), rng.normal(size=3_000), rng.exponential(1.0, 3_000))
+        z.append((auc.value - 0.5) / auc.error)
+    # The width of 400 normal numbers is known to .035, their mean to .05.
+    assert np.std(z) == pytest.approx(1.0, abs=0.18)
+    assert abs(np.mean(z)) < 0.25
 
 
 @pytest.fixture(scope="module")

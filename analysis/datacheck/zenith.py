@@ -1,0 +1,96 @@
+"""Composition in zenith bands: at equal energy the same composition arrives in all of them.
+
+The mean ln A by the run's posteriors, data minus weighted simulation, is compared between three bands of equal solid
+angle. No composition and no spectrum can make a difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import chi2
+
+from showerstack.analysis.datacheck.tests import TINY_P
+
+BANDS = 3
+ENERGY_STEP = 0.25
+"""Width of the cells of equal lg E."""
+LEAST = 30
+"""Events of both samples that a cell needs."""
+
+
+@dataclass(frozen=True)
+class ZenithTest:
+    """The band that is farthest from the mean of all."""
+
+    p: float
+    """That all bands have one difference of mean ln A."""
+    effect: float
+    """In mean ln A."""
+    error: float
+
+
+@dataclass(frozen=True)
+class MassEvents:
+    """Events with their masses; (N,) each."""
+
+    lg_energy: np.ndarray
+    zenith_deg: np.ndarray
+    mean_ln_a: np.ndarray
+    """Mean ln A by the posteriors."""
+    weight: np.ndarray
+
+    def take(self, rows: np.ndarray) -> MassEvents:
+        """Return some of the events."""
+        return MassEvents(*(value[rows] for value in vars(self).values()))
+
+
+def zenith_bands(data: MassEvents, simulation: MassEvents) -> ZenithTest | None:
+    """Compare the bands; None where one has no cell with enough events.
+
+    Parameters
+    ----------
+    data, simulation
+        Events under the same cuts; the simulation's weights give it the data's composition and spectrum.
+    """
+    top = np.sin(np.radians(data.zenith_deg.max())) ** 2
+    place = [
+        np.minimum((np.sin(np.radians(events.zenith_deg)) ** 2 / top * BANDS).astype(int), BANDS)
+        for events in (data, simulation)
+    ]
+    differences = [_difference(data.take(place[0] == band), simulation.take(place[1] == band)) for band in range(BANDS)]
+    values, errors = np.array(differences).T
+    if not np.isfinite(values).all():
+        return None
+    precision = errors**-2
+    centre = precision @ values / precision.sum()
+    far = int(np.argmax(np.abs(values - centre)))
+    p = float(chi2.sf(precision @ (values - centre) ** 2, BANDS - 1))
+    return ZenithTest(max(p, TINY_P), float(values[far] - centre), float(errors[far]))
+
+
+def _mean(values: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """Return a weighted mean and its variance."""
+    total = weight.sum()
+    mean = float(weight @ values / total)
+    return mean, float((weight**2 @ (values - mean) ** 2) / total**2)
+
+
+def _difference(data: MassEvents, simulation: MassEvents) -> tuple[float, float]:
+    """Return the difference of mean ln A at equal energy, and its error; NaN without common cells."""
+    values, variances, counts = [], [], []
+    cells = [np.floor(events.lg_energy / ENERGY_STEP).astype(int) for events in (data, simulation)]
+    for cell in np.unique(cells[0]):
+        here, there = (c == cell for c in cells)
+        if here.sum() < LEAST or (there & (simulation.weight > 0)).sum() < LEAST:
+            continue
+        one = _mean(data.mean_ln_a[here], data.weight[here])
+        other = _mean(simulation.mean_ln_a[there], simulation.weight[there])
+        values.append(one[0] - other[0])
+        variances.append(one[1] + other[1])
+        counts.append(here.sum())
+    if not values:
+        return float("nan"), float("nan")
+    share = np.array(counts) / sum(counts)
+    return float(share @ values), float(np.sqrt(share**2 @ np.array(variances)))
