@@ -59,7 +59,7 @@ class TrainCuts(StrEnum):
 @app.command()
 def simulate(
     context: typer.Context,
-    task: Annotated[SetName | None, typer.Option(help="What to simulate; measured: runs from a known sky.")] = None,
+    task: Annotated[SetName, typer.Option(help="What to simulate; measured: runs from a known sky.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
     train: Annotated[int, typer.Option(min=1, help="Number of training events.")] = 30_000,
     test: Annotated[int, typer.Option(min=1, help="Number of test events (always under the test's cuts).")] = 12_000,
@@ -81,32 +81,17 @@ def simulate(
     workers: WorkersOption = None,
     overwrite: Annotated[bool, typer.Option(help="Replace existing sets.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Write raw NPZ archives, TRAIN events for each model.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only compare the simulation with facts of real data.")] = (
-        False
-    ),
     spectrum: Annotated[Path | None, typer.Option(help="With --task measured: TOML file of the sky.")] = None,
 ) -> None:
     """Simulate a training and a test set in the benchmark's file format.
 
     With --raw the public data's raw archives are written instead, with arrival times, all columns and no cuts.
-    With --check nothing is written: every known fact of the real data is printed beside its simulated value, and the
-    exit code is 1 if one is outside its tolerance.
     With --rare gamma sets hold many muon-poor hadrons, and weight.npy how many natural ones each stands for: survivals
     far below one in a thousand can be measured then. In --world gammas hadrons survive as in the public simulation.
     With --task measured OUT/measured_raw gets runs in the measured archive's form, of the sky in --spectrum.
 
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
     """
-    if check:
-        refuse_unused(context, "with --check", all_but=("check", "world", "seed", "workers"))
-        from showerstack.showers.realism.moments import realism, rendered
-        from showerstack.showers.simulation.settings import load_settings
-
-        facts = realism(load_settings(world), seed=seed, workers=workers, bars=bar)
-        console.print(rendered(facts))
-        raise typer.Exit(0 if facts["ok"].all() else 1)
-    if task is None:
-        raise InputError("say which sets to simulate: --task composition, gamma, energy or measured")
     if task == MEASURED:
         used = ("task", "spectrum", "out", "seed", "workers", "overwrite")
         refuse_unused(context, "with --task measured", all_but=used)

@@ -76,7 +76,6 @@ def findings(folder: Path = Path()) -> list[Finding]:
         _cores(),
         _energy(),
         _disk(folder),
-        _check(),
     ]
 
 
@@ -203,11 +202,6 @@ def _disk(folder: Path) -> Finding:
     state = "ok" if free >= COMFORTABLE_DISK_GB else "note"
     text = f"{free:.1f} GB free at {folder}"
     return Finding("disk", text + ("" if state == "ok" else "; the full benchmark wants 30 GB, the demo 1 GB"), state)
-
-
-def _check() -> Finding:
-    result = "exits with 1 as long as a fact of the real data is outside its tolerance: no fault of the installation"
-    return Finding("simulate --check", result, "ok")
 
 
 FIRST_EVENTS = 4_096

@@ -23,11 +23,11 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.world import facts
 from benchmarks.world.fit import Free, ModelProblem, Problem, fit
+from benchmarks.world.moments import Sizes
 from benchmarks.world.networks import load_networks
 from showerstack.runtime.files import atomic_path
-from showerstack.showers.realism import facts
-from showerstack.showers.realism.moments import Sizes
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.settings import Settings, load_settings
 

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from scipy.optimize import lsq_linear
 
+from benchmarks.world.facts import Fact
+from benchmarks.world.moments import Sizes, sample_moments
 from benchmarks.world.networks import Published, inputs, posteriors
 from benchmarks.world.targets import POSTERIORS, SCORES, Look, NetworkTarget
 from showerstack.runtime.files import atomic_path
-from showerstack.showers.realism.facts import Fact
-from showerstack.showers.realism.moments import Sizes, sample_moments
 from showerstack.showers.schema import COMPOSITION, Task
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, passes
 from showerstack.showers.simulation.datasets import accepted

@@ -26,6 +26,7 @@ from rich.table import Table
 
 from benchmarks.shared.samples import sample
 from benchmarks.world.comparison import EVENTS, areas_table, compare, joint_areas, network_tables
+from benchmarks.world.moments import Sizes, realism, rendered
 from benchmarks.world.networks import load_networks
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import feature_set
@@ -35,7 +36,6 @@ from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.intervals import Interval, accuracy_interval, survival_interval
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.realism.moments import Sizes, realism, rendered
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import load_settings
 

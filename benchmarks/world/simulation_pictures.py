@@ -17,10 +17,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
+from benchmarks.world.moments import Sizes, realism
 from showerstack.runtime.context import bar
 from showerstack.showers.array import KASCADE
 from showerstack.showers.lateral import axis_distance, rho_electron, rho_muon
-from showerstack.showers.realism.moments import Sizes, realism
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob

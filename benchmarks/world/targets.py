@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from benchmarks.world.moments import discriminant_accuracy
 from benchmarks.world.networks import Moments, NormDeviation, Published, norm_deviations, posteriors
-from showerstack.showers.realism.moments import discriminant_accuracy
 from showerstack.showers.schema import COMPOSITION
 
 FLOOR = 0.003

@@ -42,7 +42,9 @@ from benchmarks.shared.drawn import FOREIGN
 from benchmarks.shared.samples import sample, sample_name
 from benchmarks.world.calibrate import GROUPS, MODELS, RECORD
 from benchmarks.world.comparison import compare, joint_areas, network_tables, without_rare
+from benchmarks.world.facts import FACTS, MATCHED
 from benchmarks.world.fit import Free, ModelProblem, Problem, fit, jacobian, next_step, summary
+from benchmarks.world.moments import Sizes
 from benchmarks.world.networks import (
     Moments,
     Published,
@@ -64,8 +66,6 @@ from showerstack.runtime.files import read_json
 from showerstack.scoring.metrics.composition import expected_fraction_error, mixture_fractions
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.realism.facts import FACTS, MATCHED
-from showerstack.showers.realism.moments import Sizes
 from showerstack.showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob, simulate_block

@@ -1,6 +1,6 @@
 """Does the simulated sky look like the real one? Every known fact beside its counterpart in simulated samples.
 
-The samples are small and drawn from a world's settings; ``simulate --check`` prints the comparison.
+The samples are small and drawn from a world's settings; ``benchmarks/world/realism.py`` prints the comparison.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 from rich.table import Table
 
+from benchmarks.world import facts
+from benchmarks.world.facts import FACTS, TRADES
 from showerstack.runtime.context import Bars, silent
-from showerstack.showers.realism import facts
-from showerstack.showers.realism.facts import FACTS, TRADES
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, passes
 from showerstack.showers.simulation.datasets import accepted
@@ -278,7 +278,7 @@ def realism(
     workers: int | None = None,
     bars: Bars = silent,
 ) -> pl.DataFrame:
-    """Simulate and compare with every known fact of the real data (:data:`showerstack.showers.realism.facts.FACTS`).
+    """Simulate and compare with every known fact of the real data (:data:`benchmarks.world.facts.FACTS`).
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from showerstack.showers.realism.facts import BY_ENERGY, FACTS, MATCHED, PROTONS, TRADES
-from showerstack.showers.realism.moments import Sizes, realism, rendered, sample_moments
+from benchmarks.world.facts import BY_ENERGY, FACTS, MATCHED, PROTONS, TRADES
+from benchmarks.world.moments import Sizes, realism, rendered, sample_moments
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import load_settings
 

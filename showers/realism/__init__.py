@@ -1,1 +1,0 @@
-"""Comparisons of the simulated sky with known facts of the real data."""
