@@ -224,13 +224,9 @@ def display(
 
 @app.command()
 def doctor(
-    context: typer.Context,
     datasets: Annotated[
         list[Path] | None, typer.Argument(help="Datasets, archives, others' files or runs to examine instead.")
     ] = None,
-    gpu: Annotated[
-        bool, typer.Option("--gpu", help="Test the GPU: kernels, boosted trees, networks (a minute).")
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say what this machine offers and what would be used; of folders, what they hold, what is odd, what comes next.
@@ -243,7 +239,6 @@ def doctor(
     """
     output = OutputFormat(as_json=as_json)
     if datasets:
-        refuse_unused(context, "with DATASETS", ("gpu",))
         from showerstack.report.doctor import column_quartiles, examine_datasets, folder_findings
 
         def records() -> dict[str, Any]:
@@ -253,11 +248,6 @@ def doctor(
             return lines | {"columns": column_quartiles(datasets)}
 
         output.show(lambda: examine_datasets(datasets), records)
-        return
-    if gpu:
-        from showerstack.report.gpu import examine_gpu, gpu_findings
-
-        output.show(examine_gpu, lambda: [asdict(line) for line in gpu_findings()])
         return
     from showerstack.report.doctor import doctor as examine
     from showerstack.report.doctor import findings

@@ -32,7 +32,6 @@ from showerstack.report.shared.text import Finding, findings_table
 from showerstack.runtime.arrays import read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.context import Bars, Progress, silent
-from showerstack.runtime.cost import energy_words
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.packages import EXTRAS, lacking
 from showerstack.scoring.score import ORIGIN_KEYS, Origin
@@ -72,9 +71,7 @@ def findings(folder: Path = Path()) -> list[Finding]:
         *(examined() for name, examined in _LEARNING if not lacking(name)),
         _cupy(),
         _use(),
-        _memory(),
-        _cores(),
-        _energy(),
+        _memory_and_cores(),
         _disk(folder),
     ]
 
@@ -167,13 +164,15 @@ def _use() -> Finding:
     return Finding("--device auto", f"would use: {features} for features, for each learner what its library has", "ok")
 
 
-def _memory() -> Finding:
+def _memory_and_cores() -> Finding:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     limit = _memory_limit_gb()
     usable = min(total, limit) if limit else total
     text = f"{total:.1f} GB" + (f", limited to {limit:.1f} GB by its control group" if limit and limit < total else "")
     enough = usable >= COMFORTABLE_MEMORY_GB
-    return Finding("memory", text + ("" if enough else "; the demo wants 8 GB"), "ok" if enough else "note")
+    text += "" if enough else "; the demo wants 8 GB"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding("memory, cores", f"{text}; {cores} of {os.cpu_count()} cores usable", "ok" if enough else "note")
 
 
 def _memory_limit_gb() -> float | None:
@@ -182,16 +181,6 @@ def _memory_limit_gb() -> float | None:
         if file.exists() and (text := file.read_text().strip()).isdigit():
             return int(text) / 1e9
     return None
-
-
-def _cores() -> Finding:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding("cores", f"{usable} usable of {os.cpu_count()}; one process each, one thread a process", "ok")
-
-
-def _energy() -> Finding:
-    words, is_measured = energy_words()
-    return Finding("energy of runs", words, "ok" if is_measured else "note")
 
 
 def _disk(folder: Path) -> Finding:

@@ -182,7 +182,6 @@ def test_near_words_are_suggested_for_mistyped_choices(
         ("convert --measured m --out o --trusted", "--trusted has no effect without --predict"),
         ("sky-map --data d --share .1", "--share has no effect without --run"),
         ("sky-map --data d --trusted", "--trusted has no effect without --run"),
-        ("doctor d --gpu", "--gpu has no effect with DATASETS"),
     ],
 )
 def test_an_option_that_would_not_be_used_is_refused(

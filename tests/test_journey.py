@@ -183,7 +183,7 @@ STORIES = {
 }
 """Pages, and what is there when their first command runs."""
 ELSEWHERE = re.compile(
-    r"cli.py (download|reproduce|pretrain) |--gpu|--device cuda|tcp:|--time-limit|--from (job|my_events)|frequencies"
+    r"cli.py (download|reproduce|pretrain) |--device cuda|tcp:|--time-limit|--from (job|my_events)|frequencies"
 )
 """Commands that need a network, a GPU, hours, or files of others: their options are parsed, nothing is run."""
 FEWER = {

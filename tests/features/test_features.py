@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.speed.gpu import column_agreement
 from showerstack.features import compute
 from showerstack.features import groups as fitted
 from showerstack.features.build import build_table
@@ -35,7 +36,6 @@ from showerstack.features.stations.compiled import sum_fused
 from showerstack.features.stations.cuda import grid_cuda, order_cuda, sum_cuda
 from showerstack.features.stations.grid import grid_fused, order_fused
 from showerstack.features.stations.sums import PARTS, PATTERNS, RINGS
-from showerstack.report.gpu import column_agreement
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE
 from tests.features.reference import grid_reference, order_reference, signals, sum_reference

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.speed.gpu import CHANNELS, fit_gaps
 from showerstack.features.device import decode_float16, namespace
 from showerstack.features.groups import FittedEvents, lateral
 from showerstack.features.lateral.cuda import OPTIONS
@@ -19,7 +20,6 @@ from showerstack.features.lateral.events import make_events
 from showerstack.features.lateral.fit import N_NUMBERS, RECORD, RawFit, fit_cuda, fit_fused, kernel_source, record_in_c
 from showerstack.features.lateral.response import PUBLISHED
 from showerstack.features.stations.cuda import kernel_source as sum_source
-from showerstack.report.gpu import CHANNELS, fit_gaps
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
 from tests.features.oracle import Oracle, full
