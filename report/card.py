@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from showerstack.report.public.crate import CRATE_FILE, run_crate
-from showerstack.report.shared.text import energy_words, totals
+from showerstack.report.shared.text import totals
 from showerstack.report.tasks.target import report_of
 from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.files import atomic_path, is_as_written, read_json, write_json
@@ -77,15 +77,10 @@ def card_content(folder: Path) -> dict[str, Any]:
             if _simulated(sources)
             else "the terms of those who provide them; a card grants no right to data",
         },
-        "cost": _cost(manifest),
+        "cost": totals(manifest.get("steps", [])),
         "versions": manifest.get("versions", {}),
         "config_hash": manifest.get("config_hash"),
     }
-
-
-def _cost(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    result = totals(manifest.get("steps", []))
-    return {**result, "how_energy_was_found": energy_words(result, str(manifest.get("device")))}
 
 
 def _model(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,8 +281,7 @@ def _licence_lines(licence: Mapping[str, str]) -> Iterator[str]:
 
 def _cost_lines(cost: Mapping[str, Any]) -> Iterator[str]:
     hours = cost["cpu_s"] / 3600
-    yield f"{hours:.3f} CPU hours, {cost['peak_mb']:,.0f} MB peak memory, {cost['energy_wh']:.2f} Wh."
-    yield str(cost["how_energy_was_found"])
+    yield f"{hours:.3f} CPU hours, {cost['peak_mb']:,.0f} MB peak memory."
 
 
 def _made_lines(content: Mapping[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from showerstack.report.pictures.learners import training_picture
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.shared.markup import Section, paragraph, picture, pictures, table
 from showerstack.report.shared.subject import EvaluatedRun
-from showerstack.report.shared.text import duration, energy_words, short, totals
+from showerstack.report.shared.text import duration, short, totals
 from showerstack.runtime.cost import Deadline, reached
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import read_json
@@ -142,7 +142,7 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
 
 
 def cost(evaluated: EvaluatedRun) -> Section | None:
-    """Return time, memory and energy of each step, folds summed."""
+    """Return time and memory of each step, folds summed."""
     return cost_of(evaluated.run.manifest)
 
 
@@ -165,15 +165,10 @@ def cost_of(manifest: Mapping[str, Any]) -> Section | None:
                 duration(result["wall_s"]),
                 duration(result["cpu_s"]),
                 f"{result['peak_mb']:,.0f}",
-                f"{result['energy_wh']:.2f}",
             )
         )
-    heads = ("step", "tasks", "wall-clock, summed", "CPU time", "peak memory, MB", "energy, Wh")
-    note = paragraph(
-        "Tasks may have run side by side: wall-clock sums over them. "
-        + energy_words(totals(steps), str(manifest.get("device"))),
-        "quiet",
-    )
+    heads = ("step", "tasks", "wall-clock, summed", "CPU time", "peak memory, MB")
+    note = paragraph("Tasks may have run side by side: wall-clock sums over them.", "quiet")
     return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)
 
 

@@ -22,7 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "export": ("onnx", "onnxscript"),
     "files": ("h5py", "uproot"),
     "sky": ("astropy",),
-    "gpu": ("cupy", "pynvml"),
+    "gpu": ("cupy",),
     "cluster": ("distributed",),
 }
 """What ``pip install 'showerstack[EXTRA]'`` adds to the core, by the names under which it is imported."""

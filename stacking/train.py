@@ -319,7 +319,7 @@ def _shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     costs: list[Cost] = []
     tables = {}
     for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
-        with measured(f"features {split}", device=device) as cost:
+        with measured(f"features {split}") as cost:
             name = f"{folder.name}.features"
             tables[split] = build_table(
                 folder,

@@ -161,7 +161,6 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
             duration(steps["wall_s"]),
             duration(steps["cpu_s"]),
             f"{steps['peak_mb']:,.0f}",
-            f"{steps['energy_wh']:.1f}",
             str(run.manifest.get("device", "?")),
         ),
         ours=True,
@@ -237,7 +236,7 @@ def _table(rows: Sequence[Standing], task: str) -> Table:
 def _cost_table(rows: Sequence[Standing]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("cost of our runs")
-    for head in ("wall-clock", "CPU time", "memory, MB", "energy, Wh", "device"):
+    for head in ("wall-clock", "CPU time", "memory, MB", "device"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(f"{row.system} ({row.task})", *row.cost)

@@ -152,8 +152,6 @@ def _metadata(
             "wall_clock_s": round(result["wall_s"], 1),
             "cpu_time_s": round(result["cpu_s"], 1),
             "peak_memory_mb": round(result["peak_mb"]),
-            "energy_wh": round(result["energy_wh"], 2),
-            "energy_measured_share": round(result["measured_share"], 2),
             "number_of_experiments": len(manifest.get("learners", [])),
             "number_of_trainings": sum(step.get("step") == "train" for step in steps),
             "versions": manifest.get("versions", {}),

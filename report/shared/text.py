@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from showerstack.runtime.cost import MEASURED, WATTS_PER_CORE
 from showerstack.scoring import Metric
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.paired import McNemar, Paired
@@ -110,25 +109,11 @@ def findings_table(title: str, findings: Iterable[Finding]) -> Table:
 
 
 def totals(steps: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Return summed wall-clock and CPU seconds, peak memory in MB, and energy in watt-hours of steps.
-
-    ``energy_wh`` is that of processor and GPU; ``gpu_wh`` the GPU's in it, ``measured_share`` the share of the
-    processor's that was counted and not estimated.
-    """
+    """Return summed wall-clock and CPU seconds and the largest peak memory in MB of steps."""
     steps = list(steps)
     wall, cpu = (sum(float(step.get(key) or 0) for step in steps) for key in ("wall_s", "cpu_s"))
     peak = max((float(step.get("peak_mb") or 0) for step in steps), default=0.0)
-    processor = sum(_processor_j(step) for step in steps)
-    counted = sum(_processor_j(step) for step in steps if step.get("energy_source") == MEASURED)
-    gpu = sum(float(step.get("gpu_j") or 0) for step in steps)
-    return {
-        "wall_s": wall,
-        "cpu_s": cpu,
-        "peak_mb": peak,
-        "energy_wh": (processor + gpu) / 3600,
-        "gpu_wh": gpu / 3600,
-        "measured_share": counted / processor if processor else 0.0,
-    }
+    return {"wall_s": wall, "cpu_s": cpu, "peak_mb": peak}
 
 
 def duration(seconds: float) -> str:
@@ -136,24 +121,3 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def energy_words(content: Mapping[str, float], device: str) -> str:
-    """Return how the energy in :func:`totals` was found."""
-    estimate = f"estimated at {WATTS_PER_CORE:g} W per busy core, right within a factor of two"
-    share = content["measured_share"]
-    if share >= 1.0 - 1e-9:
-        words = "The processor's energy was counted by RAPL and shared by CPU time"
-    elif share > 0:
-        words = f"{100 * share:.0f} % of the processor's energy was counted by RAPL, the rest is {estimate}"
-    else:
-        words = f"The processor's energy is {estimate}"
-    if content["gpu_wh"]:
-        return f"{words}; the GPU's ({content['gpu_wh']:.2f} Wh) was counted by NVML."
-    return f"{words}; the GPU's is not included." if device == "cuda" else f"{words}."
-
-
-def _processor_j(step: Mapping[str, Any]) -> float:
-    """Return the processor's joules of a step; runs of earlier versions kept none."""
-    joules = step.get("cpu_j")
-    return float(step.get("cpu_s") or 0) * WATTS_PER_CORE if joules is None else float(joules)

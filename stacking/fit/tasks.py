@@ -236,7 +236,7 @@ class FoldTask:
 def do_task(task: FoldTask) -> None:
     """Fit one learner on one fold, predict its own and the test events, and store all of it atomically."""
     with atomic_folder(task.folder, overwrite=True) as folder, limited_threads(task.threads):
-        with measured("train", task.name, task.fold, device=task.device) as cost:
+        with measured("train", task.name, task.fold) as cost:
             train, valid, held_out = split_rows(task)
             learner = _fitted(task, _labelled(task, train), _labelled(task, valid))
             learner.save(folder)
