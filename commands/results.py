@@ -31,7 +31,6 @@ class CardFormat(StrEnum):
 
     airs = "airs"
     mlgym = "mlgym"
-    harbor = "harbor"
 
 
 @app.command()
@@ -156,7 +155,7 @@ def taskcard(
     task: Annotated[list[str] | None, typer.Option(help="Default: composition and gamma.")] = None,
     format: Annotated[
         list[CardFormat] | None,
-        typer.Option(help="Layout, given once or several times: AIRS-Bench (default), its mlgym layout, Harbor."),
+        typer.Option(help="Layout, given once or several times: AIRS-Bench (default), its mlgym layout."),
     ] = None,
     variant: Annotated[
         int | None, typer.Option(min=0, help="Instead of DATA new showers of a drawn world, from this secret seed.")
@@ -172,9 +171,9 @@ def taskcard(
 
     Example: [bold]python cli.py taskcard --format airs --data data --out cards[/bold]
 
-    A task nobody has seen: [bold]python cli.py taskcard --format harbor --variant 8620417 --out cards[/bold]
+    A task nobody has seen: [bold]python cli.py taskcard --variant 8620417 --out cards[/bold]
     """
-    if variant is not None or CardFormat.harbor in (format or ()):
+    if variant is not None:
         need("train", what="taskcard")
     from showerstack.report.public.taskcard import CARDS, write_cards, write_variants
 

@@ -110,7 +110,7 @@ EXTRAS_OF = {
     "spectra --run r --data d": "train,report,physics",
     "gamma-limit --run r --data d": "train,report",
     "datacheck --run r --data d": "train,report",
-    "taskcard --out o --format harbor": "train",
+    "taskcard --out o --variant 1": "train",
     "sky-map --data d": "report,sky",
     "sky-map --data d --run r": "train,report,sky",
 }

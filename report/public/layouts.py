@@ -1,7 +1,7 @@
 """Layouts of task folders for evaluations of agents, each with its own check.
 
-``airs`` is AIRS-Bench's as aira-dojo reads it, ``mlgym`` AIRS-Bench's as MLGym reads it, ``harbor`` that of Harbor and
-Terminal-Bench. In all of them a submission is a text file of one column, scored by the same ``evaluate.py``.
+``airs`` is AIRS-Bench's as aira-dojo reads it, ``mlgym`` AIRS-Bench's as MLGym reads it. In both a submission is a text
+file of one column, scored by the same ``evaluate.py``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 
 from showerstack.runtime.errors import InputError
 
@@ -66,15 +64,15 @@ class Facts:
             text = text.replace(word, value)
         return text
 
-    def description(self, data: str = "data", submission: str = "submission.csv") -> str:
+    def description(self) -> str:
         """Return the task in words, with the evaluation."""
         card = self.card
         scalars = "E (lg eV), zenith and azimuth (degrees), lg Ne, lg Nmu" + (", age" if self.has_age else "")
         return (
-            f"# {card.problem}\n\n`{data}/train` and `{data}/test` hold `matrices.npy` ({self.n_test} test rows, "
+            f"# {card.problem}\n\n`data/train` and `data/test` hold `matrices.npy` ({self.n_test} test rows, "
             "16 x 16 stations, channels e/gamma and muon, MeV) and `features.npy` "
-            f"({scalars}); `{data}/train/labels.npy` the classes.\n\n"
-            f"Write `{submission}`: a header `{card.header}`, then {self.n_test} rows in the order of the test: "
+            f"({scalars}); `data/train/labels.npy` the classes.\n\n"
+            f"Write `submission.csv`: a header `{card.header}`, then {self.n_test} rows in the order of the test: "
             f"{card.submission}. {card.metric} counts, lower is better, 0 is perfect.\n\n"
             f"```python\n{self.evaluation()}```\n"
         )
@@ -188,83 +186,9 @@ def _write_mlgym(folder: Path, facts: Facts, target: Path) -> list[str]:
     return checks
 
 
-def _write_harbor(folder: Path, facts: Facts, target: Path) -> list[str]:
-    """Write instruction, container, verifier and a solution; the verifier's reward is 1 for what is perfect."""
-    card = facts.card
-    for part in ("environment/data/train", "environment/data/test", "tests", "solution"):
-        (folder / part).mkdir(parents=True)
-    _link(facts.shared, folder / "environment" / "data")
-    shutil.copyfile(facts.shared / "test" / "labels.npy", folder / "tests" / "labels.npy")
-    (folder / "tests" / "evaluate.py").write_text(facts.evaluation(), encoding="utf-8")
-    (folder / "tests" / "reward.py").write_text(facts.script("reward.py"), encoding="utf-8")
-    (folder / "solution" / "solve.py").write_text(facts.script("solve.py"), encoding="utf-8")
-    _write_shell(
-        folder / "tests" / "test.sh",
-        'logs="${LOGS:-/logs/verifier}"\nmkdir -p "$logs"',
-        '"${PYTHON:-python3}" "$here/reward.py" --submission-file "$app/submission.csv" '
-        '--reward-file "$logs/reward.txt"',
-    )
-    _write_shell(
-        folder / "solution" / "solve.sh",
-        '"${PYTHON:-python3}" "$here/solve.py" --data "$app/data" --submission "$app/submission.csv"',
-    )
-    pins = " ".join(f"{name}=={version(name)}" for name in ("numpy", "scikit-learn"))
-    (folder / "environment" / "Dockerfile").write_text(
-        f"FROM python:3.12-slim\nRUN pip install --no-cache-dir {pins}\nWORKDIR /app\nCOPY data /app/data\n"
-    )
-    (folder / "instruction.md").write_text(
-        facts.description("/app/data", "/app/submission.csv")
-        + "\nThe reward is `reward(score)` of that script: 1 is perfect, 0 what is worst or not valid.\n",
-        encoding="utf-8",
-    )
-    gigabytes = sum(file.stat().st_size for file in (folder / "environment").rglob("*.npy")) / 1e9
-    settings = {
-        "schema_version": "1.1",
-        "task": {
-            "name": f"showerstack/{card.name.lower()}",
-            "description": card.problem,
-            "keywords": ["astroparticle physics", "machine learning", facts.task],
-        },
-        "metadata": {
-            "category": "science",
-            "metric": card.metric,
-            "metric_lower_is_better": True,
-            "simulated": facts.simulated,
-            **({} if facts.simulated else card.sota),
-        },
-        "verifier": {"timeout_sec": 10 * MINUTES},
-        "agent": {"timeout_sec": 240 * MINUTES},
-        "environment": {
-            "build_timeout_sec": 60 * MINUTES,
-            "cpus": 4,
-            "memory_mb": 16_384,
-            "storage_mb": 20_480 + 3_000 * round(gigabytes),
-            "allow_internet": False,  # the public labels are on it
-        },
-    }
-    (folder / "task.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
-    trial = folder / "trial"
-    trial.mkdir()
-
-    def score(submission: str) -> float:
-        (trial / "submission.csv").write_text(submission)
-        _shell(folder / "tests" / "test.sh", trial)
-        return 1.0 - float((trial / "logs" / "reward.txt").read_text())
-
-    checks = _checked(_gold(facts), score, card)
-    (trial / "data").symlink_to((folder / "environment" / "data").resolve())
-    _shell(folder / "solution" / "solve.sh", trial)
-    solved = 1.0 - score((trial / "submission.csv").read_text())
-    shutil.rmtree(trial)
-    if not 0.0 < solved < 1.0:
-        raise InputError(f"{card.name}: the solution's reward is {solved}, expected one between 0 and 1")
-    return [checks[0].replace("gold", "1 - reward: gold"), f"reward of the solution {solved:.4f}", *checks[1:]]
-
-
 LAYOUTS: dict[str, Callable[[Path, Facts, Path], list[str]]] = {
     "airs": _write_airs,
     "mlgym": _write_mlgym,
-    "harbor": _write_harbor,
 }
 """Writes a folder of a layout; gets the folder, what to say, and the place where it will lie."""
 
@@ -282,12 +206,6 @@ def _link(shared: Path, target: Path) -> None:
 def _write_yaml(path: Path, content: dict[str, Any]) -> None:
     # JSON is YAML: what reads the one reads the other.
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _write_shell(path: Path, *commands: str) -> None:
-    first = '#!/bin/bash\nset -eu\nhere="$(cd "$(dirname "$0")" && pwd)"\napp="${APP:-/app}"\n'
-    path.write_text(first + "\n".join(commands) + "\n")
-    path.chmod(0o755)
 
 
 def _gold(facts: Facts) -> str:
@@ -334,20 +252,11 @@ def _exchanged(gold: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray
 
 def _python(script: Path, *arguments: str | Path, at: Path) -> str:
     words = [str(a.resolve()) if isinstance(a, Path) else a for a in arguments]
-    return _output([sys.executable, str(script.resolve()), *words], at, {})
-
-
-def _shell(script: Path, app: Path) -> str:
-    """Run a script of the container here: ``app`` stands for /app, ``app/logs`` for /logs/verifier."""
-    places = {"APP": str(app.resolve()), "LOGS": str((app / "logs").resolve()), "PYTHON": sys.executable}
-    return _output(["bash", str(script.resolve())], app, places)
-
-
-def _output(command: list[str], at: Path, environment: dict[str, str]) -> str:
     # No byte code: it would be left in the task folder.
-    everything = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    everything = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, str(script.resolve()), *words]
     done = subprocess.run(command, cwd=at, env=everything, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise InputError(f"{Path(command[1]).name} failed: {reason}")
+        raise InputError(f"{script.name} failed: {reason}")
     return done.stdout

@@ -66,7 +66,7 @@ def write_cards(
     data
         Folder with ``{task}_train`` and ``{task}_test``.
     out
-        Gets ``shared/<dataset>/<task>``, and task folders: ``<name>`` (airs), ``mlgym/<name>``, ``harbor/<name>``.
+        Gets ``shared/<dataset>/<task>``, and task folders: ``<name>`` (airs), ``mlgym/<name>``.
     tasks
         ``composition``, ``gamma``.
     layouts

@@ -36,12 +36,6 @@ def hadron_survival(truth: np.ndarray, scores: np.ndarray) -> float:
 score = hadron_survival
 
 
-def reward(survival: float, truth: np.ndarray) -> float:
-    """Return a number from 0 (all n hadrons survive) to 1 (none does), linear in lg((k + 1/2)/(n + 1))."""
-    n = int(np.sum(truth != GAMMA))
-    return max(0.0, math.log((survival * n + 0.5) / (n + 1)) / math.log(0.5 / (n + 1)))
-
-
 def main() -> None:
     """Print the result as the format wants it."""
     parser = argparse.ArgumentParser()
