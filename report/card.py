@@ -1,19 +1,20 @@
 """The model card of a run: what it is, which data and protocol, how good with intervals, its limits, its cost.
 
-On disk it is ``model_card.md`` and ``model_card.json``, with ``ro-crate-metadata.json`` beside them.
+On disk it is ``model_card.md``. Its header is the metadata of Hugging Face's model cards in YAML
+(huggingface.co/docs/hub/model-cards), which hubs and programs read.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from showerstack.report.public.crate import CRATE_FILE, run_crate
 from showerstack.report.shared.text import totals
 from showerstack.report.tasks.target import report_of
 from showerstack.runtime.checksums import Checksums
-from showerstack.runtime.files import atomic_path, is_as_written, read_json, write_json
+from showerstack.runtime.files import atomic_path, is_as_written, read_json
 from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.dataset import is_simulated, read_source
@@ -21,7 +22,7 @@ from showerstack.showers.schema import TASKS, task_named
 from showerstack.stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
 from showerstack.stacking.run.read import Run, shipped_system
 
-CARD_JSON, CARD_TEXT = "model_card.json", "model_card.md"
+CARD_FILE = "model_card.md"
 SOFTWARE_LICENCE = "MIT"
 SIMULATED, OTHER = "simulated", "not simulated here"
 GENERAL_LIMITS = (
@@ -59,7 +60,6 @@ def card_content(folder: Path) -> dict[str, Any]:
     manifest = Run.open(folder).manifest
     sources = _sources(manifest)
     return {
-        "format": 1,
         "name": Path(folder).resolve().name,
         "task": str(manifest["task"]),
         "classes": list(manifest["classes"]),
@@ -211,7 +211,7 @@ def _limits(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]
 
 
 def write_card(run: Path) -> Path:
-    """Write the model card of a finished run and its RO-Crate metadata into the run folder; return the card.
+    """Write the model card of a finished run into the run folder and return it.
 
     Equal runs with equal scores give equal bytes but for time, cost and machine, which are in it.
 
@@ -221,11 +221,30 @@ def write_card(run: Path) -> Path:
         If it is no finished run.
     """
     content = card_content(run)
-    write_json(run / CARD_JSON, content)
-    with atomic_path(run / CARD_TEXT) as temporary:
-        temporary.write_text("\n".join(card_lines(content)) + "\n", encoding="utf-8")
-    write_json(run / CRATE_FILE, run_crate(run, content))
-    return run / CARD_TEXT
+    with atomic_path(run / CARD_FILE) as temporary:
+        temporary.write_text("\n".join((*_header(content), *card_lines(content))) + "\n", encoding="utf-8")
+    return run / CARD_FILE
+
+
+def _header(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the metadata; values are JSON, which is YAML too."""
+    result: dict[str, Any] = {
+        "license": SOFTWARE_LICENCE.lower(),
+        "library_name": "showerstack",
+        "tags": ["astroparticle-physics", "air-showers", "stacking", content["task"]],
+    }
+    scores = [
+        {"type": name.replace(" ", "_"), "value": value["value"] if isinstance(value, Mapping) else value}
+        for name, value in content["metrics"].get("test", {}).items()
+        if name != "judged_on"
+    ]
+    if scores and "test" in content["data"]:
+        known = TASKS.get(content["task"])
+        kind = "tabular-regression" if known is not None and known.target else "tabular-classification"
+        name = content["data"]["test"]["name"]
+        results = [{"task": {"type": kind}, "dataset": {"type": name, "name": name}, "metrics": scores}]
+        result["model-index"] = [{"name": content["name"], "results": results}]
+    yield from ("---", *(f"{key}: {json.dumps(value)}" for key, value in result.items()), "---", "")
 
 
 def card_lines(content: Mapping[str, Any]) -> Iterator[str]:

@@ -189,7 +189,7 @@ def provenance(evaluated: EvaluatedRun) -> Section:
 def provenance_rows(manifest: Mapping[str, Any], source: Iterable[tuple[str, str]] = ()) -> list[tuple[str, str]]:
     """Return a manifest's entries by which a run can be made again; ``source`` stands after its data."""
     rows = [
-        ("model card", "model_card.md, model_card.json and ro-crate-metadata.json beside this page"),
+        ("model card", "model_card.md beside this page"),
         ("configuration hash", str(manifest.get("config_hash"))),
         ("source revision", str(manifest.get("git_revision"))),
         *((key, str(manifest[key])) for key in ("started", "machine", "command") if manifest.get(key)),

@@ -11,14 +11,12 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from showerstack.report.public.crate import CRATE_FILE, CROISSANT_FILE, MEANINGS, croissant, data_crate
 from showerstack.report.public.layouts import ARRAYS, DATASET, LAYOUTS, Card, Facts
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_folder, write_json
+from showerstack.runtime.files import atomic_folder
 from showerstack.showers.dataset import Dataset, is_simulated, ordering_of
 from showerstack.showers.schema import Task, task_named
 from showerstack.showers.simulation import simulate
@@ -86,8 +84,6 @@ def write_cards(
         shared = out / "shared" / DATASET / task
         test = Dataset.open(data / f"{task}_test", task_named(task))
         _write_data(data, shared, task_named(task))
-        write_json(shared / CROISSANT_FILE, croissant(shared, f"{DATASET}-{task}", CARDS[task].problem))
-        write_json(shared / CRATE_FILE, _crate(data, shared, task))
         card = CARDS[task]
         if variant:
             digest = hashlib.sha256((shared / "test" / "features.npy").read_bytes()).hexdigest()
@@ -127,13 +123,6 @@ def write_variants(
                 settings=settings,
             )  # fmt: skip
         return write_cards(Path(folder), out, tasks, layouts, variant=True)
-
-
-def _crate(data: Path, shared: Path, task: str) -> dict[str, Any]:
-    meanings = {f"{split}/{file}": words for split in ("train", "test") for file, words in MEANINGS.items()}
-    meanings[CROISSANT_FILE] = "the same data described as Croissant 1.0"
-    simulated = is_simulated(Dataset.open(data / f"{task}_test", labels=False).source)
-    return data_crate(shared, f"{DATASET}-{task}", meanings, simulated=simulated)
 
 
 def _write_data(data: Path, shared: Path, task: Task) -> None:

@@ -163,8 +163,6 @@ MADE_LATER = (
     "report.html",
     "outcome.json",
     "model_card.md",
-    "model_card.json",
-    "ro-crate-metadata.json",
     TABLE_TEST_FILE,
     *(f"metrics_{task}.json" for task in TASKS),
 )
