@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -119,22 +118,12 @@ def stack(
     run, has_grids = Path(options["run"]), not options["table"]
     if has_grids:
         refuse_unused(context, "without --table", OF_TABLE, in_file=in_file)
-        inputs = [Path(options["data"]) / f"{options['task']}_{split}" for split in ("train", "test")]
     else:
         refuse_unused(context, "with --table", (*OF_SHOWERS, "strict"), in_file=in_file)
         if not options["label"]:
             raise InputError("say which column of the table holds the classes: --label COLUMN")
-        inputs = [Path(options[name]) for name in ("table", "test_table") if options[name]]
     for name in OF_TABLE if has_grids else OF_SHOWERS:
         del options[name]
-    requested = json.loads(json.dumps(options, default=str))
-    from showerstack.report.finished import kept_outcome
-
-    lines = None if as_json else kept_outcome(run, requested, inputs)
-    if lines is not None:
-        if not quiet:
-            print(lines, end="")
-        return
     need("train", "report", what="stack")
     from showerstack.report.outcome import outcome
     from showerstack.runtime.cost import Deadline, seconds_of
@@ -147,7 +136,6 @@ def stack(
     train(chosen, output.context(began=began), strict=strict)
     deadline = Deadline(began + seconds_of(limit)) if limit else None
     result = outcome(run, Path(options["data"]) if has_grids else None, bars=output.bars, deadline=deadline)
-    result.keep(requested, inputs)
     output.show(lambda: result.shown, lambda: result.content)
 
 

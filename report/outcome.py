@@ -6,7 +6,6 @@ embedded simulation, both tasks: what ``make demo`` runs.
 
 from __future__ import annotations
 
-import io
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -20,20 +19,19 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from showerstack.report.card import write_card
-from showerstack.report.finished import keep_outcome, kept_outcome
+from showerstack.report.card import CARD_FILE, write_card
 from showerstack.report.public.rules import score_by_protocol
-from showerstack.report.run_page import write_report
+from showerstack.report.run_page import REPORT_FILE, write_report
 from showerstack.report.run_sections import left_out_line, no_time_for
 from showerstack.report.shared.subject import mean_loss, read_labels
 from showerstack.report.shared.text import gain_text, metric_text, plus_minus
 from showerstack.report.table_page import write_table_report
 from showerstack.report.tasks.target import report_of
-from showerstack.runtime.checksums import Checksums
-from showerstack.runtime.context import Bars, Context, PlainConsole, silent
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.cost import Deadline
 from showerstack.runtime.errors import InputError, escaped
-from showerstack.runtime.files import read_json
+from showerstack.runtime.files import is_as_written, read_json
 from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.composition import share_errors
 from showerstack.scoring.metrics.intervals import linearised
@@ -165,10 +163,6 @@ def _heading(rule: str) -> str:
     return {"argmax": "raw (argmax)", "score": "at 75 % gamma efficiency"}.get(rule, rule)
 
 
-KEPT_WIDTH = 120
-"""Characters a line of the table that a finished run keeps."""
-
-
 @dataclass(frozen=True)
 class RunOutcome:
     """What a finished run has to say."""
@@ -179,12 +173,6 @@ class RunOutcome:
     content: dict[str, Any]
     """The same for programs: shipped system, metrics on the test set, learners, remarks, paths."""
 
-    def keep(self, requested: Mapping[str, Any], inputs: list[Path]) -> None:
-        """Keep the lines, so that the same command answers at once; see :mod:`showerstack.report.outcome`."""
-        stream = io.StringIO()
-        PlainConsole(file=stream, width=KEPT_WIDTH).print(self.shown, soft_wrap=True)
-        keep_outcome(self.run, requested, inputs, stream.getvalue())
-
 
 def outcome(
     run: Path, data: Path | None = None, *, bars: Bars = silent, deadline: Deadline | None = None
@@ -192,7 +180,7 @@ def outcome(
     """Score a run on the test set in ``data``, write report and model card; of one on a table, say what it reached.
 
     A test set without labels is left unscored, and the reader is told so; so it is of parts of the report for which
-    ``deadline`` leaves no time.
+    ``deadline`` leaves no time. Scores, report and card that were written after the run and its labels stand.
     """
     opened = Run.open(run)
     manifest, task = opened.manifest, opened.task
@@ -222,15 +210,29 @@ def outcome(
             content["test"] = read_json(run / TABLE_TEST_FILE)
         shown = (*parts, *_of_table(run, content), *left_out, Text(f"report:      {report}"))
         return RunOutcome(run, Group(*shown), content)
-    if not (data / f"{task.name}_test" / str(task.label_file)).exists():
+    labels = data / f"{task.name}_test" / str(task.label_file)
+    if not labels.exists():
         content["model_card"] = str(write_card(run))
         parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
         return RunOutcome(run, Group(*parts), content)
-    content["test"] = score_by_protocol(run / "predictions.npz", data, task)
-    report = write_report(run, data, bars=bars, without=without)
-    content |= {"report": str(report), "model_card": str(write_card(run))}
+    report, scores = run / REPORT_FILE, run / f"metrics_{task.name}.json"
+    made = (report, scores, run / CARD_FILE)
+    if _is_after(made, (run / CHECKSUMS_FILE, labels)) and is_as_written(read_json(scores)):
+        content |= {"test": read_json(scores), "report": str(report), "model_card": str(run / CARD_FILE)}
+    else:
+        content["test"] = score_by_protocol(run / "predictions.npz", data, task)
+        report = write_report(run, data, bars=bars, without=without)
+        content |= {"report": str(report), "model_card": str(write_card(run))}
     parts += [learner_table(run, data), *left_out, Text(f"run folder: {run}\nreport:     {report}")]
     return RunOutcome(run, Group(*parts), content)
+
+
+def _is_after(made: tuple[Path, ...], sources: tuple[Path, ...]) -> bool:
+    """Return whether all files that are made of others are there and were written after them."""
+    if not all(file.exists() for file in made):
+        return False
+    oldest = min(file.stat().st_mtime_ns for file in made)
+    return oldest >= max(file.stat().st_mtime_ns for file in sources)
 
 
 def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -323,14 +325,6 @@ def run_demo(
                 bars=ctx.bars,
             )
         run = out / "runs" / task.name
-        requested, inputs = (
-            {"demo": [n_train, n_test, seed]},
-            [data / f"{task.name}_{split}" for split in ("train", "test")],
-        )
-        kept = kept_outcome(run, requested, inputs)
-        if kept is not None:
-            console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
-            continue
         stack(
             StackConfig(
                 task=task.name, data=data, run=run, preset="quick", learners=DEMO_LEARNERS[task.name], seed=seed,
@@ -338,9 +332,7 @@ def run_demo(
             ),
             ctx,
         )  # fmt: skip
-        result = outcome(run, data, bars=ctx.bars)
-        console.print(result.shown, soft_wrap=True)
-        result.keep(requested, inputs)
+        console.print(outcome(run, data, bars=ctx.bars).shown, soft_wrap=True)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     console.print(
         "The showers are simulated: scores tell how the methods compare here, not what they reach on KASCADE data.\n"

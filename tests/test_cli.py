@@ -28,7 +28,6 @@ from rich.text import Text
 import cli
 from showerstack.commands import runs as run_commands
 from showerstack.commands.app import OutputFormat
-from showerstack.report.finished import keep_outcome, kept_outcome
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError, as_called, escaped, explained, reporting_errors
@@ -236,37 +235,6 @@ def test_options_that_are_used_are_taken_also_where_they_are_the_defaults(
     assert command_line(monkeypatch, "stack", "--run", "r", "--task", "composition", "--data", "data") == 2
     assert "has no effect" not in capsys.readouterr().err
     assert command_line(monkeypatch, "features", "--list", "--format", "table", "--group", "shape") == 0
-
-
-def test_a_finished_run_answers_at_once(tmp_path: Path) -> None:
-    folder, data = tmp_path / "run [1] é", tmp_path / "data"
-    (data / "gamma_test").mkdir(parents=True)
-    (data / "gamma_train").mkdir()
-    (data / "gamma_test" / "labels_gamma.npy").write_bytes(b"old")
-    folder.mkdir()
-    (folder / "manifest.json").write_text("{}")
-    asked = {
-        "run": str(folder), "preset": "quick", "learners": None, "folds": None, "seed": 1, "device": "auto",
-        "workers": None, "scheduler": None, "prune": 2e-4, "time_limit": None, "task": "gamma",
-        "data": str(data), "features": None,
-    }  # fmt: skip
-    inputs = [data / "gamma_train", data / "gamma_test"]
-    keep_outcome(folder, asked, inputs, "the table\n")
-    arguments = ["stack", "--run", str(folder), "--task", "gamma", "--data", str(data), "--preset", "quick"]
-    code = (
-        f"import sys, runpy; sys.argv = ['cli.py', *{arguments!r}]\n"
-        "try:\n    runpy.run_path('cli.py', run_name='__main__')\n"
-        "except SystemExit as ended: print('code', ended.code)\n"
-        "print('heavy:', sorted({'torch', 'numba', 'polars', 'scipy', 'matplotlib', 'sklearn'} & set(sys.modules)))"
-    )
-    asked_again = subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True)
-    assert asked_again.stdout == "the table\ncode 0\nheavy: []\n", asked_again.stderr
-    assert kept_outcome(folder, asked | {"seed": 2}, inputs) is None
-    labels = data / "gamma_test" / "labels_gamma.npy"
-    before = labels.stat()
-    labels.write_bytes(b"new")
-    os.utime(labels, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert kept_outcome(folder, asked, inputs) is None, "a changed file is looked at, whatever its length and time"
 
 
 def test_remarks_and_plans_are_printed_for_people_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,6 @@ for none) and prints size and processor time of pip; ``--demo`` times ``cli.py d
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import subprocess
 import sys
@@ -29,13 +28,6 @@ from scipy.stats import binom
 ROOT = Path(__file__).resolve().parents[2]
 HELP = ("simulate", "stack", "spectra")
 """Commands whose help is timed beside that of the program."""
-ANSWERS = Path("report") / "finished.py"
-"""In a checkout whose finished runs answer at once in the way of today."""
-KEEP = (
-    "import json, pathlib, sys; from showerstack.report.finished import keep_outcome; "
-    "run, asked, inputs = json.loads(sys.argv[1]); "
-    "keep_outcome(pathlib.Path(run), asked, [pathlib.Path(one) for one in inputs], 'the table\\n')"
-)
 
 
 def processor_s(command: list[str], root: Path) -> float:
@@ -44,23 +36,6 @@ def processor_s(command: list[str], root: Path) -> float:
     subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def finished_run(folder: Path, root: Path) -> list[str]:
-    """Write what a finished run keeps of its end; return the command that it answers at once."""
-    run, data = folder / "run", folder / "data"
-    for place in (run, data / "gamma_train", data / "gamma_test"):
-        place.mkdir(parents=True)
-    (run / "manifest.json").write_text("{}")
-    asked = {
-        "run": str(run), "preset": "quick", "learners": None, "folds": None, "seed": 1, "device": "auto",
-        "workers": None, "scheduler": None, "prune": 2e-4, "time_limit": None, "task": "gamma", "data": str(data),
-        "features": None,
-    }  # fmt: skip
-    inputs = [str(data / f"gamma_{split}") for split in ("train", "test")]
-    subprocess.run([sys.executable, "-c", KEEP, json.dumps([str(run), asked, inputs])], cwd=root, check=True)
-    command = ["cli.py", "stack", "--run", str(run), "--task", "gamma", "--data", str(data), "--preset", "quick"]
-    return [sys.executable, *command]
 
 
 def scored(folder: Path) -> list[str]:
@@ -96,8 +71,6 @@ def start_up(rounds: int, against: Path | None) -> None:
             commands["learners"] = [sys.executable, "cli.py", "learners"]
             commands["verify.py --help"] = [sys.executable, "verify.py", "--help"]
             commands["verify.py, 1,000 events, no intervals"] = scored(place)
-            if (root / ANSWERS).exists():
-                commands["stack, of a finished run"] = finished_run(place, root)
             for label, command in commands.items():
                 work.setdefault(label, []).append(lambda command=command, root=root: processor_s(command, root))  # type: ignore[misc]
         print_times(work, rounds, first=1)

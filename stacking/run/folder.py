@@ -161,7 +161,6 @@ TABLE_TEST_FILE = "metrics_table_test.json"
 """What a run on a table reaches on a test table with labels."""
 MADE_LATER = (
     "report.html",
-    "outcome.json",
     "model_card.md",
     TABLE_TEST_FILE,
     *(f"metrics_{task}.json" for task in TASKS),

@@ -28,6 +28,27 @@ def text(table: object, width: int = 80) -> str:
     return stream.getvalue()
 
 
+def test_a_finished_run_prints_its_table_from_its_files(
+    composition_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data = (Path(shutil.copytree(place, tmp_path / place.name)) for place in composition_world)
+    reported: list[Path] = []
+
+    def report(run: Path, data: Path, **options: object) -> Path:
+        reported.append(run)
+        (run / "report.html").write_text("page")
+        return run / "report.html"
+
+    monkeypatch.setattr("showerstack.report.outcome.write_report", report)
+    first, second = outcome(run, data), outcome(run, data)
+    assert len(reported) == 1
+    assert text(second.shown, 120) == text(first.shown, 120)
+    assert second.content["test"]["mean_fraction_error"] == first.content["test"]["mean_fraction_error"]
+    (data / "composition_test" / "labels_composition.npy").touch()
+    outcome(run, data)
+    assert len(reported) == 2, "labels that are newer are scored again"
+
+
 def test_composition_table_fits_a_terminal(composition_world: tuple[Path, Path]) -> None:
     run, data = composition_world
     shown = text(learner_table(run, data))
