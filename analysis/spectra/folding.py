@@ -33,7 +33,7 @@ STEP = 1.5
 """How far simulated events are moved for the derivatives, in widths."""
 ENERGY_DEGREE, CURVATURE_DEGREE = 6, 2
 """Degrees in the number of the energy bin of the first and second derivatives by scales: with fewer, derivatives are
-wrong near the threshold, with more they are noisier (``benchmarks/physics/derivative_noise.py``)."""
+wrong near the threshold, with more they are noisier (docs/benchmarks/closure.md)."""
 REFERENCE_SECANT = 1.0250
 """Reference 1/cos(zenith) of KASCADE's energy formula."""
 CUT_MARGIN = 0.15

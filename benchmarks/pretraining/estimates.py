@@ -21,10 +21,10 @@ import polars as pl
 import torch
 
 from benchmarks.learning.energy import formula_columns
-from benchmarks.learning.fine_tuning import with_targets
 from benchmarks.learning.pretraining import DATA_SEED, MOST_TRAINING, VALID_SHARE, WORLDS, only
 from benchmarks.shared.drawn import CORE, drawn
 from showerstack.features.catalogue import feature_set
+from showerstack.models.base.inputs import targets_of
 from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics
@@ -33,6 +33,11 @@ from showerstack.stacking.decide.target import TargetCalibration
 
 FOLDS = 3
 AXES = ("x", "y")
+
+
+def with_targets(batch: Batch, truth: pl.DataFrame) -> Batch:
+    """Return the same showers with their true quantities as targets."""
+    return replace(batch, targets=targets_of(truth, *(truth[name].to_numpy() for name in CORE)))
 
 
 def scalars(batch: Batch) -> np.ndarray:

@@ -3,19 +3,14 @@
     OMP_NUM_THREADS=1 python benchmarks/speed/limits_random.py --work bench/limits_random --runs 8
 
 Every run is a command of its own with one process: starting and the report count as they do for a user. A line
-a run tells the limit, what was used of it, and what the plan foresaw for all that follows the fits beside what that
-took. ``fixed`` is the part that depends neither on learners nor on the student: collection, pruning, gate, decision,
-prediction, files and report; in seconds of processor time, so that other programs on the machine do not count. Without
-the report's slow parts it is what :data:`showerstack.stacking.fit.plan.FIXED_S` stands for. ``pace`` is the wall-clock
-time of a second of processor time in the fits: how busy the machine was. Means have 95 % intervals of Student's t over
-the runs. What has been run is kept and not run again.
+a run tells the limit and what was used of it. ``pace`` is the wall-clock time of a second of processor time in the
+fits: how busy the machine was. Means have 95 % intervals of Student's t over the runs. What has been run is kept, and
+not run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import resource
 import subprocess
 import sys
 import time
@@ -31,14 +26,7 @@ from showerstack.runtime.files import read_json, write_json
 from showerstack.scoring.metrics.level import LEVEL
 
 N_COLUMNS, N_CLASSES = 25, 3
-FOLLOWS = ("collection", "pruning", "meta-learner", "calibration", "gate", "student", "decision", "prediction")
-"""Steps after the fits; files and report follow them."""
-ESTIMATED = ("meta-learner", "calibration", "student")
-"""Those of them that the plan estimates from the number of events."""
-HEAD = (
-    "rows", "limit s", "used s", "used %", "learners, folds", "left out", "after the fits s", "foreseen s",
-    "fixed CPU s", "report", "pace",
-)  # fmt: skip
+HEAD = ("rows", "limit s", "used s", "used %", "learners, folds", "left out", "report", "pace")
 
 
 def main() -> None:
@@ -64,8 +52,6 @@ def main() -> None:
     enough = sum(r["used_s"] >= 0.7 * r["limit_s"] for r in wanting)
     print(f"of those that left learners out, at least 70 % of the limit used: {enough} of {len(wanting)}")
     print(f"share used: {interval([r['used_s'] / r['limit_s'] for r in results])}")
-    print(f"fixed, CPU s: {interval([r['fixed_cpu_s'] for r in results])}")
-    print(f"after the fits minus foreseen, s: {interval([r['after_s'] - r['foreseen_s'] for r in results])}")
 
 
 def finished(work: Path, number: int, rows: int, limit_s: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -77,59 +63,27 @@ def finished(work: Path, number: int, rows: int, limit_s: int, rng: np.random.Ge
     table, run = work / f"table-{number}.parquet", work / f"run-{number}"
     drawn(rows, rng).write_parquet(table)
     command = ["stack", "--table", table, "--label", "kind", "--run", run, "--time-limit", f"{limit_s}s"]
-    begun, before_s = time.time(), _children_s()
-    with subprocess.Popen(
+    begun = time.time()
+    done = subprocess.run(
         [sys.executable, "cli.py", *map(str, command), "--workers", "1", "--device", "cpu", "--quiet"]
-    ) as process:
-        sealed_s = 0.0
-        while process.poll() is None:
-            if not (run / "checksums.json").exists():
-                sealed_s = _process_s(process.pid) or sealed_s
-            time.sleep(0.1)
-    if process.returncode:
-        raise SystemExit(f"run {number} ended with exit code {process.returncode}")
-    ended, whole_s = time.time(), _children_s() - before_s
+    )
+    if done.returncode:
+        raise SystemExit(f"run {number} ended with exit code {done.returncode}")
+    ended = time.time()
     manifest = read_json(run / "manifest.json")
-    wall, cpu = dict.fromkeys(FOLLOWS, 0.0), dict.fromkeys(FOLLOWS, 0.0)
-    for step in manifest["steps"]:
-        if step["step"] in wall:
-            wall[step["step"]] += step["wall_s"]
-            cpu[step["step"]] += step["cpu_s"]
     fits = [step for step in manifest["steps"] if step["step"] == "train"]
-    wall["report"] = ended - (run / "checksums.json").stat().st_mtime
-    cpu["report"] = whole_s - sealed_s
     result = {
         "rows": rows,
         "limit_s": limit_s,
         "used_s": ended - begun,
         "learners": [one["name"] for one in manifest["learners"] if one["status"] == "ok"],
         "folds": manifest["identity"]["folds"],
-        "after_s": sum(wall.values()),
-        "foreseen_s": manifest["plan"]["second_level_s"],
-        "fixed_cpu_s": sum(seconds for step, seconds in cpu.items() if step not in ESTIMATED),
         "left_out": len(manifest["plan"]["left_out"]) + sum(one["status"] != "ok" for one in manifest["learners"]),
         "shortened": "left out of the report" in (run / "report.html").read_text(),
         "pace": sum(step["wall_s"] for step in fits) / sum(step["cpu_s"] for step in fits),
-        "wall_s": wall,
-        "cpu_s": cpu,
     }
     write_json(kept, result)
     return result
-
-
-def _children_s() -> float:
-    """Return the processor time of all children of this process that have ended, s."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _process_s(number: int) -> float:
-    """Return the processor time of a process and its ended children, s; 0 if it has ended. proc(5), fields 14 to 17."""
-    try:
-        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def drawn(rows: int, rng: np.random.Generator) -> pl.DataFrame:
@@ -151,9 +105,6 @@ def result_line(result: dict[str, Any]) -> list[str]:
         f"{100 * result['used_s'] / result['limit_s']:.0f}",
         f"{len(result['learners'])}, {result['folds']}",
         f"{result['left_out']}",
-        f"{result['after_s']:.1f}",
-        f"{result['foreseen_s']:.1f}",
-        f"{result['fixed_cpu_s']:.1f}",
         "shortened" if result["shortened"] else "whole",
         f"{result['pace']:.1f}",
     ]

@@ -1,14 +1,11 @@
 """What the benchmarks compute and keep, on small samples.
 
 The shipped world is what the recorded fits ended with, and the record is of the constants that are fitted today; the
-fit itself has its targets, steps and bounds. The bound on the fraction error is held against direct linear programs,
-exhaustive and random rules, and the two ends of knowledge. Skies of pseudo-experiments hold what was asked for.
-Published stacks are fitted on one half of the test events and tested on the other; published networks are loaded
-without running code. Where showers are drawn with the fits' own constants, whatever else the simulation can do is off.
-Samples that are kept are taken again only for the same showers. A learner is worth what no other of its run knows.
-The place of a sample between trained hadronic models is found where it lies between them, and its shares then hold.
-What a detector tells of its particles' mean number is that of counting them where they are few, and of a normal reading
-where they are many; nor is any estimate of a shower better than counting all particles.
+fit itself has its targets, steps and bounds. Skies of pseudo-experiments hold what was asked for. Published networks
+are loaded without running code. Where showers are drawn with the fits' own constants, whatever else the simulation can
+do is off. Samples that are kept are taken again only for the same showers. A learner is worth what no other of its run
+knows. What a detector tells of its particles' mean number is that of counting them where they are few, and of a normal
+reading where they are many; nor is any estimate of a shower better than counting all particles.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -24,7 +20,6 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from scipy.optimize import linprog
 from scipy.stats import norm
 
 from benchmarks.fits.pulls import World, everything, pulls
@@ -32,11 +27,7 @@ from benchmarks.learning import limit
 from benchmarks.learning.limit import KNOTS, LARGEST, SMALLEST, Kind, information, normal_information
 from benchmarks.learning.marginal import Learners
 from benchmarks.learning.marginal import table as worth_table
-from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
-from benchmarks.learning.published_stacks import published_stacks
-from benchmarks.physics import spill_in
 from benchmarks.physics.closure_page import write_page
-from benchmarks.physics.hadronic_models import NatureSample, linear, profiled
 from benchmarks.physics.pseudo_experiments import SmoothTruth, mixtures, spectra_experiment
 from benchmarks.shared.drawn import FOREIGN
 from benchmarks.shared.samples import sample, sample_name
@@ -63,7 +54,6 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.models.networks.step import write_checkpoint
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.scoring.metrics.composition import expected_fraction_error, mixture_fractions
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
@@ -71,10 +61,8 @@ from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob, simulate_block
 from showerstack.showers.simulation.settings import Settings
 from showerstack.showers.simulation.sky import Sky
-from showerstack.stacking.decide.classes import Rule, class_mix, expected_confusion
 from showerstack.stacking.meta.base import StackInputs
 from tests.analysis.skies import simulated
-from tests.stacking.known import five_classes
 
 START = RECORD.with_name("calibration_start.toml")
 ORDER = ("hadrons", "models")
@@ -123,80 +111,6 @@ def test_each_fit_begins_where_the_one_before_ended() -> None:
 def test_no_constant_is_fitted_twice() -> None:
     names = [free.name for group in ORDER for free in FREE[group]]
     assert len(set(names)) == len(names)
-
-
-def _discrete(n_classes: int, n_values: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return log-posteriors of a few distinct values, each repeated, and which value every event has."""
-    rng = np.random.default_rng(seed)
-    posteriors = log_softmax(1.2 * rng.normal(size=(n_values, n_classes)))
-    value = np.repeat(np.arange(n_values), rng.integers(20, 60, n_values))
-    return posteriors[value], value
-
-
-def _direct(log_proba: np.ndarray, value: np.ndarray) -> float:
-    """Solve min over *all* randomised rules of mean |F - F M| as one linear program: d[value, class] >= 0."""
-    prior = np.exp(log_proba).mean(axis=0)
-    n_values, n_classes = int(value.max()) + 1, len(prior)
-    weight = np.exp(log_proba) / prior / len(log_proba)
-    by_value = np.stack([weight[value == v].sum(axis=0) for v in range(n_values)])
-    fractions = mixture_fractions(n_classes)
-    n_rule, n_error = n_values * n_classes, fractions.size
-    # (F M)[g, c] = sum_v (sum_t F[g, t] by_value[v, t]) d[v, c]
-    effect = np.einsum("gt,vt->gv", fractions, by_value)
-    mixed = np.einsum("gv,cd->gcvd", effect, np.eye(n_classes)).reshape(n_error, n_rule)
-    a = np.block([[-mixed, -np.eye(n_error)], [mixed, -np.eye(n_error)]])
-    b = np.concatenate([-fractions.ravel(), fractions.ravel()])
-    equal = np.hstack([np.kron(np.eye(n_values), np.ones(n_classes)), np.zeros((n_values, n_error))])
-    cost = np.concatenate([np.zeros(n_rule), np.full(n_error, 1 / n_error)])
-    result = linprog(cost, A_ub=a, b_ub=b, A_eq=equal, b_eq=np.ones(n_values), method="highs")
-    assert result.status == 0
-    return float(result.fun)
-
-
-@pytest.mark.parametrize(("n_classes", "n_values", "seed"), [(2, 6, 0), (2, 9, 1), (3, 5, 2), (3, 8, 3)])
-def test_optimum_equals_the_direct_linear_program(n_classes: int, n_values: int, seed: int) -> None:
-    log_proba, value = _discrete(n_classes, n_values, seed)
-    result, direct = optimal_rule(log_proba), _direct(log_proba, value)
-    assert result.gap < GAP
-    assert result.lower_bound - 1e-9 <= direct <= result.mixed_error + 1e-9
-    assert result.rule_error >= direct - 1e-9
-
-
-def test_no_deterministic_rule_is_below_the_bound() -> None:
-    log_proba, value = _discrete(3, 5, 4)
-    result = optimal_rule(log_proba)
-    errors = []
-    for labels in product(range(3), repeat=5):
-        confusion = expected_confusion(log_proba, np.array(labels)[value])
-        errors.append(expected_fraction_error(confusion))
-    assert min(errors) >= result.lower_bound - 1e-12
-    assert result.rule_error == pytest.approx(
-        expected_fraction_error(expected_confusion(log_proba, result.rule(log_proba))), abs=1e-12
-    )
-
-
-def test_rules_of_five_classes_are_above_the_bound() -> None:
-    log_proba, _ = five_classes(4000)
-    result = optimal_rule(log_proba)
-    assert result.gap < GAP
-    prior, rng = class_mix(log_proba), np.random.default_rng(1)
-    for _ in range(50):
-        rule = Rule("random", rng.normal(size=(5, 5)) - 3 * np.eye(5), prior)
-        assert expected_fraction_error(expected_confusion(log_proba, rule(log_proba))) >= result.lower_bound
-    assert result.rule_error <= min(expected_errors(log_proba).values()) + 1e-12
-
-
-def test_perfect_posteriors_give_zero_and_uninformative_ones_the_best_constant() -> None:
-    labels = np.random.default_rng(0).choice(5, 1000)
-    perfect = log_softmax(200.0 * np.eye(5)[labels])
-    assert optimal_rule(perfect).rule_error == pytest.approx(0.0, abs=1e-9)
-
-    flat = np.full((1000, 5), np.log(0.2))
-    result = optimal_rule(flat)
-    constants = [expected_fraction_error(expected_confusion(flat, np.full(1000, k))) for k in range(5)]
-    assert result.rule_error == pytest.approx(min(constants), abs=1e-9)
-    # Mixing constants (guessing) would do better, which a single rule cannot: the bound says by how much.
-    assert result.mixed_error < result.rule_error
 
 
 BINS = cell_binning(EDGES)
@@ -250,25 +164,6 @@ def test_an_experiment_is_told_on_the_page(truth: SmoothTruth, tmp_path: Path) -
         "recovered over counted",
     ):
         assert words.lower() in text.lower(), words
-
-
-def test_stacks_are_judged_on_events_that_they_did_not_learn_from() -> None:
-    rng = np.random.default_rng(1)
-    n = 400
-    labels = rng.integers(0, 2, n)
-    noise = np.log(rng.dirichlet([1, 1], (3, n)))
-    judged, result = published_stacks(noise, labels)
-    assert judged.sum() == n // 2
-    for name, z in result.items():
-        assert z.shape == (n // 2, 2), name
-        np.testing.assert_allclose(np.exp(z).sum(axis=1), 1)
-        assert abs(np.mean(z.argmax(axis=1) == labels[judged]) - 0.5) < 0.15, "noise teaches nothing"
-    x = rng.normal(labels, 0.7)
-    sharp = np.stack([x * 0, 2 * x - 1], axis=1)
-    sharp -= np.logaddexp.reduce(sharp, axis=1, keepdims=True)
-    _, result = published_stacks(np.stack([sharp, noise[0], noise[1]]), labels)
-    right = {name: np.mean(z.argmax(axis=1) == labels[judged]) for name, z in result.items()}
-    assert right["published: logistic stack"] > right["published: average"]
 
 
 EVENTS = 1_500
@@ -632,42 +527,6 @@ def test_two_samples_are_told_apart_as_well_as_they_can_be() -> None:
     assert same.interval.low - 0.01 < 0.5 < same.interval.high + 0.01
     best = norm.cdf(0.6 * np.sqrt(3) / np.sqrt(2))
     assert best - 0.06 < apart.area < best + 0.02
-
-
-def test_spill_in_is_counted_from_true_and_reconstructed_cores() -> None:
-    """Without errors of the core nothing crosses the edge; with large ones as much comes in as a larger disc sends."""
-    world = spill_in.wider(load_settings("default"), 120.0)
-    for core_m, crossed in ((0.0, False), (12.0, True)):
-        exact = world.model_copy(update={"reconstruction": world.reconstruction.model_copy(update={"core_m": core_m})})
-        job = BlockJob(COMPOSITION, "test", 1, "qgs", "none", exact)
-        outside = sum(one.from_outside for row in spill_in.counts(job, 6) for one in row)
-        assert (outside > 0) is crossed
-    job = BlockJob(COMPOSITION, "test", 1, "qgs", "none", world)
-    *_, (_, _, flags, true) = spill_in.crossing(job, range(2))
-    assert true.max() > 100, "cores are thrown to 120 m"
-    assert not (flags[0] & ~flags[1]).any()
-
-
-@pytest.mark.parametrize("beyond", [False, True])
-def test_shares_hold_between_trained_models_if_the_place_is_fitted(beyond: bool) -> None:
-    """Two numbers: one tells classes, and moves with the place as with the class; the other tells places alone."""
-    rng = np.random.default_rng(3)
-    n, sources, centres = 10_000, [1, 2, 3], np.array([0.0, 0.6, -0.6])
-    means = np.stack([np.stack([np.full(3, 2.0 * k) + centres, 1.5 * centres], axis=1) for k in range(5)])
-    placed = [rng.integers(0, 2, n), *(np.full(n, m) for m in range(3))]
-    labels = [rng.choice(5, n, p=(0.3, 0.3, 0.2, 0.1, 0.1)), *(rng.integers(0, 5, n) for _ in sources)]
-    joint = []
-    for k, m in zip(labels, placed, strict=True):
-        x = means[k, m] + rng.standard_normal((n, 2))
-        joint.append(log_softmax(-0.5 * ((x[:, None, None] - means) ** 2).sum(axis=3).reshape(n, -1)))
-    counts = [np.ones((3, n), dtype=np.float32)] * 4
-    sample = NatureSample(np.arange(n), labels[0], counts[0][1:])
-    found, place = profiled(joint, sources, labels, counts, 0, sample, beyond=beyond)
-    assert place == pytest.approx([0.5, 0.5, 0.0], abs=0.08)
-    assert found.bias == pytest.approx(np.zeros(5), abs=0.022)
-    summed = [np.logaddexp.reduce(z.reshape(n, 5, 3), axis=2) for z in joint]
-    others = [(summed[m], labels[m], counts[m]) for m in sources]
-    assert np.abs(linear(summed[0], others, np.full(5, 0.2), sample).bias).max() > 0.03
 
 
 def test_information_of_a_reading_is_that_of_counts_and_of_normal_deposits() -> None:
