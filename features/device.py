@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from array_api_compat import is_numpy_namespace
@@ -24,8 +24,9 @@ from array_api_compat import is_numpy_namespace
 from showerstack.runtime.context import LOG
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.packages import how_to_install, lacking
-from showerstack.runtime.processes import in_own_process
-from showerstack.showers.dataset import Chunk
+
+if TYPE_CHECKING:
+    from showerstack.showers.dataset import Chunk
 
 CPU_CHUNK = 512
 """Events computed at once on a CPU: a plane of 512 x 256 float32 is half a megabyte and stays in the cache."""
@@ -62,6 +63,8 @@ def cupy_obstacle() -> str | None:
         return f"CuPy is not installed: {how_to_install(missing)}"
     if not gpu_answers():
         return "CuPy is installed but no CUDA device answers: an NVIDIA GPU and its driver are needed"
+    from showerstack.runtime.processes import in_own_process  # joblib: most commands never come here
+
     try:
         (obstacle,) = in_own_process(_try_cupy, silenced=True)
     except InputError as error:
