@@ -30,13 +30,7 @@ from showerstack.stacking.run.read import Run, load
 
 
 def open_run(run: Path, task: str, command: str) -> Run:
-    """Open a finished run of one task.
-
-    Raises
-    ------
-    InputError
-        If it is a run of another task, or none.
-    """
+    """Open a finished run of one task."""
     opened = load(run)
     if opened.task.name != task:
         raise InputError(f"{run} was trained for {opened.task.name}: {command} needs a run trained for {task}")
@@ -61,13 +55,7 @@ def label_remarks(dataset: Dataset) -> list[str]:
 
 
 def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
-    """Refuse events that the run was trained on: its posteriors of them are better than of any others.
-
-    Raises
-    ------
-    InputError
-        If the set is the run's training set.
-    """
+    """Refuse events that the run was trained on: its posteriors of them are better than of any others."""
     if str(run.manifest["data"].get("train_fingerprint", "")).startswith(dataset.fingerprint()):
         raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
 

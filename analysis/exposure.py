@@ -128,13 +128,7 @@ def exposure_of(text: str | None, folders: Sequence[Path], zenith_max_deg: float
 
 
 def parse_exposure(text: str) -> float:
-    """Return an exposure in m2 sr s from a number with or without its unit, such as ``1.14e12`` or ``2 km2 sr yr``.
-
-    Raises
-    ------
-    InputError
-        If it is no positive number, or the unit is unknown.
-    """
+    """Return an exposure in m2 sr s from a number with or without its unit, such as ``1.14e12`` or ``2 km2 sr yr``."""
     match = NUMBER.fullmatch(text.replace("_", " ").replace("*", " "))
     try:
         value = float(match[1]) if match else float("nan")

@@ -306,13 +306,7 @@ def convert(
 
 
 def names_of(runs: str | None) -> list[str] | None:
-    """Return the names in a comma-separated list, None where nothing was said.
-
-    Raises
-    ------
-    InputError
-        If the list is empty.
-    """
+    """Return the names in a comma-separated list, None where nothing was said."""
     if runs is None:
         return None
     names = [name.strip() for name in runs.split(",") if name.strip()]

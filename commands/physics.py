@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 def numbers(text: str, option: str) -> tuple[float, ...]:
-    """Return comma-separated numbers.
-
-    Raises
-    ------
-    InputError
-        If one is none.
-    """
+    """Return comma-separated numbers."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:

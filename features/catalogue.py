@@ -65,13 +65,7 @@ def feature_set(name: str, available: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_groups(groups: Iterable[str]) -> frozenset[str]:
-    """Return the groups as a set.
-
-    Raises
-    ------
-    InputError
-        If one does not exist.
-    """
+    """Return the groups as a set."""
     chosen = frozenset(groups)
     unknown = sorted(chosen - set(GROUPS))
     if unknown:
@@ -88,11 +82,6 @@ def listing(group: str | None = None, format: str = "table") -> str:
         Only this group.
     format
         ``"table"`` for a terminal, ``"md"`` for the documentation.
-
-    Raises
-    ------
-    InputError
-        For an unknown group or format.
     """
     if format not in ("table", "md"):
         raise InputError(f"unknown format {format!r}: choose table or md")
@@ -105,13 +94,7 @@ def listing(group: str | None = None, format: str = "table") -> str:
 
 
 def as_records(group: str | None = None) -> list[dict[str, Any]]:
-    """Return name, unit, meaning, formula, range and source of every feature (of a group); open ends are None.
-
-    Raises
-    ------
-    InputError
-        For an unknown group.
-    """
+    """Return name, unit, meaning, formula, range and source of every feature (of a group); open ends are None."""
     if group is not None:
         check_groups([group])
     chosen = [asdict(f) for f in CATALOGUE.values() if group in (None, f.group)]

@@ -142,13 +142,7 @@ class FeatureTable:
 
 
 def read_head(folder: Path) -> dict[str, Any] | None:
-    """Return ``catalogue.json`` of a table, or None where there is none.
-
-    Raises
-    ------
-    InputError
-        If the file is not the catalogue of a feature table.
-    """
+    """Return ``catalogue.json`` of a table, or None where there is none."""
     path = Path(folder) / CATALOGUE_FILE
     if not path.exists():
         return None

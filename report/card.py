@@ -50,13 +50,7 @@ USES = {
 
 
 def card_content(folder: Path) -> dict[str, Any]:
-    """Return the card of a finished run; metrics of the test set are in it once the run has been scored.
-
-    Raises
-    ------
-    InputError
-        If it is no finished run.
-    """
+    """Return the card of a finished run; metrics of the test set are in it once the run has been scored."""
     manifest = Run.open(folder).manifest
     sources = _sources(manifest)
     return {
@@ -214,11 +208,6 @@ def write_card(run: Path) -> Path:
     """Write the model card of a finished run into the run folder and return it.
 
     Equal runs with equal scores give equal bytes but for time, cost and machine, which are in it.
-
-    Raises
-    ------
-    InputError
-        If it is no finished run.
     """
     content = card_content(run)
     with atomic_path(run / CARD_FILE) as temporary:

@@ -32,13 +32,7 @@ DRAWN = 8
 
 
 def write_check(check: DataCheck, out: Path) -> Path:
-    """Write the page, and its numbers beside it as JSON.
-
-    Raises
-    ------
-    InputError
-        If ``out`` is not the name of an HTML file.
-    """
+    """Write the page, and its numbers beside it as JSON."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{out}: name an .html file")
     sections = [_tests(check), _features(check), _stations(check), _order(check)]

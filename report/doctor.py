@@ -198,25 +198,13 @@ FIRST_EVENTS = 4_096
 
 
 def examine_datasets(folders: Sequence[Path]) -> Group:
-    """Return what is to be said of folders of events, and their columns side by side.
-
-    Raises
-    ------
-    InputError
-        If one cannot be opened.
-    """
+    """Return what is to be said of folders of events, and their columns side by side."""
     tables = [findings_table(str(folder), folder_findings(Path(folder))) for folder in folders]
     return Group(*tables, *columns_table(column_quartiles(folders)))
 
 
 def folder_findings(folder: Path) -> Iterator[Finding]:
-    """Yield what is to be said of a folder of any known format, and of one that the program wrote itself.
-
-    Raises
-    ------
-    InputError
-        If it is none of them.
-    """
+    """Yield what is to be said of a folder of any known format, and of one that the program wrote itself."""
     if results := list(_results(folder)):
         yield from results
         return
@@ -442,21 +430,9 @@ def _labelled(folder: Path) -> Task | None:
 def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:
     """Compare every file of a folder with its checksums, and what belongs together.
 
-    Parameters
-    ----------
-    folder
-        A run, a feature table, a dataset or an export.
-    bars
-        Opens a progress bar.
-
     Returns
     -------
     What kind of folder it is, and one line for each problem; none for a sound folder.
-
-    Raises
-    ------
-    InputError
-        If it is none of them.
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -61,11 +61,6 @@ def learner_table(run: Path, data: Path) -> Table:
     the accuracy, the gains over that of them which was best on held-out training showers, by raw labels. Learners come
     in the order of their log-loss on held-out training showers, the best last. Test labels are read here, after
     everything was chosen.
-
-    Raises
-    ------
-    InputError
-        If the run folder or the test set cannot be read, or their lengths disagree.
     """
     opened = Run.open(run)
     truth = read_labels(opened, data)

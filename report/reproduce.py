@@ -176,11 +176,6 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
     Returns
     -------
     The file written, and the scores by seed.
-
-    Raises
-    ------
-    InputError
-        If a step is refused.
     """
     task, out = wanted.task, Path(wanted.out)
     raw, stages = wanted.raw or out / "raw", Stages.open(out)

@@ -42,11 +42,6 @@ def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[s
     ----------
     without
         Parts to be left out: ``importance``. The report says so.
-
-    Raises
-    ------
-    InputError
-        If the run cannot be read, or its folder cannot be written.
     """
     run = Run.open(folder)
     if run.has_grids:

@@ -121,13 +121,7 @@ class ArrayFile:
     """A new ``.npy`` file, filled row by row; its space on disk is reserved before the first row."""
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-        """Create the file.
-
-        Raises
-        ------
-        InputError
-            If the disk has no room for it.
-        """
+        """Create the file."""
         self.dtype = np.dtype(dtype)
         self.rows_written = 0
         self._shape = shape
@@ -143,13 +137,7 @@ class ArrayFile:
             raise
 
     def put(self, start: int, rows: np.ndarray) -> None:
-        """Write consecutive rows from row ``start`` on.
-
-        Raises
-        ------
-        InputError
-            If they are of another shape than the file's, or more than it has room for.
-        """
+        """Write consecutive rows from row ``start`` on."""
         if rows.shape[1:] != self._shape[1:]:
             raise InputError(f"{self._file.name}: rows {start} on have shape {rows.shape[1:]}, not {self._shape[1:]}")
         if start + len(rows) > self._shape[0]:
@@ -172,13 +160,7 @@ class ArrayFile:
 
 
 def reserve(file: BinaryIO, n_bytes: int) -> None:
-    """Reserve space on disk for a file that will have ``n_bytes``.
-
-    Raises
-    ------
-    InputError
-        If the disk (or the quota) has no room.
-    """
+    """Reserve space on disk for a file that will have ``n_bytes``."""
     if not n_bytes or not hasattr(os, "posix_fallocate"):
         return
     try:

@@ -148,13 +148,7 @@ def session_limits() -> dict[str, int]:
 
 
 def refuse_little_memory() -> None:
-    """Refuse to load the libraries where they would not get the memory for it.
-
-    Raises
-    ------
-    InputError
-        If a limit of the session is below :data:`LEAST_BYTES`.
-    """
+    """Refuse to load the libraries where they would not get the memory for it."""
     for option, least in LEAST_BYTES.items():
         allowed = resource.getrlimit(_LIMITS[option])[0]
         if allowed != resource.RLIM_INFINITY and allowed < least:

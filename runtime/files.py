@@ -169,13 +169,7 @@ def kind_of(path: Path) -> str:
 
 
 def check_name(name: str, file: Path) -> str:
-    """Return ``name``, which ``file`` gives to a part of a folder, if it cannot lead out of that folder.
-
-    Raises
-    ------
-    InputError
-        If it is more than one plain component of a path.
-    """
+    """Return ``name``, which ``file`` gives to a part of a folder, if it cannot lead out of that folder."""
     if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\"):
         raise InputError(f"{file} names {name!r}, which cannot be the name of a file or folder")
     return name
@@ -339,13 +333,7 @@ def check_target(path: Path, suffixes: tuple[str, ...]) -> None:
 
 
 def check_out(folder: Path) -> None:
-    """Refuse a folder for results that cannot be written, before any work is done for it.
-
-    Raises
-    ------
-    InputError
-        If it is something else than a folder, or cannot be made or written to.
-    """
+    """Refuse a folder for results that cannot be written, before any work is done for it."""
     if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
         raise InputError(f"--out {folder} is {kind_of(folder)}, not a folder: name another")
     try:

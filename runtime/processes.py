@@ -56,11 +56,6 @@ def in_processes(
     """Yield ``function(*one)`` of each tuple; with ``ordered`` false, as they finish.
 
     A surrounding ``joblib.parallel_config`` chooses where: processes here, which end with this one, or a cluster.
-
-    Raises
-    ------
-    InputError
-        If a worker is lost: killed by somebody or by the system, which does so when memory runs out.
     """
     pool = joblib.Parallel(
         n_jobs=workers,

@@ -212,13 +212,7 @@ RAW_SHAPE = (*KASCADE.grid_shape[:2], 3)
 
 
 def array_of(source: Mapping[str, Any]) -> DetectorArray:
-    """Return the array that a dataset's ``source.json`` describes; KASCADE where it does not say.
-
-    Raises
-    ------
-    InputError
-        If the description is damaged.
-    """
+    """Return the array that a dataset's ``source.json`` describes; KASCADE where it does not say."""
     return DetectorArray.from_json(source["array"]) if "array" in source else KASCADE
 
 
@@ -227,13 +221,7 @@ DEAD_STATIONS, DEAD_MUON_DETECTORS = "dead_stations", "dead_muon_detectors"
 
 
 def working_array(array: DetectorArray, source: Mapping[str, Any]) -> DetectorArray:
-    """Return an array without what ``source.json`` calls dead; the array itself where it names nothing.
-
-    Raises
-    ------
-    InputError
-        If an entry is no list of cells.
-    """
+    """Return an array without what ``source.json`` calls dead; the array itself where it names nothing."""
     dead = []
     for name in (DEAD_STATIONS, DEAD_MUON_DETECTORS):
         cells = source.get(name, [])

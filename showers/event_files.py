@@ -71,13 +71,7 @@ class EventFiles:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open a dataset folder.
-
-        Raises
-        ------
-        InputError
-            If it is no folder, or its list of checksums is damaged.
-        """
+        """Open a dataset folder."""
         if not folder.is_dir():
             raise InputError(
                 f"{folder} is not a folder{did_you_mean(folder)}: expected a dataset folder with {MATRICES_FILE}"
@@ -96,26 +90,14 @@ class EventFiles:
         return _is_there(self.folder / name) or (self.checksums is not None and name in self.checksums.files)
 
     def path(self, name: str) -> Path:
-        """Return the path of a file after comparing its bytes with the checksums, where there are any.
-
-        Raises
-        ------
-        InputError
-            If the file is not the one that was written.
-        """
+        """Return the path of a file after comparing its bytes with the checksums, where there are any."""
         problem = self.checksums.problem(name) if self.checksums else None
         if problem:
             raise InputError(f"{problem}: restore it, or remove {CHECKSUMS_FILE} if the change was meant")
         return self.folder / name
 
     def source(self) -> dict[str, Any]:
-        """Return the content of ``source.json``, empty where there is none.
-
-        Raises
-        ------
-        InputError
-            If it is damaged.
-        """
+        """Return the content of ``source.json``, empty where there is none."""
         if not self.has(SOURCE_FILE):
             return {}
         content = read_json(self.path(SOURCE_FILE))
@@ -124,13 +106,7 @@ class EventFiles:
         return content
 
     def task(self) -> Task:
-        """Return the task whose label file is there.
-
-        Raises
-        ------
-        InputError
-            If there is none, or several.
-        """
+        """Return the task whose label file is there."""
         entries = [task for task in TASKS.values() if task.label_file and self.has(task.label_file)]
         if len(entries) != 1:
             names = ", ".join(str(task.label_file) for task in TASKS.values())
@@ -145,13 +121,7 @@ class EventFiles:
         return grids
 
     def scalars(self, n_events: int, *, with_age: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return E, Ze, Az, Ne, Nmu (N, 5), and the ages (N,) float32 where they are a sixth column and wanted.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be read or holds something else.
-        """
+        """Return E, Ze, Az, Ne, Nmu (N, 5), and the ages (N,) float32 where they are a sixth column and wanted."""
         stored = open_npy(self.path(SCALARS_FILE))
         columns = (*SCALAR_NAMES, AGE.name) if stored.ndim == 2 and stored.shape[1] == 6 else SCALAR_NAMES
         kind = np.float16 if stored.dtype == np.float16 else np.float32
@@ -195,13 +165,7 @@ class EventFiles:
         return np.asarray(stored, dtype=np.float64)
 
     def left_out(self) -> list[BadValue]:
-        """Return what ``left_out.csv`` says of events that cannot be used; nothing where there is no such file.
-
-        Raises
-        ------
-        InputError
-            If the file is damaged.
-        """
+        """Return what ``left_out.csv`` says of events that cannot be used; nothing where there is no such file."""
         if not self.has(LEFT_OUT_FILE):
             return []
         path = self.path(LEFT_OUT_FILE)
@@ -240,13 +204,7 @@ class EventFiles:
         return labels.astype(task.label_type)
 
     def weights(self, task: Task, n_events: int) -> np.ndarray | None:
-        """Return the importance weights (N,) float64 of the events, None where the folder has none.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be read, or holds anything else.
-        """
+        """Return the importance weights (N,) float64 of the events, None where the folder has none."""
         if not self.has(WEIGHT_FILE):
             return None
         weights = self.array(WEIGHT_FILE, (), np.float32, n_events).astype(np.float64)
@@ -287,26 +245,14 @@ class StoredGrids:
 
 
 def open_grids(path: Path) -> np.ndarray:
-    """Map the grids of any number type and memory order; see :class:`StoredGrids`.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or holds no numbers.
-    """
+    """Map the grids of any number type and memory order; see :class:`StoredGrids`."""
     mapped = open_npy(path)
     _check_kind(path, mapped, np.float32)
     return cast("np.ndarray", StoredGrids(mapped, path))
 
 
 def open_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Map an array of (N, *shape); numbers of another width, byte order or memory order are read into memory.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or holds something else.
-    """
+    """Map an array of (N, *shape); numbers of another width, byte order or memory order are read into memory."""
     array = open_npy(path)
     _check_kind(path, array, dtype)
     _check_shape(path, array, shape)
@@ -427,13 +373,6 @@ TRUTH_COLUMNS = ("lg_energy", "core_x_m", "core_y_m", "lg_ne", "lg_nmu", "xmax",
 
 def read_truth(file: Path, n_events: int) -> pl.DataFrame:
     """Return the true quantities.
-
-    Parameters
-    ----------
-    file
-        A Parquet file of one row an event.
-    n_events
-        Rows that it must have.
 
     Returns
     -------

@@ -90,13 +90,7 @@ CUT_SETS: dict[str, CutSet] = {
 
 
 def cut_set_named(name: str) -> CutSet:
-    """Return the cut set called ``name``.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """Return the cut set called ``name``."""
     try:
         return CUT_SETS[name]
     except KeyError:
@@ -180,13 +174,7 @@ def evaluation_cuts_of(protocol: str, task: Task) -> str:
 
 
 def modes_of(protocol: str, task: Task) -> tuple[str, ...]:
-    """Return the raw modes of a protocol.
-
-    Raises
-    ------
-    InputError
-        If there is no such protocol for the task.
-    """
+    """Return the raw modes of a protocol."""
     try:
         return MODES[protocol, str(task.primaries)]
     except KeyError:

@@ -142,13 +142,7 @@ TASKS: dict[str, Task] = {task.name: task for task in (COMPOSITION, GAMMA, ENERG
 
 
 def task_named(name: str) -> Task:
-    """Return the benchmark task called ``name``.
-
-    Raises
-    ------
-    InputError
-        If there is no such task.
-    """
+    """Return the benchmark task called ``name``."""
     try:
         return TASKS[name]
     except KeyError:

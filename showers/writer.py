@@ -174,13 +174,7 @@ def _write_left_out(file: Path, left_out: list[BadValue]) -> None:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse to replace a folder that is not, all of it, a dataset that was simulated or converted here.
-
-    Raises
-    ------
-    InputError
-        Naming what is in the way.
-    """
+    """Refuse to replace a folder that is not, all of it, a dataset that was simulated or converted here."""
     if not folder.exists() and not folder.is_symlink():
         return
     if folder.is_symlink() or not folder.is_dir():

@@ -66,15 +66,6 @@ def read_reference(
 ) -> Reference:
     """Read a run's training events.
 
-    Parameters
-    ----------
-    run
-        The finished run.
-    train
-        The dataset folder that it was trained on, if it has moved.
-    seed
-        Which events are taken if there are more than ``max_events``.
-
     Raises
     ------
     InputError

@@ -349,15 +349,7 @@ def on_off(regions: Regions, measuring: Weighted, counts: Counts, bins: np.ndarr
 def backgrounds(
     regions: Regions, measuring: Weighted, counts: OnOff, transfer: Transfer, bins: np.ndarray
 ) -> Backgrounds:
-    """Return the background expected in some bins together.
-
-    Parameters
-    ----------
-    counts
-        Those of the bins.
-    bins
-        (B,) bool.
-    """
+    """Return the background expected in some bins together."""
     events = measuring.events
     mine = (events.labels == HADRON) & np.isin(measuring.place, np.flatnonzero(bins & regions.usable))
     where = regions.of(measuring.place, events.score)

@@ -48,11 +48,6 @@ def equatorial(
     Returns
     -------
     Right ascension in [0, 360) and declination, (N,) float64 each, degrees.
-
-    Raises
-    ------
-    InputError
-        If ``astropy`` is not installed.
     """
     need("sky", what="a sky map")
     from astropy import units

@@ -59,11 +59,6 @@ def maximum_likelihood(ratios: np.ndarray) -> np.ndarray:
     ----------
     ratios
         (N, C) as :func:`likelihood_ratios` returns them.
-
-    Raises
-    ------
-    InputError
-        If there is no event.
     """
     n, n_classes = ratios.shape
     if not n:

@@ -91,13 +91,7 @@ class Cells:
 
 
 def make_cells(bins: Binning, simulated: Simulated, summaries: int = SUMMARIES) -> Cells:
-    """Return cells whose borders in y are quantiles of the simulated events in the energy bins.
-
-    Raises
-    ------
-    InputError
-        If there is no such event.
-    """
+    """Return cells whose borders in y are quantiles of the simulated events in the energy bins."""
     y = mass_summary(simulated.log_proba[bins.place(simulated.lg_energy) >= 0])
     if not len(y):
         raise InputError("no simulated event lies in the energy bins: give other --bins or another --simulation")
@@ -145,11 +139,6 @@ def movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: flo
 
     How posteriors move with the sizes is a quadratic regression of the log-posteriors on lg Ne, lg Nmu and zenith over
     the simulated events: features that see sizes otherwise are taken to move along, and the answer is smooth.
-
-    Raises
-    ------
-    InputError
-        Without true energies.
     """
     if simulated.true_lg_energy is None:
         raise InputError("--simulation: a simulated set without truth.parquet has no true energies to fold with")

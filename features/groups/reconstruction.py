@@ -90,15 +90,7 @@ CONTRAST: dict[str, pl.Expr] = {
 
 
 def add(table: pl.DataFrame, groups: frozenset[str]) -> pl.DataFrame:
-    """Add the features of the groups ``derived`` and ``contrast`` whose inputs the table has, as float32.
-
-    Parameters
-    ----------
-    table
-        Columns E, Ze, Az, Ne, Nmu, where the protocol has it Age, and those of the fits where they were made.
-    groups
-        Groups wanted.
-    """
+    """Add the features of the groups ``derived`` and ``contrast`` whose inputs the table has, as float32."""
     expressions = {**(DERIVED if DERIVED_GROUP in groups else {}), **(CONTRAST if CONTRAST_GROUP in groups else {})}
     usable = {
         name: expression

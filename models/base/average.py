@@ -91,13 +91,7 @@ class LearnerAverage(Learner):
 
 
 def member_class(path: str) -> type[Learner]:
-    """Return the learner's class at ``module:Class`` in this package.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """Return the learner's class at ``module:Class`` in this package."""
     refusal = InputError(
         f"{path!r} cannot be a member of another learner: expected showerstack.models.<module>:<learner's class>"
     )

@@ -49,13 +49,7 @@ def torch_obstacle() -> str | None:
 
 @contextlib.contextmanager
 def torch_as_asked(device: str, threads: int, *, deterministic: bool) -> Iterator[None]:
-    """Set torch's threads and determinism, and give them back afterwards.
-
-    Raises
-    ------
-    InputError
-        If the device is ``"cuda"`` and torch has none.
-    """
+    """Set torch's threads and determinism, and give them back afterwards."""
     if device == "cuda" and (obstacle := torch_obstacle()):
         raise InputError(f"device cuda: {obstacle}")
     before, strict = torch.get_num_threads(), torch.get_deterministic_debug_mode()
@@ -274,15 +268,7 @@ class NetworkLearner(Learner):
         return grids, inputs
 
     def count_weights(self, table: tuple[str, ...] = (), *, age: bool = False) -> int:
-        """Return how many weights this network has with these table columns; nothing is trained.
-
-        Parameters
-        ----------
-        table
-            Columns of the feature table.
-        age
-            Whether the protocol has the reconstructed age.
-        """
+        """Return how many weights this network has with these table columns; nothing is trained."""
         scalars = [name for name in self.chosen["scalars"] if name not in table and (age or name != AGE.name)]
         inputs = InputTransform.nominal((*table, *scalars))
         return sum(parameter.numel() for parameter in self.build(inputs, len(self.classes), self.array_).parameters())

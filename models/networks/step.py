@@ -221,13 +221,7 @@ class Stepper:
     """Sum of the losses on a GPU, for :meth:`check`."""
 
     def check(self) -> None:
-        """Refuse weights that a loss which is not a number has made.
-
-        Raises
-        ------
-        FloatingPointError
-            If a loss since the start was not finite.
-        """
+        """Refuse weights that a loss which is not a number has made."""
         if isinstance(self.total, torch.Tensor):
             check_finite(self.total)
 

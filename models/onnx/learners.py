@@ -198,19 +198,7 @@ def _graph(module: Posterior, grid_shape: tuple[int, ...] | None) -> Portable:
 
 
 def exported(module: nn.Module, examples: dict[str, torch.Tensor], outputs: list[str], *, in_one: bool = False) -> Any:
-    """Return a module as ``onnx.ModelProto``; the first axis of every input stays open.
-
-    Parameters
-    ----------
-    module
-        Called with the examples by position.
-    examples
-        Inputs by name.
-    outputs
-        Names of what it returns.
-    in_one
-        Whether the module takes all inputs in one ``*`` argument.
-    """
+    """Return a module as ``onnx.ModelProto``; the first axis of every input stays open."""
     import onnx
 
     events = torch.export.Dim("n")

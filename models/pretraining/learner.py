@@ -231,13 +231,7 @@ def check_targets(targets: np.ndarray, n_events: int) -> None:
 
 
 def inputs_of(pretrained: Pretrained, events: Batch) -> InputTransform:
-    """Return how the columns of these events become inputs of the pretrained network.
-
-    Raises
-    ------
-    InputError
-        If the events have none of its columns.
-    """
+    """Return how the columns of these events become inputs of the pretrained network."""
     inputs = pretrained.inputs
     absent = tuple(name for name in inputs.columns if not has_column(events, name))
     if len(absent) == len(inputs.columns):

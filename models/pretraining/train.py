@@ -162,22 +162,7 @@ AHEAD = 8
 def drawn_ahead(
     seed: int, numbers: range, workers: int, draw: Callable[[int, int], Any] = draw_portion
 ) -> Iterator[tuple[Any, float]]:
-    """Yield the portions with these numbers in order, and the processor time each took.
-
-    Parameters
-    ----------
-    seed, numbers
-        Arguments of ``draw``.
-    workers
-        Processes.
-    draw
-        What is called there; a function of a module.
-
-    Raises
-    ------
-    InputError
-        If a process is lost.
-    """
+    """Yield the portions with these numbers in order, and the processor time each took."""
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=end_with_parent, initargs=(os.getpid(),))
     waiting: deque[Any] = deque()
     upcoming = iter(numbers)

@@ -160,13 +160,7 @@ class XGBoost(TableLearner):
 
 
 def check_ran_on_cuda(booster: xgb.Booster) -> None:
-    """Refuse a booster that XGBoost trained on the CPU although CUDA was asked for (it only warns).
-
-    Raises
-    ------
-    InputError
-        Saying which device was used.
-    """
+    """Refuse a booster that XGBoost trained on the CPU although CUDA was asked for (it only warns)."""
     used = json.loads(booster.save_config())["learner"]["generic_param"]["device"]
     if not used.startswith("cuda"):
         raise InputError(

@@ -81,13 +81,7 @@ def training_picture(curves: dict[str, list[float]]) -> Figure:
 
 
 def gain_picture(gains: dict[str, dict[str, float]]) -> Figure:
-    """Draw the share of gain of each group, one marker a learner.
-
-    Parameters
-    ----------
-    gains
-        Learner to (group to share).
-    """
+    """Draw the share of gain of each group, one marker a learner."""
     groups = sorted(
         {group for gain in gains.values() for group in gain},
         key=lambda group: -max(gain.get(group, 0.0) for gain in gains.values()),

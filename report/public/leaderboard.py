@@ -257,13 +257,7 @@ class TableStanding:
 
 
 def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
-    """Return runs on tables by what they were scored on, smallest log-loss first.
-
-    Raises
-    ------
-    InputError
-        If a run cannot be read.
-    """
+    """Return runs on tables by what they were scored on, smallest log-loss first."""
     content: dict[str, list[TableStanding]] = defaultdict(list)
     for folder in runs:
         run = Run.open(folder)

@@ -86,13 +86,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
 
 
 def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: Sequence[np.ndarray]) -> None:
-    """Read a submission folder back as scoring does, and compare with what it was made from.
-
-    Raises
-    ------
-    InputError
-        If a part is missing, empty, differs from the run, or names a folder of this machine.
-    """
+    """Read a submission folder back as scoring does, and compare with what it was made from."""
     for part in ("predictions.npz", "README.md", "metadata.yaml", "code/pyproject.toml", "code/cli.py"):
         if not (folder / part).is_file() or not (folder / part).stat().st_size:
             raise InputError(f"{folder / part} is missing or empty")

@@ -180,13 +180,7 @@ class DataOrigin:
 
 
 def origin_of(folder: Path, task: Task) -> DataOrigin:
-    """Return the origin of a labelled test set.
-
-    Raises
-    ------
-    InputError
-        If its files cannot be read.
-    """
+    """Return the origin of a labelled test set."""
     folder = Path(folder)
     source = read_source(folder)
     stated = str(source.get("protocol", "v2"))

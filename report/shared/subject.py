@@ -48,13 +48,7 @@ class EvaluatedRun:
 
     @classmethod
     def read(cls, folder: Path, data: Path) -> EvaluatedRun:
-        """Read a finished run and the test set of ``data``, and score it.
-
-        Raises
-        ------
-        InputError
-            If one of them cannot be read, or they do not belong together.
-        """
+        """Read a finished run and the test set of ``data``, and score it."""
         run = Run.open(folder)
         truth = read_labels(run, data)
         output = read_run_output(run, truth)

@@ -168,13 +168,7 @@ def report_of(task: Task) -> TaskReport:
 
 
 def summarise(metrics: dict[str, Any], task: Task) -> Iterator[RenderableType]:
-    """Yield what ``verify.py`` prints: the headline, then tables, then warnings.
-
-    Parameters
-    ----------
-    metrics
-        What :func:`showerstack.scoring.score.score_file` returned.
-    """
+    """Yield what ``verify.py`` prints: the headline, then tables, then warnings."""
     yield from report_of(task).summary(metrics)
     for note in metrics["warnings"]:
         yield Text(f"warning: {note}", style="yellow")

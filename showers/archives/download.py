@@ -165,13 +165,7 @@ def located(base_url: str) -> str:
 
 
 def listed(base_url: str) -> list[str]:
-    """Return the names of all files in a bucket, page by page.
-
-    Raises
-    ------
-    InputError
-        If the server has no list, or sends something else.
-    """
+    """Return the names of all files in a bucket, page by page."""
     result: list[str] = []
     token = None
     for _ in range(MAX_PAGES):

@@ -89,13 +89,7 @@ class Format(Protocol):
         """Return whether a path is of this format, from names and heads alone."""
 
     def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> Sequence[EventReader]:
-        """Open every set there is; ``tell`` gets what is left out.
-
-        Raises
-        ------
-        InputError
-            If a file cannot be used.
-        """
+        """Open every set there is; ``tell`` gets what is left out."""
 
     def next_commands(self, path: Path) -> Sequence[str]:
         """Return what to do with it next, or one line that says why nothing can be done."""

@@ -343,13 +343,7 @@ class Converted:
 
 
 def runs_in(raw: Path, wanted: Sequence[str] | None = None) -> list[str]:
-    """Return the names of the runs in a folder of archives that are in use, in order; or the wanted ones.
-
-    Raises
-    ------
-    InputError
-        If the folder does not exist, holds none, or lacks a wanted run.
-    """
+    """Return the names of the runs in a folder of archives that are in use, in order; or the wanted ones."""
     raw = Path(raw)
     if not raw.is_dir():
         raise InputError(f"{raw} is not a folder{did_you_mean(raw)}: expected the archives of measured runs")
@@ -655,13 +649,7 @@ def _grids(run: MeasuredReader, kind: Any) -> Iterable[tuple[np.ndarray, np.ndar
 
 
 def measured_folders(path: Path) -> list[Path]:
-    """Return the dataset folders that ``path`` means: itself, or every run in a folder of runs, in order.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """Return the dataset folders that ``path`` means: itself, or every run in a folder of runs, in order."""
     path = Path(path)
     if (path / SOURCE_FILE).exists() or (path / "matrices.npy").exists() or not path.is_dir():
         return [path]

@@ -129,17 +129,7 @@ class SimulatedReader:
 def chunks_of(
     path: Callable[[str], Path], columns: Sequence[str], names: Sequence[str]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield quantities and, where they are asked for, deposits of consecutive events of one pair of archives.
-
-    Parameters
-    ----------
-    path
-        From a kind of archive to its path.
-    columns
-        Of the quantities.
-    names
-        What is wanted.
-    """
+    """Yield quantities and, where they are asked for, deposits of consecutive events of one pair of archives."""
     size = EVENTS_AT_ONCE if DEPOSITS in names else TABLE_EVENTS
     grids = stream_npz(path("matrices"), "matrices", size) if DEPOSITS in names else repeat(None)
     for values, block in zip(stream_npz(path("features"), "features", size), grids, strict=False):
@@ -155,13 +145,7 @@ def arrival_times(grids: np.ndarray) -> np.ndarray:
 
 
 def common_source(archives: Sequence[SimulatedReader]) -> dict[str, Any] | None:
-    """Return what the simulation says of all modes together, or None for archives of another origin.
-
-    Raises
-    ------
-    InputError
-        If the modes were not made together.
-    """
+    """Return what the simulation says of all modes together, or None for archives of another origin."""
 
     def shared(one: SimulatedReader) -> dict[str, Any] | None:
         return one.source and {key: value for key, value in one.source.items() if key not in ("mode", "model")}
@@ -182,13 +166,7 @@ def archive_path(folder: Path, mode: str, kind: str) -> Path:
 
 
 def read_source(path: Path) -> dict[str, Any] | None:
-    """Return what the simulation wrote into an archive about its making, None for archives of another origin.
-
-    Raises
-    ------
-    InputError
-        If the archive is damaged.
-    """
+    """Return what the simulation wrote into an archive about its making, None for archives of another origin."""
     with _archive(path) as archive:
         return _source(path, archive)
 
@@ -258,13 +236,7 @@ def _blocks_of_columns(
 
 @contextmanager
 def member_of(path: Path, name: str) -> Iterator[tuple[zipfile.ZipInfo, IO[bytes]]]:
-    """Open one member of an archive as a stream.
-
-    Raises
-    ------
-    InputError
-        If the archive is missing or damaged, or has no such member.
-    """
+    """Open one member of an archive as a stream."""
     with _archive(path) as archive:
         if name not in archive.namelist():
             raise InputError(f"{path} holds no {name}")

@@ -198,13 +198,7 @@ def accepted(job: BlockJob, n: int, workers: int | None = None) -> Iterator[Simu
 
 
 def check(job: BlockJob, n: int, workers: int | None) -> None:
-    """Refuse what cannot be simulated, before anything is written.
-
-    Raises
-    ------
-    InputError
-        Naming the option.
-    """
+    """Refuse what cannot be simulated, before anything is written."""
     for name, value, low, high in (
         ("number of events", n, 1, None),
         ("seed", job.seed, 0, None),

@@ -77,11 +77,6 @@ def throw_primaries(task: Task, n: int, model: str, spectrum: Spectrum, rng: np.
 
     Composition (and energy): the five nuclei with equal probability. Gamma: protons and photons in the ratio of the
     settings; a small share of the protons carries the gamma label (see ``Spectrum.contamination``).
-
-    Raises
-    ------
-    InputError
-        If the model is unknown or the task does not say which primaries are thrown for it.
     """
     shares = model_shares(task, model)
     models = np.searchsorted(np.cumsum(shares), rng.random(n), side="right").astype(np.int8)
@@ -131,13 +126,7 @@ def power_law(u: np.ndarray, lg_min: float | np.ndarray, lg_max: float | np.ndar
 
 
 def model_shares(task: Task, model: str) -> np.ndarray:
-    """Return the share of each of :data:`MODELS` that a named model (or ``mix``) means for a task.
-
-    Raises
-    ------
-    InputError
-        If the model is unknown or the task does not say which primaries are thrown for it.
-    """
+    """Return the share of each of :data:`MODELS` that a named model (or ``mix``) means for a task."""
     shares = np.array([one.mix.get(task.primaries or "", 0.0) for one in MODELS.values()])
     if not shares.any():
         raise InputError(f"task {task.name!r} cannot be simulated: nothing says which primaries to throw for it")

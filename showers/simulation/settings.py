@@ -270,13 +270,7 @@ class Settings(SettingsSection):
 
 
 def validated(content: dict[str, Any], origin: str) -> Settings:
-    """Turn nested tables into settings.
-
-    Raises
-    ------
-    InputError
-        If a name is unknown or a value out of range; names the first one.
-    """
+    """Turn nested tables into settings."""
     try:
         return Settings.model_validate(content)
     except ValidationError as error:

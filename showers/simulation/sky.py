@@ -171,13 +171,7 @@ class Thrower:
 
 
 def load_sky(path: Path) -> Sky:
-    """Read a sky from a TOML file; what it leaves out has the value of :class:`Sky`.
-
-    Raises
-    ------
-    InputError
-        If the file is missing or its content is not valid; names the entry.
-    """
+    """Read a sky from a TOML file; what it leaves out has the value of :class:`Sky`."""
     path = Path(path)
     if not path.is_file():
         what = f"is {kind_of(path)}" if path.exists() else "does not exist"
