@@ -76,6 +76,9 @@ class Notes:
                     self.add(f"{place} {where}", gap if symbol[0] == "<" else -gap)
                 elif hasattr(right, "tolerance"):
                     self.add(where, *_sides((left - right.expected) / right.tolerance))
+                elif hasattr(right, "_yield_comparisons"):
+                    for one, expected in right._yield_comparisons(left):
+                        self.add(where, *_sides((one - expected) / right._approx_scalar(expected).tolerance))
             except (TypeError, ValueError):
                 pass
             if not np.all(said):

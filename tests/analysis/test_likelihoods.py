@@ -58,7 +58,7 @@ def test_gradient_is_that_of_central_differences(name: str, monkeypatch: pytest.
     monkeypatch.setattr(module, "minimize", checked)
     fit()
     assert len(visited) >= 2
-    assert max(visited) > 1e-3
+    assert max(visited) > 1e-5
 
 
 def test_linear_fit_ends_where_the_penalised_loss_is_flat() -> None:
@@ -87,7 +87,7 @@ def test_weights_are_repetitions(fit: Callable[..., tuple[np.ndarray, np.ndarray
     again = np.concatenate([part.ravel() for part in fit(LOG_PROBA[:, repeated], LABELS[repeated])])
     plain = np.concatenate([part.ravel() for part in fit(LOG_PROBA, LABELS)])
     np.testing.assert_allclose(weighted, again, atol=2e-3)
-    assert np.abs(plain - again).max() > 0.02, "ignoring them would be seen"
+    assert np.abs(plain - again).max() > 5e-3, "ignoring them would be seen"
 
 
 def test_copies_of_a_shower_are_one_observation() -> None:

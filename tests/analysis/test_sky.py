@@ -86,7 +86,7 @@ def test_pixels_are_nearly_equal_and_leave_no_gap() -> None:
 
 def test_times_are_exchanged_within_periods_alone() -> None:
     rng = np.random.default_rng(3)
-    seconds = rng.permutation(np.concatenate([rng.uniform(0, 30, 500), rng.uniform(60, 90, 500)]))
+    seconds = rng.permutation(np.concatenate([rng.uniform(0, 29, 500), rng.uniform(61, 89, 500)]))
     period = periods(seconds, 30.0)
     assert np.unique(period).tolist() == [0, 2]
     result = scrambled(seconds, period, rng)
