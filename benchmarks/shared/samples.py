@@ -28,10 +28,11 @@ def sample_name(
     model: str = "mix",
     protocol: str = "v2",
 ) -> str:
-    """Return a sample's name: task, sizes and seed, then a hash of these, the world's constants and the code."""
+    """Return a sample's name: task, sizes and seed, then a hash of these, the world's constants and its version."""
     whole = {
         "task": task.name, "train": n_train, "test": n_test, "seed": seed, "model": model, "protocol": protocol,
-        "settings": load_settings(_settings(world)).digest(), "version": SIMULATION_VERSION,
+        "settings": load_settings(_settings(world)).digest(), "foreign": world == FOREIGN,
+        "version": SIMULATION_VERSION,
     }  # fmt: skip
     key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
     return f"{task.name}-{n_train}-{n_test}-seed{seed}-{key}"
@@ -53,8 +54,7 @@ def sample(
     """Return the folder below ``parent`` that holds a training and a test set under the test's cuts.
 
     Simulated where it is missing. Arguments are those of :func:`showerstack.showers.simulation.simulate`; the world
-    may also be
-    :data:`benchmarks.shared.drawn.FOREIGN`, which is drawn in this process.
+    may also be :data:`benchmarks.shared.drawn.FOREIGN`, which is drawn in this process.
     """
     identity = {"n_train": n_train, "n_test": n_test, "seed": seed, "model": model, "protocol": protocol}
     folder = parent / sample_name(task, world=world, **identity)
