@@ -164,6 +164,8 @@ def _clear(folder: Path, kept: dict[str, tuple[int, str]]) -> None:
 SHARD_EVENTS = 16_384
 """Events per shard on a CPU: what is lost at most by an interruption, and what a worker is handed at once."""
 GPU_SHARD_EVENTS = 262_144
+WRITERS = 2
+"""Threads that write shards of a GPU, which is faster than one; each holds some 0.6 GB."""
 
 
 def build_table(
@@ -287,16 +289,16 @@ def _length(number: int, shard_events: int, total: int) -> int:
 def _from_gpu(
     numbers: Sequence[int], source: Source, folder: Path, shard_events: int, groups: tuple[str, ...]
 ) -> Iterator[Written]:
-    """Compute shards on the GPU one after the other, while a thread makes files of those before, two at most."""
+    """Compute shards on the GPU one after the other, while threads make files of those before."""
     before = _stamp(source.path)
     data = _opened(source, before)
     parts = [slice(k * shard_events, min((k + 1) * shard_events, len(data))) for k in numbers]
     tables = compute_parts(data, parts, frozenset(groups), "cuda")
     waiting: deque[Future[Written]] = deque()
-    with ThreadPoolExecutor(max_workers=1) as thread:
+    with ThreadPoolExecutor(WRITERS) as threads:
         for number, part, table in zip(numbers, parts, tables, strict=True):
-            waiting.append(thread.submit(_write, number, part.start, table, source.path, before, folder))
-            if len(waiting) > 1:
+            waiting.append(threads.submit(_write, number, part.start, table, source.path, before, folder))
+            if len(waiting) > WRITERS:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

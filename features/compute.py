@@ -131,6 +131,8 @@ def _with_scalars(
 ) -> pl.DataFrame:
     """Return the columns of all chunks and those made of the scalars, in catalogue order."""
     table = scalar_frame(scalars, age)
-    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else {})}
+    columns = pieces[0] if len(pieces) == 1 else {}
+    if len(pieces) > 1:
+        columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     table = add(table.with_columns(**{name: pl.Series(name, values) for name, values in columns.items()}), groups)
     return table.select([name for name, f in CATALOGUE.items() if name in table.columns and f.group in groups])

@@ -32,6 +32,8 @@ CPU_CHUNK = 512
 """Events computed at once on a CPU: a plane of 512 x 256 float32 is half a megabyte and stays in the cache."""
 GPU_CHUNK = 65_536
 """Events computed at once on a GPU: enough to fill it."""
+LARGE_GPU_CHUNK, LARGE_GPU_BYTES = 262_144, 15 << 30
+"""Events at once on a GPU with so much memory: a quarter of the launches an event, in some 5 GB."""
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -138,7 +140,11 @@ def namespace(device: str) -> ModuleType:
 
 def chunk_size(device: str) -> int:
     """Return how many events to compute at once on a resolved device."""
-    return GPU_CHUNK if device == "cuda" else CPU_CHUNK
+    if device == "cpu":
+        return CPU_CHUNK
+    import cupy
+
+    return LARGE_GPU_CHUNK if cupy.cuda.runtime.memGetInfo()[1] >= LARGE_GPU_BYTES else GPU_CHUNK
 
 
 def to_host(array: Any) -> np.ndarray:

@@ -83,7 +83,7 @@ def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
     ln_c = xp.log(electron_normalisation(within, xp=xp))
     digamma = special_functions(xp).digamma
     ln_c_by_s = 2.0 * digamma(3.1 - 2.0 * within) - digamma(3.6 - within) - digamma(within + 0.5)
-    by_s = xp.where(age < MAX_AGE, -ELECTRON_G_REF - ln_c_by_s, xp.zeros_like(age))
+    by_s = xp.where(age < MAX_AGE, -ELECTRON_G_REF - ln_c_by_s, 0.0)
     v = elementwise.inverse(fit.electron_fisher, 4, xp)
     var_ln_ne = v[5] + 2.0 * by_s * v[8] + by_s * by_s * v[9]
     pivot = electron_density(xp.ones_like(level) * ELECTRON_PIVOT_M, level, age, xp)

@@ -66,7 +66,7 @@ def _compute_profile(fitted: FittedEvents) -> dict[str, Any]:
     for channel in ("e", "mu"):
         fitted, area, expected, variance = sums[f"ring_{channel}"]
         live = (area > 0.0) & sums["fitted"][:, None]
-        density = defined(live, fitted / xp.where(live, area, xp.ones_like(area)), xp)
+        density = defined(live, fitted / xp.where(live, area, 1.0), xp)
         density = xp.log(density + 1e-3) * LG_E
         residual = (fitted - expected) / xp.sqrt(variance + 1e-6)
         # A saturated or wholly unexpected station would otherwise dwarf all others.
@@ -100,7 +100,7 @@ def _containment(channel: str, result: Any, fitted: Any, xp: Any) -> dict[str, A
     """
     total = xp.sum(result, axis=1)
     some = (total > 0.0) & fitted
-    safe = xp.where(some, total, xp.ones_like(total))
+    safe = xp.where(some, total, 1.0)
     columns = {f"prof_{channel}_in25": defined(some, xp.sum(result[:, :3], axis=1) / safe, xp)}
     for name, share in (("r50_m", 0.5), ("r90_m", 0.9)):
         before, radius = xp.zeros_like(total), xp.zeros_like(total)
@@ -182,10 +182,10 @@ def _lcm(channel: str, sums: list[Any], xp: ModuleType) -> dict[str, Any]:
     n, total, square, mean, mean_square, spread = sums
     pairs = n * square - total * total
     # Of equal densities (all stations saturated) only the rounding of float32 sums is left, other on each processor.
-    pairs = xp.where(pairs <= ROUNDING * n * n * square, xp.zeros_like(pairs), pairs)
+    pairs = xp.where(pairs <= ROUNDING * n * n * square, 0.0, pairs)
     predicted = n * (spread + mean_square) - spread - mean * mean
     enough = (n >= 2.0) & (total > 0.0)
-    norm = xp.where(enough, 0.5 * (n - 1.0) * total, xp.ones_like(n))
+    norm = xp.where(enough, 0.5 * (n - 1.0) * total, 1.0)
     value = xp.log(pairs / norm + 1e-12) * LG_E
     ratio = (pairs + 1e-6) / (xp.maximum(predicted, 0.0) + 1e-6)
     excess = clip_symmetric(xp.log(ratio) * LG_E, MAX_EXCESS, xp)

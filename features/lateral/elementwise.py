@@ -15,23 +15,31 @@ LG_E = 0.4342944819032518
 
 def defined(condition: Any, values: Any, xp: ModuleType) -> Any:
     """Return ``values`` where ``condition`` holds and NaN elsewhere."""
-    return xp.where(condition, values, xp.ones_like(values) * float("nan"))
+    return xp.where(condition, values, float("nan"))
 
 
 def lg(values: Any, xp: ModuleType) -> Any:
     """Return the decimal logarithm, NaN where the value is not positive."""
     positive = values > 0.0
-    return defined(positive, xp.log(xp.where(positive, values, xp.ones_like(values))) * LG_E, xp)
+    return defined(positive, xp.log(xp.where(positive, values, 1.0)) * LG_E, xp)
+
+
+def within(values: Any, low: float, high: float, xp: ModuleType) -> Any:
+    """Return values held within low..high; NaN stays NaN.
+
+    Not by ``clip``: CuPy's, as the array API has it, sets elements by masks, for which the host waits.
+    """
+    return xp.minimum(xp.maximum(values, low), high)
 
 
 def clip_symmetric(values: Any, limit: float, xp: ModuleType) -> Any:
     """Return values held within -limit..limit; NaN stays NaN."""
-    return xp.clip(values, -limit, limit)
+    return within(values, -limit, limit, xp)
 
 
 def decay(values: Any, xp: ModuleType) -> Any:
     """Return exp(-values) for values >= 0, not below exp(-60): subnormal numbers would cost ten times the time."""
-    return xp.exp(-xp.clip(values, None, 60.0))
+    return xp.exp(-xp.minimum(values, 60.0))
 
 
 def inverse(matrix: list[Any], size: int, xp: ModuleType) -> list[Any]:

@@ -24,7 +24,7 @@ compiled when needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -94,6 +94,8 @@ class RawFit:
     muon_value: Any
     muon_steps: Any
     muon_converged: Any
+    numbers: Any = None
+    """(n, 25) float32: the records, where they are at hand."""
 
     @classmethod
     def from_numbers(cls, numbers: Any) -> Self:
@@ -103,11 +105,11 @@ class RawFit:
             columns = [numbers[:, k] for k in range(start, start + size)]
             parts[name] = columns if size > 1 else columns[0]
             start += size
-        return cls(**parts)
+        return cls(**parts, numbers=numbers)
 
     def columns(self) -> list[Any]:
         """Return all numbers of the record as arrays (n,)."""
-        values = [getattr(self, field.name) for field in fields(self)]
+        values = [getattr(self, name) for name in SIZES]
         return [column for value in values for column in (value if isinstance(value, list) else [value])]
 
     def records(self) -> np.ndarray:
@@ -122,14 +124,20 @@ def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> 
     return cuda.source(body, response, array, planes, cuda.space_in_c("recipe", RECIPE._asdict()), record_in_c())
 
 
+@lru_cache(maxsize=16)
+def _muon_detectors(xp: Any, array: DetectorArray) -> tuple[Any, ...]:
+    """Return cell, x, y (m) and area (m2) of each muon detector, on the device."""
+    cells = np.flatnonzero(array.has_muon)
+    places = (values.ravel()[cells].astype(np.float32) for values in (array.x_m, array.y_m, array.muon_area_m2))
+    return xp.asarray(cells.astype(np.int32)), *(xp.asarray(values) for values in places)
+
+
 def fit_cuda(events: EventBatch) -> RawFit:
     """Fit both lateral distributions of every event on the GPU; same steps and result as on the CPU."""
     xp, here, n = events.xp, events.stations, len(events)
-    muon_cells = xp.astype(xp.flatnonzero(here.has_muon), xp.int32)
     raw = xp.empty((n, N_NUMBERS), dtype=xp.float32)
     planes = [events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction]
-    geometry = [here.x_m, here.y_m, here.electron_area_m2, muon_cells]
-    geometry += [values[muon_cells] for values in (here.x_m, here.y_m, here.muon_area_m2)]
+    geometry = [here.x_m, here.y_m, here.electron_area_m2, *_muon_detectors(xp, events.array)]
     arguments = [xp.ascontiguousarray(array) for array in (*planes, *geometry)]
     cuda.launch(kernel_source(events.response, events.array), "fit_events", n, [*arguments, n, raw])
     return RawFit.from_numbers(raw)

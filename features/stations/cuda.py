@@ -54,7 +54,7 @@ def sum_cuda(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> 
     planes += [xp.cos(azimuth), xp.sin(azimuth), sums.over_level_zero(events)]
     planes += [here.x_m, here.y_m, here.electron_area_m2, here.muon_area_m2]
     planes += [tail.flat_table(d, xp) for d in (response.electron_dispersion, response.muon_dispersion)]
-    planes.append(xp.stack(fit.columns(), axis=1))
+    planes.append(xp.stack(fit.columns(), axis=1) if fit.numbers is None else fit.numbers)
     given = [xp.ascontiguousarray(plane) for plane in planes]
     wanted = [int(RINGS in parts), int(PATTERNS in parts)]
     cuda.launch(kernel_source(response, events.array), "sum_events", n, [*given, *wanted, n, *out])

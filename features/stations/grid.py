@@ -162,7 +162,7 @@ def _look_up(ordered: Any, out: Any) -> None:
         row = ordered[n]
         out[n, 0] = row[size - 1]
         top = ZERO
-        for k in range(size - N_TOP, size):
+        for k in range(max(size - N_TOP, 0), size):
             top += row[k]
         out[n, 1] = top
         first = np.searchsorted(row, ZERO, side="right")

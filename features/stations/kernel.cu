@@ -309,7 +309,7 @@ ON_DEVICE void order_one(Ordered &z, const float *mev, float *out, int lane) {
     sort(z, lane);
     if (lane == 0) {
         float top = 0.f;
-        for (int k = N_ORDERED - N_TOP; k < N_ORDERED; k++) top += fmaxf(z.mev[k], 0.f);
+        for (int k = N_ORDERED > N_TOP ? N_ORDERED - N_TOP : 0; k < N_ORDERED; k++) top += fmaxf(z.mev[k], 0.f);
         out[0] = fmaxf(z.mev[N_ORDERED - 1], 0.f);
         out[1] = top;
         for (int k = 0; k < N_QUANTILE; k++) {

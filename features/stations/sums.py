@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from showerstack.features.lateral.elementwise import within
 from showerstack.features.lateral.events import EventBatch
 from showerstack.features.lateral.station import MUON_G_REF
 from showerstack.showers.lateral import muon_normalisation
@@ -87,4 +88,4 @@ def over_level_zero(events: EventBatch) -> Any:
     """Return the muon density of the reconstructed size and the mean age over that of level 0, (n,) float32."""
     xp, age = events.xp, events.response.muon_age_mean
     unit = float(muon_normalisation(age)) * math.exp(age * MUON_G_REF)
-    return unit * xp.exp(xp.clip(events.lg_n_mu, 0.0, 9.0) * math.log(10.0))
+    return unit * xp.exp(within(events.lg_n_mu, 0.0, 9.0, xp) * math.log(10.0))

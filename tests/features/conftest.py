@@ -154,20 +154,29 @@ def tolerance() -> dict[tuple[str, str], float]:
 
 
 @pytest.fixture(scope="session")
-def on_the_host(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
-    """Return what stands for the start of a CUDA kernel: its text as plain C++ of this processor."""
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctypes.CDLL]:
+    """Return what makes a library of this processor of a text in C++."""
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler here")
     libraries: dict[str, ctypes.CDLL] = {}
 
-    def launch(kernels: cuda.Kernels, name: str, n_events: int, arguments: Sequence[Any]) -> None:
-        text = kernels.text
+    def library(text: str) -> ctypes.CDLL:
         if text not in libraries:
             folder = tmp_path_factory.mktemp("kernel")
             (folder / "kernel.cpp").write_text(text, encoding="utf-8")
             build = ["g++", "-O2", "-std=c++17", "-shared", "-fPIC", "-o", "kernel.so", "kernel.cpp"]
             subprocess.run(build, cwd=folder, check=True)
             libraries[text] = ctypes.CDLL(str(folder / "kernel.so"))
+        return libraries[text]
+
+    return library
+
+
+@pytest.fixture(scope="session")
+def on_the_host(compiled: Callable[[str], ctypes.CDLL]) -> Callable[..., None]:
+    """Return what stands for the start of a CUDA kernel: its text as plain C++ of this processor."""
+
+    def launch(kernels: cuda.Kernels, name: str, n_events: int, arguments: Sequence[Any]) -> None:
         given: list[Any] = []
         for value in arguments:
             if isinstance(value, int):
@@ -177,7 +186,7 @@ def on_the_host(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]
                 assert value.flags.c_contiguous
                 given.append(ctypes.c_void_p(value.ctypes.data))
         assert ctypes.c_int(n_events).value in [one.value for one in given if isinstance(one, ctypes.c_int)]
-        getattr(libraries[text], name)(*given)
+        getattr(compiled(kernels.text), name)(*given)
 
     return launch
 

@@ -217,14 +217,20 @@ def test_background_of_muons_matters(draw):
 N = 400
 
 
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
 @pytest.mark.parametrize("text_of", [kernel_source, sum_source])
-def test_nvrtc_compiles_the_kernels(text_of):
+def test_nvrtc_compiles_the_kernels_without_spills(text_of, architecture):
     nvrtc, text = pytest.importorskip("cupy.cuda").nvrtc, text_of(PUBLISHED).text
     program = nvrtc.createProgram(text, "kernel.cu", [], [])
+    # As CuPy compiles them; ptxas tells what does not fit into registers.
+    options = [*OPTIONS, "-ftz=true", f"--gpu-architecture={architecture}", "--ptxas-options=-v"]
     try:
-        nvrtc.compileProgram(program, [*OPTIONS, "--gpu-architecture=compute_80"])
+        nvrtc.compileProgram(program, options)
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", nvrtc.getProgramLog(program))
+    assert len(spills) == 2 * text.count("\nFOR_EVENTS(")
+    assert set(spills) == {"0"}
     declared = re.findall(r"\.shared [^;]*\[(\d+)\]", nvrtc.getPTX(program).decode())
     assert max(map(int, declared)) <= 48 * 1024
     names = re.findall(r"^FOR_EVENTS\((\w+)", text, re.MULTILINE)
