@@ -57,11 +57,14 @@ class GridSource:
             return grids.pin_memory().to(self.device, non_blocking=True)
         return grids
 
-    def stream(self, orders: Iterable[np.ndarray]) -> Iterator[torch.Tensor]:
-        """Yield the grids of each group of positions, read ahead by a background thread unless they are resident."""
+    def stream(self, orders: Iterable[np.ndarray], rows: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """Yield the grids of each group of positions, read ahead by a background thread unless they are resident.
+
+        ``rows`` are the same positions on the device.
+        """
         if self.resident is not None:
-            for positions in orders:
-                yield self.fetch(positions)
+            for positions in rows:
+                yield self.resident[positions]
         else:
             yield from read_ahead(self.fetch(positions) for positions in orders)
 
@@ -89,13 +92,13 @@ class EventTensors:
         return self.grids is None or self.grids.resident is not None
 
     def batches(self, orders: list[np.ndarray]) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-        """Yield (positions, grids) of each group of positions."""
-        positions = (torch.from_numpy(order).to(self.inputs.device) for order in orders)
+        """Yield (positions, grids) of each group of positions; all positions go to the device at once."""
+        positions = torch.from_numpy(np.concatenate(orders)).to(self.inputs.device).split([len(one) for one in orders])
         if self.grids is None:
             for rows in positions:
                 yield rows, None
         else:
-            yield from zip(positions, self.grids.stream(orders), strict=True)
+            yield from zip(positions, self.grids.stream(orders, positions), strict=True)
 
 
 def read_ahead(items: Iterable[torch.Tensor], depth: int = READ_AHEAD) -> Iterator[torch.Tensor]:
@@ -180,6 +183,18 @@ def cell_sources(array: DetectorArray) -> np.ndarray:
     return sources
 
 
+@lru_cache(maxsize=8)
+def _cell_sources_on(device: torch.device, array: DetectorArray) -> torch.Tensor:
+    """Return :func:`cell_sources` on a device, where they stay: for a copy in each step the host would wait."""
+    return torch.from_numpy(cell_sources(array)).to(device)
+
+
+@lru_cache(maxsize=8)
+def _symmetries_on(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Return :data:`SYMMETRIES` on a device, where they stay."""
+    return torch.from_numpy(SYMMETRIES).to(device, dtype)
+
+
 def move_grids(grids: torch.Tensor, symmetry: torch.Tensor, array: DetectorArray = KASCADE) -> torch.Tensor:
     """Return each grid moved by its own symmetry; channels stay what they are.
 
@@ -192,7 +207,7 @@ def move_grids(grids: torch.Tensor, symmetry: torch.Tensor, array: DetectorArray
     array
         The stations.
     """
-    sources = torch.from_numpy(cell_sources(array)).to(grids.device)[symmetry]
+    sources = _cell_sources_on(grids.device, array)[symmetry]
     flat = grids.reshape(len(grids), array.n_cells, -1)
     rows = torch.arange(len(grids), device=grids.device)[:, None]
     return flat[rows, sources].reshape(grids.shape)
@@ -213,9 +228,10 @@ def move_vectors(inputs: torch.Tensor, pairs: tuple[tuple[int, int], ...], symme
     if not pairs:
         return inputs
     moved = inputs.clone()
-    matrices = torch.from_numpy(SYMMETRIES).to(inputs)[symmetry]
+    matrices = _symmetries_on(inputs.device, inputs.dtype)[symmetry]
     for x, y in pairs:
-        moved[:, [x, y]] = torch.einsum("nij,nj->ni", matrices, inputs[:, [x, y]])
+        turned = torch.einsum("nij,nj->ni", matrices, torch.stack([inputs[:, x], inputs[:, y]], dim=1))
+        moved[:, x], moved[:, y] = turned[:, 0], turned[:, 1]
     return moved
 
 

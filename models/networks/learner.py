@@ -49,23 +49,29 @@ def torch_obstacle() -> str | None:
 
 @contextlib.contextmanager
 def torch_as_asked(device: str, threads: int, *, deterministic: bool) -> Iterator[None]:
-    """Set torch's threads and determinism, and give them back afterwards."""
+    """Set torch's threads, determinism and full float32, and give them back afterwards."""
     if device == "cuda" and (obstacle := torch_obstacle()):
         raise InputError(f"device cuda: {obstacle}")
     before, strict = torch.get_num_threads(), torch.get_deterministic_debug_mode()
-    benchmark = torch.backends.cudnn.benchmark
+    benchmark, tf32 = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    filled = torch.utils.deterministic.fill_uninitialized_memory
     torch.set_num_threads(threads)
     # Without it cuBLAS may sum in another order each time; it has no effect on a CPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # ``use_deterministic_algorithms`` does the same and imports torch's compiler, two seconds of processor time.
     torch.set_deterministic_debug_mode("warn" if deterministic else "default")
     torch.backends.cudnn.benchmark = not deterministic
+    # By default convolutions of float32 round to 10 bits of mantissa: predictions would differ by 1e-3 from a CPU's.
+    torch.backends.cudnn.allow_tf32 = False
+    # Determinism fills every new tensor once more, which nobody reads.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.set_num_threads(before)
         torch.set_deterministic_debug_mode(strict)
-        torch.backends.cudnn.benchmark = benchmark
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = benchmark, tf32
+        torch.utils.deterministic.fill_uninitialized_memory = filled
 
 
 WEIGHTS_FILE = "network.safetensors"

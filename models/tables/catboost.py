@@ -29,7 +29,7 @@ class CatBoost(TableLearner):
 
     Settings: ``rounds``, ``patience``, ``least_gain`` (CPU only), ``native`` as for LightGBM, and CatBoost's own
     ``learning_rate``, ``depth``, ``l2_leaf_reg``, ``random_strength``, ``bagging_temperature``, ``rsm`` (CPU only),
-    ``border_count``.
+    ``border_count``. On a GPU the library calls nobody, so that a time limit cannot end a fit there.
     """
 
     model_files = (MODEL_FILE,)

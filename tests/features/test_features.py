@@ -134,7 +134,9 @@ def test_sums_of_the_cuda_kernel_agree_with_the_cpu(drawn, parts, cuda_on_the_ho
     cells = drawn.matrices[:300].copy()
     cells[7] = 0
     cells[8, 0, :5] = 40_000.0
-    cells[9, 3, 3, 1] = 20_000.0  # no detector stands there
+    cells[9, 5, 5, 1] = 20_000.0  # an inner station, without a muon detector
+    assert not KASCADE.has_muon[5, 5]
+    assert KASCADE.has_station[5, 5]
     events = make_events(namespace("cpu"), cells, drawn.scalars[:300])
     fit = fit_fused(events)
     ours, theirs = sum_cuda(events, fit, parts), sum_fused(events, fit, parts)

@@ -30,6 +30,8 @@ from showerstack.models.base.posterior import (
 )
 from showerstack.models.base.saving import HEADER_FILE, plain
 from showerstack.models.networks import data as augmentation
+from showerstack.models.networks.data import EventTensors, GridSource, move_grids, move_vectors
+from showerstack.models.networks.learner import torch_as_asked
 from showerstack.models.networks.physics import TabularMLP
 from showerstack.models.pretraining.weights import SHIPPED, read_pretrained
 from showerstack.models.registry import LEARNERS, device_for, device_remarks, devices_for, learner_class, spec
@@ -447,7 +449,23 @@ def test_the_table_is_copied_to_the_device_once() -> None:
         for _ in range(epochs):
             for rows, _ in events.batches(np.array_split(np.arange(n), 10)):
                 assert events.inputs[rows].shape == (100, columns)
-        assert copies.sizes == [100] * 10 * epochs, "which events, no more"
+        assert copies.sizes == [n] * epochs, "the order of an epoch at once, no more"
+
+
+def test_steps_copy_nothing_to_the_device() -> None:
+    device, n = torch.device("meta"), 64
+    grids = np.zeros((n, *KASCADE.grid_shape), np.float16)
+    source = GridSource(grids, np.arange(n), device, resident=True)
+    events = EventTensors(torch.zeros(n, 6, device=device), source)
+    symmetry = torch.zeros(16, dtype=torch.int64, device=device)
+    with Copies() as copies:
+        for _ in range(3):
+            copies.sizes.clear()
+            for rows, cells in events.batches(np.array_split(np.arange(n), 4)):
+                assert cells is not None
+                move_grids(cells, symmetry)
+                move_vectors(events.inputs[rows], ((0, 1), (3, 4)), symmetry)
+    assert copies.sizes == [n], "after the first epoch the tables of symmetries are there"
 
 
 @pytest.mark.usefixtures("with_driver")
@@ -482,3 +500,13 @@ def test_every_registered_learner_says_whether_it_has_a_gpu() -> None:
 def test_who_stays_on_the_cpu_is_said() -> None:
     assert device_remarks({"a": "cuda", "b": "cpu"}) == ("train on the CPU, not on the GPU: b",)
     assert device_remarks({"a": "cpu", "b": "cpu"}) == device_remarks({"a": "cuda"}) == ()
+
+
+def test_float32_is_whole_while_a_network_works() -> None:
+    def settings() -> tuple[bool, bool]:
+        return torch.backends.cudnn.allow_tf32, torch.utils.deterministic.fill_uninitialized_memory
+
+    before = settings()
+    with torch_as_asked("cpu", 1, deterministic=True):
+        assert settings() == (False, False)
+    assert settings() == before
