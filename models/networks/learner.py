@@ -54,7 +54,8 @@ def torch_as_asked(device: str, threads: int, *, deterministic: bool) -> Iterato
         raise InputError(f"device cuda: {obstacle}")
     before, strict = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     benchmark, tf32 = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic  # a module whose switch is a property
+    filled = memory.fill_uninitialized_memory
     torch.set_num_threads(threads)
     # Without it cuBLAS may sum in another order each time; it has no effect on a CPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -64,14 +65,14 @@ def torch_as_asked(device: str, threads: int, *, deterministic: bool) -> Iterato
     # By default convolutions of float32 round to 10 bits of mantissa: predictions would differ by 1e-3 from a CPU's.
     torch.backends.cudnn.allow_tf32 = False
     # Determinism fills every new tensor once more, which nobody reads.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    memory.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.set_num_threads(before)
         torch.set_deterministic_debug_mode(strict)
         torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = benchmark, tf32
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        memory.fill_uninitialized_memory = filled
 
 
 WEIGHTS_FILE = "network.safetensors"

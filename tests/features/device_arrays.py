@@ -80,7 +80,7 @@ def on_host(value: Any) -> Any:
     return value.view(np.ndarray) if isinstance(value, DeviceArray) else value
 
 
-class Library(ModuleType):
+class DeviceNamespace(ModuleType):
     """The namespace whose arrays are :class:`DeviceArray`."""
 
     def __getattr__(self, name: str) -> Any:

@@ -28,9 +28,9 @@ from showerstack.features.device import (
     resolve_device,
 )
 from showerstack.features.lateral import cuda
-from showerstack.report.gpu import column_agreement
+from benchmarks.speed.gpu import column_agreement
 from showerstack.runtime.errors import InputError
-from tests.features.device_arrays import DeviceArray, Library, on_device, on_host
+from tests.features.device_arrays import DeviceArray, DeviceNamespace, on_device, on_host
 
 
 def test_devices(monkeypatch):
@@ -104,7 +104,7 @@ def gpu(on_the_host, monkeypatch):
     monkeypatch.setattr(cuda, "launch", launch)
     monkeypatch.setattr(groups, "is_cupy_namespace", lambda xp: True)
     DeviceArray.launches.clear()
-    return Library("gpu")
+    return DeviceNamespace("gpu")
 
 
 N = 200

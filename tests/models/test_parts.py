@@ -504,7 +504,7 @@ def test_who_stays_on_the_cpu_is_said() -> None:
 
 def test_float32_is_whole_while_a_network_works() -> None:
     def settings() -> tuple[bool, bool]:
-        return torch.backends.cudnn.allow_tf32, torch.utils.deterministic.fill_uninitialized_memory
+        return torch.backends.cudnn.allow_tf32, bool(torch.utils.deterministic.fill_uninitialized_memory)
 
     before = settings()
     with torch_as_asked("cpu", 1, deterministic=True):
