@@ -12,7 +12,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -89,7 +88,8 @@ def _packages() -> list[Finding]:
         required = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return [Finding("packages", f"{DISTRIBUTION} is not installed: run make env or pip install -e .", "bad")]
-    extras = ("", *(extra for extra in EXTRAS if not lacking(extra)))
+    # What a GPU needs can come from another extra or from a toolkit: it is tried instead.
+    extras = ("", *(extra for extra in EXTRAS if extra != "gpu" and not lacking(extra)))
     result, missing = [], []
     for text in required:
         need = Requirement(text)
@@ -143,14 +143,10 @@ def _xgboost() -> Finding:
 def _lightgbm() -> Finding:
     import lightgbm
 
-    # in a process of its own: the library writes its refusals straight to the terminal, and drivers may crash
-    code = "from showerstack.models.tables.lightgbm import gpu_device; print('answer', gpu_device())"
-    requested = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True
-    )
-    answer = requested.stdout.rpartition("answer ")[2].strip()
-    if answer in ("cuda", "gpu"):
-        return Finding("lightgbm", f"{lightgbm.__version__}: trains with device_type={answer}", "ok")
+    from showerstack.models.tables.lightgbm import trains_on_cuda
+
+    if trains_on_cuda():
+        return Finding("lightgbm", f"{lightgbm.__version__}: trains on the GPU", "ok")
     result = f"{lightgbm.__version__}: CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
     return Finding("lightgbm", result, "note")
 

@@ -5,9 +5,9 @@
 Compared: the lateral fits by both kernels in every output, all features, the way from a dataset folder to its table on
 disk, and the training of boosters and networks (settings of preset ``quick``) on the same showers, with the difference
 in log-loss on held-out ones. The CPU works with all cores but where it says otherwise. Rates are the fastest of
-several rounds after one that does not count; of two trainings on the GPU the second counts. Results of learners are not equal to the last
-digit (sums run in another order, trees are grown by other code), so their log-losses on showers that they did not learn
-from are compared, in pairs.
+several rounds after one that does not count; of two trainings on the GPU the second counts. Results of learners are not
+equal to the last digit (sums run in another order, trees are grown by other code), so their log-losses on showers that
+they did not learn from are compared, in pairs.
 """
 
 from __future__ import annotations

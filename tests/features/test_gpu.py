@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from benchmarks.speed.gpu import column_agreement
 from showerstack.features import device, groups
 from showerstack.features.catalogue import GROUPS
 from showerstack.features.compute import compute_chunk
@@ -28,7 +29,6 @@ from showerstack.features.device import (
     resolve_device,
 )
 from showerstack.features.lateral import cuda
-from benchmarks.speed.gpu import column_agreement
 from showerstack.runtime.errors import InputError
 from tests.features.device_arrays import DeviceArray, DeviceNamespace, on_device, on_host
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from showerstack.models.tables import lightgbm
+from showerstack.report import doctor
 from showerstack.report.outcome import _simulated_already, learner_table, outcome
 from showerstack.report.shared.subject import mean_loss, read_labels
 from showerstack.report.shared.text import short
@@ -115,3 +117,14 @@ def test_sets_of_an_earlier_demo_in_another_world_are_not_used(tiny_composition:
     assert _simulated_already(tiny_composition, COMPOSITION, 2_000, 1_000, 7)
     with pytest.raises(InputError, match="in the world default, the demo asked for 2,000 of seed 7 in gammas: remove"):
         _simulated_already(tiny_gamma, GAMMA, 2_000, 1_000, 7)
+
+
+def test_the_machine_is_asked_what_its_gpu_can_be_used_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "cupy_obstacle", lambda: "CuPy cannot use the GPU: no headers")
+    for trains, state in ((True, "ok"), (False, "note")):
+        monkeypatch.setattr(lightgbm, "trains_on_cuda", lambda trains=trains: trains)
+        assert doctor._lightgbm().state == state
+    finding = doctor._cupy()
+    assert finding.state == "note"
+    assert finding.outcome == "features are computed on the CPU: CuPy cannot use the GPU: no headers"
+    assert "features" in doctor._use().outcome
