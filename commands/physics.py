@@ -26,8 +26,15 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
 ExposureOption = Annotated[
     str | None,
     typer.Option(
-        help="Area times solid angle times live time, m2 sr s, such as 1.14e12; default: of the runs' own live time."
+        help="Area times solid angle times live time, m2 sr s, such as 6.7e11; default: of the runs' own live time."
     ),
+]
+
+DeadTimeOption = Annotated[
+    float, typer.Option(min=0, help="Seconds after each event without another one, for the runs' live time.")
+]
+ExposureErrorOption = Annotated[
+    float, typer.Option(min=0, max=1, help="Relative error of the exposure, common to all fluxes and limits.")
 ]
 
 
@@ -56,6 +63,8 @@ def spectra(
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
     exposure: ExposureOption = None,
+    dead_time: DeadTimeOption = 0.0,
+    exposure_error: ExposureErrorOption = 0.05,
     open_share: OpenShareOption = None,
     unblind: UnblindOption = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and provenance.")] = Path("spectra"),
@@ -75,7 +84,7 @@ def spectra(
     """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
 
     Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
-    --exposure 1.14e12[/bold]
+    --exposure 6.7e11[/bold]
     """
     need("train", "report", "physics", what="spectra")
     from showerstack.analysis.spectra.folding import Widths
@@ -90,6 +99,7 @@ def spectra(
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
         widths=Widths(energy_scale, muon_scale, electron_scale),
         knee_sharpness=knee_sharpness, blinding=blinding, seed=seed,
+        dead_time_s=dead_time, exposure_error=exposure_error,
     )  # fmt: skip
     result, remarks = measure_spectra(options, Context(bars=bar, trusted=trusted))
     console.print(spectra_text(result))
@@ -115,6 +125,8 @@ def gamma_limit(
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
     exposure: ExposureOption = None,
+    dead_time: DeadTimeOption = 0.0,
+    exposure_error: ExposureErrorOption = 0.05,
     open_share: OpenShareOption = None,
     unblind: UnblindOption = False,
     out: Annotated[Path, typer.Option(help="Folder for tables, provenance and page.")] = Path("gamma_limit"),
@@ -135,7 +147,7 @@ def gamma_limit(
     """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
 
     Example: [bold]python cli.py gamma-limit --run runs/gamma --data kascade --simulation data/gamma_test
-    --exposure 3.0e12[/bold]
+    --exposure 1.75e12[/bold]
     """
     need("train", "report", what="gamma-limit")
     from showerstack.analysis.photons.search import EDGES, PhotonResult, SearchOptions, search_photons
@@ -148,6 +160,7 @@ def gamma_limit(
         run, blinding.chosen(_folders(data)), exposure, out, simulation,
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max, level=level,
         efficiency=efficiency, index=index, toys=toys, blinding=blinding, seed=seed,
+        dead_time_s=dead_time, exposure_error=exposure_error,
     )  # fmt: skip
     photons = search_photons(options, Context(bars=bar, trusted=trusted))
     for line in excess_warning(photons):

@@ -100,6 +100,10 @@ def _made_of(provenance: Path) -> str:
     if own is not None and given["exposure_from"] == "option":
         ratio = given["exposure_m2_sr_s"] / own
         exposure += f", {ratio:.3g} times that of the runs' own live time, {own:.4g} m2 sr s"
+    exposure += f", ± {given['exposure_relative_error']:.0%} assumed, common to all energies"
+    if own is not None:
+        dead = given["dead_time_s"]
+        exposure += f"; dead time {f'of {dead:g} s an event' if dead else 'not'} subtracted from the live time"
     simulation = given["simulation"]
     rows = [
         ("run", f"{given['run']} ({given['config_hash'][:12]})"),

@@ -191,8 +191,8 @@ FEWER = {
     "--test 4000": "--test 400",
     "--test 2000": "--test 300",
     '("train", 2000)': '("train", 300)',
-    "--simulation data/composition_test --exposure 1.14e12": "--exposure 1e7",
-    "--simulation data/gamma_test --exposure 3.0e12": "--exposure 1e8",
+    "--simulation data/composition_test --exposure 6.7e11": "--exposure 1e7",
+    "--simulation data/gamma_test --exposure 1.75e12": "--exposure 1e8",
     "--run runs/wine --preset quick": "--run runs/wine --preset quick --learners table.logistic",
     "--learners lightgbm\n": "--learners quadratic_logit\n",
     # As many stations as the other arrays of the tests have: kernels are compiled once for all of them.

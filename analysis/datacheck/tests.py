@@ -6,6 +6,8 @@ import numpy as np
 from scipy.stats import chi2, norm
 
 TINY_P = 1e-300
+LEAST_EXPECTED = 5.0
+"""Events that a bin of a compared histogram must expect, of data and, in events of equal weight, of simulation."""
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
@@ -21,6 +23,9 @@ def holm(p_values: np.ndarray) -> np.ndarray:
 def histograms_differ(counts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> tuple[float, int]:
     """Return the p-value and degrees of freedom of "counts come from the weighted histogram's distribution".
 
+    Neighbouring bins are added up until data and simulation both have :data:`LEAST_EXPECTED` events there, of which
+    chi-square needs so many.
+
     Parameters
     ----------
     counts
@@ -31,9 +36,11 @@ def histograms_differ(counts: np.ndarray, sums: np.ndarray, squares: np.ndarray)
     n, total = counts.sum(), sums.sum()
     if n == 0 or total == 0:
         return 1.0, 0
+    effective = total**2 / squares.sum()
+    start = np.flatnonzero(_starts(sums / total * min(n, effective)))
+    counts, sums, squares = (np.add.reduceat(column, start) for column in (counts, sums, squares))
     share, expected = counts / n, sums / total
     weight = squares / total**2
-    effective = 1.0 / weight.sum()
     pooled = (counts + expected * effective) / (n + effective)
     variance = pooled / n + np.maximum(weight, pooled / effective * 0.5)
     used = variance > 0
@@ -42,6 +49,17 @@ def histograms_differ(counts: np.ndarray, sums: np.ndarray, squares: np.ndarray)
         return 1.0, 0
     value = float(((share - expected)[used] ** 2 / variance[used]).sum())
     return max(float(chi2.sf(value, freedom)), TINY_P), freedom
+
+
+def _starts(expected: np.ndarray) -> np.ndarray:
+    """Return where bins (B,) begin that expect enough, (B,) bool; the rest at the end belongs to the last of them."""
+    starts, inside = np.zeros(len(expected), dtype=bool), np.inf
+    for k, here in enumerate(expected):
+        if inside >= LEAST_EXPECTED and expected[k:].sum() >= LEAST_EXPECTED:
+            starts[k], inside = True, 0.0
+        inside += here
+    starts[0] = True
+    return starts
 
 
 def two_sided(z: np.ndarray) -> np.ndarray:

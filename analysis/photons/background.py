@@ -94,6 +94,21 @@ class Weighted:
         return cls(events, place, weight, np.bincount(mine[mine >= 0], sent[mine >= 0], bins.n_bins))
 
 
+def shower_squares(place: np.ndarray, weight: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
+    """Return (n,) sums of squared weights of the showers in each bin: copies of one shower are added before.
+
+    Parameters
+    ----------
+    place, weight, group
+        (N,) of events inside the bins.
+    """
+    names, number = np.unique(group, return_inverse=True)
+    if len(names) == len(group):
+        return np.bincount(place, weight**2, n)
+    key, number = np.unique(place * len(names) + number, return_inverse=True)
+    return np.bincount(key // len(names), np.bincount(number, weight) ** 2, n)
+
+
 TENTHS = 60
 
 
@@ -276,7 +291,10 @@ def judge_transfer(regions: Regions, measuring: Weighted, counts: Counts) -> Tra
     where = np.where(hadron, regions.of(measuring.place, measuring.events.score), -1)
     n = len(usable)
     sums = [np.bincount(measuring.place[where == k], measuring.weight[where == k], n) for k in range(3)]
-    squares = [np.bincount(measuring.place[where == k], measuring.weight[where == k] ** 2, n) for k in range(3)]
+    squares = [
+        shower_squares(measuring.place[mine], measuring.weight[mine], measuring.events.group[mine], n)
+        for mine in (where == k for k in range(3))
+    ]
     good = usable & (sums[0] > 0) & (sums[1] > 0)
     predicted = (counts.far[good] * sums[1][good] / sums[0][good]).sum()
     variance = (
@@ -305,14 +323,22 @@ def _models(measuring: Weighted, where: np.ndarray) -> float:
     ratios, errors = [], []
     for number in np.unique(model):
         mine = model == number
-        on, side = measuring.weight[mine & (where == 2)], measuring.weight[mine & ((where == 0) | (where == 1))]
-        if len(on) >= MIN_MODEL and len(side) >= MIN_MODEL:
-            ratio = on.sum() / side.sum()
+        regions = mine & (where == 2), mine & ((where == 0) | (where == 1))
+        on, side = (float(measuring.weight[region].sum()) for region in regions)
+        if min(np.count_nonzero(region) for region in regions) >= MIN_MODEL:
+            ratio = on / side
             ratios.append(ratio)
-            errors.append(ratio**2 * ((on**2).sum() / on.sum() ** 2 + (side**2).sum() / side.sum() ** 2))
+            squares = [squared_weight(measuring, region) for region in regions]
+            errors.append(ratio**2 * (squares[0] / on**2 + squares[1] / side**2))
     if len(ratios) < 2:
         return float("nan")
-    return float(np.sqrt(max(np.var(ratios, ddof=1) - np.mean(errors), 0.0)) / np.mean(ratios))
+    return float(np.sqrt(max(float(np.var(ratios, ddof=1) - np.mean(errors)), 0.0)) / np.mean(ratios))
+
+
+def squared_weight(measuring: Weighted, chosen: np.ndarray) -> float:
+    """Return the sum over showers of the squared weight of chosen events, (N,) bool."""
+    weight, group = measuring.weight[chosen], measuring.events.group[chosen]
+    return float(shower_squares(np.zeros(len(weight), np.int64), weight, group, 1)[0])
 
 
 def on_off(regions: Regions, measuring: Weighted, counts: Counts, bins: np.ndarray) -> OnOff:
@@ -327,16 +353,20 @@ def on_off(regions: Regions, measuring: Weighted, counts: Counts, bins: np.ndarr
     where = regions.of(measuring.place, events.score)
     hadron, photon = events.labels == HADRON, events.labels == PHOTON
 
-    def sums(chosen: np.ndarray, power: int = 1) -> np.ndarray:
-        return np.bincount(measuring.place[chosen], measuring.weight[chosen] ** power, len(regions.threshold))[used]
+    def sums(chosen: np.ndarray) -> np.ndarray:
+        return np.bincount(measuring.place[chosen], measuring.weight[chosen], len(regions.threshold))[used]
+
+    def squares_of(chosen: np.ndarray) -> np.ndarray:
+        place, weight, group = (column[chosen] for column in (measuring.place, measuring.weight, events.group))
+        return shower_squares(place, weight, group, len(regions.threshold))[used]
 
     above, beside, inside = where == 2, (where == 0) | (where == 1), measuring.place >= 0
-    # Simulated events of equal weight that say as much, and how many of them stand for one measured event.
-    whole = sums(hadron & inside) / sums(hadron & inside, 2)
+    # Simulated showers of equal weight that say as much, and how many of them stand for one measured event.
+    whole = sums(hadron & inside) / squares_of(hadron & inside)
     (k, on), (l, side) = (  # noqa: E741
         (np.where(total > 0, total**2 / np.maximum(squares, 1e-300), 0.0),
          np.where(total > 0, total / np.maximum(squares, 1e-300), whole))
-        for total, squares in ((sums(hadron & r), sums(hadron & r, 2)) for r in (above, beside))
+        for total, squares in ((sums(hadron & r), squares_of(hadron & r)) for r in (above, beside))
     )  # fmt: skip
     signal = sums(photon & above)
     total = max(float(signal.sum()), 1e-300)
@@ -355,7 +385,8 @@ def backgrounds(
     where = regions.of(measuring.place, events.score)
     weights, whole = measuring.weight[mine & (where == 2)], measuring.weight[mine]
     # None left: the error is that which the likelihood of 0 allows, half an event.
-    scatter = np.sqrt((weights**2).sum()) if len(weights) else 0.5 * whole.mean() if len(whole) else 0.0
+    none = 0.5 * whole.mean() if len(whole) else 0.0
+    scatter = np.sqrt(squared_weight(measuring, mine & (where == 2))) if len(weights) else none
     simulated, models = float(weights.sum()), np.nan_to_num(transfer.models)
     mean = float(counts.background.sum())
     error = np.hypot(np.sqrt((counts.background_error**2).sum()), transfer.relative * mean)

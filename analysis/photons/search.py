@@ -15,7 +15,7 @@ import polars as pl
 
 from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.events import is_simulated, open_run
-from showerstack.analysis.exposure import Exposure, exposure_of, judge_exposure
+from showerstack.analysis.exposure import RELATIVE_ERROR, Exposure, exposure_of, judge_exposure
 from showerstack.analysis.photons.background import (
     Backgrounds,
     Counts,
@@ -26,6 +26,7 @@ from showerstack.analysis.photons.background import (
     choose_regions,
     judge_transfer,
     on_off,
+    squared_weight,
 )
 from showerstack.analysis.photons.events import (
     HADRON,
@@ -77,6 +78,8 @@ class SearchOptions:
     """Experiments drawn for each signal that is tried."""
     blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
+    dead_time_s: float = 0.0
+    exposure_error: float = RELATIVE_ERROR
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,9 @@ def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSe
     """
     bins = binning(options.edges)
     _check(options)
-    exposure = exposure_of(options.exposure, options.data, options.zenith_max_deg)
+    exposure = exposure_of(
+        options.exposure, options.data, options.zenith_max_deg, options.dead_time_s, options.exposure_error
+    )
     run = open_run(options.run, GAMMA.name, "gamma-limit")
     data, prints, remarks, flow = read_data(run, options.data, options.zenith_max_deg, ctx)
     simulated, thrown, new_remarks = read_simulation(
@@ -249,6 +254,11 @@ def search_events(
             f"within the sideband simulation fails: {transfer.closure_ratio:.2f} ± {transfer.closure_error:.2f} times "
             "the predicted events are seen in its upper half; the excess of that over its error counts as an error"
         )
+    if np.isnan(transfer.models):
+        new_remarks.append(
+            "limits take hadronic models to agree on the step from sideband to signal region: fewer than two have "
+            "enough events there, and their error is unknown (errors_complete is false)"
+        )
     theirs = bins.place(data.lg_energy_hadron)
     hadrons = _hadrons_sent(measuring, thrown, bins, np.bincount(theirs[theirs >= 0], minlength=bins.n_bins))
     if thrown is not None:
@@ -270,7 +280,7 @@ def search_events(
             transfer,
             bins,
             options,
-            exposure.m2_sr_s,
+            exposure,
             hadrons,
             thrown is not None,
         )
@@ -320,7 +330,7 @@ def _limit(
     transfer: Transfer,
     bins: Binning,
     options: SearchOptions,
-    exposure: float,
+    exposure: Exposure,
     hadrons: np.ndarray,
     known: bool,
 ) -> Limit:
@@ -331,19 +341,21 @@ def _limit(
     where = regions.of(measuring.place, events.score)
     kept = measuring.weight[photon & (where == 2)]
     sent = measuring.sent[mine].sum() if known else measuring.sent[used].sum()
-    efficiency, error = (float(x / sent) if sent > 0 else 0.0 for x in (kept.sum(), np.sqrt((kept**2).sum())))
+    error_kept = np.sqrt(squared_weight(measuring, photon & (where == 2)))
+    efficiency, error = (float(x / sent) if sent > 0 else 0.0 for x in (kept.sum(), error_kept))
     relative = error / efficiency if efficiency > 0 else 0.0
+    common = Common(transfer.relative, float(np.hypot(relative, exposure.relative_error)), options.toys, options.seed)
     pair = on_off(regions, measuring, counts, used)
     expected = backgrounds(regions, measuring, pair, transfer, used)
     edges = bins.edges[:-1][mine].min(), bins.edges[1:][mine].max()
     width = 1.0 if integral else float(10.0 ** edges[1] - 10.0 ** edges[0])
     n = int(pair.n.sum())
-    common = Common(transfer.relative, relative, options.toys, options.seed)
     result = signal_limits(pair, options.level, common)
     return Limit(
         float(edges[0]), float(edges[1]), integral, int(counts.all[used].sum()), n, expected, efficiency, error,
-        result.limit, cls_limit(n, expected.simulation, options.level, efficiency_error=relative), result.expected,
-        result.interval, significance(pair, transfer.relative), exposure * width if known else float("nan"),
+        result.limit, cls_limit(n, expected.simulation, options.level, efficiency_error=common.efficiency),
+        result.expected,
+        result.interval, significance(pair, transfer.relative), exposure.m2_sr_s * width if known else float("nan"),
         float(hadrons[used].sum()), float(pair.c.sum()),
     )  # fmt: skip
 
@@ -382,6 +394,7 @@ class PhotonResult:
             "sideband_events_simulation": back.side_expected,
             "transfer": back.transfer,
             "significance_sigma": one.significance,
+            "errors_complete": bool(np.isfinite(self.search.transfer.models)),
             "photon_efficiency": one.efficiency,
             "photon_efficiency_error": one.efficiency_error,
             "limit_events": one.limit,
@@ -457,6 +470,7 @@ class PhotonResult:
                     }
                     for b in np.flatnonzero(result.regions.usable)
                 ],
+                "errors_complete": bool(np.isfinite(transfer.models)),
                 "transfer": {
                     "relative_error_models": None if np.isnan(transfer.models) else transfer.models,
                     "relative_error_closure": transfer.closure,

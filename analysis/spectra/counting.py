@@ -25,6 +25,7 @@ def count_moved(
     edges: np.ndarray,
     borders: np.ndarray,
     counts: np.ndarray,
+    place: np.ndarray,
 ) -> None:
     """Add events to counts (2, K, C, T) of two halves, as :class:`showerstack.analysis.spectra.folding.MovableEvents`
     has them.
@@ -35,6 +36,8 @@ def count_moved(
         (3,) of energy, muon and electron number: in widths, and in lg.
     edges, borders
         (B + 1,) of the reconstructed lg E, (S - 1,) of y.
+    place
+        (N,) is set to the cell of each event, -1 where it is in none.
     """
     n_bins, n_borders = len(edges) - 1, len(borders)
     by_a, by_b = shifts[2], shifts[1]
@@ -42,6 +45,7 @@ def count_moved(
     slope_a = 0.15014 * by_a - 0.16131 * by_b
     slope_b = 0.18554 * by_b - 0.16131 * by_a
     for n in range(len(labels)):
+        place[n] = -1
         if lg_nmu[n] + shifts[1] <= lg_nmu_min:
             continue
         e = lg_energy[n] + shifts[0] + constant + slope_a * sizes[0, n] + slope_b * sizes[1, n]
@@ -58,4 +62,5 @@ def count_moved(
         s = 0
         while s < n_borders and mass >= borders[s]:
             s += 1
-        counts[(n // ROWS_TOGETHER) % 2, labels[n], b * (n_borders + 1) + s, fine[n]] += 1.0
+        place[n] = b * (n_borders + 1) + s
+        counts[(n // ROWS_TOGETHER) % 2, labels[n], place[n], fine[n]] += 1.0

@@ -16,7 +16,9 @@ source              how
 data                Poisson counts, scales and response exact
 simulation          what finite simulation adds (the likelihood's tau, and recovered numbers of primaries)
 scales              what energy, muon and electron scales add, free within their widths; noise of their derivatives too
-hadronic_model      half the difference of the results of each model's response alone; NaN where there is one model only
+hadronic_model      the spread of the results of each model's response alone, times Student's factor for so few models,
+                    as if nature were one more of them (a guess); NaN where there is one model only
+exposure            its relative error, common to all fluxes; shares have none
 ==================  ==================================================================================================
 """
 
@@ -26,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtr, stdtrit
 
 from showerstack.analysis.spectra.folding import LN_MASSES
 from showerstack.analysis.spectra.likelihood import LEAST_HEIGHT, FoldedFit
@@ -35,7 +38,7 @@ STEPS = 6
 MARGIN_WIDTH = 0.3
 LEAST_KNOWN = 0.2
 """Noise never takes more than all but this part of the information on any combination."""
-SOURCES = ("data", "simulation", "scales", "hadronic_model")
+SOURCES = ("data", "simulation", "scales", "hadronic_model", "exposure")
 STATISTICAL = ("data", "simulation")
 
 
@@ -48,7 +51,7 @@ class FreeFluxes:
     flux: np.ndarray
     """(J, K) means over the bins, m^-2 sr^-1 s^-1 eV^-1."""
     covariance: dict[str, np.ndarray]
-    """(J K, J K) by source, in the order of ``flux.ravel()``; without the hadronic model's."""
+    """(J K, J K) by source, in the order of ``flux.ravel()``; without the hadronic model's and the exposure's."""
     scales: np.ndarray
     """(3,) in widths."""
     scale_covariance: np.ndarray
@@ -194,10 +197,20 @@ def without_noise(information: np.ndarray, noise: np.ndarray, prior: np.ndarray)
     return np.asarray(root @ (axes * np.clip(size, least, 1.0)) @ axes.T @ root.T)
 
 
+def exchangeable_factor(n: int) -> float:
+    """Return by how much the standard deviation of n models' results is to be multiplied to hold nature in 68.27 %.
+
+    Nature and the models are taken as draws from one normal law, and the result is the models' mean: its distance over
+    their standard deviation (of n, not n - 1) is Student's t of n - 1 degrees times sqrt((n + 1) / (n - 1)).
+    That they are exchangeable is a guess.
+    """
+    return float(stdtrit(n - 1, ndtr(1.0)) * np.sqrt((n + 1) / (n - 1)))
+
+
 def spread_of_models(values: list[np.ndarray]) -> np.ndarray:
-    """Return the covariance that results (n,) of several hadronic models span: of two, half their difference."""
+    """Return the covariance that results (n,) of several hadronic models make likely (:func:`exchangeable_factor`)."""
     each = np.stack([value.ravel() for value in values])
-    away = each - each.mean(axis=0)
+    away = exchangeable_factor(len(each)) * (each - each.mean(axis=0))
     return np.asarray(away.T @ away / len(each))
 
 

@@ -3,7 +3,8 @@ r"""The response by which fluxes are folded: from group and true energy to cells
 A cell c is a bin of the reconstructed energy and one of the summary :math:`y = \sum_k P_k \ln A_k` of an event's
 posteriors, cut at quantiles of simulated events. With m accepted simulated events of N thrown in a fine bin t of true
 energy, ``R_kct = m_kct / N_kt`` is the probability of a particle of group k to be counted in cell c, and
-``W_kct = m_kct / N_kt^2`` its variance. Nothing is smoothed, and no weights are given inside a fine bin.
+``W_kct = sum_s m_skct^2 / N_kt^2`` its variance, where shower s has m_s copies there: one, unless showers are used
+again. Nothing is smoothed, and no weights are given inside a fine bin.
 
 Three scales move simulated events (in units of their widths; positive: the data measure more): the energy alone, and
 the muon and electron numbers, which move the energy by KASCADE's formula, the posteriors, and the cut in lg Nmu. With x
@@ -116,10 +117,12 @@ class MovableEvents:
     widths: Widths
     lg_nmu_min: float
     model: np.ndarray | None = None
+    group: np.ndarray | None = None
+    """(N,) equal value = same simulated shower; None: all different."""
 
     def take(self, rows: np.ndarray) -> MovableEvents:
         """Return some of the events (positions or a mask)."""
-        names = ("labels", "fine", "lg_energy", "lg_nmu", "sizes", "y", "y_moved", "model")
+        names = ("labels", "fine", "lg_energy", "lg_nmu", "sizes", "y", "y_moved", "model", "group")
         values = {name: getattr(self, name) for name in names}
         return replace(self, **{name: value[..., rows] for name, value in values.items() if value is not None})
 
@@ -155,17 +158,31 @@ def movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: flo
     return MovableEvents(
         np.asarray(simulated.labels, dtype=np.int64), bins.place_fine(simulated.true_lg_energy), simulated.lg_energy,
         simulated.lg_nmu, corrected_sizes(simulated.lg_ne, simulated.lg_nmu, simulated.zenith_deg), y,
-        np.array(coefficients), widths, lg_nmu_min, simulated.model,
+        np.array(coefficients), widths, lg_nmu_min, simulated.model, repeated(simulated.group),
     )  # fmt: skip
 
 
-def count_halves(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASSES)) -> np.ndarray:
-    """Return m (2, K, C, T) of two halves of the simulated events accepted at scales x (3,)."""
+def repeated(groups: np.ndarray | None) -> np.ndarray | None:
+    """Return the showers' numbers (N,), or None where none is used twice."""
+    if groups is None:
+        return None
+    names, number = np.unique(groups, return_inverse=True)
+    return number if len(names) < len(groups) else None
+
+
+def count_halves(
+    events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASSES), place: np.ndarray | None = None
+) -> np.ndarray:
+    """Return m (2, K, C, T) of two halves of the simulated events accepted at scales x (3,).
+
+    ``place`` (N,) is set to the cell of each event, -1 outside all.
+    """
     x = np.asarray(x, dtype=np.float64)
     counts = np.zeros((2, n_groups, cells.n_cells, len(cells.bins.fine) - 1))
     count_moved(
         events.labels, events.fine, events.lg_energy, events.lg_nmu, events.sizes, events.y, events.y_moved, x,
         x * events.widths.values, events.lg_nmu_min, cells.bins.edges, cells.borders, counts,
+        np.empty(len(events.labels), np.int64) if place is None else place,
     )  # fmt: skip
     return counts
 
@@ -206,6 +223,8 @@ class FoldedResponse:
     """m as moved by :data:`STEP` of some scales, by the numbers of :data:`SCALES` plus one; negative: downwards."""
     halves: tuple[FoldedResponse, ...] = ()
     """The same of two halves of the simulated events, where scales are free."""
+    squares: np.ndarray | None = None
+    """(K, C, T) sums over showers of their squared copies; None: no shower is used twice, and they are m."""
 
     def noise(self, particles: np.ndarray) -> np.ndarray:
         """Return an estimate of the noise of a, (3, K, C): half the difference between two halves of the events."""
@@ -228,7 +247,8 @@ class FoldedResponse:
     def variance(self) -> np.ndarray:
         """W (K, C, T)."""
         square = self.thrown[:, None] ** 2
-        return np.divide(self.accepted, square, out=np.zeros_like(self.accepted), where=self._known)
+        copies = self.accepted if self.squares is None else self.squares
+        return np.divide(copies, square, out=np.zeros_like(copies), where=self._known)
 
     @property
     def _known(self) -> np.ndarray:
@@ -291,13 +311,21 @@ def make_response(
         for one in key:
             x[abs(one) - 1] += STEP * np.sign(one)
         moved[key] = count_halves(events, cells, x, len(thrown))
-    accepted = count_halves(events, cells, at, len(thrown))
+    place = np.empty(len(events.labels), np.int64)
+    accepted = count_halves(events, cells, at, len(thrown), place)
     halves = tuple(
         FoldedResponse(cells, at, accepted[h], thrown / 2, {key: counts[h] for key, counts in moved.items()})
         for h in range(2 if moved else 0)
     )
     whole = {key: counts.sum(axis=0) for key, counts in moved.items()}
-    return FoldedResponse(cells, at, accepted.sum(axis=0), thrown, whole, halves)
+    squares = None
+    if events.group is not None:
+        rows = np.flatnonzero(place >= 0)
+        keys = np.stack([events.group[rows], events.labels[rows], place[rows], events.fine[rows]])
+        (_, label, cell, fine), copies = np.unique(keys, axis=1, return_counts=True)
+        squares = np.zeros(accepted.shape[1:])
+        np.add.at(squares, (label, cell, fine), copies.astype(np.float64) ** 2)
+    return FoldedResponse(cells, at, accepted.sum(axis=0), thrown, whole, halves, squares)
 
 
 PLATEAU_LG_ENERGY, STEP_LG_ENERGY = 15.6, 16.0
@@ -308,7 +336,11 @@ EFFICIENCY_ERROR = 0.002
 
 
 def plateau_thrown(
-    labels: np.ndarray, true_lg_energy: np.ndarray, fine: np.ndarray, n_groups: int = len(MASSES)
+    labels: np.ndarray,
+    true_lg_energy: np.ndarray,
+    fine: np.ndarray,
+    n_groups: int = len(MASSES),
+    showers: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Recover the primaries of a set of which only accepted events are known, thrown as E^-2.
 
@@ -321,6 +353,8 @@ def plateau_thrown(
         (N,) of the accepted events under the cuts, whatever their reconstructed energy.
     fine
         (T + 1,) borders of the true lg(E/eV).
+    showers
+        (N,) equal value = same simulated shower; None: all different.
 
     Returns
     -------
@@ -345,11 +379,19 @@ def plateau_thrown(
     thrown = (events / law[plateau].sum() / efficiency)[:, None] * law
     changes = np.zeros((n_groups + 1, *thrown.shape))
     each = np.arange(n_groups)
-    changes[each, each] = thrown / np.sqrt(np.maximum(events, 1.0))[:, None]
+    copies = np.ones(len(labels), dtype=np.int64)
+    if showers is not None:
+        _, number, together = np.unique(showers, return_inverse=True, return_counts=True)
+        copies = together[number]
+    squares = np.stack([np.histogram(true_lg_energy[labels == k], fine, weights=copies[labels == k])[0] for k in each])
+    # of copies count as many as there are showers of equal numbers of them
+    independent = events**2 / np.maximum(squares[:, plateau].sum(axis=1), 1.0)
+    changes[each, each] = thrown / np.sqrt(np.maximum(independent, 1.0))[:, None]
     if high.any() and above and below:
         # The step's height moves what lies above it against what lies below, at the same number of events.
         share = above / (above + below)
-        changes[-1] = thrown * np.where(middle > STEP_LG_ENERGY, 1 - share, -share) * np.sqrt(1 / above + 1 / below)
+        error = np.sqrt(squares[:, high].sum() / above / above + squares[:, low].sum() / below / below)
+        changes[-1] = thrown * np.where(middle > STEP_LG_ENERGY, 1 - share, -share) * error
     return np.asarray(thrown), changes
 
 

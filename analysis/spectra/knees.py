@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from showerstack.analysis.spectra.fluxes import exchangeable_factor
 from showerstack.analysis.spectra.likelihood import (
     HYPOTHESES,
     KNEE_RANGE,
@@ -217,10 +218,15 @@ def _knee(
         return float(one.parameters[one.likelihood.layout.names.index(f"lg_r{place}")])
 
     systematic = {
-        "hadronic_model": float(np.std([position(one) for one in models])) if len(models) > 1 else np.nan,
+        "hadronic_model": model_error([position(one) for one in models]),
         "sharpness": max(abs(position(one) - position(fit)) for one in sharp),
     }
     return Knee(name, at, first, second, systematic, grid, profile)
+
+
+def model_error(positions: list[float]) -> float:
+    """Return the error that positions by several models make likely (:func:`exchangeable_factor`); NaN by one."""
+    return exchangeable_factor(len(positions)) * float(np.std(positions)) if len(positions) > 1 else np.nan
 
 
 def crossing(grid: np.ndarray, profile: np.ndarray, at: float, level: float) -> KneeInterval:

@@ -33,6 +33,7 @@ from showerstack.analysis.spectra.folding import (
     PLATEAU_LG_ENERGY,
     STEP_LG_ENERGY,
     plateau_thrown,
+    repeated,
 )
 from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, Thrown
 from showerstack.runtime.context import Context
@@ -317,7 +318,9 @@ def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
     for number in np.unique(accepted.model):
         mine = accepted.take(accepted.model == number)
         assert mine.true_lg_energy is not None
-        counts[number], moved = plateau_thrown(mine.labels, mine.true_lg_energy, bins.fine, n_classes)
+        counts[number], moved = plateau_thrown(
+            mine.labels, mine.true_lg_energy, bins.fine, n_classes, repeated(mine.group)
+        )
         for one in moved:
             changes.append(np.zeros_like(counts))
             changes[-1][number] = one

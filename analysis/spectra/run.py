@@ -18,7 +18,7 @@ from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.cuts import LG_NMU_MIN
 from showerstack.analysis.events import is_simulated, open_run
 from showerstack.analysis.exchange import write_exchange
-from showerstack.analysis.exposure import exposure_of, judge_exposure
+from showerstack.analysis.exposure import RELATIVE_ERROR, exposure_of, judge_exposure
 from showerstack.analysis.spectra.fluxes import (
     SOURCES,
     STATISTICAL,
@@ -72,6 +72,8 @@ class Spectra:
     """(J,) measured events whose reconstructed energy lies in the bin."""
     p_value: float
     knees: Knees | None = None
+    exposure_error: float = 0.0
+    """Relative, common to all fluxes."""
 
     @property
     def flux(self) -> np.ndarray:
@@ -86,7 +88,8 @@ class Spectra:
 
     def covariance(self, sources: tuple[str, ...] = SOURCES) -> np.ndarray:
         """Return the covariance (J K, J K) of the fluxes from some sources; NaN where one of them is not known."""
-        every = self.fluxes.covariance | {"hadronic_model": self.hadronic_model}
+        flux = self.exposure_error * self.fluxes.flux.ravel()
+        every = self.fluxes.covariance | {"hadronic_model": self.hadronic_model, "exposure": np.outer(flux, flux)}
         return np.asarray(sum(every[name] for name in sources))
 
     def standard(self, sources: tuple[str, ...] = SOURCES) -> np.ndarray:
@@ -219,6 +222,8 @@ class SpectraOptions:
     knee_sharpness: float = SHARPNESS
     blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
+    dead_time_s: float = 0.0
+    exposure_error: float = RELATIVE_ERROR
 
 
 def cell_binning(edges: tuple[float, ...]) -> Binning:
@@ -327,7 +332,9 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")
     if not 0.5 <= options.knee_sharpness <= 100:
         raise InputError(f"--knee-sharpness {options.knee_sharpness:g}: give a number from 0.5 to 100")
-    exposure = exposure_of(options.exposure, options.data, options.zenith_max_deg)
+    exposure = exposure_of(
+        options.exposure, options.data, options.zenith_max_deg, options.dead_time_s, options.exposure_error
+    )
     run = open_run(options.run, COMPOSITION.name, "spectra")
     keep = options.out / PREDICTIONS_FOLDER
     data, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
@@ -342,6 +349,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
             changes=(*response.thrown.changes, *response.thrown.common),
         )  # fmt: skip
         progress(1, 1)
+    result = replace(result, exposure_error=exposure.relative_error)
     simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
     remarks += new_remarks
     remarks += judge_exposure(result.flux.sum(axis=1), result.centres_ev, simulated=simulated)

@@ -35,7 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench/datacheck"))
     parser.add_argument("--train", type=int, default=24_000, help="training showers")
-    parser.add_argument("--fresh", type=int, default=20, help="fresh samples")
+    parser.add_argument(
+        "--fresh", type=int, default=40, help="fresh samples: 40 without an alarm exclude 10 %% of alarms"
+    )
     parser.add_argument("--events", type=int, default=2_000, help="showers of a sample")
     parser.add_argument("--other", type=int, default=80_000, help="showers of other worlds, all looked at")
     parser.add_argument("--cost", type=int, nargs="+", help="numbers of events, of which to measure the cost alone")

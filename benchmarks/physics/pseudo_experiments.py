@@ -73,7 +73,7 @@ class SmoothTruth:
                 )  # fmt: skip
         names = ("labels", "fine", "lg_energy", "lg_nmu", "sizes", "y", "y_moved")
         joined = {name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names}
-        return cls(cells, replace(ready, **joined, model=None), primaries)
+        return cls(cells, replace(ready, **joined, model=None, group=None), primaries)
 
     def particles(self, sky: Sky) -> np.ndarray:
         """Return particles (K, T) per fine bin for an exposure of 1 m2 sr s."""

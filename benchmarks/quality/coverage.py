@@ -15,6 +15,13 @@ from functools import partial
 
 import numpy as np
 
+from showerstack.analysis.datacheck.tests import histograms_differ, holm
+from showerstack.analysis.photons.background import Counts as RegionCounts
+from showerstack.analysis.photons.background import Regions, Weighted, on_off
+from showerstack.analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
+from showerstack.analysis.spectra.fluxes import spread_of_models
+from showerstack.analysis.spectra.folding import Cells, Widths, make_response, movable
+from showerstack.analysis.spectra.response import Simulated, binning
 from showerstack.scoring.metrics.composition import class_fraction_errors, mixture_counts
 from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.intervals import confusion_intervals, share_interval, survival_interval
@@ -125,6 +132,78 @@ def class_errors(n_events: int, recall: float, which: str, rng: np.random.Genera
     return float(np.mean([classes[k].low <= truth[k] <= classes[k].high for k in (0, 4)]))
 
 
+def hadronic_model(n: int, rng: np.random.Generator) -> bool:
+    """Say whether one standard deviation by n models holds a nature that is one more draw of their law."""
+    *results, nature = rng.normal(size=(n + 1, 1))
+    return bool(abs(nature[0] - np.mean(results)) < np.sqrt(spread_of_models(list(results))[0, 0]))
+
+
+N_REUSED = 3_000
+
+
+def reused_response(reuse: int, rng: np.random.Generator) -> float:
+    """Return the share of cells whose stated error of the response holds the truth, each shower used several times.
+
+    The cells are quarters of the mass summary, which is uniform and which copies of a shower share.
+    """
+    shower = np.repeat(np.arange(N_REUSED // reuse), reuse)
+    y = rng.random(shower[-1] + 1)[shower]
+    zero, kind = np.zeros(len(y)), np.zeros(len(y), dtype=np.int64)
+    log_proba = np.log(np.stack([1 - y, y, *np.full((3, len(y)), 1e-9)], axis=1))
+    events = Simulated(log_proba, kind, zero + 15.3, zero + 5, zero + 4.5, zero, kind, zero + 15.3, kind, shower)
+    cells = Cells(binning((15.2, 15.4)), np.log(4.0) * np.array([0.25, 0.5, 0.75]))
+    thrown = np.full((5, len(cells.bins.fine) - 1), float(len(y)))
+    response = make_response(movable(events, cells.bins, Widths(0, 0, 0)), cells, thrown, scales=False)
+    found, variance = response.probability[0].sum(axis=1), response.variance[0].sum(axis=1)
+    # at a fixed number of showers the share of a cell varies less than a Poisson number
+    return float(np.mean(np.abs(found - 0.25) < np.sqrt(0.75 * variance)))
+
+
+def reused_hadrons(reuse: int, rng: np.random.Generator) -> bool:
+    """Say whether a tenth above a threshold is found within the error of as many hadrons as they are said to be worth.
+
+    Copies of a shower share its score.
+    """
+    shower = np.repeat(np.arange(2000 // reuse), reuse)
+    score = rng.random(shower[-1] + 1)[shower]
+    zero, kind = np.zeros(len(score)), np.zeros(len(score), dtype=np.int64)
+    events = SimulatedSearch(
+        **{name: zero for name in SearchEvents.__dataclass_fields__ if name != "score"}, score=score,
+        labels=kind + HADRON, group=shower,
+    )  # fmt: skip
+    one = np.ones(1)
+    regions = Regions(0.9 * one, 0.7 * one, 0.5 * one, {})
+    counts = RegionCounts.of(regions, np.zeros(0, np.int64), np.zeros(0))
+    k = on_off(regions, Weighted(events, kind, zero + 1, one), counts, np.ones(1, dtype=bool)).k[0]
+    found = float((score >= 0.9).mean())
+    return bool(abs(found - 0.1) < found * np.sqrt(0.9 / k))
+
+
+N_FEATURES = 60
+
+
+def alike_features(n_data: int, rng: np.random.Generator) -> bool:
+    """Say whether features of one law raise no alarm: bins are quantiles of all, compared in four bins of an energy."""
+    correlation = np.linspace(0, 0.98, N_FEATURES)
+
+    def drawn(n: int) -> tuple[np.ndarray, np.ndarray]:
+        energy = rng.standard_normal(n)
+        noise = rng.standard_normal((n, N_FEATURES))
+        return np.digitize(energy, (-0.7, 0, 0.7)), correlation * energy[:, None] + np.sqrt(1 - correlation**2) * noise
+
+    (bins, data), (theirs, simulation) = drawn(n_data), drawn(30_000)
+    p_values = []
+    for f in range(N_FEATURES):
+        edges = np.quantile(simulation[:, f], np.arange(1, 16) / 16)
+        for e in range(4):
+            counts, sums = (
+                np.bincount(np.searchsorted(edges, column[of == e, f]), minlength=16).astype(float)
+                for column, of in ((data, bins), (simulation, theirs))
+            )
+            p_values.append(histograms_differ(counts, sums, sums)[0])
+    return bool(holm(np.array(p_values)).min() > 0.05 / 9)
+
+
 SURVIVALS = tuple(
     Toy(f"weighted survival, {expected:g} natural survivors expected: {what}", 0.95, toys, partial(of, floor))
     for floor, expected in ((0.0, 0), (5e-5, 1), (2e-5, 0.4), (1e-4, 2), (1.5e-4, 3), (3e-4, 6), (1e-3, 20), (3e-3, 60))
@@ -167,7 +246,32 @@ CLASSES = tuple(
     for n, recall in ((20, 0.95), (50, 0.98), (500, 0.95))
     for words, of in (("end classes", "end"), ("all together", "all"))
 )
-ALL = SURVIVALS + GROUPED + SHARES + CLASSES
+ONE_SIGMA = 0.6827
+NO_ALARM = 1 - 0.05 / 9
+"""Of one of the nine tests that share an allowance of 5 %."""
+ANALYSIS = (
+    *(Toy(f"hadronic model, {n} models: one sigma", ONE_SIGMA, 4000, partial(hadronic_model, n)) for n in (2, 3, 4)),
+    *(Toy(f"response, showers used {n} times: one sigma", ONE_SIGMA, 400, partial(reused_response, n)) for n in (1, 5)),
+    *(
+        Toy(
+            f"photon background, showers used {n} times: one sigma",
+            ONE_SIGMA,
+            2000,
+            partial(reused_hadrons, n),
+        )
+        for n in (1, 5)
+    ),
+    *(
+        Toy(
+            f"datacheck, {n:,} data of the simulation: features raise no alarm",
+            NO_ALARM,
+            300,
+            partial(alike_features, n),
+        )
+        for n in (300, 1000, 3000)
+    ),
+)
+ALL = SURVIVALS + GROUPED + SHARES + CLASSES + ANALYSIS
 
 
 def main() -> None:

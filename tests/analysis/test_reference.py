@@ -118,7 +118,9 @@ def test_counted_as_moved(world: tuple[Cells, MovableEvents, Thrown, Simulated],
         into = np.zeros((2, 5, cells.n_cells, thrown.counts.shape[2]))
         columns = (few.labels, few.fine, few.lg_energy, few.lg_nmu, few.sizes, few.y, few.y_moved)
         shifts = scales * few.widths.values
-        count(*columns, scales, shifts, few.lg_nmu_min, cells.bins.edges, cells.borders, into)
+        place = np.empty(len(few.labels), np.int64)
+        count(*columns, scales, shifts, few.lg_nmu_min, cells.bins.edges, cells.borders, into, place)
+        assert np.count_nonzero(place >= 0) == into.sum()
         result[f"at {k}"] = [into.sum(axis=(1, 2, 3)), into.sum(axis=(0, 2, 3)), into]
     reference(result)
 

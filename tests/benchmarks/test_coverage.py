@@ -20,6 +20,10 @@ TOYS = {toy.name: toy for toy in ALL}
         ("survival of 200 showers used 10 times, likeness 1, truth 0.005", 0.2),
         ("survival of 200 showers used 10 times, likeness 0.3, truth 0.01", 0.4),
         ("share, ten events have half of the weight: truth .01", 0.1),
+        ("hadronic model, 2 models: one sigma", 0.1),
+        ("response, showers used 5 times: one sigma", 0.5),
+        ("photon background, showers used 5 times: one sigma", 0.3),
+        ("datacheck, 1,000 data of the simulation: features raise no alarm", 0.1),
     ],
 )
 def test_what_is_stated_holds(name: str, share: float) -> None:
