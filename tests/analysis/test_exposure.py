@@ -9,6 +9,7 @@ import pytest
 
 from showerstack.analysis.exposure import (
     ALL_PARTICLES,
+    RELATIVE_ERROR,
     exposure_of,
     judge_exposure,
     live_time,
@@ -46,6 +47,14 @@ def test_live_time_leaves_interruptions_out(rate_hz: float, hours: float) -> Non
         live_time(seconds[:5])
 
 
+def test_a_dead_time_is_subtracted_for_every_event() -> None:
+    """A detector that is dead for 50 ms after each event of 3 a second is live for 85 % of the time."""
+    seconds = 1e9 + 20_000 * np.random.default_rng(3).random(60_000)
+    assert live_time(seconds, dead_time_s=0.05) == pytest.approx(0.85 * live_time(seconds), rel=1e-3)
+    with pytest.raises(InputError, match=r"60,000 times --dead-time 0\.5 s are more than all"):
+        live_time(seconds, dead_time_s=0.5)
+
+
 def _run(folder: Path, seconds: np.ndarray | None) -> Path:
     folder.mkdir()
     (folder / "source.json").write_text("{}")
@@ -55,8 +64,9 @@ def _run(folder: Path, seconds: np.ndarray | None) -> Path:
 
 
 def test_an_exposure_that_is_not_given_is_that_of_the_runs(tmp_path: Path) -> None:
-    """The public archive below 18 degrees: .185 of 7.925e8 s give 1.14e12 m2 sr s."""
-    assert per_second(18.0) * 0.185 * 7.925190346611552e8 == pytest.approx(1.14e12, rel=0.005)
+    """The public archive: .185 of 4.64e8 s of data taking give 6.7e11 m2 sr s below 18 degrees, 1.75e12 below 30."""
+    assert per_second(18.0) * 0.185 * 4.64e8 == pytest.approx(6.7e11, rel=0.005)
+    assert per_second(30.0) * 0.185 * 4.64e8 == pytest.approx(1.75e12, rel=0.005)
     rng = np.random.default_rng(2)
     runs = [_run(tmp_path / name, 1e9 + 5000 * rng.random(4000)) for name in ("004000", "004001")]
     own = exposure_of(None, runs, 18.0)
@@ -64,6 +74,10 @@ def test_an_exposure_that_is_not_given_is_that_of_the_runs(tmp_path: Path) -> No
     assert own.m2_sr_s == pytest.approx(per_second(18.0) * 10_000, rel=0.01)
     assert "live time of the runs" in own.remarks[0]
     assert own.as_json(18.0)["exposure_from"] == "live time of the runs"
+    assert "dead time not subtracted" in own.remarks[0]
+    less = exposure_of(None, runs, 18.0, 0.1, 0.02)
+    assert less.m2_sr_s == pytest.approx((1 - 0.1 * 4000 / 5000) * own.m2_sr_s, rel=0.01)
+    assert (less.relative_error, own.relative_error) == (0.02, RELATIVE_ERROR)
     assert exposure_of(f"{1.2 * own.m2_sr_s}", runs, 18.0).remarks == ()
     wrong = exposure_of(f"{5.4 * own.m2_sr_s}", runs, 18.0)
     assert wrong.m2_sr_s == pytest.approx(5.4 * own.m2_sr_s)

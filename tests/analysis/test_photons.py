@@ -179,6 +179,9 @@ def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Pa
     result = PhotonResult(search_photons(_options(gamma_run, gamma_sky, tmp_path), Context(trusted=True)))
     result.write(tmp_path)
     limits, candidates = pl.read_csv(tmp_path / "limits.csv"), pl.read_csv(tmp_path / "candidates.csv")
+    known = bool(np.isfinite(result.search.transfer.models))
+    assert set(limits["errors_complete"]) == {known}
+    assert any("errors_complete" in remark for remark in result.search.remarks) != known
     whole = limits.filter(pl.col("range") == "above").row(0, named=True)
     assert whole["candidates"] == len(candidates) > 10
     assert whole["interval_low_events"] > 0
