@@ -134,10 +134,13 @@ def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:
     else:
         rows, labels, _ = result
         log_proba = log_proba_of_test(run, run.shipped)[rows]
-    error = run.manifest["reliability"][run.shipped]["calibrated"]["expected_calibration_error"]
+    result_of = run.manifest["reliability"][run.shipped]["calibrated"]
+    least = result_of.get("of_perfect_posteriors")  # earlier runs do not have it
+    perfect = "" if least is None else f"; right ones would show about {least:.4f} with so many rows"
     caption = (
         f"How often a class is true against the probability that {run.shipped} gave it, on {metrics['judged_on']}; "
-        f"bars are {LEVEL_TEXT} binomial intervals. Expected calibration error on held-out rows: {error:.4f}."
+        f"bars are {LEVEL_TEXT} binomial intervals. Expected calibration error on held-out rows: "
+        f"{result_of['expected_calibration_error']:.4f}{perfect}."
     )
     figure = as_svg(reliability_picture(labels, log_proba, run.task.classes), "reliability diagram")
     return Section("reliability", "Calibration of the probabilities", pictures([picture(figure, caption)]))

@@ -20,6 +20,7 @@ from showerstack.report.shared.text import plus_minus
 from showerstack.scoring.metrics.intervals import Interval, accuracy_interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.schema import SCALAR_NAMES
+from showerstack.stacking.meta import calibration
 
 if TYPE_CHECKING:
     from showerstack.report.shared.subject import EvaluatedRun
@@ -171,17 +172,12 @@ def posteriors(evaluated: EvaluatedRun, plane_figure: str) -> Section:
 def reliability(evaluated: EvaluatedRun) -> str:
     """Return the reliability diagram and the calibration error of what ships on the test set."""
     figure = reliability_picture(evaluated.labels, evaluated.final, evaluated.task.classes)
-    given = np.exp(evaluated.final)
-    truth = evaluated.labels[:, None] == np.arange(given.shape[1])
-    bins = np.minimum((given * 15).astype(int), 14)
-    error = 0.0
-    for k in range(15):
-        inside = bins == k
-        if inside.any():
-            error += abs(given[inside].mean() - truth[inside].mean()) * inside.sum()
+    result = calibration.reliability(evaluated.final, evaluated.labels)
     caption = (
         f"Posteriors of {evaluated.shipped_words} on the test set: on the dashed line posteriors are calibrated; bars "
-        f"are {LEVEL_TEXT} binomial intervals. Expected calibration error over 15 bins: {error / truth.size:.4f}."
+        f"are {LEVEL_TEXT} binomial intervals. Expected calibration error over {calibration.RELIABILITY_BINS} bins: "
+        f"{result['expected_calibration_error']:.4f}; right posteriors would show about "
+        f"{result['of_perfect_posteriors']:.4f} with so many events."
     )
     return picture(as_svg(figure, "reliability diagram"), caption)
 

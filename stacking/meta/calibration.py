@@ -182,7 +182,8 @@ def reliability(
     Returns
     -------
     ``bins``: rows of mean predicted probability, observed frequency, its binomial error, entries;
-    ``expected_calibration_error``: mean of |predicted - observed| weighted by entries.
+    ``expected_calibration_error``: mean of |predicted - observed| weighted by entries;
+    ``of_perfect_posteriors``: what it would be on average for so many events if these posteriors were right.
     """
     probability = np.exp(log_proba).ravel()
     is_class = (labels[:, None] == np.arange(log_proba.shape[1])).ravel()
@@ -194,6 +195,7 @@ def reliability(
     mass, squares = (np.bincount(number, each**k, minlength=n_bins)[filled] for k in (1, 2))
     predicted = np.bincount(number, probability * each, minlength=n_bins)[filled] / mass
     observed = np.bincount(number, is_class * each, minlength=n_bins)[filled] / mass
+    variance = np.bincount(number, probability * (1 - probability) * each**2, minlength=n_bins)
     error = (
         np.sqrt(observed * (1 - observed) * squares) / mass
         if weights is not None
@@ -205,4 +207,6 @@ def reliability(
             for p, o, e, n in zip(predicted, observed, error, entries[filled], strict=True)
         ],
         "expected_calibration_error": float(np.abs(predicted - observed) @ mass / mass.sum()),
+        # the mean distance of a normal number from its mean is .8 standard deviations
+        "of_perfect_posteriors": float(np.sqrt(2 / np.pi * variance).sum() / mass.sum()),
     }

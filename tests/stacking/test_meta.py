@@ -287,6 +287,7 @@ def test_cross_fitting_calibrates_each_fold_without_its_labels() -> None:
 def test_reliability_measures_overconfidence_and_json_round_trips() -> None:
     exact, labels = _truth()
     good, bad = reliability(exact, labels), reliability(log_softmax(3 * exact), labels)
+    assert good["expected_calibration_error"] < 3 * good["of_perfect_posteriors"]
     assert good["expected_calibration_error"] < 0.012 < 0.05 < bad["expected_calibration_error"]
     assert sum(row["entries"] for row in good["bins"]) == 3 * N_CALIBRATION
     calibrator = fit_calibrator(log_softmax(3 * exact), labels, np.arange(N_CALIBRATION) % 2)
@@ -308,6 +309,18 @@ def _twin_problem(n: int = 20_000, n_classes: int = 3) -> StackInputs:
     return StackInputs(
         ("left", "noise", "twin", "right"), np.stack([left, noise, twin, right]), labels, np.arange(n) % 5
     )
+
+
+@pytest.mark.parametrize("n", [500, 3_000])
+def test_right_posteriors_have_a_calibration_error_of_so_many_events(n: int) -> None:
+    rng, found = np.random.default_rng(8), []
+    for _ in range(200):
+        proba = rng.dirichlet(np.full(5, 0.4), n)
+        labels = (rng.random((n, 1)) < np.cumsum(proba, axis=1)).argmax(axis=1)
+        result = reliability(np.log(np.maximum(proba, 1e-300)), labels)
+        found.append((result["expected_calibration_error"], result["of_perfect_posteriors"]))
+    errors, expected = np.array(found).T
+    assert expected.mean() == pytest.approx(errors.mean(), rel=0.1)
 
 
 def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
