@@ -339,6 +339,16 @@ def mixture(fits: np.ndarray) -> np.ndarray:
     return np.stack([mean, np.sqrt(variance)], axis=-1)
 
 
+def cross_fitted_scale(in_errors: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Return the factor of the errors of each event, (n,), from the other half of the events (n,).
+
+    The first half is judged by the second's factor and the other way round: rows of one shower follow each other.
+    """
+    first = np.arange(len(in_errors)) < len(in_errors) // 2
+    halves = [resolution(in_errors[half], None if weights is None else weights[half]) for half in (~first, first)]
+    return np.where(first, *halves)
+
+
 @dataclass(frozen=True)
 class TargetCalibration:
     """From the fits' standardised estimates to quantities with units."""
@@ -387,7 +397,7 @@ class TargetCalibration:
             record["held_out"][TARGETS[k].name] = {
                 "unit": TARGETS[k].unit,
                 **residual_metrics(residual * TARGETS[k].width, own),
-                "in_errors": residual_metrics(in_errors / scale[-1], own),
+                "in_errors": residual_metrics(in_errors / cross_fitted_scale(in_errors, own), own),
                 "factor_of_errors": scale[-1],
             }
         return cls(learner, (scale[0], scale[1], scale[2])), record

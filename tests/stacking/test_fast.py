@@ -237,8 +237,10 @@ def test_held_out_residuals_are_in_units_and_in_errors() -> None:
     for k in (OWN_ENERGY, OUTWARD, SIDEWAYS):
         entry = record[TARGETS[k].name]
         assert entry["bias"] == pytest.approx(fits[0, :, k, 0].mean() * TARGETS[k].width)
-        assert entry["in_errors"]["bias"] == pytest.approx(2 * fits[0, :, k, 0].mean() / entry["factor_of_errors"])
-        assert entry["in_errors"]["resolution"] == pytest.approx(1.0)
+        expected = 2 * fits[0, :, k, 0].mean() / entry["factor_of_errors"]
+        assert entry["in_errors"]["bias"] == pytest.approx(expected, rel=0.1)
+        assert entry["in_errors"]["resolution"] == pytest.approx(1.0, abs=0.25)
+        assert entry["in_errors"]["resolution"] != pytest.approx(1.0, abs=1e-6), "judged by the other half's factor"
 
 
 def test_rare_showers_move_energies_and_cores_by_their_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +256,7 @@ def test_rare_showers_move_energies_and_cores_by_their_weight_alone(monkeypatch:
     assert min(ignoring.scale) > 1.7
     entry = record["held_out"]["lg_energy"]
     assert entry["resolution"] == pytest.approx(0.1 * TARGETS[OWN_ENERGY].width, rel=0.07)
-    assert entry["in_errors"]["resolution"] == pytest.approx(1.0)
+    assert entry["in_errors"]["resolution"] == pytest.approx(1.0, abs=0.2)
     # The second level hands over the weights of the events that it measures on.
     rows = np.arange(4000) % 4 < 2
     level, folds = (
@@ -291,7 +293,7 @@ def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_comp
     clean = stack(StackConfig(run=tmp_path / "clean", data=data, **OPTIONS))
     record = clean.manifest["truth"]
     assert record["learner"] == "pretrained"
-    assert record["held_out"]["lg_energy"]["in_errors"]["resolution"] == pytest.approx(1.0, abs=1e-6)
+    assert record["held_out"]["lg_energy"]["in_errors"]["resolution"] == pytest.approx(1.0, abs=0.3)
     with np.load(tmp_path / "clean" / "predictions.npz") as stored:
         arrays = {name: stored[name] for name in UNITS}
     error = arrays["lg_energy"] - truth["lg_energy"].to_numpy()
