@@ -227,6 +227,16 @@ def _measured(rng: np.random.Generator, *, shift: float = 0.0, runs: int = 6, ev
     return result
 
 
+def test_one_event_where_next_to_none_is_expected_is_no_alarm() -> None:
+    """Chi-square holds where enough is expected: bins that expect less are added to their neighbours."""
+    expected = np.array([100.0, 60.0, 30.0, 0.01, 0.001, 0.0])
+    counts = np.array([104.0, 57.0, 28.0, 0.0, 0.0, 1.0])
+    assert histograms_differ(counts, 1000 * expected, 1000 * expected)[0] > 0.3
+    # where all bins expect enough, none is added up
+    assert histograms_differ(counts[:3], 1000 * expected[:3], 1000 * expected[:3])[1] == 2
+    assert histograms_differ(np.array([60.0, 130.0]), 1000 * np.ones(2), 1000 * np.ones(2))[0] < 1e-5
+
+
 def test_runs_that_are_alike_raise_no_alarm() -> None:
     rng = np.random.default_rng(1)
     smallest = np.array([_measured(rng).unstable()[0].min() for _ in range(60)])

@@ -23,7 +23,7 @@ TOYS = {toy.name: toy for toy in ALL}
         ("hadronic model, 2 models: one sigma", 0.1),
         ("response, showers used 5 times: one sigma", 0.5),
         ("photon background, showers used 5 times: one sigma", 0.3),
-        ("datacheck, 1,000 data of the simulation: features raise no alarm", 0.1),
+        ("datacheck, 1,000 data of the simulation: features raise no alarm", 0.04),
     ],
 )
 def test_what_is_stated_holds(name: str, share: float) -> None:
