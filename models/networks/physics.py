@@ -120,6 +120,8 @@ class StationReader(nn.Module):
 class StationNetwork(nn.Module):
     """Fits and stations around the core; exactly invariant under the symmetries of the array."""
 
+    invariant: torch.Tensor
+
     def __init__(
         self,
         inputs: InputTransform,
@@ -134,7 +136,7 @@ class StationNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens = StationTokens(inputs, array)
-        self.invariant = invariant_inputs(inputs)
+        self.register_buffer("invariant", invariant_inputs(inputs), persistent=False)
         self.embed = nn.Linear(len(self.invariant), width)
         self.first = ResidualBlock(width, width, dropout)
         self.reader = StationReader(width, station_width, heads, dropout)

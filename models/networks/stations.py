@@ -73,7 +73,7 @@ class StationTokens(nn.Module):
         dx_m, dy_m = self.x_m - core[:, :1], self.y_m - core[:, 1:]
         along = torch.zeros_like(dx_m)
         if self.direction is not None:
-            unit = inputs[:, list(self.direction)] / DIRECTION_SCALE
+            unit = pair_of(inputs, self.direction) / DIRECTION_SCALE
             along = dx_m * unit[:, :1] + dy_m * unit[:, 1:]
         r_m = (dx_m.square() + dy_m.square() - along.square()).clamp_min(1.0).sqrt()
         hits = deposits > 0
@@ -96,18 +96,25 @@ class StationTokens(nn.Module):
         centroid = torch.stack([(weight * self.x_m).sum(1) / total, (weight * self.y_m).sum(1) / total], dim=1)
         if self.core is None:
             return centroid
-        fitted = inputs[:, list(self.core)] * VECTOR_SCALE_M
+        fitted = pair_of(inputs, self.core) * VECTOR_SCALE_M
         return torch.where((fitted == 0).all(dim=1, keepdim=True), centroid, fitted)
 
 
-def invariant_inputs(inputs: InputTransform) -> list[int]:
-    """Return the positions of the inputs that do not turn with the array."""
+def pair_of(inputs: torch.Tensor, positions: tuple[int, int]) -> torch.Tensor:
+    """Return two columns, (n, 2); a list as an index would go to a GPU in each step, and the host wait for it."""
+    return torch.stack([inputs[:, k] for k in positions], dim=1)
+
+
+def invariant_inputs(inputs: InputTransform) -> torch.Tensor:
+    """Return the positions of the inputs that do not turn with the array, int64."""
     turning = {position for pair in inputs.pairs for position in pair}
-    return [k for k in range(inputs.n_inputs) if k not in turning]
+    return torch.tensor([k for k in range(inputs.n_inputs) if k not in turning], dtype=torch.int64)
 
 
 class SetTransformer(nn.Module):
     """Tokens of hit stations; in each block the seeds look at the tokens, then at each other."""
+
+    invariant: torch.Tensor
 
     def __init__(
         self,
@@ -122,7 +129,7 @@ class SetTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens = StationTokens(inputs, array)
-        self.invariant = invariant_inputs(inputs)
+        self.register_buffer("invariant", invariant_inputs(inputs), persistent=False)
         self.embed = mlp((N_INVARIANT, width, width))
         self.scalars = mlp((len(self.invariant), 2 * width, width), dropout=dropout)
         self.seeds = nn.Parameter(torch.randn(1, seeds, width))
