@@ -119,7 +119,7 @@ def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Itera
         yield kind, seed, made[kind]
 
 
-def _run(task: Task, given: argparse.Namespace) -> tuple[Path, Path]:
+def trained(task: Task, given: argparse.Namespace) -> tuple[Path, Path]:
     """Return a quick run and the test set that it was not trained on."""
     sizes = {"n_train": given.train, "n_test": given.test}
     data = sample(task, given.work, **sizes, seed=61, workers=given.workers, bars=bar)
@@ -141,7 +141,7 @@ class CompositionTruth:
 
 def composition_truth(given: argparse.Namespace) -> CompositionTruth:
     """Simulate and predict a pool of showers, or take the one that is there."""
-    run, test = _run(COMPOSITION, given)
+    run, test = trained(COMPOSITION, given)
     opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar, trusted=True)
     response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
     pool, thrown = response.events, of_models(response.thrown, None)
@@ -183,7 +183,7 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
 
 
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:
-    run, test = _run(GAMMA, given)
+    run, test = trained(GAMMA, given)
     opened = open_run(run, GAMMA.name, "closure")
     events, thrown, _ = read_simulation(
         opened, test, [], PHOTON_BINS.fine, ZENITH_MAX_DEG, Context(bars=bar, trusted=True)

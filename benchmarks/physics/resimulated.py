@@ -1,0 +1,211 @@
+"""Do stated errors cover where showers are simulated and predicted again with other scales, or another hadronic model?
+
+``python benchmarks/physics/resimulated.py --work bench/resimulated`` trains a quick run in the default world, and takes
+the response from a set of that world as the analysis would. The skies come from sets of their own, one for each point
+and seed: electron and muon numbers off by 0, 1 and 2 widths of their scales in the world itself, the true energy below
+what the showers look like by as many widths of its scale, or all showers by a hadronic model that neither training nor
+response know. Features, posteriors and cuts are those of the moved showers; nothing is moved by the analysis's own
+function. Every shower is used in one sky at most. Finished skies are kept in ``WORK/skies.jsonl``: started again, the
+benchmark goes on. It prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.physics.closure import ZENITH_MAX_DEG, closure_parser, trained
+from benchmarks.physics.pseudo_experiments import SUB_STEPS, mean_fluxes, pull_counts
+from benchmarks.shared.samples import sample
+from showerstack.analysis.cuts import LG_NMU_MIN
+from showerstack.analysis.events import open_run
+from showerstack.analysis.spectra.fluxes import SOURCES, share_covariance, shares
+from showerstack.analysis.spectra.folding import Cells, Widths, make_cells
+from showerstack.analysis.spectra.knees import profiled
+from showerstack.analysis.spectra.reading import Response, read_response
+from showerstack.analysis.spectra.response import Simulated, SpectrumEvents
+from showerstack.analysis.spectra.run import EDGES, Spectra, cell_binning, folded_spectra
+from showerstack.runtime.context import Context, bar
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import load_settings
+from showerstack.showers.simulation.sky import Sky
+
+BINS = cell_binning(EDGES)
+SKY = Sky(sharpness=5.0)
+WIDTHS = Widths()
+FIRST_SEED = 1_000
+"""Of the sets that skies are drawn from."""
+WITHOUT_MODEL = tuple(name for name in SOURCES if name != "hadronic_model")
+
+
+@dataclass(frozen=True)
+class Nature:
+    """What makes the showers of a sky differ from those of the analysis's simulation."""
+
+    kind: str
+    widths: int = 0
+    model: str = "mix"
+
+    @property
+    def name(self) -> str:
+        """Words of the table."""
+        return self.kind if not self.widths else f"{self.kind} {self.widths:+d}"
+
+    def world(self, work: Path) -> str:
+        """Return the name of its world, or a file of its constants."""
+        field = {"electrons": "lg_ne_offset", "muons": "lg_nmu_offset"}.get(self.kind)
+        if field is None:
+            return "default"
+        width = WIDTHS.lg_electron if self.kind == "electrons" else WIDTHS.lg_muon
+        value = getattr(load_settings().cascade, field) + self.widths * width
+        file = work / f"{self.kind}{self.widths:+d}.toml"
+        file.write_text(f"[cascade]\n{field} = {value:.6f}\n", encoding="utf-8")
+        return str(file)
+
+    @property
+    def energy_shift(self) -> float:
+        """How far lg E of a shower lies below that of which it looks."""
+        return self.widths * WIDTHS.lg_energy if self.kind == "energy" else 0.0
+
+
+NATURES = (
+    Nature("as simulated"),
+    *(Nature(kind, k) for k in (2, -2) for kind in ("energy", "electrons", "muons")),
+    Nature("another hadronic model", model="sibyll"),
+    *(Nature(kind, k) for k in (1, -1) for kind in ("energy", "electrons", "muons")),
+)
+
+
+def weights(events: Simulated, thrown: np.ndarray, shift: float) -> np.ndarray:
+    """Return how many showers of the sky each simulated one (N,) stands for, for an exposure of 1 m2 sr s."""
+    fine = BINS.fine
+    inner = fine[:-1, None] + np.diff(fine)[:, None] * (np.arange(SUB_STEPS) + 0.5) / SUB_STEPS - shift
+    flux = SKY.flux(inner.ravel())[:5].reshape(5, -1, SUB_STEPS)
+    particles = (flux * 10.0**inner).mean(axis=2) * np.log(10.0) * np.diff(fine)
+    each = np.divide(particles, thrown, out=np.zeros_like(particles), where=thrown > 0)
+    assert events.true_lg_energy is not None
+    return np.asarray(each[events.labels, BINS.place_fine(events.true_lg_energy)])
+
+
+def drawn_sky(pool: Response, cells: Cells, shift: float, seed: int) -> tuple[SpectrumEvents, float]:
+    """Draw the largest sky that uses every shower once, and return its exposure."""
+    events = pool.events.take(pool.events.lg_nmu > LG_NMU_MIN)
+    weight = weights(events, pool.thrown.counts.sum(axis=0), shift)
+    counted = cells.bins.place(events.lg_energy) >= 0
+    exposure = 1.0 / float(weight[counted].max())
+    rows = np.flatnonzero(counted & (np.random.default_rng(seed).random(len(weight)) < weight * exposure))
+    names = SpectrumEvents.__annotations__
+    return SpectrumEvents(**{name: getattr(events, name)[rows] for name in names}), exposure
+
+
+def covered(spectra: Spectra) -> dict[str, Any]:
+    """Return pulls of fluxes and shares, and whether the profile of the common rigidity holds the truth."""
+    true, flux = mean_fluxes(SKY, spectra.fluxes.edges), spectra.fluxes.flux
+    result: dict[str, Any] = {}
+    for name, sources in (("own", WITHOUT_MODEL), ("total", SOURCES)):
+        covariance = spectra.covariance(sources)
+        error = np.sqrt(np.diag(covariance)).reshape(flux.shape)
+        of_shares = np.sqrt(np.diag(share_covariance(flux, covariance))).reshape(flux.shape)
+        result[f"flux_{name}"] = pull_counts(flux, true, error)
+        result[f"share_{name}"] = pull_counts(shares(flux), shares(true), of_shares)
+    lg = float(np.log10(SKY.knee_pev * 1e15))
+    fit, (grid, profile) = profiled(spectra.fit, 0)
+    away = float(np.interp(lg, grid, profile, left=np.inf, right=np.inf))
+    at = fit.likelihood.layout.names.index("lg_r0")
+    result["rigidity"] = {"off": float(fit.parameters[at]) - lg, "covers": [away < 1.0, away < 3.841459]}
+    return result
+
+
+def main() -> None:
+    """Do what is missing, as long as there is time, and print the table."""
+    parser = closure_parser(__doc__ or "")
+    parser.add_argument("--showers", type=int, default=200_000, help="from which a sky is drawn")
+    parser.add_argument("--seeds", type=int, default=2, help="skies of each nature")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
+    given = parser.parse_args()
+    stop = time.monotonic() + 60 * given.minutes
+    given.work.mkdir(parents=True, exist_ok=True)
+    file = given.work / "skies.jsonl"
+    done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    keys = {(one["nature"], one["seed"]) for one in done}
+    missing = [(seed, one) for seed in range(given.seeds) for one in NATURES if (one.name, seed) not in keys]
+    if missing and time.monotonic() < stop:
+        run, test = trained(COMPOSITION, given)
+        opened, ctx = open_run(run, COMPOSITION.name, "resimulated"), Context(bars=bar, trusted=True)
+
+        def read(folder: Path) -> Response:
+            return read_response(opened, [folder], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
+
+        known = read(test)
+        passing = known.events.take(known.events.lg_nmu > LG_NMU_MIN)
+        cells = make_cells(BINS, passing)
+        for seed, nature in missing:
+            if time.monotonic() > stop:
+                break
+            folder = sample(
+                COMPOSITION, given.work, n_train=1, n_test=given.showers, seed=FIRST_SEED + seed, model=nature.model,
+                world=nature.world(given.work), workers=given.workers, bars=bar,
+            )  # fmt: skip
+            sky, exposure = drawn_sky(read(folder / "composition_test"), cells, nature.energy_shift, seed)
+            spectra, remarks = folded_spectra(
+                sky, known.events, known.thrown.counts, cells, np.array(EDGES), exposure, widths=WIDTHS,
+                sharpness=SKY.sharpness, seed=seed,
+            )  # fmt: skip
+            entry = {
+                "nature": nature.name, "seed": seed, "events": len(sky), "p_value": spectra.p_value,
+                "refused": spectra.fit.refusal, "scales": spectra.fit.scales.tolist(), "remarks": remarks,
+                **covered(spectra),
+            }  # fmt: skip
+            done.append(entry)
+            with file.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(entry) + "\n")
+            if nature.kind not in ("as simulated", "energy"):  # these share their showers
+                shutil.rmtree(folder)
+    print(table(done))
+
+
+def table(done: list[dict[str, Any]]) -> str:
+    """Return a row for each nature, and one for all moved scales."""
+    lines = [
+        "| nature | skies | events | fluxes in 68, 95 % | shares in 68, 95 % | fluxes with the models' error | "
+        "knee in 68, 95 % | mean flux pull | smallest p of the fit |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    moved = [one.name for one in NATURES if one.widths]
+    rows = [(one.name, [one.name]) for one in NATURES] + [
+        (f"all scales ± {k}", [name for name in moved if name.endswith(str(k))]) for k in (1, 2)
+    ]
+    for name, members in rows:
+        mine = [one for one in done if one["nature"] in members]
+        if not mine:
+            continue
+        knee = np.array([one["rigidity"]["covers"] for one in mine]).sum(axis=0)
+        pull = sum(one["flux_own"]["pull"] for one in mine) / sum(one["flux_own"]["n"] for one in mine)
+        cells = (
+            name, str(len(mine)), f"{np.mean([one['events'] for one in mine]):,.0f}", _inside(mine, "flux_own"),
+            _inside(mine, "share_own"), _inside(mine, "flux_total"),
+            ", ".join(f"{k} of {len(mine)}" for k in knee), f"{pull:+.2f}",
+            f"{min(one['p_value'] for one in mine):.2g}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _inside(mine: list[dict[str, Any]], what: str) -> str:
+    """Return shares of numbers inside their 68 and 95 % intervals, with their spread between skies."""
+    words = []
+    for level in ("in68", "in95"):
+        held = np.array([one[what][level] / one[what]["n"] for one in mine])
+        error = f" ± {100 * held.std(ddof=1) / np.sqrt(len(held)):.0f}" if len(held) > 1 else ""
+        words.append(f"{100 * held.mean():.0f}{error}")
+    return ", ".join(words)
+
+
+if __name__ == "__main__":
+    main()
