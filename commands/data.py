@@ -245,9 +245,6 @@ def convert(
     predict: Annotated[
         Path | None, typer.Option(help="Measured: finished run that predicts each run, whose grids are not kept.")
     ] = None,
-    trusted: Annotated[
-        bool, typer.Option("--trusted", help="With --predict: open its models in this process.")
-    ] = False,
     strict: StrictOption = False,
     times_of_arrival: ArrivalOption = False,
     workers: WorkersOption = None,
@@ -283,12 +280,12 @@ def convert(
     chosen_protocol = (protocol or (Protocol.current if raw is not None else Protocol.v2)).value
     if measured is not None and predict is not None:
         refuse_unused(context, "with --predict", ("strict", "times_of_arrival"))
-        ctx = OutputFormat().context(workers=workers, trusted=trusted)
+        ctx = OutputFormat().context(workers=workers)
         options = {"protocol": chosen_protocol, "times": times, "delete_raw": delete_raw}
         predict_measured(measured, out, predict, ctx, runs=names_of(runs), **options)
         return
     if measured is not None:
-        refuse_unused(context, "without --predict", ("trusted", "workers"))
+        refuse_unused(context, "without --predict", ("workers",))
         convert_measured(
             measured, out, chosen_protocol, runs, times, delete_raw, strict=strict, times_of_arrival=times_of_arrival
         )

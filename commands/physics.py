@@ -79,7 +79,6 @@ def spectra(
     electron_scale: Annotated[float, typer.Option(min=0, help="The same of the electron number, in lg Ne.")] = 0.02,
     knee_sharpness: Annotated[float, typer.Option(help="How sharp knees are.")] = 5.0,
     seed: SeedOption = 1,
-    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
 
@@ -101,7 +100,7 @@ def spectra(
         knee_sharpness=knee_sharpness, blinding=blinding, seed=seed,
         dead_time_s=dead_time, exposure_error=exposure_error,
     )  # fmt: skip
-    result, remarks = measure_spectra(options, Context(bars=bar, trusted=trusted))
+    result, remarks = measure_spectra(options, Context(bars=bar))
     console.print(spectra_text(result))
     for line in knee_lines(result):
         console.print(line, soft_wrap=True)
@@ -142,7 +141,6 @@ def gamma_limit(
     index: Annotated[float, typer.Option(help="Spectral index assumed for the photons.")] = 2.7,
     toys: Annotated[int, typer.Option(help="Experiments drawn for each signal that is tried.")] = 1000,
     seed: SeedOption = 1,
-    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
 
@@ -162,7 +160,7 @@ def gamma_limit(
         efficiency=efficiency, index=index, toys=toys, blinding=blinding, seed=seed,
         dead_time_s=dead_time, exposure_error=exposure_error,
     )  # fmt: skip
-    photons = search_photons(options, Context(bars=bar, trusted=trusted))
+    photons = search_photons(options, Context(bars=bar))
     for line in excess_warning(photons):
         console.print(line, soft_wrap=True, markup=False)
     console.print(limits_text(photons))
@@ -204,7 +202,6 @@ def datacheck(
     alarms: Annotated[float, typer.Option(help="Rate of false alarms of the whole check.")] = 0.05,
     seed: SeedOption = 1,
     workers: WorkersOption = None,
-    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Say whether events look like the simulation that a run was trained on, and where they do not.
 
@@ -218,7 +215,7 @@ def datacheck(
     from showerstack.runtime.files import check_target
 
     check_target(out, (".html", ".htm"))
-    ctx = Context(bars=bar, workers=workers, trusted=trusted)
+    ctx = Context(bars=bar, workers=workers)
     result = check_data(run, data, train=train, seed=seed, alarms=alarms, ctx=ctx)
     for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True)
@@ -247,7 +244,6 @@ def sky_map(
     open_share: OpenShareOption = None,
     unblind: UnblindOption = False,
     seed: SeedOption = 1,
-    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Map measured showers on the sky: counts, exposure from exchanged times, significance by Li and Ma.
 
@@ -262,7 +258,7 @@ def sky_map(
     from showerstack.report.check_pages import sky_words, write_sky_picture
 
     if run is None:
-        refuse_unused(context, "without --run", ("share", "trusted"))
+        refuse_unused(context, "without --run", ("share",))
     from showerstack.runtime.files import check_out
 
     check_out(out)
@@ -271,7 +267,7 @@ def sky_map(
         blinding.chosen(_folders(data)), zenith_max, pixel, scrambles, window, Azimuth(azimuth_of_north, clockwise),
         run, share, seed, blinding,
     )  # fmt: skip
-    result = measure(options, Context(bars=bar, trusted=trusted))
+    result = measure(options, Context(bars=bar))
     for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(sky_words(result), soft_wrap=True, highlight=False)

@@ -55,14 +55,13 @@ def stack(
         Preset,
         typer.Option(
             help="quick: minutes for tens of thousands of showers; good: learners that pay in a stack; best: several "
-            "times longer. From 20,000 training showers on, a run says at its start what it will take; --time-limit "
-            "plans less."
+            "times longer; --time-limit ends it earlier."
         ),
     ] = Preset.good,
     learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="Number of folds instead of the preset's.")] = None,
     time_limit: Annotated[
-        str | None, typer.Option(help="Limit for the whole run, e.g. 4h, 30m: learners, rows, epochs and folds follow.")
+        str | None, typer.Option(help="Limit for the whole run, e.g. 4h, 30m: fits end early and keep their best.")
     ] = None,
     prune: Annotated[
         float, typer.Option(min=0, help="Leave learners out of the stack that improve the log-loss by less (nats).")
@@ -146,12 +145,10 @@ def predict(
     data: Annotated[Path, typer.Option(help="Dataset folder, folder of measured runs, or table; no label is read.")],
     out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz; for runs a folder.")],
     device: DeviceOption = Device.auto,
-    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
     no_table: Annotated[
         bool, typer.Option("--no-table", help="Compute features in memory and keep no table of them.")
     ] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="Use a small network that imitates the stack.")] = False,
     separator: Annotated[str | None, typer.Option(help="Column separator of a text table.")] = None,
     strict: StrictOption = False,
     quiet: QuietOption = False,
@@ -159,8 +156,8 @@ def predict(
 ) -> None:
     """Predict new, unlabelled events with a finished run, or with what export made of one (onnxruntime alone).
 
-    The models of a run are opened in a limited process of their own: their libraries' parsers can crash on a damaged
-    or hostile file. --trusted opens those of your own runs without it.
+    The models of a run are opened in this program, and their libraries' parsers may crash on a hostile file: take the
+    run of a stranger as what export made of it.
 
     Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
     """
@@ -184,11 +181,11 @@ def predict(
     if runs:
         refuse_unused(context, "with a folder of runs", ("features",))
     model, content = open_predictor(run), list[dict[str, Any]]()
-    ctx = output.context(device=device.value, trusted=trusted)
+    ctx = output.context(device=device.value)
     for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:
         stream = predict_events(
             model, place, ctx, features=features, elsewhere=file.with_name(f"{file.name}.features"), no_table=no_table,
-            fast=fast, separator=separator, strict=strict,
+            separator=separator, strict=strict,
         )  # fmt: skip
         file.parent.mkdir(parents=True, exist_ok=True)
         stream.write(file)

@@ -78,11 +78,11 @@ def card_content(folder: Path) -> dict[str, Any]:
 
 
 def _model(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    gate, weights = manifest.get("gate", {}), manifest.get("meta", {}).get("weights") or {}
+    gate, weights = manifest.get("gate", {}), manifest.get("pool", {}).get("weights") or {}
     return {
         "shipped": shipped_system(manifest),
         "why": gate.get("reason"),
-        "meta_learner": manifest.get("meta", {}).get("chosen"),
+        "pool": manifest.get("pool", {}).get("chosen"),
         "decision": manifest.get("decision", {}).get("chosen"),
         "learners": [
             {
@@ -260,7 +260,7 @@ def _remark(line: str) -> str:
 
 def _model_lines(model: Mapping[str, Any]) -> Iterator[str]:
     yield f"Shipped: **{_plain(model['shipped'])}** ({_plain(model['why'])})."
-    yield f"Meta-learner: {_plain(model['meta_learner'])}; decision: {_plain(model['decision'])}."
+    yield f"Pool: {_plain(model['pool'])}; decision: {_plain(model['decision'])}."
     yield from ("", "| learner | from | parameters a fit | weight in the stack | held-out log-loss |")
     yield "|---|---|---|---|---|"
     for row in model["learners"]:

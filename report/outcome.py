@@ -42,11 +42,9 @@ from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.run.chain import STUDENT
 from showerstack.stacking.run.config import StackConfig
 from showerstack.stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
 from showerstack.stacking.run.read import COMBINED, Run, System, shipped_system
-from showerstack.stacking.student import student_line
 from showerstack.stacking.train import stack
 
 SPECTRUM_EVENTS = 10_000
@@ -57,7 +55,7 @@ def learner_table(run: Path, data: Path) -> Table:
     """Return the learners, the average and the stack of a run on the test set of ``data``.
 
     For tasks with classes accuracy, log-loss (nats) and the metric, each with its interval; for composition the
-    metric of raw (argmax) and of decided labels side by side. A run that trained published systems has, in place of
+    metric of the most probable class. A run that trained published systems has, in place of
     the accuracy, the gains over that of them which was best on held-out training showers, by raw labels. Learners come
     in the order of their log-loss on held-out training showers, the best last. Test labels are read here, after
     everything was chosen.
@@ -71,8 +69,10 @@ def learner_table(run: Path, data: Path) -> Table:
     for system in opened.test_systems(len(labels)):
         by_name.setdefault(system.name, []).append(system)
     rules = list(dict.fromkeys(system.rule for systems in by_name.values() for system in systems))
+    title = f"{opened.task.name}, {len(labels):,} test showers: {metric.name}, {LEVEL_TEXT} intervals"
     table = Table(
-        title=f"{opened.task.name}, {len(labels):,} test showers: {metric.name}, {LEVEL_TEXT} intervals",
+        title=title,
+        min_width=len(title),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -132,8 +132,7 @@ def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | 
     """Return what the table's numbers mean: what ships and why, the gains, and what they are worth for a spectrum."""
     out_of_fold = run.manifest.get("judged", {}).get("on") == "out-of-fold"
     scored_on = "out-of-fold predictions" if out_of_fold else "held-out showers"
-    why = str(run.manifest.get("gate", {}).get("reason", ""))
-    lines = [f"shipped, as decided on {scored_on}: {run.shipped}" + (f" ({why})" if why else "")]
+    lines = [f"shipped, as decided on {scored_on}: {run.shipped}"]
     if published is not None:
         lines.append(f"gain: over {published.name}, trained on the same showers, with {LEVEL_TEXT} intervals")
     if run.task.name == COMPOSITION.name:
@@ -218,7 +217,8 @@ def outcome(
         content["test"] = score_by_protocol(run / "predictions.npz", data, task)
         report = write_report(run, data, bars=bars, without=without)
         content |= {"report": str(report), "model_card": str(write_card(run))}
-    parts += [learner_table(run, data), *left_out, Text(f"run folder: {run}\nreport:     {report}")]
+    why = Text(escaped(f"gate:       {content['reason']}"))
+    parts += [learner_table(run, data), *left_out, why, Text(f"run folder: {run}\nreport:     {report}")]
     return RunOutcome(run, Group(*parts), content)
 
 
@@ -248,7 +248,7 @@ def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]
 
 
 def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
-    """Yield a run's remarks, which learners failed or are one network, and what ``predict --fast`` costs."""
+    """Yield a run's remarks, and which learners failed or are one network."""
     for remark in manifest.get("remarks", []):
         yield Text(escaped(f"remark: {remark}"), style="yellow")
     for row in manifest.get("learners", []):
@@ -261,8 +261,6 @@ def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
                 f"{row['name']} is one network with the mean weights of its fits: log-loss {worse['difference']:+z.5f} "
                 f"[{low:+z.5f}, {high:+z.5f}] nats against their averaged predictions"
             )
-    if manifest.get(STUDENT):
-        yield Text(student_line(manifest[STUDENT]))
 
 
 OURS = ("lightgbm", "xgboost", "catboost", "lenet_fits", "pretrained")

@@ -203,7 +203,7 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
             break
         config = StackConfig(
             task=task.name, data=data, run=run, preset=wanted.preset, seed=seed, time_limit=limit,
-            learners=wanted.learners, workers=ctx.workers, fast=False,
+            learners=wanted.learners, workers=ctx.workers,
         )  # fmt: skip
         with stages.stage(f"{RUNS}: seed {seed}"):
             stack(config, ctx)
@@ -305,7 +305,7 @@ def _result(
         f"- Preset `{wanted.preset}`, {manifest['config'].get('folds') or 'preset'} folds; time limit of a seed: "
         f"{manifest['config'].get('time_limit') or 'none'}.",
         f"- Learners: {', '.join(finished_learners(manifest))}.",
-        f"- Meta-learner `{manifest['meta']['chosen']}`, chosen out-of-fold; shipped: {scores[0].shipped} "
+        f"- Pool `{manifest['pool']['chosen']}`, chosen out-of-fold; shipped: {scores[0].shipped} "
         f"({manifest['gate'].get('reason')}).",
         f"- Judged on: {manifest['judged']['on']}, {manifest['judged']['events']:,} events.",
         "- The submission is the run of seed 1, whatever the other seeds reach.",

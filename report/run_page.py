@@ -82,11 +82,9 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
         metric, loss = evaluated.against_shipped[str(other), rule]
         theirs = "the stack" if other == COMBINED[-1] else str(other)
         logarithmic = evaluated.metric.logarithmic
-        labels = ", decided labels" if rule == "decided" else ""
         lines.append(f"On the test set, {scoring.loss_name}: {verdict(loss, ours, theirs, scoring.loss_unit)}")
         lines.append(
-            f"On the test set, {evaluated.metric.name}{labels}: "
-            f"{verdict(metric, ours, theirs, 'of the metric', logarithmic)}"
+            f"On the test set, {evaluated.metric.name}: {verdict(metric, ours, theirs, 'of the metric', logarithmic)}"
         )
     shown = f"<div><h3>What is shown</h3>{bullets(lines)}</div>"
     body = side_by_side(shown, "<h3>What is not shown by these data</h3>" + bullets(limits(evaluated)))
@@ -136,7 +134,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
     label = f"{evaluated.metric.name} (lower is better)"
     figure = learners_picture(evaluated.points, label, logarithmic=evaluated.metric.logarithmic)
     caption = f"Test set, {LEVEL_TEXT} intervals of each system by itself. Paired differences are sharper: see the "
-    caption += f"table.{task_report.legend}"
+    caption += "table."
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(evaluated.points, evaluated.systems, strict=True):

@@ -16,8 +16,7 @@ from showerstack.features.catalogue import CATALOGUE
 from showerstack.features.table import FeatureTable, default_path
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.saving import HEADER_FILE
-from showerstack.models.isolated import learners_of
-from showerstack.models.registry import LEARNERS
+from showerstack.models.registry import LEARNERS, load
 from showerstack.report.pictures.learners import training_picture
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.shared.markup import Section, paragraph, picture, pictures, table
@@ -80,39 +79,29 @@ def training(evaluated: EvaluatedRun) -> Section | None:
 
 
 def choices(evaluated: EvaluatedRun) -> Section | None:
-    """Return what was chosen on held-out showers: meta-learner with its weights, decision rule, and by how much."""
+    """Return what was chosen on held-out showers: the pool with its weights, and thresholds."""
     return choices_of(evaluated.run.manifest)
 
 
 def choices_of(manifest: Mapping[str, Any]) -> Section | None:
     """Return what a run's manifest says of its choices."""
     parts = []
-    meta = manifest.get("meta", {})
-    if meta.get("losses"):
-        scorer = str(meta.get("judge", "loss")).replace("_", " ")
-        rows = [(name.replace("_", " "), f"{loss:.4f}") for name, loss in meta["losses"].items()]
-        chosen = str(meta.get("chosen")).replace("_", " ")
-        parts.append(paragraph(f"Meta-learner: {chosen}, judged by {scorer} in nested folds of the training set."))
-        parts.append(table(("meta-learner", scorer), rows))
+    pool = manifest.get("pool", {})
+    if pool.get("log_losses"):
+        rows = [(name.replace("_", " "), f"{loss:.5f}") for name, loss in pool["log_losses"].items()]
+        chosen = str(pool.get("chosen")).replace("_", " ")
+        parts.append(paragraph(f"Pool: {chosen}, the simplest within one standard error in folds of the training set."))
+        parts.append(table(("pool", "log-loss, nats"), rows))
         parts.append(
             paragraph(
                 "These numbers only choose, on out-of-fold predictions of single fits; they carry no intervals.",
                 "quiet",
             )
         )
-    if isinstance(meta.get("weights"), dict):
-        rows = [(name, f"{weight:.3f}") for name, weight in meta["weights"].items() if isinstance(weight, float)]
+    if isinstance(pool.get("weights"), dict):
+        rows = [(name, f"{weight:.3f}") for name, weight in pool["weights"].items() if isinstance(weight, float)]
         parts.append(table(("learner", "weight in the stack"), rows))
     decision = manifest.get("decision", {})
-    if decision.get("held_out_fraction_error"):
-        worse = decision.get("worse_than_best", {})
-        lines = []
-        for rule, error in decision["held_out_fraction_error"].items():
-            gap = worse.get(rule, {})
-            text = f"{gap['difference']:+z.4f} ± {gap['standard_error']:.4f}" if gap else ""
-            lines.append((rule, f"{error:.4f}", text))
-        parts.append(paragraph(f"Decision rule: {decision.get('chosen')}, the simplest within one standard error."))
-        parts.append(table(("rule", "held-out fraction error", "worse than the best by (standard error)"), lines))
     if decision.get("thresholds"):
         parts.append(_thresholds(decision["thresholds"]))
     parts += [paragraph(str(remark), "warn") for remark in manifest.get("remarks", [])]
@@ -237,14 +226,11 @@ def importances(evaluated: EvaluatedRun) -> list[Importance]:
         return []
     best = min(entries, key=lambda row: row.get("log_loss") or np.inf)["name"]
     result = []
-    with learners_of(trusted=False) as load:
-        for row in entries:
-            learners = [load(run.fit_folder(row["name"], fold)) for fold in folds[row["name"]]]
-            shuffled = (
-                _shuffled(evaluated, learners[0], row) if row["name"] == best and not evaluated.task.target else {}
-            )
-            columns = column_gains(learner.importances() for learner in learners)
-            result.append(Importance(row["name"], _by_group(columns), shuffled, columns))
+    for row in entries:
+        learners = [load(run.fit_folder(row["name"], fold)) for fold in folds[row["name"]]]
+        shuffled = _shuffled(evaluated, learners[0], row) if row["name"] == best and not evaluated.task.target else {}
+        columns = column_gains(learner.importances() for learner in learners)
+        result.append(Importance(row["name"], _by_group(columns), shuffled, columns))
     return result
 
 

@@ -118,7 +118,7 @@ def _features(folder: Path, workers: int | None) -> tuple[bool, str]:
 
 def _saved_run(folder: Path, workers: int | None) -> tuple[bool, str]:
     config = StackConfig(
-        task=COMPOSITION.name, data=folder / "data", run=folder / "run", preset="quick", fast=False, workers=workers,
+        task=COMPOSITION.name, data=folder / "data", run=folder / "run", preset="quick", workers=workers,
         learners=("quadratic_logit", "lightgbm"), device="cpu",
     )  # fmt: skip
     stack(config)

@@ -122,9 +122,6 @@ class Context:
     """Processes; one a core if None."""
     threads: int = 1
     """Numerical threads of each process."""
-    trusted: bool = False
-    """Open model files in this process: faster, for one's own runs. Others are opened in a limited process of their
-    own (:mod:`showerstack.models.isolated`), because the libraries' parsers of such files are not memory-safe."""
     began: float | None = None
     """Seconds since 1970 from which a time limit counts; by default from the first step of the work."""
 

@@ -135,7 +135,7 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     task
         With a folder: ``composition`` (default) or ``gamma``.
     **options
-        ``fast`` (train the student of ``predict(fast=True)``; of a table by default from 5,000 rows), ``preset``,
+        ``preset``,
         ``learners``,
         ``seed``, ``folds``, ``device``, ``workers`` and the other options of
         :class:`showerstack.stacking.run.config.StackConfig`; with a table ``label`` (its column), ``group``,
@@ -155,7 +155,7 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     Showers in ``data/composition_train`` and ``data/composition_test``:
 
     >>> import showerstack
-    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "fast": False, "device": "cpu"}
+    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "device": "cpu"}
     >>> run = showerstack.fit("data", run="runs/composition", **options)
     >>> run.classes
     ('proton', 'helium', 'carbon', 'silicon', 'iron')
@@ -209,9 +209,7 @@ def predict(
     *,
     device: str = "auto",
     workers: int | None = None,
-    fast: bool = False,
     no_table: bool = False,
-    trusted: bool = False,
 ) -> Predicted:
     """Predict new events with a finished run, or an export of one; labels are neither needed nor looked at.
 
@@ -223,12 +221,8 @@ def predict(
         Dataset folder, table (CSV, Parquet, data frame), or array (N, F), with the columns that were trained on.
     device, workers
         Where features of showers are computed, and how many processes predict; all cores if None.
-    fast
-        Ask the student instead of what ships.
     no_table
         Of showers: compute the features in memory, write no feature table.
-    trusted
-        Open the learners in this process: faster, for one's own runs. A damaged model file may end the process.
 
     Raises
     ------
@@ -265,8 +259,8 @@ def predict(
     with tempfile.TemporaryDirectory() as folder:
         is_path = isinstance(data, str | os.PathLike)
         place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
-        ctx = Context(device=device, workers=workers, trusted=trusted)
-        result = predict_events(open_predictor(run.folder), place, ctx, fast=fast, no_table=no_table).concatenated()
+        ctx = Context(device=device, workers=workers)
+        result = predict_events(open_predictor(run.folder), place, ctx, no_table=no_table).concatenated()
     return Predicted(
         run.task,
         run.classes,

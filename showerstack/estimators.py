@@ -52,14 +52,8 @@ class _Stack(BaseEstimator):
     run
         Run folder; a run that was interrupted is continued. None: a temporary folder, removed at the end of the
         program, for each fit a new one; ``pickle`` and ``joblib`` carry it along.
-    preset, learners, metas, folds, repeats, holdout, seed, device, workers, time_limit
+    preset, learners, pools, folds, repeats, holdout, seed, device, workers, time_limit
         As in :class:`showerstack.stacking.run.config.EngineConfig`; None takes the preset's.
-    fast
-        Train the student of predictions with ``student=True``; None: unless a table has fewer than 5,000 rows.
-    student
-        Let the student predict instead of what ships.
-    trusted
-        Open the learners in this process when predicting, instead of a limited one of their own: faster.
     """
 
     def __init__(
@@ -68,7 +62,7 @@ class _Stack(BaseEstimator):
         *,
         preset: str = "good",
         learners: Any = None,
-        metas: Any = None,
+        pools: Any = None,
         folds: int | None = None,
         repeats: int | None = None,
         holdout: float | None = None,
@@ -76,14 +70,11 @@ class _Stack(BaseEstimator):
         device: str = "auto",
         workers: int | None = None,
         time_limit: str | None = None,
-        fast: bool | None = None,
-        student: bool = False,
-        trusted: bool = False,
     ) -> None:
         self.run = run
         self.preset = preset
         self.learners = learners
-        self.metas = metas
+        self.pools = pools
         self.folds = folds
         self.repeats = repeats
         self.holdout = holdout
@@ -91,14 +82,10 @@ class _Stack(BaseEstimator):
         self.device = device
         self.workers = workers
         self.time_limit = time_limit
-        self.fast = fast
-        self.student = student
-        self.trusted = trusted
 
     def _fit(self, data: Any, **more: Any) -> Fitted:
         names = (
-            "preset", "learners", "metas", "folds", "repeats", "holdout", "seed", "device", "workers", "time_limit",
-            "fast",
+            "preset", "learners", "pools", "folds", "repeats", "holdout", "seed", "device", "workers", "time_limit",
         )  # fmt: skip
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         self.run_ = Path(self.run).expanduser() if self.run is not None else _temporary() / "run"
@@ -109,7 +96,7 @@ class _Stack(BaseEstimator):
     def _predicted(self, data: Any, **more: Any) -> Predicted:
         check_is_fitted(self, "run_")
         run = fitted(self.run_)
-        result = predict(run, data, workers=self.workers, fast=self.student, trusted=self.trusted, **more)
+        result = predict(run, data, workers=self.workers, **more)
         _warn(result.remarks)
         return result
 
@@ -160,7 +147,7 @@ class StackClassifier(ClassifierMixin, _Stack):
     >>> from sklearn.datasets import load_wine
     >>> from showerstack import StackClassifier
     >>> X, y = load_wine(return_X_y=True)
-    >>> options = {"preset": "quick", "learners": ["table.logistic"], "folds": 2, "repeats": 1, "fast": False}
+    >>> options = {"preset": "quick", "learners": ["table.logistic"], "folds": 2, "repeats": 1}
     >>> model = StackClassifier(**options).fit(X[::2], y[::2])
     >>> model.predict_proba(X[1::2]).shape
     (89, 3)
@@ -177,7 +164,7 @@ class StackClassifier(ClassifierMixin, _Stack):
         columns: Any = None,
         preset: str = "good",
         learners: Any = None,
-        metas: Any = None,
+        pools: Any = None,
         folds: int | None = None,
         repeats: int | None = None,
         holdout: float | None = None,
@@ -185,14 +172,10 @@ class StackClassifier(ClassifierMixin, _Stack):
         device: str = "auto",
         workers: int | None = None,
         time_limit: str | None = None,
-        fast: bool | None = None,
-        student: bool = False,
-        trusted: bool = False,
     ) -> None:
         super().__init__(
-            run, preset=preset, learners=learners, metas=metas, folds=folds, repeats=repeats, holdout=holdout,
-            seed=seed, device=device, workers=workers, time_limit=time_limit, fast=fast, student=student,
-            trusted=trusted,
+            run, preset=preset, learners=learners, pools=pools, folds=folds, repeats=repeats, holdout=holdout,
+            seed=seed, device=device, workers=workers, time_limit=time_limit,
         )  # fmt: skip
         self.cv = cv
         self.categories = categories
@@ -331,7 +314,7 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
     Showers in ``data/composition_train`` and ``data/composition_test``:
 
     >>> from showerstack import ShowerClassifier
-    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "fast": False, "device": "cpu"}
+    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "device": "cpu"}
     >>> model = ShowerClassifier("runs/composition", **options).fit("data")
     >>> model.predict("data/composition_test").shape
     (1000,)
@@ -346,7 +329,7 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
         task: str = "composition",
         preset: str = "good",
         learners: Any = None,
-        metas: Any = None,
+        pools: Any = None,
         folds: int | None = None,
         repeats: int | None = None,
         holdout: float | None = None,
@@ -354,14 +337,10 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
         device: str = "auto",
         workers: int | None = None,
         time_limit: str | None = None,
-        fast: bool | None = None,
-        student: bool = False,
-        trusted: bool = False,
     ) -> None:
         super().__init__(
-            run, preset=preset, learners=learners, metas=metas, folds=folds, repeats=repeats, holdout=holdout,
-            seed=seed, device=device, workers=workers, time_limit=time_limit, fast=fast, student=student,
-            trusted=trusted,
+            run, preset=preset, learners=learners, pools=pools, folds=folds, repeats=repeats, holdout=holdout,
+            seed=seed, device=device, workers=workers, time_limit=time_limit,
         )  # fmt: skip
         self.task = task
 
@@ -405,7 +384,7 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
 
     >>> import numpy as np
     >>> from showerstack import EnergyRegressor
-    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "fast": False, "device": "cpu"}
+    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "device": "cpu"}
     >>> model = EnergyRegressor("runs/energy", **options).fit("data")
     >>> lg_energy, error = model.predict("data/energy_test", return_std=True)
     >>> bool(np.all((lg_energy > 13) & (lg_energy < 19) & (error > 0)))

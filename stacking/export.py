@@ -1,6 +1,6 @@
 """A finished run written as ONNX files, with one JSON that says how they are used, and compared with the run.
 
-What comes after the learners is one graph: average of fits, meta-learner, calibration, decision. The same events then
+What comes after the learners is one graph: average of fits, pool, temperature, decision. The same events then
 go through the files and through the run.
 """
 
@@ -29,14 +29,10 @@ from showerstack.runtime.files import atomic_folder, hash_file, write_json
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON
 from showerstack.showers.schema import AGE, SCALARS
 from showerstack.showers.schema import GAMMA as GAMMA_TASK
-from showerstack.stacking.decide.classes import Rule
+from showerstack.stacking.decide.gamma import SCORE_OF_HALF
 from showerstack.stacking.decide.target import POOL, PosteriorMean
 from showerstack.stacking.exported import CHAIN_FILES, FORMAT, PLAN, averaged, run_graph, session
 from showerstack.stacking.inputs.events import CONTEXT_SCALARS, ShowerEvents
-from showerstack.stacking.meta.calibration import Calibrator
-from showerstack.stacking.meta.corrections import Logistic
-from showerstack.stacking.meta.pools import CalibratedPool, LogPool
-from showerstack.stacking.meta.scorers import SCORE_OF_HALF
 from showerstack.stacking.run.chain import Chain
 from showerstack.stacking.run.names import EXPORT_FILE
 from showerstack.stacking.run.read import Run, SavedFits, load
@@ -72,9 +68,8 @@ CONTEXT = "context"
 
 def context_columns(chain: Chain) -> tuple[str, ...]:
     """Return the K columns of the input ``context``; none where it is not wanted."""
-    learns_from_it = isinstance(chain.meta, Logistic) and chain.shipped == "stack" and len(chain.meta.centre_) > 0
-    counts_from_it = chain.task.target is not None and chain.task.target.reference is not None
-    return CONTEXT_SCALARS if learns_from_it or counts_from_it else ()
+    counted_from = chain.task.target is not None and chain.task.target.reference is not None
+    return CONTEXT_SCALARS if counted_from else ()
 
 
 def outputs_of(chain: Chain) -> dict[str, str]:
@@ -84,11 +79,11 @@ def outputs_of(chain: Chain) -> dict[str, str]:
         return {name: f"estimate, {unit}, (n,) float32", f"{name}_error": "its standard deviation, (n,) float32"}
     if chain.task == GAMMA_TASK:
         return {"gamma_score": "ln(p_gamma / p_hadron) + 0.5, higher = more gamma-like, (n,) float32"}
-    return {"prediction": "class number by the decision rule, (n,) int64"}
+    return {"prediction": "number of the most probable class, (n,) int64"}
 
 
 def combination_graph(chain: Chain) -> Any:
-    """Return the graph as ``onnx.ModelProto``.
+    """Return the graph of what follows the learners as ``onnx.ModelProto``.
 
     Inputs are, by name of the learner, the (n, fits, C) float32 log-probabilities of all its fits; outputs are
     ``log_probability`` (n, C) float32 and those of :func:`outputs_of`.
@@ -96,7 +91,7 @@ def combination_graph(chain: Chain) -> Any:
     Raises
     ------
     NotPortable
-        If the meta-learner has no such form.
+        If true quantities are estimated beside the classes.
     """
     module = _Combination(chain)
     n_classes = chain.task.n_classes
@@ -117,8 +112,6 @@ class _Combination(nn.Module):
         self.chain = chain
         self.names = chain.needed
         self.has_context = bool(context_columns(chain))
-        if chain.shipped == "stack" and not isinstance(chain.meta, LogPool | Logistic):
-            raise NotPortable(f"the meta-learner {chain.meta.name} has no ONNX form")
         if POOL in chain.rules:
             raise NotPortable(f"the {POOL} takes a learner's own estimate, which has no ONNX form")
 
@@ -127,32 +120,18 @@ class _Combination(nn.Module):
         context = given[-1].double() if self.has_context else None
         fits = given[: len(self.names)]
         averages = [torch.log_softmax(one.double().mean(dim=1), dim=1) for one in fits]
-        log_proba = averages[0]
-        if self.chain.shipped == "stack":
-            log_proba = self._meta(averages, context)
-        log_proba = _calibrated(self.chain.calibrators[self.chain.shipped], log_proba)
+        log_proba = self._pooled(averages) if self.chain.shipped == "stack" else averages[0]
+        scale = self.chain.scales[self.chain.shipped]
+        if scale != 1.0:
+            log_proba = torch.log_softmax(scale * log_proba, dim=1)
         return (log_proba.float(), *self._decided(log_proba, context))
 
-    def _meta(self, averages: list[torch.Tensor], context: torch.Tensor | None) -> torch.Tensor:
-        meta = self.chain.meta
-        places = [meta.learners.index(name) for name in self.names]
-        if isinstance(meta, LogPool):
-            total = _number(meta.bias_)
-            for place, average in zip(places, averages, strict=True):
-                own = _calibrated(meta.calibrators_[place], average) if isinstance(meta, CalibratedPool) else average
-                total = total + float(meta.weights_[place]) * own
-            return torch.log_softmax(total, dim=1)
-        assert isinstance(meta, Logistic)
-        n_classes = len(meta.bias_)
-        total = _number(meta.bias_)
-        for place, average in zip(places, averages, strict=True):
-            total = total + average @ _number(meta.matrix_[place * n_classes : (place + 1) * n_classes])
-        if len(meta.centre_):
-            assert context is not None
-            scaled = (context - _number(meta.centre_)) / _number(meta.spread_)
-            total = total + scaled @ _number(meta.matrix_[n_classes * len(meta.learners) :])
-        raw = torch.log_softmax(total, dim=1)
-        return torch.log_softmax(raw * _number(meta.scales_) + _number(meta.shift_), dim=1)
+    def _pooled(self, averages: list[torch.Tensor]) -> torch.Tensor:
+        pool, total = self.chain.pool, _number(self.chain.pool.bias)
+        for name, average in zip(self.names, averages, strict=True):
+            place = pool.learners.index(name)
+            total = total + average * _number(pool.weights[place] * pool.scales[place])
+        return torch.log_softmax(total, dim=1)
 
     def _decided(self, log_proba: torch.Tensor, context: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         chain = self.chain
@@ -161,9 +140,6 @@ class _Combination(nn.Module):
             return _estimate(rule, log_proba, context)
         if chain.task == GAMMA_TASK:
             return ((log_proba[:, GAMMA] - log_proba[:, HADRON] + SCORE_OF_HALF).float(),)
-        if isinstance(rule, Rule):
-            expected = (torch.exp(log_proba) / _number(rule.prior)) @ _number(rule.cost)
-            return (torch.argmin(expected, dim=1),)
         return (torch.argmax(log_proba, dim=1),)
 
 
@@ -177,12 +153,6 @@ def _estimate(
     if context is not None:
         estimate = estimate + context[:, 0]
     return estimate.float(), error.float()
-
-
-def _calibrated(calibrator: Calibrator, log_proba: torch.Tensor) -> torch.Tensor:
-    if calibrator.kind == "identity":
-        return log_proba
-    return torch.log_softmax(log_proba @ _number(calibrator.matrix) + _number(calibrator.bias), dim=1)
 
 
 def _number(values: np.ndarray) -> torch.Tensor:

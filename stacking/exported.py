@@ -124,6 +124,7 @@ class ExportedRun(Run):
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise InputError(f"{folder / EXPORT_FILE} is of another version: export the run again")
         opened = cls(folder, manifest, checksums)
+        opened.refuse_other_versions()
         Checksums.open(folder, required=(*CHAIN_FILES, *((PLAN,) if not opened.has_grids else ())))
         missing = [name for name in opened.chain.needed if name not in opened.learners]
         if missing:
@@ -187,7 +188,7 @@ def open_predictor(folder: str | Path, *, whole: bool = True) -> Run:
 def predict_exported(
     events: Events, learners: Sequence[ExportedLearner], ctx: Context, progress: Progress
 ) -> Iterator[Piece]:
-    """Yield the log-probabilities of all fits, as :func:`showerstack.stacking.saved_fits.predict_fits` does.
+    """Yield the log-probabilities of all fits, as :func:`showerstack.stacking.predict.predict_fits` does.
 
     Parameters
     ----------

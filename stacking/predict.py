@@ -9,40 +9,46 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+import joblib
 import numpy as np
 import polars as pl
 
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import GROUPS
 from showerstack.features.compute import column_names
+from showerstack.features.device import gpu_answers
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.saving import HEADER_FILE
+from showerstack.models.registry import load, predicts_on_gpu
 from showerstack.runtime.arrays import write_frames, write_pieces
 from showerstack.runtime.code import versions
-from showerstack.runtime.context import Context
+from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import check_target, hash_file, read_json
 from showerstack.runtime.processes import limited_threads
-from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import TASKS, Task
 from showerstack.stacking.decide.classes import stacking_of
-from showerstack.stacking.decide.gamma import SCORES_FILE
 from showerstack.stacking.decide.target import UNITS, fits_of
 from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_exported
+from showerstack.stacking.fit.tasks import check_log_proba
 from showerstack.stacking.inputs.columns import Schema
 from showerstack.stacking.inputs.computed import ComputedEvents
-from showerstack.stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, unusable_remarks
+from showerstack.stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, pieces, unusable_remarks
 from showerstack.stacking.inputs.tables import probabilities, read_new_rows
-from showerstack.stacking.run.chain import STUDENT, Chain, Predictions, concatenated
+from showerstack.stacking.run.chain import Chain, Piece, Predictions, concatenated
 from showerstack.stacking.run.folder import PLAN_FILE, stored_arrays
 from showerstack.stacking.run.read import Run, SavedFits
-from showerstack.stacking.saved_fits import predict_fits
-from showerstack.stacking.student import student_line
 
+GPU_FITS = 2
+"""Fits that use a GPU at the same time: one works while the next gets its events."""
 TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 _EVERY_GROUP = frozenset(GROUPS)
 AGED = set(column_names(True, _EVERY_GROUP)) - set(column_names(False, _EVERY_GROUP))
@@ -54,9 +60,6 @@ class Options(TypedDict, total=False):
 
     everything: bool
     """Also return the learners that the shipped prediction does not need."""
-    fast: bool
-    """Ask the student (:mod:`showerstack.stacking.student`) instead of what ships, unless that is one network
-    already."""
     features: str | Path | None
     """Folder of the feature table; by default beside the dataset."""
     elsewhere: str | Path | None
@@ -123,10 +126,9 @@ def prediction_table(
 ) -> pl.DataFrame:
     """Return predictions as a table.
 
-    Columns of showers: event, ``p_<class>``; of composition ``argmax``, the most probable class, and ``decided``, that
-    of the run's decision rule; of gamma the score; energy and core with errors where a learner was taught them
-    (:data:`showerstack.stacking.decide.target.UNITS`). Of rows of a table: row, identifiers, ``p_<class>``, most
-    probable class.
+    Columns of showers: event, ``p_<class>``; of composition ``predicted``, the most probable class; of gamma the score;
+    energy and core with errors where a learner was taught them (:data:`showerstack.stacking.decide.target.UNITS`). Of
+    rows of a table: row, identifiers, ``p_<class>``, most probable class.
 
     Parameters
     ----------
@@ -136,8 +138,8 @@ def prediction_table(
     frame = probabilities(predictions.log_proba, task.classes, identifiers, first)
     if task.name in TASKS:
         columns = stacking_of(task).columns(predictions.arrays, task)
-        most_probable = {"predicted": "argmax"} if any(column.name == "decided" for column in columns) else {}
-        frame = frame.rename({"row": "event"} | most_probable).drop("predicted", strict=False).with_columns(columns)
+        frame = frame.rename({"row": "event"})
+        frame = frame.drop("predicted").with_columns(columns) if columns else frame
         estimates = {name: values for name, values in predictions.arrays.items() if name in UNITS}
         frame = frame.with_columns(pl.Series(name, values) for name, values in estimates.items())
     return frame
@@ -158,8 +160,7 @@ def predict(
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is asked for.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.
     ctx
-        Device of the features, processes, whether to trust the run's model files. Numerical threads are those of
-        the training.
+        Device of the features, and threads at work at once. Numerical threads of each are those of the training.
     options
         See :class:`Options`.
 
@@ -171,7 +172,7 @@ def predict(
     """
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
-        raise TypeError(f"predict() has no option {min(unknown)!r}: device, workers and trust are in Context")
+        raise TypeError(f"predict() has no option {min(unknown)!r}: device and workers are in Context")
     need(run.needs, what=f"predicting with {run.folder}")
     library_remarks = _library_remarks(run)
     if isinstance(data, Events):
@@ -180,10 +181,10 @@ def predict(
         source = _showers(run, Path(data), options, ctx)
     else:
         source = _rows(run, Path(data), options.get("separator"))
-    predictor = _Predictor.of(run, everything=options.get("everything", False), fast=options.get("fast", False))
-    pieces = _pieces(run, source, predictor, ctx)
+    predictor = _Predictor.of(run, everything=options.get("everything", False))
+    parts = _pieces(run, source, predictor, ctx)
     remarks = (*library_remarks, *source.remarks, *predictor.remarks)
-    return PredictionStream(run.task, source.n_events, pieces, remarks, source.identifiers)
+    return PredictionStream(run.task, source.n_events, parts, remarks, source.identifiers)
 
 
 @dataclass(frozen=True)
@@ -250,16 +251,10 @@ class _Predictor:
     """In place of the fits, of an exported run."""
 
     @classmethod
-    def of(cls, run: Run, *, everything: bool, fast: bool) -> _Predictor:
-        chain, remarks = run.chain, []
+    def of(cls, run: Run, *, everything: bool) -> _Predictor:
+        chain = run.chain
+        remarks: list[str] = []
         names = chain.learners if everything else chain.needed
-        if fast and chain.shipped in chain.networks:
-            remarks.append(
-                f"--fast changes nothing: what ships, {chain.shipped}, is one network with the mean weights of its "
-                f"{chain.n_fits} fits"
-            )
-        elif fast:
-            chain, names, remarks = chain.of_student(), (STUDENT,), _student_remarks(run)
         if isinstance(run, ExportedRun):
             return cls(chain, [], tuple(remarks), [run.exported(name) for name in names])
         fits = [run.fits(name) for name in names]
@@ -287,33 +282,104 @@ def _pieces(run: Run, source: _Source, predictor: _Predictor, ctx: Context) -> I
         yield from predictor.chain.stream(fits, events, events.events_fingerprint())
 
 
-def _student_remarks(run: Run) -> list[str]:
-    """Return what predictions of the student cost; refuse a run without one."""
-    record = run.manifest.get(STUDENT)
-    if not record:
-        raise InputError(
-            f"{run.folder} has no student for --fast (few rows, another version, or nothing to learn from): "
-            "predict without --fast, or train again with fast = true in a file for --config"
-        )
-    remarks = [student_line(record)]
-    if f"meta/{SCORES_FILE}" in run.checksums.files:
-        remarks.append("thresholds of the run do not hold for scores of --fast")
-    return remarks
+@dataclass(frozen=True)
+class _Job:
+    """One fit's prediction of one piece."""
+
+    piece: slice
+    fold: int
+    folder: Path
+    batch: Batch
+    names: dict[bool, str]
+    """Under which name log-probabilities (false) and estimates of true quantities (true) are asked for."""
+
+
+def uses_gpu(folder: Path) -> bool:
+    """Return whether a saved fit was trained on a GPU and predicts on one, because one answers."""
+    return gpu_answers() and any(predicts_on_gpu(read_json(file)) for file in folder.rglob(HEADER_FILE))
+
+
+class _OpenFits:
+    """Saved fits in memory. One that is at work is opened once more for whoever else needs it."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._idle: dict[Path, list[Learner]] = {folder: [] for folder in folders}
+        self._gpu, self._on_gpu = threading.BoundedSemaphore(GPU_FITS), set(filter(uses_gpu, self._idle))
+
+    def predict(self, job: _Job) -> dict[str, np.ndarray]:
+        """Return by name what is asked for of a job, all in one pass."""
+        with self._gpu if job.folder in self._on_gpu else nullcontext():
+            idle = self._idle[job.folder]
+            learner = idle.pop() if idle else load(job.folder)
+            log_proba = targets = None
+            if len(job.names) == 2:
+                log_proba, targets = learner.predict_both(job.batch)
+            elif True in job.names:
+                targets = learner.predict_targets(job.batch)
+            else:
+                log_proba = learner.predict_log_proba(job.batch)
+            idle.append(learner)
+        result = {} if log_proba is None else {job.names[False]: check_log_proba(log_proba, learner, job.batch)}
+        return result if targets is None else result | {job.names[True]: targets}
+
+
+def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, progress: Progress) -> Iterator[Piece]:
+    """Yield the raw log-probabilities of all fits, piece by piece in the order of the events, by several threads.
+
+    Each piece is read once for all learners that see the same columns, every model file once for each thread that needs
+    it at the same time, and memory does not grow with the events.
+
+    Parameters
+    ----------
+    events
+        Unlabelled events.
+    learners
+        Which fits of which learners; each piece has (F, n, C) float64 per name, or (F, n, T, 2) of true quantities.
+    ctx
+        Cores to be used at most; numerical threads of each fit, as in training.
+    progress
+        Called with (predictions of single fits done, all of them, what was done last).
+
+    Raises
+    ------
+    InputError
+        If a model file cannot be used.
+    """
+    folders = {folder for learner in learners for folder in learner.folders}
+    open_fits, every, n_fits = _OpenFits(folders), list(pieces(len(events))), len(folders)
+    workers = max(1, (ctx.workers or joblib.cpu_count()) // ctx.threads)
+    threads = joblib.Parallel(n_jobs=workers, backend="threading", return_as="generator")
+    at_once, done = -(-workers // n_fits), 0  # few fits work on several pieces
+    for first in range(0, len(every), at_once):
+        jobs = [job for piece in every[first : first + at_once] for job in _jobs(events, piece, learners)]
+        outcomes: dict[int, dict[str, list[np.ndarray]]] = {}
+        for job, outcome in zip(jobs, threads(joblib.delayed(open_fits.predict)(job) for job in jobs), strict=True):
+            for name, values in outcome.items():
+                outcomes.setdefault(job.piece.start, {}).setdefault(name, []).append(values)
+            done += len(job.batch)
+            progress(done, n_fits * len(events), f"{next(iter(job.names.values()))} fold {job.fold}")
+        for piece in every[first : first + at_once]:
+            yield piece, {name: np.stack(values) for name, values in outcomes[piece.start].items()}
+
+
+def _jobs(events: Events, piece: slice, learners: Sequence[SavedFits]) -> list[_Job]:
+    """Read a piece once for all learners that see the same columns."""
+    rows, jobs = np.arange(piece.start, piece.stop), dict[Path, _Job]()
+    for columns, needs_grid in dict.fromkeys((one.columns, one.needs_grid) for one in learners):
+        batch = events.batch(rows, columns, grids=needs_grid)
+        for one in learners:
+            if (one.columns, one.needs_grid) == (columns, needs_grid):
+                for fold, folder in enumerate(one.folders):
+                    job = jobs.setdefault(folder, _Job(piece, fold, folder, batch, {}))
+                    job.names[one.truth] = one.name
+    return list(jobs.values())
 
 
 def _library_remarks(run: Run) -> tuple[str, ...]:
-    """Refuse a run of another version of ours; name the libraries that have changed since the training.
+    """Name the libraries that have changed since the training.
 
     An export is asked through onnxruntime, whatever it was trained with.
     """
-    here = {"stacking": STACKING_VERSION} | ({"features": FEATURES_VERSION} if run.has_grids else {})
-    for what, now in here.items():
-        made_by = run.manifest.get(f"{what}_version", 0)
-        if made_by != now:
-            raise InputError(
-                f"{run.folder} was made by version {made_by} of the {what}, which is now {now}: train again "
-                f"(python cli.py stack --task {run.task.name} --data DATA --run NEW_RUN)"
-            )
     if isinstance(run, ExportedRun):
         return ()
     installed, recorded = versions(), run.manifest.get("versions", {})

@@ -9,6 +9,7 @@ table that no fit learned from.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,17 +31,6 @@ from showerstack.runtime.tables import read_table
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.schema import Task, task_named
-from showerstack.stacking.budget import (
-    Clock,
-    StoredPlan,
-    keep_plan,
-    left_out_remarks,
-    memory_remark,
-    once_less,
-    once_more,
-    plan_within_limit,
-    plan_without_limit,
-)
 from showerstack.stacking.fit.folds import class_counts
 from showerstack.stacking.fit.running import TaskFailure, run_tasks
 from showerstack.stacking.fit.tasks import TASK_FILE, FoldTask, checksum_problem
@@ -64,7 +54,8 @@ from showerstack.stacking.inputs.tables import (
     read_weights,
     write_table,
 )
-from showerstack.stacking.levels import collected, fold_tasks, make_folds
+from showerstack.stacking.levels import LIMITED_FOLDS, fold_tasks, make_folds
+from showerstack.stacking.oof import collected
 from showerstack.stacking.run.chain import Predictions
 from showerstack.stacking.run.config import CONFIG_FILE, StackConfig, TableConfig, write_config
 from showerstack.stacking.run.folder import (
@@ -95,7 +86,7 @@ class StackResult:
 
 
 def run(job: Job) -> StackResult:
-    """Do the whole run, or what is left of it; the job's log gets the plan before the work begins.
+    """Do the whole run, or what is left of it.
 
     Raises
     ------
@@ -103,76 +94,42 @@ def run(job: Job) -> StackResult:
         If the run folder belongs to another configuration, a class has fewer events than folds, or no learner could
         be trained.
     """
-    clock, folder = Clock.of(job), job.config.run
+    job, folder = _within_limit(job), job.config.run
     with opened_for_writing(folder):
-        requested, repeats = job.fits_identity, job.config.repeats
-        asked = job.config.n_folds * repeats
-        refuse_other_configuration(folder, requested)
-        job, stored = plan_within_limit(replace(job, ctx=replace(job.ctx, began=clock.began)), clock)
+        refuse_other_configuration(folder, job.fits_identity)
         finished = _finished(folder, hash_json(job.identity), job.versions)
         if finished:
             return StackResult(folder, finished, None)
         remove_second_level(folder)
-        if stored.requested:
-            keep_plan(folder, stored)
         if job.prepare:
             job.prepare()
-        first = _first_level(job, stored, clock, requested)
-        while first.failures and job.config.repeats > repeats:  # killed while the folds were repeated, and late now
-            stored = once_less(stored)
-            keep_plan(folder, stored)
-            job = replace(job, config=job.config.model_copy(update=stored.options))
-            first = _first_level(job, stored, clock, requested)
-        while not first.failures and (more := once_more(job, stored, clock, asked, first.tasks)) is not None:
-            keep_plan(folder, more)
-            longer = replace(job, config=job.config.model_copy(update=more.options))
-            second = _first_level(longer, more, clock, requested)
-            if second.failures:  # there was less time than it seemed: what is complete ships
-                keep_plan(folder, stored)
-                first = _first_level(job, stored, clock, requested)
-                break
-            job, stored, first = longer, more, second
+        folds, tasks = make_folds(job), fold_tasks(job)
+        manifest = _opening(job, folds, tasks)
+        write_config(folder / CONFIG_FILE, manifest["config"])
+        write_manifest(folder, manifest)
+        with job.ctx.bars("training", "fits") as progress:
+            failures = run_tasks(
+                tasks,
+                pools=job.pools,
+                threads=job.config.threads,
+                scheduler=job.config.scheduler,
+                progress=progress,
+            )
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with limited_threads(1):
-            return _second_level(job, first)
+            return _second_level(job, folds, tasks, failures, manifest)
 
 
-@dataclass(frozen=True)
-class _Fits:
-    """All fits of a run, and what its manifest says so far."""
-
-    folds: Folds
-    tasks: list[FoldTask]
-    failures: list[TaskFailure]
-    manifest: dict[str, Any]
-
-
-def _first_level(job: Job, stored: StoredPlan, clock: Clock, requested: dict[str, Any]) -> _Fits:
-    """Do the fits that are not done yet, and open the manifest."""
-    folds = make_folds(job)
-    identity = job.identity
-    manifest = _opening(job, folds, identity, hash_json(identity)) | {"requested": requested}
-    write_config(job.config.run / CONFIG_FILE, manifest["config"])
-    if stored.plan is None and job.config.time_limit is None:
-        stored = plan_without_limit(job, folds.labels)
-    manifest["plan"] = stored.plan.as_json() if stored.plan else None
-    tasks = clock.limited(stored.plan, fold_tasks(job), job.pools)
-    short_of_memory = memory_remark(job)
-    if short_of_memory:
-        job.ctx.log.info("%s", short_of_memory)
-        manifest["remarks"].append(short_of_memory)
-    manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(stored.plan)]
-    write_manifest(job.config.run, manifest)
-    with job.ctx.bars("training", "") as progress:
-        failures = run_tasks(
-            tasks,
-            pools=job.pools,
-            threads=job.config.threads,
-            scheduler=job.config.scheduler,
-            expected={share.learner: share.task_s for share in stored.plan.every} if stored.plan else {},
-            progress=progress,
-        )
-    return _Fits(folds, tasks, failures, manifest)
+def _within_limit(job: Job) -> Job:
+    """Say when the run began; under a time limit it has three folds at most, once."""
+    began = time.time() - sum(cost.wall_s for cost in job.costs) if job.ctx.began is None else job.ctx.began
+    job, config = replace(job, ctx=replace(job.ctx, began=began)), job.config
+    if config.time_limit is None:
+        return job
+    if isinstance(config, TableConfig) and config.split:  # folds of the user's own
+        return job
+    fewer = {"folds": min(LIMITED_FOLDS, config.n_folds), "repeats": 1}
+    return replace(job, config=config.model_copy(update=fewer))
 
 
 def _finished(folder: Path, config_hash: str, versions: dict[str, Any]) -> dict[str, Any] | None:
@@ -189,14 +146,15 @@ def _made_again(tasks: list[FoldTask]) -> list[str]:
     return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in result if problem]
 
 
-def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str) -> dict[str, Any]:
+def _opening(job: Job, folds: Folds, tasks: list[FoldTask]) -> dict[str, Any]:
+    identity = job.identity
     return {
         "complete": False,
         "task": job.task.name,
         "classes": list(job.task.classes),
         "config": job.config.model_dump(mode="json"),
         "identity": identity,
-        "config_hash": config_hash,
+        "config_hash": hash_json(identity),
         **job.versions,
         "seed": job.config.seed,
         "data": {
@@ -212,7 +170,7 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
             "n_test": len(job.test) if job.test is not None else 0,
             "grouped": job.train.groups() is not None,
         },
-        "remarks": [*job.remarks, *folds.remarks],
+        "remarks": [*job.remarks, *folds.remarks, *_made_again(tasks)],
         "versions": versions(),
         "started": started(),
         "machine": machine(),
@@ -222,8 +180,9 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
     }
 
 
-def _second_level(job: Job, first: _Fits) -> StackResult:
-    folds, tasks, failures, manifest = first.folds, first.tasks, first.failures, first.manifest
+def _second_level(
+    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any]
+) -> StackResult:
     with measured("collection") as cost:
         level = collected(job, folds, tasks, failures)
     outcome = stack_and_decide(job, folds, level, manifest["config_hash"])

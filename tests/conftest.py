@@ -81,7 +81,7 @@ def tiny_gamma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _stacked(task: Task, data: Path, run: Path) -> None:
     options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1, "device": "cpu"}
-    stack(StackConfig(task=task.name, data=data, run=run, fast=False, **options))
+    stack(StackConfig(task=task.name, data=data, run=run, **options))
 
 
 @pytest.fixture(scope="session")

@@ -18,17 +18,14 @@ from hypothesis import strategies as st
 import cli
 import showerstack
 import showerstack.estimators
-from showerstack.models.isolated import learners_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_processes
 from showerstack.showers.schema import ENERGY
 from showerstack.showers.simulation import simulate
-from showerstack.stacking import saved_fits
 from showerstack.stacking.run.config import read_config, write_config
 
 OPTIONS = {
     "preset": "quick", "learners": ("quadratic_logit",), "workers": 1, "device": "cpu", "folds": 2, "repeats": 1,
-    "fast": False,
 }  # fmt: skip
 
 
@@ -43,7 +40,7 @@ def test_fit_and_predict_take_arrays_and_paths(table: tuple[np.ndarray, np.ndarr
     x, y = table
     run = showerstack.fit(x, np.where(y, "b", "a"), run=tmp_path / "run", **OPTIONS)
     assert run.classes == ("a", "b")
-    predictions = showerstack.predict(run, x, trusted=True)
+    predictions = showerstack.predict(run, x)
     assert predictions.probabilities.shape == (300, 2)
     assert np.mean(predictions.labels == np.where(y, "b", "a")) > 0.8
     assert repr(predictions).startswith("<300 predictions, table: a ")
@@ -145,7 +142,7 @@ def test_data_frames_are_taken(tmp_path: Path) -> None:
     frame = pl.DataFrame({"x": x, "kind": np.where(x < 45, "low", "high")})
     run = showerstack.fit(frame, label="kind", run=tmp_path / "run", **OPTIONS)
     assert run.classes == ("high", "low")
-    predictions = run.predict(frame.drop("kind").to_pandas(), trusted=True)
+    predictions = run.predict(frame.drop("kind").to_pandas())
     assert np.mean(predictions.labels == frame["kind"].to_numpy()) > 0.9
     with pytest.raises(InputError, match="say what the classes are"):
         showerstack.fit(frame, run=tmp_path / "other", **OPTIONS)
@@ -180,7 +177,7 @@ def test_labels_are_the_users_values(
     labels = np.array(names)[y]
     run = showerstack.fit(x, labels, run=tmp_path / "run", **OPTIONS)
     assert set(run.classes) == set(names)
-    predictions = run.predict(x, trusted=True)
+    predictions = run.predict(x)
     assert float(showerstack.score(predictions, labels)) == np.mean(predictions.labels != labels) < 0.2
     assert float(showerstack.score(predictions, predictions.labels)) == 0
     strange = labels.astype(object)
@@ -214,19 +211,6 @@ def test_predictions_of_other_events_are_not_scored(tmp_path: Path) -> None:
         showerstack.score(tmp_path / "predictions.npz", tmp_path)
 
 
-def test_a_damaged_learner_does_not_end_the_users_program(
-    table: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, y = table
-    run = showerstack.fit(x, y, run=tmp_path / "run", **OPTIONS)
-    opened = []
-    original = saved_fits.learners_of
-    monkeypatch.setattr(saved_fits, "learners_of", lambda **k: opened.append(k["trusted"]) or original(**k))
-    isolated, own = run.predict(x), run.predict(x, trusted=True)
-    assert opened == [False, True]
-    np.testing.assert_array_equal(isolated.probabilities, own.probabilities)
-
-
 @pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
 def test_examples_in_docstrings(
     tiny_composition: Path, composition_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -237,8 +221,6 @@ def test_examples_in_docstrings(
     shutil.copytree(composition_run, tmp_path / "runs" / "composition")  # fit opens it: the options are its own
     in_processes(len, [([],)] * 2, workers=2)  # they are used again, from a folder that is not theirs
     monkeypatch.chdir(tmp_path)
-    # Learners open in this process: another would begin for each of the predictions.
-    monkeypatch.setattr(saved_fits, "learners_of", lambda **options: learners_of(trusted=True))
     before = (tmp_path / "runs" / "composition" / "predictions.npz").stat().st_mtime_ns
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     examples = [

@@ -178,9 +178,7 @@ def test_near_words_are_suggested_for_mistyped_choices(
         ("convert --raw r --out o --delete-raw", "--delete-raw has no effect with --raw"),
         ("convert --raw r --out o --predict run", "--predict has no effect with --raw"),
         ("convert --measured m --out o --task gamma", "--task has no effect with --measured"),
-        ("convert --measured m --out o --trusted", "--trusted has no effect without --predict"),
         ("sky-map --data d --share .1", "--share has no effect without --run"),
-        ("sky-map --data d --trusted", "--trusted has no effect without --run"),
     ],
 )
 def test_an_option_that_would_not_be_used_is_refused(
@@ -512,7 +510,7 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
         )
         with np.load(folder / "predictions.npz") as stored:
             runs[value] = stored["log_proba"]
-        again = predict(load(folder), data / "composition_test", Context(workers=1, trusted=True), no_table=True)
+        again = predict(load(folder), data / "composition_test", Context(workers=1), no_table=True)
         again.write(tmp_path / f"{value}.npz")
         assert any("training prior" in remark for remark in again.remarks)
         with np.load(tmp_path / f"{value}.npz") as stored:

@@ -25,13 +25,12 @@ from showerstack import EnergyRegressor, ShowerClassifier, StackClassifier, esti
 from showerstack.api import fitted
 from showerstack.runtime.errors import InputError, Remark
 from showerstack.runtime.frames import frame_of
-from showerstack.stacking.meta import calibration
 from showerstack.stacking.run.folder import MANIFEST_FILE
 
 pytestmark = pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
 QUICK = {
-    "preset": "quick", "learners": "table.logistic", "metas": "average", "folds": 2, "repeats": 1, "holdout": 0.0,
-    "fast": False, "workers": 1, "device": "cpu", "trusted": True,
+    "preset": "quick", "learners": "table.logistic", "pools": "average", "folds": 2, "repeats": 1, "holdout": 0.0,
+    "workers": 1, "device": "cpu",
 }  # fmt: skip
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": "folds are of rows: a row twice is not a row of weight 2",
@@ -39,14 +38,6 @@ EXPECTED_FAILURES = {
 }
 
 
-@pytest.fixture
-def one_calibrator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibration by a temperature alone: what the contract is about does not depend on it."""
-    for kind in ("vector", "matrix"):
-        monkeypatch.delitem(calibration.KINDS, kind)
-
-
-@pytest.mark.usefixtures("one_calibrator")
 @parametrize_with_checks([StackClassifier(**QUICK)], expected_failed_checks=lambda _: EXPECTED_FAILURES)
 def test_scikit_learns_contract(estimator: StackClassifier, check: object) -> None:
     check(estimator)  # type: ignore[operator]
@@ -229,7 +220,7 @@ def test_showers_are_classified(tiny_composition: Path, tmp_path: Path) -> None:
     assert model.classes_.tolist() == [0, 1, 2, 3, 4]
     assert model.predict_proba(test).shape == (len(truth), 5)
     assert model.score(test, truth) == pytest.approx(np.mean(result == truth))
-    predicted = showerstack.predict(tmp_path / "run", test, no_table=True, trusted=True)
+    predicted = showerstack.predict(tmp_path / "run", test, no_table=True)
     np.testing.assert_array_equal(predicted.labels, result)
     value = showerstack.score(predicted, tiny_composition)
     assert value.low <= float(value) <= value.high

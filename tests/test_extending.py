@@ -18,7 +18,6 @@ from showerstack.features import compute, groups
 from showerstack.features.device import namespace
 from showerstack.models import catalogue, registry
 from showerstack.models.base.learner import Batch
-from showerstack.models.base.posterior import log_softmax
 from showerstack.report.doctor import column_quartiles, folder_findings
 from showerstack.report.run_page import write_report
 from showerstack.runtime.code import plugins
@@ -31,14 +30,11 @@ from showerstack.showers.archives.formats import convert_foreign
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.simulation import blocks, primaries, simulate
 from showerstack.showers.simulation.settings import load_settings
-from showerstack.stacking import decide, meta, predict
+from showerstack.stacking import decide, predict
 from showerstack.stacking.decide import classes
-from showerstack.stacking.meta import base, choice
-from showerstack.stacking.meta.base import StackInputs
-from showerstack.stacking.meta.scorers import LogLossScorer
-from showerstack.stacking.run import config, read
 from showerstack.stacking.run import config as run_config
 from showerstack.stacking.run import folder as sealing
+from showerstack.stacking.run import read
 from showerstack.stacking.train import stack
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -58,7 +54,7 @@ def file_of(tmp_path: Path, name: str) -> None:
 @pytest.fixture(autouse=True)
 def _registries() -> Iterator[None]:
     yield
-    for registered in (base.meta_learners, scoring_registry.scorings, classes.task_stackings):
+    for registered in (scoring_registry.scorings, classes.task_stackings):
         registered.cache_clear()
 
 
@@ -88,30 +84,6 @@ def test_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sys.modules.pop("showerstack.models.catalogue.frequencies")
 
 
-def test_a_meta_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = list(base.meta_learners())
-    file_of(tmp_path, "stacking/meta/best_learner.py")
-    monkeypatch.setattr(meta, "__path__", [*meta.__path__, str(tmp_path)])
-    base.meta_learners.cache_clear()
-    assert list(base.meta_learners()) != shipped
-    assert "best_learner" in base.metas_of("best")
-    assert config.EngineConfig(run=tmp_path / "run", metas=("average", "best_learner")).meta_names[1] == "best_learner"
-    rng = np.random.default_rng(1)
-    labels = np.arange(600) % 2
-    clear, noise = (log_softmax(k * np.eye(2)[labels] + rng.normal(size=(600, 2))) for k in (3.0, 0.0))
-    inputs = StackInputs(("noise", "clear"), np.stack([noise, clear]), labels, np.arange(600) // 4 % 3)
-    stacked = choice.choose_and_fit(("average", "best_learner"), inputs, LogLossScorer())
-    assert stacked.meta.importance() == {"noise": 0.0, "clear": 1.0}
-    again = base.meta_from_json(json.loads(json.dumps(base.meta_to_json(stacked.meta))))
-    np.testing.assert_array_equal(again.predict(inputs.log_proba), clear)
-    (tmp_path / "again.py").write_text((tmp_path / "best_learner.py").read_text())
-    base.meta_learners.cache_clear()
-    with pytest.raises(ValueError, match="exists already"):
-        base.meta_learners()
-    for name in ("best_learner", "again"):
-        sys.modules.pop(f"showerstack.stacking.meta.{name}", None)
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "TASKS", dict(schema.TASKS))
@@ -129,8 +101,8 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scoring_registry.scorings.cache_clear()
     classes.task_stackings.cache_clear()
     simulate(depth, tmp_path, n_train=1200, n_test=400, seed=3, train_cuts="test", workers=1)
-    options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu", "fast": False}
-    options |= {"metas": ("average", "log_pool"), "settings": {"lightgbm": {"rounds": 40}}}
+    options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu"}
+    options |= {"pools": ("average", "log_pool"), "settings": {"lightgbm": {"rounds": 40}}}
     stack(run_config.StackConfig(task="depth", data=tmp_path, run=tmp_path / "run", preset="quick", **options))
     metrics = score_file(tmp_path / "run" / "predictions.npz", tmp_path, depth)
     constant = float(np.std(np.load(tmp_path / "depth_test" / "labels_depth.npy")))

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
@@ -32,8 +32,6 @@ from sklearn.datasets import load_wine
 from typer.main import get_command
 
 from showerstack.commands.app import app
-from showerstack.models.base.learner import Learner
-from showerstack.models.isolated import learners_of
 from showerstack.report.outcome import DEMO_LEARNERS
 from showerstack.report.run_page import write_report
 from showerstack.stacking.run.config import StackConfig
@@ -61,14 +59,9 @@ def run_script(*arguments: str | Path, code: int = 0) -> subprocess.CompletedPro
     return result
 
 
-def of_this_process(trusted: bool) -> AbstractContextManager[Callable[[Path], Learner]]:
-    """Open the learners of a report in this process."""
-    return learners_of(trusted=True)
-
-
 def small_config(*, task: str, **options: object) -> StackConfig:
-    """Return what the demo trains where it is made small: two folds, no student, few trees."""
-    return StackConfig(task=task, folds=2, fast=False, settings=SMALL[task], **options)
+    """Return what the demo trains where it is made small: two folds, few trees."""
+    return StackConfig(task=task, folds=2, settings=SMALL[task], **options)
 
 
 @pytest.fixture(scope="module", params=["small", pytest.param("whole", marks=WHOLE)])
@@ -79,7 +72,6 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return out, run_script("cli.py", *DEMO, "--out", out).stdout, run_script
     with ExitStack() as less:
         less.enter_context(patch.dict(DEMO_LEARNERS, FEW))
-        less.enter_context(patch("showerstack.report.run_sections.learners_of", of_this_process))
         less.enter_context(patch("showerstack.report.run_page.EACH", 1))
         less.enter_context(patch("showerstack.report.outcome.StackConfig", small_config))
         return out, call("cli.py", *DEMO, "--workers", "1", "--out", out).stdout, call
@@ -115,7 +107,7 @@ def test_stack_predict_and_verify(
     unlabelled = tmp_path / "new"
     shutil.copytree(out / "data" / f"{task}_test", unlabelled)
     (unlabelled / f"labels_{task}.npy").unlink()
-    options = ("--device", "cpu", *(("--trusted",) if program is call else ()))
+    options = ("--device", "cpu")
     program("cli.py", "predict", "--run", run, "--data", unlabelled, "--out", tmp_path / "new.npz", *options)
     with np.load(run / "predictions.npz") as ours, np.load(tmp_path / "new.npz") as new:
         np.testing.assert_array_equal(ours["log_proba"], new["log_proba"])
@@ -205,15 +197,14 @@ ONE = ("--workers", "1")
 LESS = {
     "simulate": ONE,
     "stack": (*ONE, "--folds", "2"),
-    "predict": ("--trusted",),
-    "spectra": ("--trusted", "--bins", "14.9,15.4,16", "--zenith-max", "30"),
-    "datacheck": ("--trusted", *ONE),
-    "gamma-limit": ("--trusted", "--toys", "100", "--bins", "14.8,17"),
+    "spectra": ("--bins", "14.9,15.4,16", "--zenith-max", "30"),
+    "datacheck": ONE,
+    "gamma-limit": ("--toys", "100", "--bins", "14.8,17"),
 }
 """Options that make a command cheap, or possible with few showers, and change nothing that a page shows."""
 NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e-?\d+)?|too few events")
-CHOSEN = re.compile(r"(?<=showers: )\w+$|(?<=\d,)[a-z]+,[a-z]+$")
-"""What ships, and a shower's classes: both may be another when showers are few."""
+CHOSEN = re.compile(r"(?<=showers: )\w+$|(?<=^gate: ).*$|(?<=\d,)[a-z]+$")
+"""What ships and why, and a shower's class: they may be others when showers are few."""
 
 
 def masked(line: str) -> str:
@@ -276,9 +267,7 @@ def called(command: str) -> str:
     program, *arguments = shlex.split(command)
     if program != "python":
         return run(["bash", "-c", command], Path.cwd())
-    trusted = ("--trusted",) if "--predict" in arguments else ()
-    with patch("showerstack.report.run_sections.learners_of", of_this_process):
-        return call(*arguments, *LESS.get(arguments[1], ()), *trusted).stdout
+    return call(*arguments, *LESS.get(arguments[1], ())).stdout
 
 
 def without_labels(test: Path, folder: Path, rows: slice) -> None:
@@ -355,8 +344,7 @@ def test_every_command_works_and_says_what_the_page_shows(
         if kind == "python":
             if page == "extending.md" or "DetectorArray(" in block or "showers/archives" in block:
                 continue  # files, which tests/test_extending.py puts into their places
-            trusted = block.replace('"new/composition_test")', '"new/composition_test", trusted=True)')
-            ran.append(run([sys.executable, "-c", block], folder) if processes else executed(trusted))
+            ran.append(run([sys.executable, "-c", block], folder) if processes else executed(block))
             continue
         for command, shown in commands(block):
             if ELSEWHERE.search(command):

@@ -133,8 +133,8 @@ import showerstack
 rng = np.random.default_rng(1)
 y = rng.integers(0, 2, 100)
 x = rng.normal(size=(100, 3)) + 1.5 * y[:, None]
-options = {"preset": "quick", "folds": 2, "repeats": 1, "holdout": 0.0, "metas": ("average",)}
-options |= {"fast": False, "device": "cpu"}
+options = {"preset": "quick", "folds": 2, "repeats": 1, "holdout": 0.0, "pools": ("average",)}
+options |= {"device": "cpu"}
 if __name__ == "__main__":
     run = showerstack.fit(x, y, run="run", learners=("quadratic_logit",), workers=2, **options)
     found = run.predict(x)

@@ -54,7 +54,7 @@ def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, caps
     run = tmp_path / "run"
     config = StackConfig(
         task="energy", data=data, run=run, preset="quick", learners=("quadratic_logit", "lightgbm"), folds=2,
-        workers=1, device="cpu", fast=False, metas=("average", "log_pool", "greedy"),
+        workers=1, device="cpu", pools=("average", "log_pool"),
         settings={"lightgbm": {"rounds": 40}},
     )  # fmt: skip
     stack(config)
@@ -72,14 +72,14 @@ def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, caps
 def test_what_is_predicted_and_scored_is_the_pool(data: Path, tmp_path: Path) -> None:
     config = StackConfig(
         task="energy", data=data, run=tmp_path / "run", preset="quick", learners=("quadratic_logit", "pretrained"),
-        folds=2, workers=1, device="cpu", fast=False, metas=("log_pool",), settings={"pretrained": {"epochs": 1}},
+        folds=2, workers=1, device="cpu", pools=("log_pool",), settings={"pretrained": {"epochs": 1}},
     )  # fmt: skip
     result = stack(config)
     assert result.predictions is not None
     assert result.manifest["decision"]["chosen"] == POOL
     run = stacking.load(result.run)
     arrays = result.predictions.arrays
-    again = predict(run, data / "energy_test", Context(device="cpu", trusted=True)).concatenated()
+    again = predict(run, data / "energy_test", Context(device="cpu")).concatenated()
     for name in ("lg_energy", "lg_energy_error"):
         np.testing.assert_array_equal(run.test(run.shipped, name), arrays[name])
         np.testing.assert_array_equal(again.arrays[name], arrays[name])
@@ -137,7 +137,6 @@ def test_stack_with_a_network_on_the_grids(folders, tmp_path):
         data=folders[0].parent,
         run=tmp_path / "run",
         learners=("lightgbm", "lenet"),
-        fast=False,
         folds=2,
         workers=1,
         settings={"lenet": {"epochs": 2}, "lightgbm": {"rounds": 60}},

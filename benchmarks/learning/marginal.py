@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,19 +34,18 @@ from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, TASKS, Task
-from showerstack.stacking.decide.classes import stacking_of
+from showerstack.stacking.decide.gamma import gamma_scores
 from showerstack.stacking.decide.target import PosteriorMean
 from showerstack.stacking.fit.tasks import test_log_proba
 from showerstack.stacking.inputs.events import ShowerEvents, binned, class_numbers
-from showerstack.stacking.meta.base import StackInputs
-from showerstack.stacking.meta.choice import fit_meta
-from showerstack.stacking.meta.scorers import gamma_scores
+from showerstack.stacking.pools import cross_validated, fit_pool
 from showerstack.stacking.run.chain import average_of
 from showerstack.stacking.run.config import StackConfig
 from showerstack.stacking.run.read import Run
+from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import stack
 
-META = "log_pool"
+POOL = "log_pool"
 TIMED_EVENTS = 2_000
 
 
@@ -55,10 +54,12 @@ class Learners:
     """What the learners of one or several runs say."""
 
     task: Task
-    inputs: StackInputs
-    """Out-of-fold, by single fits."""
-    test: np.ndarray
-    """(L, n, C) log-probabilities of the test events, as they ship."""
+    inner: Mapping[str, np.ndarray]
+    """By learner, (N, C) log-probabilities out-of-fold, by single fits."""
+    sample: Sample
+    """The N events."""
+    test: Mapping[str, np.ndarray]
+    """By learner, (n, C) log-probabilities of the test events, as they ship."""
     truth: Truth
     output: Callable[[np.ndarray], np.ndarray]
     """From (n, C) log-probabilities of the test events to what the task's metric judges, (n,)."""
@@ -71,23 +72,18 @@ class Learners:
 
     def pools(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the pool of some learners, (N, C) out-of-fold and (n, C) of the test events."""
-        key = tuple(name for name in self.inputs.learners if name in names)
+        key = tuple(name for name in self.inner if name in names)
         if key not in self.known:
-            part, scorer = self.inputs.only(key), stacking_of(self.task).scorer
-            nested = np.empty_like(part.log_proba[0])
-            for fold in np.unique(part.folds):
-                inside = part.folds == fold
-                nested[inside] = fit_meta(META, part, scorer, ~inside).predict(part.log_proba[:, inside])
-            places = [self.inputs.learners.index(name) for name in key]
-            whole = fit_meta(META, part, scorer, np.ones(len(part.labels), dtype=bool))
-            self.known[key] = nested, whole.predict(self.test[places])
+            part = {name: self.inner[name] for name in key}
+            whole = fit_pool(POOL, part, self.sample)
+            self.known[key] = cross_validated(POOL, part, self.sample), whole(self.test)
         return self.known[key]
 
     def compared(self, names: Sequence[str], base: Sequence[str]) -> list[Paired]:
         """Return a pool minus another: log-loss out-of-fold, log-loss (not of targets) and metrics on the test set."""
         (nested, test), (nested_base, test_base) = self.pools(names), self.pools(base)
         labels, groups = self.truth.labels, self.truth.groups
-        result = [paired_log_loss(self.inputs.labels, nested, nested_base, self.inputs.groups)]
+        result = [paired_log_loss(self.sample.labels, nested, nested_base, self.sample.groups)]
         if self.task.target is None:
             result.append(paired_log_loss(labels, test, test_base, groups))
         a, b = self.output(test), self.output(test_base)
@@ -117,18 +113,18 @@ def read(folders: Sequence[Path]) -> Learners:
     train_set.refuse_weighted("the worth of learners")
     rows = (folds >= 0) & np.isfinite(log_proba).all(axis=(0, 2))
     labels, groups = class_numbers(train_set), train_set.groups
-    inputs = StackInputs(
-        names, np.ascontiguousarray(log_proba[:, rows]), labels[rows], folds[rows],
-        groups=None if groups is None else np.asarray(groups)[rows],
-    )  # fmt: skip
+    sample = Sample(labels[rows], folds[rows], None if groups is None else np.asarray(groups)[rows])
+    inner = {name: z[rows] for name, z in zip(names, log_proba, strict=True)}
     test_folder = Path(first.manifest["data"]["test"])
     truth = read_labels(first, test_folder.parent)
-    test = np.stack([average_of(test_log_proba(run.folder, name, run.chain.fits(name))) for run, name in owners])
+    test = {name: average_of(test_log_proba(run.folder, name, run.chain.fits(name))) for run, name in owners}
     steps = [step for run in runs for step in run.manifest["steps"] if step["step"] == "train"]
     training = {name: sum(step["cpu_s"] for step in steps if step["learner"] == name) for name in names}
     events = ShowerEvents(test_folder, build_table(test_folder, ctx=Context(workers=1)).folder, first.task)
     speed = {name: predict_us(run, name, events) for run, name in owners}
-    return Learners(first.task, inputs, test, truth, _output(first.task, train_set, truth, rows), training, speed)
+    return Learners(
+        first.task, inner, sample, test, truth, _output(first.task, train_set, truth, rows), training, speed
+    )
 
 
 def _output(task: Task, train_set: Dataset, truth: Truth, rows: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -208,7 +204,7 @@ def made(options: argparse.Namespace) -> list[Path]:
     config = StackConfig(
         task=task.name, data=data, run=options.work / f"run-{options.world}-{data.name}", preset=options.preset,
         learners=options.learners, folds=options.folds, seed=options.seed, device="cpu", workers=options.workers,
-        metas=(META,), fast=False,
+        pools=(POOL,),
     )  # fmt: skip
     names = tuple(entry.name for entry in config.learner_specs(task))
     apart = tuple(name for name in options.apart.split(",") if name in names)

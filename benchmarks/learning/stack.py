@@ -30,8 +30,8 @@ from showerstack.scoring.metrics.paired import Paired, paired_log_loss, paired_s
 from showerstack.scoring.tasks.base import Metric
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
+from showerstack.stacking.decide.gamma import gamma_scores
 from showerstack.stacking.fit.tasks import test_log_proba
-from showerstack.stacking.meta.scorers import gamma_scores
 from showerstack.stacking.run.chain import average_of
 from showerstack.stacking.run.config import StackConfig
 from showerstack.stacking.run.read import finished_learners
@@ -58,9 +58,9 @@ class FinishedTask:
             return stored["log_proba"]
 
     def output(self, name: str, kind: str) -> np.ndarray:
-        """Return what the task's metric judges: hard labels (``argmax`` or ``decided``), or scores."""
-        with np.load(self.run / "test" / f"{name}.npz", allow_pickle=False) as stored:
-            return stored["scores" if self.task.name == GAMMA.name else kind]
+        """Return what the task's metric judges: the most probable class, or scores."""
+        log_proba = self.log_proba(name)
+        return gamma_scores(log_proba) if kind == "score" else log_proba.argmax(axis=1)
 
 
 def main() -> None:
@@ -100,7 +100,6 @@ def run_task(task: Task, options: argparse.Namespace) -> FinishedTask:
         task=task.name, data=data, run=run, preset=options.preset, learners=tuple(options.learners.split(",")),
         folds=options.folds, seed=options.seed, device="cpu", workers=options.workers,
         settings={name: SETTINGS[name] for name in SETTINGS if name in options.learners.split(",")},
-        metas=("average", "log_pool", "greedy", "calibrated_pool", "logistic", "boosted"),
     )  # fmt: skip
     manifest = dict(stack(config, Context(bars=bar)).manifest)
     labels = np.asarray(Dataset.open(data / f"{task.name}_test", task).labels)
@@ -141,7 +140,7 @@ def systems_table(outcome: FinishedTask) -> str:
     best = outcome.manifest["gate"]["best_learner"]
     learners = finished_learners(outcome.manifest)
     rows = []
-    kinds = ("score",) if outcome.task.name == GAMMA.name else ("argmax", "decided")
+    kinds = ("score",) if outcome.task.name == GAMMA.name else ("argmax",)
     for name in [*learners, "average", "stack"]:
         for kind in kinds:
             log_proba, output = outcome.log_proba(name), outcome.output(name, kind)
@@ -179,7 +178,7 @@ def steps_table(outcome: FinishedTask) -> str:
         (f"average of its {n_fits} fits", average_of(fits)),
         ("calibrated", outcome.log_proba(best)),
         ("plain average of all learners", outcome.log_proba("average")),
-        (f"stack ({outcome.manifest['meta']['chosen']})", outcome.log_proba("stack")),
+        (f"stack ({outcome.manifest['pool']['chosen']})", outcome.log_proba("stack")),
     ]
     metric, *more = measures_of(outcome.task)
     rank: Callable[[np.ndarray], np.ndarray] = (
@@ -190,30 +189,23 @@ def steps_table(outcome: FinishedTask) -> str:
         loss = paired_log_loss(labels, after, before)
         gains = [_difference(m.paired(labels, rank(after), rank(before)), ".2g") for m in (metric, *more)]
         rows.append([name, _difference(loss, ".5f"), *gains])
-    if outcome.task.name != GAMMA.name:
-        decided = metric.paired(labels, outcome.output("stack", "decided"), outcome.output("stack", "argmax"))
-        rows.append([f"decision rule ({outcome.manifest['decision']['chosen']})", "", _difference(decided, ".2g")])
     return "Change by each step on the test events (negative is better):\n\n" + markdown(
         ["step", "log-loss, nats", metric.name, *(m.name for m in more)], rows
     )
 
 
 def choice_table(outcome: FinishedTask) -> str:
-    """Return what the nested cross-validation saw, without test labels."""
+    """Return what the cross-validation saw, without test labels."""
     manifest = outcome.manifest
-    meta = manifest["meta"]
-    rows = [[name, f"{meta['log_losses'][name]:.5f}", f"{loss:.5f}"] for name, loss in meta["losses"].items()]
-    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in meta["weights"].items())
+    pool = manifest["pool"]
+    rows = [[name, f"{loss:.5f}"] for name, loss in pool["log_losses"].items()]
+    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in pool["weights"].items())
     lines = [
         "Out-of-fold, before any test label was read:",
-        markdown(["system", "log-loss", meta["judge"]], rows),
-        f"Chosen: {meta['chosen']} (by fold: {', '.join(meta['chosen_by_fold'])}); weights {weights}. "
-        f"Gate: {manifest['gate']['reason']}; ships {'the stack' if manifest['gate']['shipped'] else 'the learner'}.",
+        markdown(["pool", "log-loss"], rows),
+        f"Chosen: {pool['chosen']}; weights {weights}. Gate: {manifest['gate']['reason']}; ships "
+        f"{'the stack' if manifest['gate']['shipped'] else 'the learner'}.",
     ]
-    decision = manifest["decision"]
-    if "held_out_fraction_error" in decision:
-        result = ", ".join(f"{name} {error:.5f}" for name, error in decision["held_out_fraction_error"].items())
-        lines.append(f"Decision rules, held-out fraction error: {result}; shipped: {decision['chosen']}.")
     return "\n\n".join(lines)
 
 

@@ -117,8 +117,8 @@ def compared(
         "columns": frame.width - 1,
         "classes": len(classes),
         "shipped": shipped,
-        "chosen_meta": run.manifest["meta"]["chosen"],
-        "calibrator": calibrators(run.run, shipped),
+        "chosen_pool": run.manifest["pool"]["chosen"],
+        "temperature": temperature(run.run, shipped),
         "log_loss": {one: float(loss.mean()) for one, loss in {**losses, **peers}.items()},
         "difference": {peer: _numbers(paired_mean(gap)) for peer, gap in gaps.items()},
         "seconds": seconds,
@@ -138,12 +138,9 @@ def together(splits: list[pl.DataFrame]) -> list[str]:
     return ["{} {:+.4f} [{:+.4f}, {:+.4f}]".format(peer, *_numbers(result)) for peer, result in results.items()]
 
 
-def calibrators(run: Path, shipped: str) -> str:
-    """Return the calibrator of what ships and, of a temperature, its value."""
-    result = json.loads((run / "meta" / "calibration.json").read_text())[shipped]
-    return (
-        f"{result['kind']} {1 / result['matrix'][0][0]:.2f}" if result["kind"] == "temperature" else str(result["kind"])
-    )
+def temperature(run: Path, shipped: str) -> float:
+    """Return the temperature of what ships."""
+    return 1.0 / float(json.loads((run / "meta" / "calibration.json").read_text())[shipped])
 
 
 def peer_losses(

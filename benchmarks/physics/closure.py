@@ -142,7 +142,7 @@ class CompositionTruth:
 def composition_truth(given: argparse.Namespace) -> CompositionTruth:
     """Simulate and predict a pool of showers, or take the one that is there."""
     run, test = trained(COMPOSITION, given)
-    opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar, trusted=True)
+    opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar)
     response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
     pool, thrown = response.events, of_models(response.thrown, None)
     return CompositionTruth(SmoothTruth.of(pool, thrown, BINS), pool, thrown)
@@ -185,9 +185,7 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:
     run, test = trained(GAMMA, given)
     opened = open_run(run, GAMMA.name, "closure")
-    events, thrown, _ = read_simulation(
-        opened, test, [], PHOTON_BINS.fine, ZENITH_MAX_DEG, Context(bars=bar, trusted=True)
-    )
+    events, thrown, _ = read_simulation(opened, test, [], PHOTON_BINS.fine, ZENITH_MAX_DEG, Context(bars=bar))
     assert thrown is not None
     pool = PhotonPool(events, thrown)
     options = SearchOptions(run, [test], "1", given.work)

@@ -56,7 +56,7 @@ def main() -> None:
         rows = np.arange(number * given.events, (number + 1) * given.events)
         place = _made(new / "composition_test", given.work / "fresh", "fresh", rows)
         started = time.perf_counter()
-        result = check_data(run, place, ctx=Context(workers=given.workers, trusted=True))
+        result = check_data(run, place, ctx=Context(workers=given.workers))
         seconds += time.perf_counter() - started
         alarms += bool(result.raised)
         smallest.append(min(result.p_values.values()) * len(result.p_values))
@@ -77,7 +77,7 @@ def main() -> None:
     for kind in (*KINDS, *worlds):
         source, chosen = (worlds[kind], np.arange(given.other)) if kind in worlds else (new, rows)
         place = _made(source / "composition_test", given.work / "damaged", "fresh" if kind in worlds else kind, chosen)
-        result = check_data(run, place, chosen=given.other, ctx=Context(workers=given.workers, trusted=True))
+        result = check_data(run, place, chosen=given.other, ctx=Context(workers=given.workers))
         print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {verdict(result)}", flush=True)
 
 
@@ -98,10 +98,10 @@ def _print_costs(given: argparse.Namespace, data: Path) -> None:
         _made(source, place, "fresh", np.arange(n))
         commands = {
             "features": ["features", place],
-            "datacheck": ["datacheck", "--run", run, "--data", place, "--out", out / "datacheck.html", "--trusted"],
+            "datacheck": ["datacheck", "--run", run, "--data", place, "--out", out / "datacheck.html"],
             "spectra": [
                 "spectra", "--run", run, "--data", place, "--simulation", response, "--exposure", n * EXPOSURE,
-                "--out", out, "--trusted",
+                "--out", out,
             ],
             "spectra again": [],
         }  # fmt: skip

@@ -1,13 +1,13 @@
-"""How fast a finished run predicts: all that ships, each of its learners alone, the student, and without a table.
+"""How fast a finished run predicts: all that ships, each of its learners alone, and without a table.
 
     python benchmarks/speed/predict_speed.py --run runs/composition --data data/composition_test
     python benchmarks/speed/predict_speed.py --against OTHER_CHECKOUT --data data/composition_test --events 20000
 
-Features are given, but for ``--fast --no-table``, which computes them as it goes, from a copy of the grids that is as
+Features are given, but for ``--no-table``, which computes them as it goes, from a copy of the grids that is as
 long; the events are taken several times over to fill the asked number. Each row is measured in rounds that take turns;
 rates are means with the standard error of the rounds, starting the processes included. Processor time is that of all
 processes, with the part of it spent in the system; memory is the largest of this process and those that it has started,
-together. Where the set has labels, what the student costs on it is printed with its 95 % interval.
+together.
 
 With ``--against FOLDER``, another checkout of this project, processor time and peak memory of ``predict --no-table`` of
 a run that ships ``pretrained``, and of ``features``, from folder to table with all columns; in turn, in one process
@@ -42,14 +42,11 @@ from showerstack.features.build import build_table
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Context
-from showerstack.scoring.metrics.paired import paired_log_loss
-from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import AGE_FILE, COMPOSITION, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS
+from showerstack.showers.schema import AGE_FILE, COMPOSITION, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.inputs.events import EVERY, Events, ShowerEvents, class_numbers
-from showerstack.stacking.predict import Options, predict
+from showerstack.stacking.inputs.events import EVERY, Events, ShowerEvents
+from showerstack.stacking.predict import Options, predict, predict_fits
 from showerstack.stacking.run.read import Run
-from showerstack.stacking.saved_fits import predict_fits
 
 
 @dataclass(frozen=True)
@@ -173,7 +170,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=2500, help="training showers of both checkouts' runs")
     parser.add_argument("--data", type=Path, required=True, help="dataset folder")
     parser.add_argument("--events", type=int, default=60_000, help="for all that ships, and for each learner")
-    parser.add_argument("--fast-events", type=int, default=400_000, help="for the student")
+    parser.add_argument("--long-events", type=int, default=200_000, help="without a table")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--learners", action="store_true", help="also each learner alone, once")
@@ -184,7 +181,7 @@ def main() -> None:
         if options.against:
             print(compare(options.against, options.data, Path(scratch), options))
             return
-        _measure(options, _repeated(options.data, Path(scratch) / "events", options.fast_events))
+        _measure(options, _repeated(options.data, Path(scratch) / "events", options.long_events))
 
 
 START_EVENTS = 1000
@@ -192,7 +189,6 @@ SHORT = """learners = ["pretrained"]
 metas = ["log_pool"]
 folds = 5
 holdout = 0.3
-fast = false
 [settings.pretrained]
 epochs = 1
 """
@@ -224,7 +220,7 @@ def compare(folder: Path, data: Path, scratch: Path, options: argparse.Namespace
                 shutil.rmtree(out)
             else:
                 new = ("--data", events, "--out", out.with_suffix(".npz"), "--no-table", "--device", "cpu")
-                cost = _command(root, "predict", "--run", scratch / side, *new, "--trusted", "--quiet")
+                cost = _command(root, "predict", "--run", scratch / side, *new, "--quiet")
             if number:  # the first round compiles and fills caches
                 costs.append(cost)
         Console(stderr=True).print(f"round {number} of {options.rounds}: {spent if number else 'not counted'}")
@@ -285,11 +281,10 @@ def _measure(options: argparse.Namespace, long: Path) -> None:
     run = stacking.load(options.run)
     once = ShowerEvents(options.data, build_table(options.data).folder, run.task)
     ctx = Context(workers=options.workers)
-    few, many = (RepeatedEvents(once, n) for n in (options.events, options.fast_events))
+    few = RepeatedEvents(once, options.events)
     ways = {
         f"all that ships ({len(run.chain.needed)} learners)": Measured(_predicting(run, few, ctx)),
-        "--fast": Measured(_predicting(run, many, ctx, fast=True)),
-        "--fast --no-table": Measured(_predicting(run, long, replace(ctx, device="cpu"), fast=True, no_table=True)),
+        "--no-table": Measured(_predicting(run, long, replace(ctx, device="cpu"), no_table=True)),
     }
     for number in range(options.rounds):
         for name, way in ways.items():
@@ -300,18 +295,6 @@ def _measure(options: argparse.Namespace, long: Path) -> None:
             ways[name] = Measured(_alone(run, name, few, options.workers))
             ways[name].round()
     Console(width=110).print(_table(ways, run, options.workers))
-    if (options.data / str(TASKS[run.task.name].label_file)).exists():
-        labels = class_numbers(Dataset.open(options.data, run.task, labels=True))
-        whole, fast = (predict(run, once, fast=fast).concatenated().log_proba for fast in (False, True))
-        cost = paired_log_loss(labels, fast, whole)
-        low, high = cost.interval.low, cost.interval.high
-        if run.manifest["fast"] is None:
-            return
-        stated = run.manifest["fast"]["log_loss"]["difference"]
-        print(
-            f"--fast minus all that ships, {len(labels):,} events with labels: log-loss {cost.difference:+.4f} "
-            f"[{low:+.4f}, {high:+.4f}] nats (stated by the run: {stated:+.4f})"
-        )
 
 
 def _table(ways: dict[str, Measured], run: Run, workers: int) -> Table:

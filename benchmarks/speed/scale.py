@@ -2,7 +2,7 @@
 
     python benchmarks/speed/scale.py --work bench/scale --sizes 60000 300000 --time-limit 10m
 
-Each size goes through simulate, features, stack (with the time limit), predict, predict --fast and verify, each step a
+Each size goes through simulate, features, stack (with the time limit), predict and verify, each step a
 command in a process of its own. A step that is finished is not done again: stopped and started once more, the benchmark
 goes on. Printed are wall-clock and processor time of each command with its children, and the largest memory of all of
 them together, sampled twice a second (memory that they share is counted once). With --kills 3 --kill-after 300 the
@@ -14,7 +14,6 @@ found. The law is a straight line in the logarithms, from all sizes that are the
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import resource
@@ -32,7 +31,7 @@ from benchmarks.shared.memory import FamilyMemory
 from showerstack.runtime.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = ("simulate", "features", "stack", "predict", "predict --fast", "verify")
+STEPS = ("simulate", "features", "stack", "predict", "verify")
 
 
 def _commands(folder: Path, options: argparse.Namespace, n: int) -> dict[str, list[str]]:
@@ -43,15 +42,13 @@ def _commands(folder: Path, options: argparse.Namespace, n: int) -> dict[str, li
         stack += ["--time-limit", options.time_limit]
     if options.learners:
         stack += ["--learners", options.learners]
-    predict = ["predict", "--run", run, "--data", train, "--quiet"]
     made = {
         "simulate": [
             "simulate", "--task", options.task, "--out", data, "--train", n, "--test", options.test, "--seed", 15,
         ],
         "features": ["features", train],
         "stack": stack,
-        "predict": [*predict[:4], test, "--quiet", "--out", folder / "whole.npz"],
-        "predict --fast": [*predict, "--fast", "--out", folder / "fast.npz"],
+        "predict": ["predict", "--run", run, "--data", test, "--quiet", "--out", folder / "whole.npz"],
         "verify": ["verify", "--data", data, run / "predictions.npz"],
     }  # fmt: skip
     return {step: [str(part) for part in command] for step, command in made.items()}
@@ -158,18 +155,15 @@ def main() -> None:
             print(f"CPU of {step}: {law}")
     for n in entries:
         manifest = read_json(options.work / f"{options.task}-{n}" / "run" / "manifest.json")
-        gate, fast = manifest["gate"], manifest["fast"]["log_loss"]
+        gate = manifest["gate"]
         stack = next(row for row in manifest["learners"] if row["name"] == gate["best_learner"])
         print(
             f"{n:,}: best learner {gate['best_learner']} {stack['log_loss']:.4f}, stack gains {gate['gain']:.4f} ± "
-            f"{gate['standard_error']:.4f}; --fast {fast['difference']:+.4f} "
-            f"[{fast['interval']['low']:+.4f}, {fast['interval']['high']:+.4f}] nats; "
-            f"pruned {', '.join(one['name'] for one in manifest['pruning']['left_out']) or 'none'}"
+            f"{gate['standard_error']:.4f} nats; "
+            f"left out {', '.join(one['name'] for one in manifest['pool']['left_out']) or 'none'}"
         )
         for k, start in enumerate(entries[n]["stack"].get("starts", [])):
             print(f"  start {k + 1}: found {start['found_fits']} finished fits, ran {start['wall_s']:,.0f} s")
-        if manifest.get("plan"):
-            print(json.dumps(manifest["plan"]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from showerstack.models.base.learner import Batch, Learner, check_settings
+from showerstack.models.base.learner import Batch, Enough, Learner, check_settings
 from showerstack.models.base.posterior import log_softmax
 from showerstack.models.base.saving import read_header, write_header
 from showerstack.runtime.context import Progress
@@ -51,7 +51,11 @@ class LearnerAverage(Learner):
                 member.checkpoint = self.checkpoint / f"member-{k}"
             report = None if progress is None else _part(progress, k, len(self.members))
             own_seed = int(np.random.SeedSequence([seed, k]).generate_state(1)[0] >> 1)
-            member.fit(train, valid, seed=own_seed, device=device, progress=report)
+            told: list[None] = []
+            member.fit(train, valid, seed=own_seed, device=device, progress=_noticed(report, told))
+            if told:  # what no time was left for would only be noise beside the others
+                self.members = self.members[: max(1, k)]
+                break
         self.fitted_ = True
         return self
 
@@ -74,6 +78,7 @@ class LearnerAverage(Learner):
         for k, member in enumerate(self.members):
             member.save(Path(folder) / f"member-{k}")
         content = {"classes": self.classes, "settings": self.settings, "threads": self.threads}
+        content["members"] = len(self.members)
         write_header(Path(folder), type(self).__name__, (), content)
 
     @classmethod
@@ -81,7 +86,8 @@ class LearnerAverage(Learner):
         """Read what :meth:`save` wrote."""
         header = read_header(Path(folder), cls.__name__)
         learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
-        learner.members = [type(member).load(Path(folder) / f"member-{k}") for k, member in enumerate(learner.members)]
+        members = learner.members[: int(header.get("members", len(learner.members)))]
+        learner.members = [type(member).load(Path(folder) / f"member-{k}") for k, member in enumerate(members)]
         learner.fitted_ = True
         return learner
 
@@ -106,6 +112,21 @@ def member_class(path: str) -> type[Learner]:
     if not (isinstance(result, type) and issubclass(result, Learner)) or result is LearnerAverage:
         raise refusal
     return result
+
+
+def _noticed(progress: Progress | None, told: list[None]) -> Progress | None:
+    """Return what notes in ``told`` that the member was asked to end."""
+    if progress is None:
+        return None
+
+    def report(done: float, total: float, note: str = "") -> None:
+        try:
+            progress(done, total, note)
+        except Enough:
+            told.append(None)
+            raise
+
+    return report
 
 
 def _part(progress: Progress, k: int, n_parts: int) -> Progress:

@@ -19,6 +19,10 @@ from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
 
 
+class Enough(Exception):
+    """Raised by what a learner reports its progress to: it ends here, and keeps the best that it has learned."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Events handed to a learner.
@@ -45,8 +49,6 @@ class Batch:
     """(n,) int64 class numbers; None for events to be predicted."""
     weights: np.ndarray | None = None
     """(n,) float64 event weights; None means one each."""
-    soft_labels: np.ndarray | None = None
-    """(n, C) probabilities that networks learn from instead of ``labels``, which then only validate; None for none."""
     targets: np.ndarray | None = None
     """(n, T) float32: true quantities of training events as :mod:`showerstack.models.base.inputs` standardises them,
     NaN where unknown; None for events to be predicted."""
@@ -69,7 +71,6 @@ class Batch:
             scalars=pick(self.scalars),
             labels=pick(self.labels),
             weights=pick(self.weights),
-            soft_labels=pick(self.soft_labels),
             targets=pick(self.targets),
         )
 
@@ -124,7 +125,8 @@ class Learner(ABC):
         device
             ``"cpu"`` or ``"cuda"``, already resolved (never ``"auto"``).
         progress
-            Called with (rounds or epochs done, total, validation log-loss).
+            Called with (rounds or epochs done, total, validation log-loss). Where it raises :class:`Enough`, the fit
+            ends with the best so far.
 
         Raises
         ------

@@ -46,8 +46,6 @@ class LearnerSpec:
     """Tasks it serves; empty for any."""
     presets: tuple[str, ...] = ()
     """Presets of a run (``quick``, ``good``, ``best``) that train it when no learner is asked for by name."""
-    last_out: bool = False
-    """Best of all where its learning was measured: a time limit leaves it out last, although it is slow."""
     weights: int | None = None
     """How many a network has in the benchmark's v2 protocol; a test counts them."""
     version: int = 1

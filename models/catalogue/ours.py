@@ -214,7 +214,6 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         own_columns=True,
         uses_truth=True,
         one_network=True,
-        last_out=True,  # docs/methods/pretraining.md, docs/benchmarks/scale.md: best with 5,000 to 1.2 million showers
         weights=1_100_889,
     ),
     LearnerSpec(

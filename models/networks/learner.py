@@ -243,8 +243,6 @@ class NetworkLearner(Learner):
         labels = weights = None
         if batch.labels is not None:
             labels = torch.as_tensor(np.asarray(batch.labels, dtype=np.int64), device=place)
-            if batch.soft_labels is not None:
-                labels = torch.as_tensor(batch.soft_labels.astype(np.float32), device=place)
             weights = self._event_weights(batch)
         targets = None if batch.targets is None else torch.from_numpy(batch.targets).to(place)
         return EventTensors(torch.from_numpy(self.inputs_.apply(batch)).to(place), grids, labels, weights, targets)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from showerstack.models.base.learner import Enough
 from showerstack.models.networks.data import EventTensors
 from showerstack.models.networks.step import (
     Augment,
@@ -92,7 +93,8 @@ def train(
     rate_factors
         See :func:`showerstack.models.networks.step.optimiser_of`.
     progress
-        Called after every batch.
+        Called after every batch; where it raises :class:`showerstack.models.base.learner.Enough`, the epoch ends there
+        and is the last.
     checkpoint
         File in which the state is kept after an epoch, every :data:`CHECKPOINT_EVERY_S` seconds; if it exists already,
         training continues from it.
@@ -119,15 +121,22 @@ def train(
         orders = _epoch_orders(events, n_batches, seed, epoch)
         generator = torch.Generator(device).manual_seed(_epoch_seed(seed, epoch, 1))
         network.train()
+        enough = False
         with _seeded(_epoch_seed(seed, epoch, 2), device):
             for k, (rows, grids) in enumerate(events.batches(orders)):
                 rate = learning_rate(settings, epoch * n_batches + k, total)
                 trainer.step(events, rows, grids, rate, generator)
-                if progress:
-                    done = epoch * n_batches + k + 1
-                    progress(done * len(events) / n_batches, total * len(events) / n_batches, _note(state))
+                done = epoch * n_batches + k + 1
+                try:
+                    if progress:
+                        progress(done * len(events) / n_batches, total * len(events) / n_batches, _note(state))
+                except Enough:
+                    enough = True
+                    break
         trainer.check()
         state.finish_epoch(scorer(predict_logits(state.averaged, valid)))
+        if enough:
+            break
         if checkpoint is not None and time.monotonic() - kept >= CHECKPOINT_EVERY_S:
             write_checkpoint(checkpoint, state)
             kept = time.monotonic()

@@ -10,7 +10,7 @@ from catboost import CatBoost as Booster
 from catboost import CatBoostError, FeaturesData, Pool
 from catboost.utils import get_gpu_device_count
 
-from showerstack.models.base.learner import Batch
+from showerstack.models.base.learner import Batch, Enough
 from showerstack.models.base.posterior import log_of_margins
 from showerstack.models.tables.base import TableLearner, TableRows, normalised, unfold_contributions
 from showerstack.runtime.context import Progress
@@ -167,7 +167,10 @@ class _Reporter:
 
     def after_iteration(self, info: Any) -> bool:
         loss = next(iter(info.metrics["validation"].values()))[-1]
-        self.progress(info.iteration, self.rounds, f"log-loss {loss:.4f}")
+        try:
+            self.progress(info.iteration, self.rounds, f"log-loss {loss:.4f}")
+        except Enough:
+            return False
         return True
 
 

@@ -16,7 +16,7 @@ import lightgbm as lgb
 import numpy as np
 
 from showerstack.features.device import gpu_answers
-from showerstack.models.base.learner import Batch
+from showerstack.models.base.learner import Batch, Enough
 from showerstack.models.base.posterior import log_of_margins
 from showerstack.models.tables.base import TableLearner, TableRows, native_names, normalised, unfold_contributions
 from showerstack.runtime.context import Progress
@@ -188,8 +188,15 @@ def _try_cuda() -> Iterator[bool]:
 
 
 def _reporter(progress: Progress) -> Any:
+    best = (np.inf, 0)
+
     def report(environment: Any) -> None:
+        nonlocal best
         loss = environment.evaluation_result_list[0][2]
-        progress(environment.iteration + 1, environment.end_iteration, f"log-loss {loss:.4f}")
+        best = min(best, (loss, environment.iteration))
+        try:
+            progress(environment.iteration + 1, environment.end_iteration, f"log-loss {loss:.4f}")
+        except Enough:
+            raise lgb.callback.EarlyStopException(best[1], environment.evaluation_result_list) from None
 
     return report

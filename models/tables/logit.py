@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from showerstack.models.base.inputs import InputTransform
-from showerstack.models.base.learner import Batch
+from showerstack.models.base.learner import Batch, Enough
 from showerstack.models.base.posterior import event_log_loss, log_of_margins
 from showerstack.models.tables.base import TableLearner, TableRows
 from showerstack.runtime.context import Progress
@@ -69,11 +69,14 @@ class QuadraticLogit(TableLearner):
                 model.fit(x, train.labels[rows], sample_weight=weights)
             log_q = log_of_margins(x_valid @ model.coef_.T + model.intercept_)
             loss = event_log_loss(log_q, y_valid, w_valid)
-            if progress:
-                progress(k + 1, len(strengths), f"log-loss {loss:.4f}")
             if loss >= best:
                 break
             best, self.weights_, self.bias_ = loss, model.coef_.copy(), model.intercept_.copy()
+            try:
+                if progress:
+                    progress(k + 1, len(strengths), f"log-loss {loss:.4f}")
+            except Enough:
+                break
 
     inputs_: InputTransform
     weights_: np.ndarray

@@ -21,6 +21,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 
+from showerstack.models.base.learner import Enough
 from showerstack.models.base.posterior import log_of_margins, log_softmax
 from showerstack.models.tables.base import TableLearner, TableRows, normalised
 from showerstack.runtime.context import Progress
@@ -130,8 +131,11 @@ class RandomForest(TableLearner):
         for grown in [*range(TREES_AT_ONCE, trees, TREES_AT_ONCE), trees]:
             forest.n_estimators = grown
             forest.fit(train.table, train.labels, sample_weight=train.weights)
-            if progress:
-                progress(grown, trees)
+            try:
+                if progress:
+                    progress(grown, trees)
+            except Enough:
+                break
         mass = np.bincount(train.labels, weights=train.weights, minlength=len(self.classes))
         scale = 1.0 if train.weights is None else float(train.weights.mean())
         for tree in forest.estimators_:
@@ -272,8 +276,6 @@ class HistBoosting(TableLearner):
                 y_val=valid.labels,
                 sample_weight_val=valid.weights,
             )
-        if progress:
-            progress(model.n_iter_, model.n_iter_)
         self.model_ = model
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:

@@ -215,19 +215,17 @@ def _options(run: Run) -> str:
 
 def _approach(run: Run) -> list[str]:
     manifest = run.manifest
-    meta, gate, decision = (manifest.get(key) or {} for key in ("meta", "gate", "decision"))
+    pool, gate = (manifest.get(key) or {} for key in ("pool", "gate"))
     cost = totals(manifest.get("steps", []))
     folds = sum(step.get("step") == "train" for step in manifest.get("steps", [])) // max(len(run.learners), 1)
     lines = [
         f"Base learners ({_markdown(', '.join(run.learners))}) predict out of fold ({folds} trainings each); "
-        "their log-probabilities are calibrated and combined by a meta-learner that never saw the rows it predicts. "
+        "their log-probabilities are combined by a pool that was fitted on rows that they did not learn from. "
         "No test label took part in any choice.",
         "",
-        f"- meta-learner: {_markdown(meta.get('chosen', 'see metadata'))}",
+        f"- pool: {_markdown(pool.get('chosen', 'see metadata'))}",
         f"- gate: {_markdown(gate.get('reason', 'see metadata'))}",
     ]
-    if decision.get("chosen"):
-        lines.append(f"- decision rule for hard labels: {_markdown(decision['chosen'])}")
     lines.append(f"- cost: {duration(cost['cpu_s'])} of CPU time, {cost['peak_mb']:,.0f} MB peak")
     return lines
 
@@ -251,15 +249,5 @@ def _failures(run: Run) -> list[str]:
         if row.get("status") == "failed"
     ]
     if run.shipped != "stack":
-        lines.append(
-            f"- the stack did not beat its best learner on held-out folds; {_markdown(run.shipped)} was shipped"
-        )
-    rules = (run.manifest.get("decision") or {}).get("held_out_fraction_error", {})
-    chosen = (run.manifest.get("decision") or {}).get("chosen")
-    lines += [
-        f"- decision rule {_markdown(rule)}, not shipped: held-out fraction error {error:.4f} "
-        f"(shipped: {rules[chosen]:.4f})"
-        for rule, error in rules.items()
-        if rule != chosen and chosen in rules
-    ]
+        lines.append(f"- the stack was shown to be worse than its best learner; {_markdown(run.shipped)} was shipped")
     return lines or ["- nothing failed in this run"]

@@ -88,7 +88,7 @@ class EvaluatedRun:
 
     @cached_property
     def shipped(self) -> System:
-        """What ``predictions.npz`` holds: decided labels where there are any; the last system if it kept none of it."""
+        """What ``predictions.npz`` holds: the last system if the run kept none of it."""
         name = self.run.shipped if self.system(self.run.shipped) else self.systems[-1].name
         return [system for system in self.systems if system.name == name][-1]
 

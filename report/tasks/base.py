@@ -89,8 +89,6 @@ class TaskReport(ABC):
     """What :meth:`right` counts."""
     meaning: ClassVar[str] = ""
     """The metric's definition and scale, for readers who meet it first."""
-    legend: ClassVar[str] = ""
-    """What the rules of the systems mean."""
 
     @abstractmethod
     def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:

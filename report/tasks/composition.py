@@ -46,7 +46,6 @@ class CompositionReport(ClassReport):
         "difference between the true and the predicted fraction of a class. 0 is perfect, 0.158 random labels, "
         f"0.320 one label for all; the best published is {best_published(COMPOSITION.name):.3f} (public test sets)."
     )
-    legend = " Raw: argmax of the posterior; decided: labels by the rule made from held-out posteriors."
 
     def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:
         """Yield errors by class, the confusion matrix, and tables by energy and zenith."""

@@ -1,4 +1,4 @@
-"""What stacking does for a task beside training: what scores its choices, and how posteriors become predictions."""
+"""What stacking does for a task beside training: how posteriors become predictions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.context import Progress
 from showerstack.showers.schema import Task
 from showerstack.stacking.inputs.events import Binned
-from showerstack.stacking.meta.scorers import Scorer
+from showerstack.stacking.sample import Sample
 
 
 class SavedRule(Protocol):
-    """What a decision has learned of one system; kept in ``meta/decision.json``."""
+    """What is needed beside one system's posteriors; kept in ``meta/decision.json``."""
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON content."""
@@ -32,16 +31,8 @@ class DecisionSample:
     """Per learner, ``average`` and ``stack``: (n, C) log-posteriors."""
     shipped: str
     """The one that ships."""
-    labels: np.ndarray
-    """(n,) int64 class numbers."""
-    folds: np.ndarray
-    """(n,) for cross-fitting."""
-    energy: np.ndarray | None
-    """(n,) reconstructed lg(E/eV), where there is such a thing."""
-    groups: np.ndarray | None = None
-    """(n,) where there are groups: events of one value are one observation."""
-    weights: np.ndarray | None = None
-    """(n,) importance weights, where there are any."""
+    sample: Sample
+    """The n events."""
     offsets: np.ndarray | None = None
     """(n,) true value minus reference, where the task has a target."""
     training: Binned | None = None
@@ -53,23 +44,20 @@ class DecisionSample:
 
 
 class TaskStacking(ABC):
-    """Scorer, decision and arrays of one task; its instance stands in a module of
-    :mod:`showerstack.stacking.decide`."""
+    """Arrays of one task; its instance stands in a module of :mod:`showerstack.stacking.decide`."""
 
     name: ClassVar[str]
     """The task's."""
-    scorer: ClassVar[Scorer]
-    """Orders learners and meta-learners, and may veto the stack at the gate."""
+    survival: ClassVar[bool] = False
+    """Whether learners stay, and the gate closes, where more hadrons survive without or with the stack."""
 
     @abstractmethod
-    def decide(
-        self, held_out: DecisionSample, run: Path, progress: Progress
-    ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
-        """Make the decision from out-of-fold or holdout predictions; write what the run keeps of it below ``meta/``.
+    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
+        """Learn from out-of-fold or holdout predictions; write what the run keeps of it below ``meta/``.
 
         Returns
         -------
-        The manifest's entry, and by system what its decision has learned (nothing where there is nothing to learn).
+        The manifest's entry, and by system what was learned (nothing where there is nothing to learn).
         """
 
     def rule_from_json(self, content: Mapping[str, Any]) -> SavedRule:

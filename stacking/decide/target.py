@@ -23,12 +23,10 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from showerstack.models.base.inputs import TARGETS
-from showerstack.runtime.context import Progress
 from showerstack.scoring.metrics.residuals import residual_metrics, resolution
 from showerstack.showers.schema import ENERGY, TargetQuantity, Task
 from showerstack.stacking.decide.base import DecisionSample, SavedRule, TaskStacking
 from showerstack.stacking.inputs.events import CONTEXT_SCALARS
-from showerstack.stacking.meta.scorers import OrderedScorer
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,6 @@ class TargetStacking(TaskStacking):
     """Estimates with errors; a task's own class says which task it is."""
 
     task: ClassVar[Task]
-    scorer = OrderedScorer()
 
     def __init_subclass__(cls) -> None:
         """Take the name from the task."""
@@ -186,31 +183,30 @@ class TargetStacking(TaskStacking):
         assert self.task.target is not None
         return self.task.target
 
-    def decide(
-        self, held_out: DecisionSample, run: Path, progress: Progress
-    ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
+    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
         """Take bins from the training events, and the scale of the errors from those that no fit learned from."""
         assert held_out.training is not None
         assert held_out.offsets is not None
+        weights = held_out.sample.weights
         rule = PosteriorMean.of(held_out.training.offsets, held_out.training.labels, self.task.n_classes)
         estimate, error = rule(held_out.systems[held_out.shipped])
         record: dict[str, Any] = {"chosen": "posterior mean"}
-        record["held_out"] = residual_metrics(estimate - held_out.offsets, held_out.weights)
+        record["held_out"] = residual_metrics(estimate - held_out.offsets, weights)
         record["held_out_in_widths"] = residual_metrics(
-            (estimate - held_out.offsets) / np.maximum(error, 1e-12), held_out.weights
+            (estimate - held_out.offsets) / np.maximum(error, 1e-12), weights
         )
         rules: dict[str, SavedRule] = {
-            name: self._scaled(rule, z, held_out.offsets, held_out.weights) for name, z in held_out.systems.items()
+            name: self._scaled(rule, z, held_out.offsets, weights) for name, z in held_out.systems.items()
         }
         if held_out.own is not None:
             names = (*dict.fromkeys((held_out.shipped, *held_out.asked)), OWN)
             values, errors = _estimates(rules, held_out.systems, names, held_out.own)
-            pool = EstimatePool.of(names, values, errors, held_out.offsets, held_out.weights)
+            pool = EstimatePool.of(names, values, errors, held_out.offsets, weights)
             rules[POOL] = pool
             record |= {"chosen": POOL, "shares": pool.shares(errors), "posterior_mean": record["held_out"]}
-            estimate, error = _cross_fitted(names, values, errors, held_out.offsets, held_out.folds, held_out.weights)
-            record["held_out"] = residual_metrics(estimate - held_out.offsets, held_out.weights)
-            record["held_out_in_errors"] = residual_metrics((estimate - held_out.offsets) / error, held_out.weights)
+            estimate, error = _cross_fitted(names, values, errors, held_out.offsets, held_out.sample.folds, weights)
+            record["held_out"] = residual_metrics(estimate - held_out.offsets, weights)
+            record["held_out_in_errors"] = residual_metrics((estimate - held_out.offsets) / error, weights)
         return record, rules
 
     def _scaled(

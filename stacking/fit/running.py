@@ -1,100 +1,23 @@
-"""Fits of a run at work: in processes of this machine or on a cluster, with what is done and what is left.
-
-How long the rest will take is corrected by what finished tasks really took.
-"""
+"""Fits of a run at work: in processes of this machine or on a cluster."""
 
 from __future__ import annotations
 
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Self
 
 import joblib
-import numpy as np
 
 from showerstack.features.device import free_gpu_memory
 from showerstack.runtime.context import Progress
-from showerstack.runtime.cost import reached
 from showerstack.runtime.errors import GPU_FAILED, InputError, remedy_of
 from showerstack.runtime.processes import by_device, in_devices
 from showerstack.stacking.fit.cluster import connected, on_cluster, refuse_unshared
-from showerstack.stacking.fit.tasks import CHECKPOINTS, FoldTask, TimeLimitReached, do_task
+from showerstack.stacking.fit.tasks import CHECKPOINTS, LATE_FILE, FoldTask, TimeLimitReached, do_task
 from showerstack.stacking.inputs.events import Events
-
-TRUST = 3.0
-"""Weight of what was expected of a learner against what others took, in fits of its own."""
-Key = tuple[str, int]
-"""Learner and fold."""
-
-
-class RemainingTime:
-    """The tasks of a run that begin in their order, ``workers`` at once.
-
-    Parameters
-    ----------
-    expected
-        Seconds of every task, in the order in which they begin; equal numbers where nothing is known.
-    workers
-        Tasks at once.
-    clock
-        Seconds.
-    """
-
-    def __init__(
-        self, expected: Mapping[Key, float], workers: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._expected, self._workers, self._clock = dict(expected), max(1, workers), clock
-        self._begun = dict.fromkeys(list(self._expected)[: self._workers], clock())
-        self._took: dict[Key, float] = {}
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._expected
-
-    def finished(self, key: Key) -> None:
-        """Note that a task has ended: the next one begins."""
-        now = self._clock()
-        self._took[key] = now - self._begun.pop(key, now)
-        following = next((k for k in self._expected if k not in self._took and k not in self._begun), None)
-        if following is not None:
-            self._begun[following] = now
-
-    def left_s(self) -> float:
-        """Return the seconds until the last task ends."""
-        now = self._clock()
-        free = [max(0.1 * self._guess(key), self._guess(key) - (now - begun)) for key, begun in self._begun.items()]
-        free += [0.0] * (self._workers - len(free))
-        # In their order, each by whoever is free first: the last task may run alone.
-        for key in self._expected:
-            if key not in self._took and key not in self._begun:
-                free[free.index(min(free))] += self._guess(key)
-        return max(free)
-
-    def done_s(self) -> float:
-        """Return the seconds of work behind us, in units of which :meth:`left_s` counts."""
-        now = self._clock()
-        return (sum(self._took.values()) + sum(now - begun for begun in self._begun.values())) / self._workers
-
-    def _guess(self, key: Key) -> float:
-        same = [took for (learner, _), took in self._took.items() if learner == key[0]]
-        if same:
-            return float(np.mean(same))
-        if self._took:
-            # What other learners took says the less of this one the smaller they are.
-            own = self._expected[key]
-            known = sum(self._expected[done] for done in self._took)
-            return own * (sum(self._took.values()) + TRUST * own) / (known + TRUST * own)
-        now = self._clock()
-        slower = max((now - begun) / self._expected[running] for running, begun in self._begun.items())
-        return self._expected[key] * max(1.0, slower)
-
-
-REPORT_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +35,6 @@ def run_tasks(
     pools: Mapping[str, int],
     threads: int,
     scheduler: str | None = None,
-    expected: Mapping[str, float] = MappingProxyType({}),
     progress: Progress | None = None,
 ) -> list[TaskFailure]:
     """Do all tasks that are not done yet, in parallel processes.
@@ -124,10 +46,8 @@ def run_tasks(
         without processes of its own is served by the first.
     scheduler
         Address of a Dask scheduler, whose workers do all tasks; None for processes of this machine.
-    expected
-        By learner, the seconds that one of its tasks is expected to take, where that is known.
     progress
-        Called with seconds of work behind us, these and what is left, and what is at work; also between tasks.
+        Called with fits done, all of them, and what is at work.
 
     Returns
     -------
@@ -136,72 +56,34 @@ def run_tasks(
     Raises
     ------
     InputError
-        If a fit ended for a reason that is not its learner's (no memory, no space on disk, a lost worker, a GPU that
-        failed it twice, the second time in a new process): what is done is kept, and the rest is tried again at the
-        next start.
+        If a fit ended for a reason that is not its learner's (no memory, no space on disk, a lost worker): what is
+        done is kept, and the rest is tried again at the next start.
     """
+    for late in {task.run / CHECKPOINTS / task.name / LATE_FILE for task in tasks}:
+        late.unlink(missing_ok=True)  # an earlier start had less time
     waiting = [task for task in tasks if not task.is_done()]
-    failures = []
+    failures: list[TaskFailure] = []
     with _workers(scheduler, waiting, pools, threads) as (parts, at_once, outcomes):
         left = {(task.name, task.fold): device for device, part in parts.items() for task in part}
-        outlooks = [
-            RemainingTime({(task.name, task.fold): expected.get(task.name, 1.0) for task in part}, at_once[device])
-            for device, part in parts.items()
-        ]
-        with _Report(progress, outlooks) as report:
-            if waiting:
-                report(_running(left, at_once))
-            for task_name, fold, error, remedy in outcomes:
-                if remedy:
-                    raise InputError(
-                        f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
-                        f"{remedy} and start the same command again"
-                    )
-                left.pop((task_name, fold), None)
-                if error:
-                    failures.append(TaskFailure(task_name, fold, error))
-                report.finished((task_name, fold))
-                failed = f"{task_name} fold {fold} FAILED, " if error else ""
-                report(failed + _running(left, at_once))
+
+        def report(note: str = "") -> None:
+            if progress:
+                progress(len(tasks) - len(left), len(tasks), note + _running(left, at_once))
+
+        report()
+        for task_name, fold, error, remedy in outcomes:
+            if remedy:
+                raise InputError(
+                    f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
+                    f"{remedy} and start the same command again"
+                )
+            left.pop((task_name, fold), None)
+            if error:
+                failures.append(TaskFailure(task_name, fold, error))
+            report(f"{task_name} fold {fold} FAILED, " if error else "")
     for run in {task.run for task in tasks}:
         shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
-
-
-class _Report:
-    """Tells how far the tasks are, when one has ended and every few seconds: those of the device that ends last."""
-
-    def __init__(self, progress: Progress | None, outlooks: Sequence[RemainingTime]) -> None:
-        self._progress, self._outlooks, self._note = progress, outlooks, ""
-        self._lock, self._over = threading.Lock(), threading.Event()
-
-    def __enter__(self) -> Self:
-        if self._progress:
-            threading.Thread(target=self._tick, daemon=True).start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-
-    def __call__(self, note: str) -> None:
-        """Tell what is at work now."""
-        with self._lock:
-            self._note = note
-            if self._progress and self._outlooks:
-                last = max(self._outlooks, key=RemainingTime.left_s)
-                done, left = last.done_s(), last.left_s()
-                self._progress(done, done + left, note)
-
-    def finished(self, key: tuple[str, int]) -> None:
-        """Note that a task has ended."""
-        with self._lock:
-            for outlook in self._outlooks:
-                if key in outlook:
-                    outlook.finished(key)
-
-    def _tick(self) -> None:
-        while not self._over.wait(REPORT_EVERY_S):
-            self(self._note)
 
 
 def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) -> str:
@@ -266,9 +148,15 @@ def _attempt(task: FoldTask) -> Attempted:
     try:
         if task.is_done():  # a cluster repeats work whose result was lost with the worker
             return task.name, task.fold, "", None
-        if reached(task.deadline, task.expected_s):
+        late = task.run / CHECKPOINTS / task.name / LATE_FILE
+        if task.gives_up and task.deadline is not None and (late.exists() or time.time() >= task.deadline):
             raise TimeLimitReached("the time limit of the run left too little for it")
-        do_task(task)
+        try:
+            do_task(task)
+        except TimeLimitReached:  # the learner's other folds need not begin
+            late.parent.mkdir(parents=True, exist_ok=True)
+            late.touch()
+            raise
         if task.device == "cuda":
             free_gpu_memory()
     except Exception as error:

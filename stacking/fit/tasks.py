@@ -10,6 +10,7 @@ and run in processes of this machine or on a Dask cluster.
 from __future__ import annotations
 
 import shutil
+import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -18,14 +19,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.learner import Batch, Enough, Learner
 from showerstack.models.base.saving import CheckpointError
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import create, most_events
 from showerstack.runtime.arrays import open_npy
 from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.context import Progress
-from showerstack.runtime.cost import Cost, Deadline, measured, reached
+from showerstack.runtime.cost import Cost, measured
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
 from showerstack.runtime.processes import limited_threads
@@ -153,6 +154,8 @@ WEIGHTS_SUFFIX = ".safetensors"
 """Of a setting that names a file."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run with the state of unfinished fits; gone when all are done."""
+LATE_FILE = "late"
+"""There, below a learner's name: a fit of it was given up for want of time, so that its others need not begin."""
 FOLDS_FILE = "folds.npy"
 IN_EVALUATION_FILE = "in_evaluation.npy"
 
@@ -180,10 +183,12 @@ class FoldTask:
     off_cut_weight: float = 1.0
     rows: int | None = None
     """Training events at most; None for all."""
-    deadline: Deadline | None = None
-    """When an unfinished fit gives up; None for never."""
-    expected_s: float = 0.0
-    """Processor time that this fit and the learner's later ones are expected to take, s: without it none begins."""
+    deadline: float | None = None
+    """When the fits have to be done, seconds since 1970; None without a limit."""
+    share: float = 1.0
+    """Of the time that is left until then when it begins, what it may learn for."""
+    gives_up: bool = True
+    """Whether it is given up at the deadline: one learner is not, so that a late run ships."""
     context_hash: str = ""
     """Hash of the run's configuration, data and code."""
 
@@ -262,18 +267,20 @@ class TimeLimitReached(Exception):
     """The run's time limit was reached before a fit was finished."""
 
 
-def watch(deadline: Deadline) -> Progress:
-    """Return what a learner calls while it learns, and what ends it at the deadline."""
+def enough_at(when: float) -> Progress:
+    """Return what a learner calls while it learns, and what ends it at that time with the best so far."""
 
     def check(done: float, total: float, note: str = "") -> None:
-        if reached(deadline):
-            raise TimeLimitReached("the time limit of the run was reached")
+        if time.time() >= when:
+            raise Enough
 
     return check
 
 
 def _fitted(task: FoldTask, train: Batch, valid: Batch) -> Learner:
     """Fit from where a killed fit of the same task stopped, or from the start if that state cannot be used."""
+    now = time.time()
+    ends = None if task.deadline is None else now + task.share * max(0.0, task.deadline - now)
     for _ in range(2):
         learner = create(
             task.spec,
@@ -285,7 +292,7 @@ def _fitted(task: FoldTask, train: Batch, valid: Batch) -> Learner:
         )
         learner.checkpoint = task.checkpoint
         try:
-            progress = None if task.deadline is None else watch(task.deadline)
+            progress = None if ends is None else enough_at(ends)
             return learner.fit(train, valid, seed=task.fit_seed, device=task.device, progress=progress)
         except CheckpointError as error:
             refused = error
@@ -358,7 +365,7 @@ def _predicted(
     task: FoldTask, learner: Learner, events: Events, rows: np.ndarray, *, truth: bool
 ) -> dict[str, np.ndarray]:
     """Return what a fit's file holds of some events: posteriors, and estimates of true quantities if it has any."""
-    grids, deadline = task.spec.needs_grid, task.deadline
+    grids, deadline = task.spec.needs_grid, task.deadline if task.gives_up else None
     result = {"log_proba": predict(learner, events, rows, task.columns, grids=grids, deadline=deadline)}
     if truth:
         result[TRUTH] = estimate(learner, events, rows, task.columns)
@@ -384,7 +391,7 @@ def predict(
     columns: tuple[str, ...],
     *,
     grids: bool,
-    deadline: Deadline | None = None,
+    deadline: float | None = None,
 ) -> np.ndarray:
     """Return a learner's (n, C) float64 log-probabilities of some events, in pieces of bounded memory.
 
@@ -397,8 +404,8 @@ def predict(
     """
     result = np.empty((len(rows), len(learner.classes)))
     for piece in pieces(len(rows)):
-        if deadline is not None:
-            watch(deadline)(piece.start, len(rows))
+        if deadline is not None and time.time() >= deadline:
+            raise TimeLimitReached("the time limit of the run was reached")
         result[piece] = checked_log_proba(learner, events.batch(rows[piece], columns, grids=grids))
     return result
 

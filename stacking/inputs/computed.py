@@ -1,6 +1,6 @@
 """Showers whose features are computed while they are predicted: in memory, piece by piece, no feature table on disk.
 
-Only columns that the asked learners see are made, by several processes; :mod:`showerstack.stacking.saved_fits` asks
+Only columns that the asked learners see are made, by several processes; :mod:`showerstack.stacking.predict` asks
 for the next events while learners work on those before, so both use the cores at the same time.
 """
 

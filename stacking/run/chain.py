@@ -1,8 +1,8 @@
 """The chain from base learners' log-probabilities to a prediction; training and finished runs share it.
 
-The fits of a learner are averaged in log-probability, or are one network already; the meta-learner combines the
-averages, one calibrator follows (each learner has one of its own for the case that it ships alone), then the decision.
-On disk it is calibration, meta-learner and decision rules as JSON in a run's ``meta`` folder.
+The fits of a learner are averaged in log-probability, or are one network already; the pool combines the averages, one
+temperature follows (each learner has one of its own for the case that it ships alone), then what the task makes of it.
+On disk it is temperatures, pool and what tasks learned as JSON in a run's ``meta`` folder.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ import numpy as np
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import hash_json, read_json, write_json
+from showerstack.runtime.files import read_json, write_json
 from showerstack.runtime.processes import limited_threads
 from showerstack.showers.schema import Task
+from showerstack.stacking.calibration import scaled
 from showerstack.stacking.decide.base import SavedRule, TaskStacking
 from showerstack.stacking.decide.classes import stacking_of
 from showerstack.stacking.decide.target import ESTIMATES_FILE, TargetCalibration, fits_of
 from showerstack.stacking.fit.tasks import Fit
 from showerstack.stacking.inputs.events import Events
-from showerstack.stacking.meta.base import MetaLearner, meta_from_json, meta_to_json
-from showerstack.stacking.meta.calibration import Calibrator
+from showerstack.stacking.pools import Pool
 
-STUDENT = "fast"
-"""Name of the student of what ships (``predict --fast``) among the systems of a run, and of its folder."""
 Piece = tuple[slice, Mapping[str, np.ndarray]]
 """Which events, and per learner the (F, n, C) raw log-probabilities of its fits."""
 
@@ -53,9 +51,8 @@ class Predictions:
 
     @property
     def labels(self) -> np.ndarray:
-        """(N,) int8 hard labels: by the decision rule where the task has one, else the most probable class."""
-        decided = self.arrays.get("predictions")
-        return np.argmax(self.log_proba, axis=1).astype(np.int8) if decided is None else decided
+        """(N,) int8 most probable class."""
+        return np.argmax(self.log_proba, axis=1).astype(np.int8)
 
     @property
     def scores(self) -> np.ndarray | None:
@@ -68,29 +65,20 @@ def average_of(log_proba: np.ndarray) -> np.ndarray:
     return log_softmax(log_proba.mean(axis=0))
 
 
-def combined(
-    learners: Mapping[str, np.ndarray], meta: MetaLearner, context: np.ndarray | None
-) -> dict[str, np.ndarray]:
+def combined(learners: Mapping[str, np.ndarray], pool: Pool) -> dict[str, np.ndarray]:
     """Return learners, ``average`` and ``stack``, not calibrated yet: (N, C) each.
 
     Parameters
     ----------
     learners
-        (N, C) log-probabilities. With one of the meta-learner's missing there is no average, and the missing one
-        must have weight zero in the stack.
-    context
-        (N, K) quantities that the meta-learner may look at.
+        (N, C) log-probabilities. ``average`` is that of the pool's learners; it needs all of them, ``stack`` only those
+        with a weight.
     """
     result = dict(learners)
-    if all(name in result for name in meta.learners):
-        result["average"] = average_of(np.stack([result[name] for name in meta.learners]))
-    weights = meta.importance()
-    if all(name in result or weights[name] == 0 for name in meta.learners):
-        like = next(iter(learners.values()))
-        # Any finite numbers stand for a learner of weight zero.
-        result["stack"] = meta.predict(
-            np.stack([result.get(name, np.zeros_like(like)) for name in meta.learners]), context
-        )
+    if all(name in result for name in pool.learners):
+        result["average"] = average_of(np.stack([result[name] for name in pool.learners]))
+    if all(name in result for name in pool.needed):
+        result["stack"] = pool(result)
     return result
 
 
@@ -99,11 +87,11 @@ class Chain:
     """Everything behind the base learners that a prediction needs."""
 
     task: Task
-    calibrators: Mapping[str, Calibrator]
-    """Per learner, ``average`` and ``stack``: fitted on the average of fits, after the combination."""
-    meta: MetaLearner
+    scales: Mapping[str, float]
+    """Inverse temperatures of every learner, ``average`` and ``stack``."""
+    pool: Pool
     rules: Mapping[str, SavedRule]
-    """What decisions have learned, per learner, ``average`` and ``stack``; empty where there is nothing to learn."""
+    """What the task has learned of every system; empty where there is nothing to learn."""
     shipped: str
     """``stack``, or the name of the learner that ships instead."""
     config_hash: str
@@ -116,11 +104,6 @@ class Chain:
     prior: tuple[float, ...] | None = None
     """Each class's share of the training events under the evaluation cuts: the posterior of unusable events."""
 
-    def of_student(self) -> Chain:
-        """Return the chain of the student alone; its predictions are not those that the run was scored by."""
-        config_hash = hash_json([self.config_hash, STUDENT])
-        return replace(self, shipped=STUDENT, n_fits=1, config_hash=config_hash, target_calibration=None)
-
     def fits(self, learner: str) -> Sequence[Fit]:
         """Return which fits of a learner predict new events."""
         return (None,) if learner in self.networks else range(self.n_fits)
@@ -128,28 +111,23 @@ class Chain:
     @property
     def learners(self) -> tuple[str, ...]:
         """All learners, those that the stack does without among them."""
-        return tuple(name for name in self.calibrators if name not in ("average", "stack", STUDENT))
+        return tuple(name for name in self.scales if name not in ("average", "stack"))
 
     @property
     def needed(self) -> tuple[str, ...]:
         """Learners without which the shipped prediction cannot be made."""
-        if self.shipped != "stack":
-            return (self.shipped,)
-        weights = self.meta.importance()
-        return tuple(name for name in self.meta.learners if weights[name] > 0)
+        return self.pool.needed if self.shipped == "stack" else (self.shipped,)
 
-    def posteriors(self, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> dict[str, np.ndarray]:
+    def posteriors(self, fits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return (N, C) log-posteriors of every learner given and, where enough are given, of average and stack.
 
         Parameters
         ----------
         fits
             Per learner, (F, N, C) raw log-probabilities of its fits.
-        context
-            (N, K) quantities that the meta-learner may look at.
         """
         averages = {name: average_of(z) for name, z in fits.items()}
-        return {name: self.calibrators[name](z) for name, z in combined(averages, self.meta, context).items()}
+        return {name: scaled(z, self.scales[name]) for name, z in combined(averages, self.pool).items()}
 
     @property
     def procedure(self) -> TaskStacking:
@@ -173,7 +151,7 @@ class Chain:
             here, entries, usable = events.context(piece), dict(log_proba), events.usable(piece)
             estimates = entries.pop(fits_of(self.target_calibration.learner), None) if self.target_calibration else None
             with limited_threads(1):
-                posteriors = self._with_prior(self.posteriors(entries, here), usable)
+                posteriors = self._with_prior(self.posteriors(entries), usable)
                 result = self.predictions(posteriors, here, test_fingerprint)
                 if self.target_calibration is not None and estimates is not None:
                     # What a task estimates itself, such as the energy, is pooled with these.
@@ -217,9 +195,8 @@ DECISION_FILE = "decision.json"
 
 def save_chain(run: Path, chain: Chain) -> None:
     """Write ``meta/*.json``."""
-    calibrators = {name: calibrator.as_json() for name, calibrator in chain.calibrators.items()}
-    write_json(run / "meta" / CALIBRATION_FILE, calibrators)
-    stack = {**meta_to_json(chain.meta), "shipped": chain.shipped, "n_fits": chain.n_fits}
+    write_json(run / "meta" / CALIBRATION_FILE, dict(chain.scales))
+    stack = {**chain.pool.as_json(), "shipped": chain.shipped, "n_fits": chain.n_fits}
     stack |= {"prior": list(chain.prior)} if chain.prior else {}
     stack |= {"networks": list(chain.networks)} if chain.networks else {}
     write_json(run / "meta" / META_FILE, stack)
@@ -242,20 +219,20 @@ def load_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
         If a file is not the one that was written, or not what a run of these systems holds.
     """
     with _read(checksums, META_FILE) as stack:
-        meta, shipped, n_fits = meta_from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
+        pool, shipped, n_fits = Pool.from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
         prior = tuple(float(share) for share in stack["prior"]) if "prior" in stack else None
         networks = tuple(map(str, stack.get("networks", ())))
-        if shipped not in systems or not set(systems).issuperset((*meta.learners, *networks)):
+        if shipped not in systems or not set(systems).issuperset((*pool.learners, *networks)):
             raise KeyError(shipped)
     with _read(checksums, CALIBRATION_FILE) as content:
-        calibrators = {name: Calibrator.from_json(content[name]) for name in content.keys() | set(systems)}
+        scales = {name: float(content[name]) for name in systems}
     with _read(checksums, DECISION_FILE) as content:
         rules = {name: stacking_of(task).rule_from_json(rule) for name, rule in content.items()}
     target_calibration = None
     if f"meta/{ESTIMATES_FILE}" in checksums.files:
         with _read(checksums, ESTIMATES_FILE) as content:
             target_calibration = TargetCalibration.from_json(content)
-    return Chain(task, calibrators, meta, rules, shipped, config_hash, n_fits, target_calibration, networks, prior)
+    return Chain(task, scales, pool, rules, shipped, config_hash, n_fits, target_calibration, networks, prior)
 
 
 @contextmanager

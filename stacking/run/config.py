@@ -23,20 +23,19 @@ from showerstack.runtime.errors import InputError, like
 from showerstack.runtime.files import atomic_path, open_regular
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.fit.folds import MIN_PER_CLASS, class_counts
-from showerstack.stacking.meta.base import meta_learners, metas_of
-from showerstack.stacking.meta.choice import TOLERANCE
+from showerstack.stacking.pools import POOLS, TOLERANCE
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
 
 WHERE_IT_RUNS = ("run", "data", "features", "table", "test_table", "workers", "scheduler")
 """Options that say where a run happens, not what it computes; the hash leaves them out."""
-SECOND_LEVEL = ("prune", "metas", "fast", "student_events")
+SECOND_LEVEL = ("prune", "pools")
 """Options that no fit of a learner depends on: when they alone change, the fits that are there stay."""
 
 
 FOLDS: dict[str, int] = {"quick": 3, "good": 5, "best": 8}
-"""Folds of each preset; learners and meta-learners say themselves which presets they take part in."""
+"""Folds of each preset; learners say themselves which presets they take part in."""
 
 
 class EngineConfig(BaseModel):
@@ -69,25 +68,21 @@ class EngineConfig(BaseModel):
     """Numerical threads per process, fixed because they can change the last bits of a learner."""
     scheduler: str | None = None
     """Address of a Dask scheduler (``tcp://host:port``) that shares this file system; None runs on this machine."""
-    metas: tuple[str, ...] | None = None
-    """Meta-learners that the nested cross-validation may choose from; None takes the preset's."""
+    pools: tuple[str, ...] = POOLS
+    """Pools that the cross-validation may choose from."""
     off_cut_weight: float = Field(1.0, ge=0.0, le=1.0)
     """Weight in base-learner training of events that fail the evaluation cuts; 0 leaves them out."""
     valid_fraction: float = Field(0.1, gt=0.0, lt=0.5)
     """Share of each training part that serves early stopping."""
     holdout: float = Field(0.1, ge=0.0, le=0.5)
-    """Share of the training events passing the cuts that no learner is trained on: gate, calibration, decision rule
-    and response use them, on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
+    """Share of the training events passing the cuts that no learner is trained on: gate and calibration use them,
+    on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
     prune: float = Field(TOLERANCE, ge=0.0, le=1.0)
     """Log-loss (nats) that learners left out of the stack may cost together; 0 keeps every learner."""
     rows: dict[str, int] = Field(default_factory=dict)
     """Per learner, training events of each fit at most; all where nothing is said."""
     time_limit: str | None = None
-    """Time that the whole run may take, such as ``4h``: learners, rows, epochs and folds are chosen to keep it."""
-    fast: bool = True
-    """Whether to train the student of ``predict --fast`` at the end."""
-    student_events: int = Field(600_000, ge=1)
-    """Events that the student learns from at most, chosen at random: so small a network gains no more from others."""
+    """Time that the whole run may take, such as ``4h``: three folds at most, and fits are told when to stop."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 
@@ -109,12 +104,12 @@ class EngineConfig(BaseModel):
         except ValidationError as error:
             raise InputError(_one_line(error, type(self).model_fields)) from None
 
-    @field_validator("learners", "metas", mode="before")
+    @field_validator("learners", "pools", mode="before")
     @classmethod
     def _split(cls, names: Any) -> Any:
         return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else names
 
-    @field_validator("learners", "metas")
+    @field_validator("learners", "pools")
     @classmethod
     def _names_once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is not None and (not names or len(set(names)) != len(names)):
@@ -132,9 +127,9 @@ class EngineConfig(BaseModel):
     def _known_names(self) -> EngineConfig:
         for name in (*(self.learners or ()), *self.settings, *self.rows):
             spec(name)
-        for name in self.metas or ():
-            if name not in meta_learners():
-                raise ValueError(f"unknown meta-learner {name!r}: choose from {', '.join(meta_learners())}")
+        for name in self.pools:
+            if name not in POOLS:
+                raise ValueError(f"unknown pool {name!r}: choose from {', '.join(POOLS)}")
         return self
 
     @property
@@ -146,11 +141,6 @@ class EngineConfig(BaseModel):
     def least_held_out(self) -> int:
         """Events of each class without which there is no outer holdout."""
         return MIN_PER_CLASS
-
-    @property
-    def meta_names(self) -> tuple[str, ...]:
-        """Meta-learners to choose from."""
-        return self.metas if self.metas is not None else metas_of(self.preset)
 
     def learner_specs(self, task: Task) -> tuple[LearnerSpec, ...]:
         """Return the learners of this run that fit the task (and, without grids, need none).
@@ -183,7 +173,7 @@ class EngineConfig(BaseModel):
     def identity(self) -> dict[str, Any]:
         """Return the options that can change a prediction, as JSON content."""
         content = self.model_dump(mode="json", exclude=set(WHERE_IT_RUNS))
-        content["folds"], content["metas"] = self.n_folds, list(self.meta_names)
+        content["folds"] = self.n_folds
         return content
 
 
@@ -238,8 +228,6 @@ class TableConfig(EngineConfig):
     """None: 3 below :data:`FEW_ROWS` rows, where single fits differ and cost little; else 1."""
     holdout: float | None = Field(None, ge=0.0, le=0.5)  # type: ignore[assignment]
     """None: a tenth from :data:`FEW_ROWS` rows, below it none."""
-    fast: bool | None = None  # type: ignore[assignment]
-    """None: from :data:`STUDENT_ROWS` rows; below, the whole stack predicts all rows that there may be in seconds."""
 
     @field_validator("id", "categories", mode="before")
     @classmethod
@@ -291,7 +279,7 @@ class TableConfig(EngineConfig):
         groups: np.ndarray | None = None,
         own_folds: np.ndarray | None = None,
     ) -> tuple[TableConfig, list[str]]:
-        """Return these options with what so many rows allow (folds, repetitions, holdout, student), and remarks.
+        """Return these options with what so many rows allow (folds, repetitions, holdout), and remarks.
 
         Folds of the user's own are neither repeated, nor is a holdout set apart from them.
         """
@@ -305,16 +293,14 @@ class TableConfig(EngineConfig):
             folds = fewest
         repeats = self.repeats or (3 if few else 1)
         holdout = self.holdout if self.holdout is not None else (0.0 if few else 0.1)
-        fast = self.fast if self.fast is not None else len(labels) >= STUDENT_ROWS
         if own_folds is not None:
             folds, repeats, holdout, remarks = int(own_folds.max()) + 1, 1, 0.0, []
-        return self.model_copy(update={"folds": folds, "repeats": repeats, "holdout": holdout, "fast": fast}), remarks
+        return self.model_copy(update={"folds": folds, "repeats": repeats, "holdout": holdout}), remarks
 
 
 TABLE_FOLDS: dict[str, int] = {"quick": 5, "good": 8, "best": 10}
 """Folds of each preset on tables: they have fewer rows than showers, and each costs less."""
 FEW_ROWS = 3_000
-STUDENT_ROWS = 5_000
 TABLE_LEAST_HELD_OUT = 20
 TABLE_PREFIX = "table."
 

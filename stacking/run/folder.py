@@ -27,7 +27,7 @@ from showerstack.runtime.files import (
     write_npz,
 )
 from showerstack.showers.schema import TASKS
-from showerstack.stacking.run.chain import STUDENT, Chain, Predictions
+from showerstack.stacking.run.chain import Chain, Predictions
 from showerstack.stacking.run.config import SECOND_LEVEL
 from showerstack.stacking.run.names import MANIFEST_FILE, PREDICTIONS_FILE
 
@@ -40,7 +40,7 @@ PLAN_FILE = "columns.json"
 
 PREDICTIONS_TABLE = "predictions.parquet"
 """Predictions of a run on a table."""
-SECOND_LEVEL_FOLDERS = (STUDENT, "meta", "oof", "test")
+SECOND_LEVEL_FOLDERS = ("meta", "oof", "test")
 
 
 @contextmanager
@@ -91,13 +91,13 @@ def refuse_other_configuration(run: Path, requested: Mapping[str, Any]) -> None:
     Parameters
     ----------
     requested
-        What can change a fit, as it was asked for: before a plan for a time limit decided on learners, rows and folds.
+        What can change a fit.
     """
     file = run / MANIFEST_FILE
     if not file.exists():
         return
     manifest = read_json(file)
-    before = manifest.get("requested", manifest.get("identity", {}))
+    before = manifest.get("identity", {})
     names = [name for name in {**before, **requested} if name not in SECOND_LEVEL]
     changed = [name for name in names if before.get(name) != requested.get(name)]
     if changed:
@@ -132,10 +132,10 @@ def write_out_of_fold(file: Path, log_proba: np.ndarray, folds: np.ndarray, clas
 def write_test_posteriors(run: Path, chain: Chain, predictions: Predictions, context: np.ndarray | None) -> None:
     """Write ``test/<name>.npz`` of every learner, the average and the stack; what ships as it is predicted."""
     for name, log_proba in predictions.by_name.items():
-        decided = chain.procedure.test_arrays(chain.rules.get(name), log_proba, context)
+        arrays = chain.procedure.test_arrays(chain.rules.get(name), log_proba, context)
         if name == chain.shipped:
-            decided |= {key: predictions.arrays[key] for key in decided.keys() & predictions.arrays.keys()}
-        write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, **decided)
+            arrays |= {key: predictions.arrays[key] for key in arrays.keys() & predictions.arrays.keys()}
+        write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, **arrays)
 
 
 def stored_arrays(predictions: Predictions) -> dict[str, np.ndarray]:

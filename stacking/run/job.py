@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from showerstack.runtime.context import Context
-from showerstack.runtime.cost import Cost, Deadline, seconds_of
+from showerstack.runtime.cost import Cost, seconds_of
 from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.showers.schema import Task
 from showerstack.stacking.inputs.events import Events
 from showerstack.stacking.run.config import SECOND_LEVEL, EngineConfig
+from showerstack.stacking.sample import Sample
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,10 @@ class Job:
         return self.config.workers or os.cpu_count() or 1
 
     @property
-    def deadline(self) -> Deadline | None:
-        """When the time limit ends; None without one, or where the beginning is not known."""
-        limit = self.config.time_limit
-        return None if limit is None or self.ctx.began is None else Deadline(self.ctx.began + seconds_of(limit))
-
-    def deadline_before(self, follows_s: float) -> Deadline | None:
-        """Return when work has to end that so many seconds of processor time have to follow; None without a limit."""
-        return None if self.deadline is None else self.deadline.before(follows_s)
+    def ends(self) -> float | None:
+        """When the time limit ends, seconds since 1970; None without one."""
+        limit, began = self.config.time_limit, self.ctx.began
+        return None if limit is None or began is None else began + seconds_of(limit)
 
     @property
     def pools(self) -> dict[str, int]:
@@ -122,6 +119,8 @@ class Folds:
     """(N,) int64."""
     weights: np.ndarray | None = None
     """(N,) importance weights, where the events have any."""
+    groups: np.ndarray | None = None
+    """(N,) groups, where the events have any."""
     remarks: tuple[str, ...] = ()
 
     @property
@@ -129,9 +128,9 @@ class Folds:
         """Number of folds."""
         return int(self.partitions.max()) + 1
 
-    def weights_of(self, rows: np.ndarray) -> np.ndarray | None:
-        """Return the importance weights of some events, (N,) bool or positions; None where there are none."""
-        return None if self.weights is None else self.weights[rows]
+    def sample(self, rows: np.ndarray) -> Sample:
+        """Return the events that ``rows`` (N,) bool names, with the folds of the first partition."""
+        return Sample(self.labels, self.partitions[0], self.groups, self.weights).take(rows)
 
     @property
     def inner(self) -> np.ndarray:

@@ -24,12 +24,12 @@ from showerstack.runtime.arrays import read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import check_name, read_json
+from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.decide.classes import stacking_of
-from showerstack.stacking.decide.gamma import SCORES_FILE
+from showerstack.stacking.decide.gamma import REAL_RATIOS, SCORES_FILE, TABLE_EFFICIENCIES, threshold_table
 from showerstack.stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
-from showerstack.stacking.meta.scorers import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
-from showerstack.stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, STUDENT, Chain, load_chain
+from showerstack.stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, load_chain
 from showerstack.stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
 
 COMBINED = ("average", "stack")
@@ -92,7 +92,7 @@ class System:
     output: np.ndarray
     """What the metric scores: hard labels (N,) or gamma scores (N,)."""
     rule: str
-    """How it came about: ``argmax`` or ``decided``; one of :data:`ONE_ANSWER` where there is but one."""
+    """How it came about: ``argmax``, or one of :data:`ONE_ANSWER`."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,23 @@ class Run:
         if not self.has_grids:
             raise InputError(f"{self.folder} was trained on a table: {what} needs a run trained on showers")
 
+    def refuse_other_versions(self) -> None:
+        """Refuse a run that was made by another version of stacking or features.
+
+        Raises
+        ------
+        InputError
+            One line that says to train again.
+        """
+        here = {"stacking": STACKING_VERSION} | ({"features": FEATURES_VERSION} if self.has_grids else {})
+        for what, now in here.items():
+            made_by = self.manifest.get(f"{what}_version", 0)
+            if made_by != now:
+                raise InputError(
+                    f"{self.folder} was made by version {made_by} of the {what}, which is now {now}: train again "
+                    f"(python cli.py stack --task {self.manifest['task']} --data DATA --run NEW_RUN)"
+                )
+
     @property
     def class_values(self) -> tuple[Any, ...]:
         """Classes as the training labels had them: ``bool``, ``int``, ``float`` or ``str``."""
@@ -204,8 +221,6 @@ class Run:
         for name in self.learners:
             fits: list[Fit] = [*range(n_fits), *([None] if name in networks else [])]
             names += [(fold_folder(Path(), name, fold) / HEADER_FILE).as_posix() for fold in fits]
-        if self.manifest.get(STUDENT):
-            names.append(f"{STUDENT}/{HEADER_FILE}")
         names += [f"oof/{name}.parquet" for name in self.systems]
         if self.manifest["data"]["n_test"]:
             names += [PREDICTIONS_FILE, *(f"test/{name}.npz" for name in self.systems)]
@@ -244,7 +259,7 @@ class Run:
         return read_arrays(self.checksums.path(f"test/{name}.npz"), key, "log_proba").get(key)
 
     def test_systems(self, n_events: int) -> Iterator[System]:
-        """Yield learners, average and stack; for composition argmax first, then decided labels where they differ.
+        """Yield learners, average and stack.
 
         Parameters
         ----------
@@ -262,16 +277,13 @@ class Run:
                 yield System(name, log_proba, output, rule)
 
     def fits(self, name: str) -> SavedFits:
-        """Return where the fits of a learner, or of the student, are; each file is compared with its checksum.
+        """Return where the fits of a learner are; each file is compared with its checksum.
 
         Raises
         ------
         InputError
             If a file is missing or not the one that was written.
         """
-        if name == STUDENT:
-            folder, columns = self._compared(self.folder / STUDENT), self.manifest[STUDENT]["columns"]
-            return SavedFits(name, (folder,), tuple(columns), False)
         record = next(row for row in self.manifest["learners"] if row["name"] == name)
         folders = tuple(self.fit_folder(name, fold) for fold in self.chain.fits(name))
         return SavedFits(name, folders, tuple(record["features"]), bool(record["needs_grid"]))
@@ -295,7 +307,7 @@ class Run:
     ) -> list[dict[str, Any]]:
         """Return thresholds on gamma scores for your own efficiencies and gamma-to-hadron ratios.
 
-        See :func:`showerstack.stacking.meta.scorers.threshold_table`; made from out-of-fold scores of the training
+        See :func:`showerstack.stacking.decide.gamma.threshold_table`; made from out-of-fold scores of the training
         events.
 
         Raises
@@ -325,10 +337,11 @@ def load(folder: str | Path) -> Run:
     Raises
     ------
     InputError
-        If it is not a run folder, not finished, a file that such a run has is not listed in its checksums, or its chain
-        cannot be read.
+        If it is not a run folder, not finished, of another version, a file that such a run has is not listed in its
+        checksums, or its chain cannot be read.
     """
     run = Run.open(folder)
+    run.refuse_other_versions()
     Checksums.open(run.folder, required=run.required_files)
     _ = run.chain  # read now: damage is noticed before any event is
     return run

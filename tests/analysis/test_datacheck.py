@@ -35,7 +35,7 @@ from showerstack.stacking.run.config import StackConfig
 from showerstack.stacking.train import stack
 
 N_TRAIN, N_NEW = 4_000, 3_000
-OPTIONS = {"reference": 3_000, "ctx": Context(workers=1, trusted=True)}
+OPTIONS = {"reference": 3_000, "ctx": Context(workers=1)}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     simulate(COMPOSITION, folder / "data", n_train=N_TRAIN, n_test=200, seed=7, **common)
     simulate(COMPOSITION, folder / "new", n_train=200, n_test=N_NEW, seed=8, **common)
     config = {"task": "composition", "data": folder / "data", "run": folder / "run", "preset": "quick", "folds": 2}
-    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=1, fast=False))
+    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=1))
     return folder
 
 
@@ -133,7 +133,7 @@ def test_the_command_writes_a_page_and_its_numbers(
 
     monkeypatch.setattr("showerstack.analysis.datacheck.check.check_data", once)
     page = tmp_path / "check.html"
-    arguments = ["datacheck", "--run", world / "run", "--data", world / "cluster", "--out", page, "--trusted"]
+    arguments = ["datacheck", "--run", world / "run", "--data", world / "cluster", "--out", page]
     monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments), "--workers", "1"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -142,7 +142,6 @@ def test_the_command_writes_a_page_and_its_numbers(
     assert (run, data, options["train"]) == (world / "run", world / "cluster", None)
     assert (options["seed"], options["alarms"]) == (1, 0.05)
     assert options["ctx"].workers == 1
-    assert options["ctx"].trusted
     assert "does not describe these events" in capsys.readouterr().out.replace("\n", " ")
     text = page.read_text()
     assert text.count("<svg") >= 3

@@ -11,15 +11,17 @@ import pytest
 
 from showerstack.analysis.datacheck import weights as datacheck_weights
 from showerstack.models.base.posterior import log_softmax
-from showerstack.stacking.meta import softmax
-from showerstack.stacking.meta.gate import standard_error
-from showerstack.stacking.meta.softmax import fit_linear, fit_pool, fit_scaling
+from showerstack.stacking import pools
+from showerstack.stacking.pools import fit_scaling, fit_weights
+from showerstack.stacking.sample import Sample
 
 RNG = np.random.default_rng(5)
 N, CLASSES = 60, 3
 LABELS = RNG.integers(0, CLASSES, N)
 LOG_PROBA = log_softmax(RNG.normal(size=(2, N, CLASSES)).reshape(-1, CLASSES)).reshape(2, N, CLASSES)
 WEIGHTS = RNG.integers(0, 4, N).astype(float)
+PLAIN = Sample(LABELS, np.zeros(N, int))
+WEIGHTED = Sample(LABELS, np.zeros(N, int), None, WEIGHTS)
 
 
 def _data_to_simulation() -> None:
@@ -33,10 +35,9 @@ def _data_to_simulation() -> None:
 
 
 LIKELIHOODS: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
-    "pool": (softmax, lambda: fit_pool(LOG_PROBA, LABELS)),
-    "weighted pool": (softmax, lambda: fit_pool(LOG_PROBA, LABELS, WEIGHTS)),
-    "temperature": (softmax, lambda: fit_scaling(LOG_PROBA[0], LABELS, per_class=False)),
-    "scales of classes": (softmax, lambda: fit_scaling(LOG_PROBA[0], LABELS, per_class=True)),
+    "pool": (pools, lambda: fit_weights(LOG_PROBA, PLAIN)),
+    "weighted pool": (pools, lambda: fit_weights(LOG_PROBA, WEIGHTED)),
+    "scales of classes": (pools, lambda: fit_scaling(LOG_PROBA[0], PLAIN)),
     "data to simulation": (datacheck_weights, _data_to_simulation),
 }
 
@@ -61,31 +62,16 @@ def test_gradient_is_that_of_central_differences(name: str, monkeypatch: pytest.
     assert max(visited) > 1e-5
 
 
-def test_linear_fit_ends_where_the_penalised_loss_is_flat() -> None:
-    rng, l2 = np.random.default_rng(9), 0.03
-    x, centre = rng.normal(size=(N, 2)), rng.normal(size=(2, CLASSES))
-    result = np.vstack(fit_linear(x, LABELS, centre, WEIGHTS, l2=l2))
-
-    def loss(theta: np.ndarray) -> float:
-        log_proba = log_softmax(x @ theta[:-1] + theta[-1])
-        away = theta - np.vstack([centre, np.zeros(CLASSES)])
-        return float(-(WEIGHTS @ log_proba[np.arange(N), LABELS]) / WEIGHTS.sum() + 0.5 * l2 * (away**2).sum())
-
-    for step in 1e-4 * np.eye(result.size):
-        turn = step.reshape(result.shape)
-        assert abs(loss(result + turn) - loss(result - turn)) / 2e-4 < 1e-4
+def _scaling(log_proba: np.ndarray, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+    return fit_scaling(log_proba[0], sample)
 
 
-def _linear(log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> Any:
-    return fit_linear(log_proba[0], labels, np.eye(CLASSES), weights, l2=0.01)
-
-
-@pytest.mark.parametrize("fit", [fit_pool, _linear])
+@pytest.mark.parametrize("fit", [fit_weights, _scaling])
 def test_weights_are_repetitions(fit: Callable[..., tuple[np.ndarray, np.ndarray]]) -> None:
     repeated = np.repeat(np.arange(N), WEIGHTS.astype(int))
-    weighted = np.concatenate([part.ravel() for part in fit(LOG_PROBA, LABELS, WEIGHTS)])
-    again = np.concatenate([part.ravel() for part in fit(LOG_PROBA[:, repeated], LABELS[repeated])])
-    plain = np.concatenate([part.ravel() for part in fit(LOG_PROBA, LABELS)])
+    weighted = np.concatenate([part.ravel() for part in fit(LOG_PROBA, WEIGHTED)])
+    again = np.concatenate([part.ravel() for part in fit(LOG_PROBA[:, repeated], PLAIN.take(repeated))])
+    plain = np.concatenate([part.ravel() for part in fit(LOG_PROBA, PLAIN)])
     np.testing.assert_allclose(weighted, again, atol=2e-3)
     assert np.abs(plain - again).max() > 5e-3, "ignoring them would be seen"
 
@@ -95,6 +81,7 @@ def test_copies_of_a_shower_are_one_observation() -> None:
     values = np.repeat(rng.normal(size=500), 4)
     groups = np.repeat(np.arange(500), 4)
     order = rng.permutation(2_000)
-    grouped = standard_error(values[order], groups[order])
+    shower = Sample(groups, groups, groups).take(order)
+    grouped = shower.error(values[order])
     assert grouped == pytest.approx(values[::4].std(ddof=1) / np.sqrt(500))
-    assert grouped == pytest.approx(2.0 * standard_error(values, None), rel=2e-3)
+    assert grouped == pytest.approx(2.0 * Sample(groups, groups).error(values), rel=2e-3)

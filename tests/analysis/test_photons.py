@@ -176,7 +176,7 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SearchOption
 
 def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
     """The test set holds one photon to about eight protons, far more than any sky."""
-    result = PhotonResult(search_photons(_options(gamma_run, gamma_sky, tmp_path), Context(trusted=True)))
+    result = PhotonResult(search_photons(_options(gamma_run, gamma_sky, tmp_path), Context()))
     result.write(tmp_path)
     limits, candidates = pl.read_csv(tmp_path / "limits.csv"), pl.read_csv(tmp_path / "candidates.csv")
     known = bool(np.isfinite(result.search.transfer.models))
@@ -228,11 +228,11 @@ def test_what_cannot_be_right_is_refused(
     for changes, message in cases:
         given = vars(_options(gamma_run, gamma_sky, tmp_path)) | changes
         with pytest.raises(InputError, match=message):
-            search_photons(SearchOptions(**given), Context(trusted=True))  # type: ignore[arg-type]
+            search_photons(SearchOptions(**given), Context())  # type: ignore[arg-type]
 
 
 def test_labels_where_none_should_be_are_told_and_not_read(gamma_run: Path, tiny_gamma: Path, tmp_path: Path) -> None:
-    photons = search_photons(_options(gamma_run, tiny_gamma / "gamma_test", tmp_path), Context(trusted=True))
+    photons = search_photons(_options(gamma_run, tiny_gamma / "gamma_test", tmp_path), Context())
     assert any("holds labels_gamma.npy, which is not read" in remark for remark in photons.remarks)
 
 
@@ -243,7 +243,7 @@ def test_a_sky_map_of_the_highest_scores(gamma_run: Path, gamma_sky: Path, tmp_p
     (timed / "checksums.json").unlink()
     np.save(timed / "times.npy", np.linspace(1e9, 1e9 + 86_400, len(np.load(timed / "features.npy"))))
     whole = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2))
-    result = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2, run=gamma_run, share=0.2), Context(trusted=True))
+    result = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2, run=gamma_run, share=0.2), Context())
     assert result.score_threshold is not None
     assert abs(result.events - 0.2 * whole.events) <= 1
 

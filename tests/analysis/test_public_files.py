@@ -43,7 +43,7 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("public")
     convert(PUBLIC / "raw", folder, GAMMA, protocol="2026")
     convert_measured(PUBLIC / "measured_raw", folder / "measured", protocol="2026", times=True)
-    stack(StackConfig(data=folder, run=folder / "run", device="cpu", fast=False, **STACK))
+    stack(StackConfig(data=folder, run=folder / "run", device="cpu", **STACK))
     return folder
 
 
@@ -58,11 +58,11 @@ def test_limits_from_public_files(public: Path, capsys: pytest.CaptureFixture[st
         "--simulation",
         public / "gamma_test",
     )
-    assert _command(*words, "--out", out, "--trusted", "--toys", "100") == 2, "no bin has enough events"
+    assert _command(*words, "--out", out, "--toys", "100") == 2, "no bin has enough events"
     message = capsys.readouterr().err.replace("\n", " ")
     assert "no energy bin can be used" in message
     assert "simulated hadrons, 40 are needed" in message
-    assert _command(*words, "--out", out, "--trusted", "--toys", "100", "--bins", "14.5,17") == 0
+    assert _command(*words, "--out", out, "--toys", "100", "--bins", "14.5,17") == 0
     text = capsys.readouterr().out.replace("\n", " ")
     assert "how many primaries were thrown is not known" in text
     assert "live time of the runs' own events" in text, "no exposure was given"
@@ -79,7 +79,7 @@ def test_a_data_check_of_public_files_says_that_there_are_too_few(
     public: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("datacheck", "--run", public / "run", "--data", public / "measured", "--out", public / "check.html")
-    assert _command(*words, "--trusted", "--workers", "1") == 2
+    assert _command(*words, "--workers", "1") == 2
     assert "training events pass the cuts, at least 500 are needed" in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -95,7 +95,7 @@ def test_limits_with_a_simulated_archive_that_was_converted(public: Path, tmp_pa
     simulate_raw(GAMMA, tmp_path / "raw", 5000, seed=3, workers=1)
     convert(tmp_path / "raw", tmp_path, GAMMA, protocol="2026")
     words = ("gamma-limit", "--run", public / "run", "--data", public / "measured", "--out", tmp_path / "limits")
-    options = ("--simulation", tmp_path / "gamma_train", "--trusted", "--toys", "100", "--bins", "14.5,17")
+    options = ("--simulation", tmp_path / "gamma_train", "--toys", "100", "--bins", "14.5,17")
     assert _command(*words, *options) == 0
     result = json.loads((tmp_path / "limits" / "gamma_limit.json").read_text())
     assert not result["efficiency_and_migration_known"]
@@ -105,7 +105,7 @@ def test_limits_with_a_simulated_archive_that_was_converted(public: Path, tmp_pa
 def test_wrong_uses_end_in_one_line_that_names_the_remedy(public: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, data, out = public / "run", public / "measured", public / "wrong"
     limits = ("gamma-limit", "--run", run, "--data", data, "--out", out)
-    check = ("datacheck", "--run", run, "--trusted", "--out", public / "wrong.html")
+    check = ("datacheck", "--run", run, "--out", public / "wrong.html")
     for words, message in (
         ((*limits, "--simulation", data / "004990"), "004990 has no labels_gamma.npy: it is not labelled for the task"),
         ((*limits, "--seed", "-1"), "Invalid value for '--seed'"),

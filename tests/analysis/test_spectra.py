@@ -344,7 +344,7 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptio
 def test_spectra_of_a_small_sky(
     composition_run: Path, composition_sky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
+    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context())
     table = pl.read_parquet(tmp_path / "spectra.parquet")
     assert table.height == 2 * 8
     assert {"flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV", "lg_energy_low_eV"} <= set(table.columns)
@@ -363,7 +363,7 @@ def test_spectra_of_a_small_sky(
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
     monkeypatch.setattr("showerstack.stacking.predict.PredictionStream.concatenated", None)
     monkeypatch.setattr("showerstack.analysis.spectra.run.fit_knees", lambda *_, **__: None)
-    again, same = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
+    again, same = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context())
     assert same == remarks
     np.testing.assert_array_equal(again.flux, result.flux, err_msg="predictions are kept between attempts")
 
@@ -415,7 +415,7 @@ def _quick_run(train: Path, run: Path) -> Path:
     stack(
         StackConfig(
             task="composition", data=train, run=run, preset="quick", learners=("quadratic_logit",), folds=2, workers=1,
-            device="cpu", fast=False,
+            device="cpu",
         )
     )  # fmt: skip
     return run
@@ -453,7 +453,7 @@ def test_spectra_with_converted_simulation(tmp_path: Path, monkeypatch: pytest.M
     train, test = convert(tmp_path / "raw", tmp_path / "data", COMPOSITION, protocol="matched")
     run = _quick_run(train.parent, tmp_path / "run")
     edges = (14.9, 15.4, 16.0)
-    result, remarks = measure_spectra(_options(run, test, tmp_path / "out", edges=edges), Context(trusted=True))
+    result, remarks = measure_spectra(_options(run, test, tmp_path / "out", edges=edges), Context())
     assert any("recovered from each class's plateau" in remark for remark in remarks)
     assert result.used.any()
     thrown = _thrown_before_the_last(tmp_path / "raw", edges)
@@ -481,7 +481,7 @@ def test_spectra_of_public_files_end_in_marked_bins_or_one_line(tmp_path: Path) 
         options = _options(run, runs[0], tmp_path / "out", simulation=simulation, edges=(14.9, 15.5, 16.2))
         line = ""
         try:
-            result, remarks = measure_spectra(replace(options, data=list(runs)), Context(trusted=True))
+            result, remarks = measure_spectra(replace(options, data=list(runs)), Context())
         except InputError as error:
             line = str(error)
         if line:

@@ -61,7 +61,7 @@ from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob, simulate_block
 from showerstack.showers.simulation.settings import Settings
 from showerstack.showers.simulation.sky import Sky
-from showerstack.stacking.meta.base import StackInputs
+from showerstack.stacking.sample import Sample
 from tests.analysis.skies import simulated
 
 START = RECORD.with_name("calibration_start.toml")
@@ -233,12 +233,13 @@ def learners() -> Learners:
     names = ("first", "copy", "second", "noise")
     truth = Truth(Path("nowhere"), new_labels.astype(np.int8), np.zeros(4000), np.zeros(4000))
     costs = ({name: float(k + 1) for k, name in enumerate(names)}, dict.fromkeys(names, 10.0))
-    inputs = StackInputs(names, z, labels, np.arange(3000) % 3)
-    return Learners(COMPOSITION, inputs, new, truth, lambda log_proba: np.argmax(log_proba, axis=1), *costs)
+    inner, test = (dict(zip(names, part, strict=True)) for part in (z, new))
+    sample = Sample(labels, np.arange(3000) % 3)
+    return Learners(COMPOSITION, inner, sample, test, truth, lambda log_proba: np.argmax(log_proba, axis=1), *costs)
 
 
 def test_a_learner_is_worth_what_no_other_knows(learners: Learners) -> None:
-    every = set(learners.inputs.learners)
+    every = set(learners.inner)
     for gone, low, high in (
         ({"noise"}, -0.002, 0.002), ({"first"}, -1e-3, 1e-3), ({"copy"}, -1e-3, 1e-3), ({"second"}, 0.2, 0.6),
         ({"first", "copy"}, 0.2, 0.6),
@@ -248,7 +249,7 @@ def test_a_learner_is_worth_what_no_other_knows(learners: Learners) -> None:
             assert low < paired.difference < high, gone
             assert (paired.interval.low > 0) == (low > 0)
         assert error.interval.low <= error.difference <= error.interval.high
-    expected = log_softmax(learners.test[[0, 2]].sum(axis=0))
+    expected = log_softmax(learners.test["first"] + learners.test["second"])
     _, pooled = learners.pools(("first", "second"))
     rows = np.arange(4000)
     gap = (expected - pooled)[rows, learners.truth.labels]

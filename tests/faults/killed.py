@@ -54,7 +54,7 @@ def _datacheck(source: str) -> Step:
 
     def step(out: Path) -> None:
         out.mkdir(exist_ok=True)
-        check = check_data(place / "run", place / "sky", train=place / "train", ctx=Context(workers=1, trusted=True))
+        check = check_data(place / "run", place / "sky", train=place / "train", ctx=Context(workers=1))
         write_check(check, out / "check.html")
 
     return step
@@ -80,7 +80,7 @@ def _spectra(source: str) -> Step:
         options = spectra_run.SpectraOptions(
             place / "run", [place / "sky"], "1e7", out, [], edges=(14.9, 15.4, 16.0), zenith_max_deg=30.0
         )
-        spectra, remarks = spectra_run.measure_spectra(options, Context(workers=1, trusted=True))
+        spectra, remarks = spectra_run.measure_spectra(options, Context(workers=1))
         write_spectra_page(spectra, out, remarks)
 
     return step

@@ -44,7 +44,7 @@ def _stack(
 ) -> StackResult:
     return stack(
         TableConfig(repeats=1, holdout=0.1,
-            run=run, table=table, label="kind", preset="quick", folds=2, device="cpu", fast=False, workers=workers,
+            run=run, table=table, label="kind", preset="quick", folds=2, device="cpu", workers=workers,
             learners=(learner,), settings={learner: settings}, **more,
         )
     )  # fmt: skip
@@ -76,7 +76,7 @@ def test_a_learner_left_out_is_told(two_gaussians: tuple[Path, Path], tmp_path: 
     stack(
         TableConfig(repeats=1, holdout=0.1,
             run=run, table=two_gaussians[0], label="kind", preset="quick", folds=2, device="cpu", workers=1,
-            fast=False, learners=("fake_linear", "fake_failing"),
+            learners=("fake_linear", "fake_failing"),
         )
     )  # fmt: skip
     console = Console(width=200)
@@ -173,15 +173,9 @@ def _wait_for_their_end(processes: list[int]) -> list[int]:
     return alive
 
 
-@pytest.mark.parametrize(
-    ("what", "learners"),
-    [
-        pytest.param("folds", "fake_waiting", marks=pytest.mark.faults),
-        pytest.param("meta-learners", "fake_linear,fake_useless", marks=pytest.mark.faults),
-    ],
-)
-def test_workers_end_when_the_run_is_killed(what: str, learners: str, tmp_path: Path) -> None:
-    with _run(what, tmp_path, learners) as (child, workers):
+@pytest.mark.faults
+def test_workers_end_when_the_run_is_killed(tmp_path: Path) -> None:
+    with _run("folds", tmp_path, "fake_waiting") as (child, workers):
         child.kill()
         child.communicate()
         assert not _wait_for_their_end(workers)

@@ -78,7 +78,7 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         kinds = [CLASSES[k] for k in labels]
         pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": kinds}).write_parquet(tmp_path / f"{name}.parquet")
         options: dict[str, object] = {"preset": "quick", "folds": 2, "workers": 1, "device": "cpu"}
-        options |= {"learners": ("fake_linear",), "metas": ("average",), "test_table": tmp_path / "set.parquet"}
+        options |= {"learners": ("fake_linear",), "pools": ("average",), "test_table": tmp_path / "set.parquet"}
         with patch.dict(LEARNERS, FAKES):
             stack(
                 TableConfig(
@@ -93,7 +93,7 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         shutil.copytree(tmp_path / "made" / name, tmp_path / name, ignore=shutil.ignore_patterns(LOCK_FILE))
 
     def read(run: Path) -> str:
-        predictions = predict(stacking.load(run), tmp_path / "set.parquet", Context(trusted=True)).concatenated()
+        predictions = predict(stacking.load(run), tmp_path / "set.parquet", Context()).concatenated()
         return hashlib.sha256(predictions.log_proba.tobytes() + predictions.config_hash.encode()).hexdigest()
 
     result = outcomes(tmp_path / "set", read, n, read(tmp_path / "set"))

@@ -178,13 +178,13 @@ def test_a_table_is_not_its_neighbour(suffix: str, tmp_path: Path) -> None:
     x = rng.normal(size=200)
     write("x1", x, ("wrong", "wronger"))
     meant = write("x[1]", x, ("low", "high"))
-    standard = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu", "fast": False}
+    standard = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu"}
     standard["learners"] = ("fake_linear",)
     result = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "run*", table=meant, label="kind", **standard))
     assert set(result.manifest["classes"]) == {"low", "high"}
     write("new1", np.full(3, -2.0), ("low", "high"))
     new = write("new[1]", np.full(5, 2.0), ("low", "high"))
-    predict(load(tmp_path / "run*"), new, Context(trusted=True)).write(tmp_path / "out.csv")
+    predict(load(tmp_path / "run*"), new, Context()).write(tmp_path / "out.csv")
     assert pl.read_csv(tmp_path / "out.csv")["predicted"].to_list() == ["high"] * 5
 
 

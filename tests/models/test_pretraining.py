@@ -25,7 +25,6 @@ from showerstack.models.base.inputs import LOGARITHM, TARGETS, InputTransform
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_softmax
 from showerstack.models.base.saving import plain
-from showerstack.models.isolated import learners_of
 from showerstack.models.pretraining import stream, train
 from showerstack.models.pretraining import train as plan
 from showerstack.models.pretraining.learner import FineTuned, PretrainedFeatures, PretrainedLearner, inputs_of
@@ -654,8 +653,6 @@ def test_estimates_follow_the_truth_and_their_errors_hold(small_trained: dict[st
     assert (residual / result[..., 1]).std() == pytest.approx(1.0, abs=0.25)
     learner.save(tmp_path / "saved")
     np.testing.assert_array_equal(PretrainedLearner.load(tmp_path / "saved").predict_targets(bare(new)), result)
-    with learners_of(trusted=False) as opened:
-        np.testing.assert_array_equal(opened(tmp_path / "saved").predict_targets(bare(new)), result)
 
 
 def test_both_come_from_one_pass(
@@ -671,10 +668,8 @@ def test_both_come_from_one_pass(
         return forward(self, grid, inputs)
 
     monkeypatch.setattr(FineTuned, "forward", counted)
-    with learners_of(trusted=False) as opened:
-        for one in (learner, opened(tmp_path / "saved")):
-            for result, values in zip(one.predict_both(new), expected, strict=True):
-                np.testing.assert_array_equal(result, values)
+    for result, values in zip(PretrainedLearner.load(tmp_path / "saved").predict_both(new), expected, strict=True):
+        np.testing.assert_array_equal(result, values)
     assert sum(passes) == 300
     never = fitted(small_trained, replace(events(1), targets=None), epochs=1)
     log_proba, targets = never.predict_both(new)

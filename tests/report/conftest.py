@@ -60,14 +60,14 @@ def make_run(run: Path, task: Task, labels: np.ndarray, rng: np.random.Generator
     for name, log_proba in entries.items():
         arrays = {"log_proba": log_proba}
         if task.name == COMPOSITION.name:
-            arrays["argmax"] = log_proba.argmax(axis=1).astype(np.int8)
-            arrays["decided"] = (log_proba + 0.05 * np.arange(n_classes)).argmax(axis=1).astype(np.int8)
+            arrays["predictions"] = log_proba.argmax(axis=1).astype(np.int8)
         else:
             arrays["scores"] = log_proba[:, 0] - log_proba[:, 1] + 0.5
         write_npz(run / "test" / f"{name}.npz", **arrays)
     stack = entries["stack"]
     key = "predictions" if task.name == COMPOSITION.name else "gamma_scores"
-    chosen = arrays["decided"] if task.name == COMPOSITION.name else arrays["scores"]
+    shifted = (stack + 0.05 * np.arange(n_classes)).argmax(axis=1).astype(np.int8)
+    chosen = shifted if task.name == COMPOSITION.name else arrays["scores"]
     origin = {"config_hash": "c0ffee", "test_fingerprint": Dataset.open(test, labels=False).fingerprint()}
     write_npz(run / "predictions.npz", log_proba=stack, **{key: chosen}, **{k: np.array(v) for k, v in origin.items()})
     write_json(run / "manifest.json", _manifest(task, list(entries)[:3], len(labels), train, test))

@@ -49,7 +49,7 @@ def other_run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
     """The composition run again, shipping its weakest learner."""
     run = shutil.copytree(composition_world[0], tmp_path / "weaker")
     with np.load(run / "test" / "random_forest.npz") as weakest, np.load(run / "predictions.npz") as own:
-        write_npz(run / "predictions.npz", **{**own, "predictions": weakest["argmax"]})
+        write_npz(run / "predictions.npz", **{**own, "predictions": weakest["predictions"]})
     write_run_checksums(run)
     return run
 

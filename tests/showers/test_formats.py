@@ -73,7 +73,7 @@ def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
     assert data.labels.tolist() == tables["events"]["label"].to_list()
     assert data.array.x_m[place[100]] == pytest.approx(tables["stations"]["x_m"][0] - tables["stations"]["x_m"].mean())
     config = StackConfig(
-        task="gamma", data=tmp_path / "data", run=tmp_path / "run", preset="quick", folds=2, fast=False, workers=1,
+        task="gamma", data=tmp_path / "data", run=tmp_path / "run", preset="quick", folds=2, workers=1,
         learners=("lightgbm",), settings={"lightgbm": {"rounds": 40}}, device="cpu",
     )  # fmt: skip
     predictions = stack(config).predictions

@@ -158,7 +158,7 @@ def test_archive_goes_through_download_convert_features_and_predict(
     started = datetime(2000, 1, 1, 0, 39, tzinfo=UTC).timestamp()  # one run and one pause later
     np.testing.assert_allclose(times - started, truth["second"], atol=1e-5)
     assert (np.diff(times) >= 0).all()
-    predictions = predict(load(run), data.path, Context(trusted=True, device="cpu", workers=1)).concatenated()
+    predictions = predict(load(run), data.path, Context(device="cpu", workers=1)).concatenated()
     assert predictions.log_proba.shape == (len(data), 5)
     assert np.isfinite(predictions.log_proba).all()
 
@@ -683,7 +683,7 @@ def killed(file, n_events, pieces):
     whole(file, n_events, pieces)
 
 predict.write_pieces = killed
-measured.predict_measured(raw, out, run, ctx=context.Context(trusted=True, workers=1, device="cpu"))
+measured.predict_measured(raw, out, run, ctx=context.Context(workers=1, device="cpu"))
 """
 
 
@@ -709,7 +709,7 @@ def expected(measured_raw: Path, run: Path, tmp_path_factory: pytest.TempPathFac
     result = {}
     for folder in convert_measured(measured_raw, out / "measured").folders:
         file = out / f"{folder.name}.npz"
-        predict(load(run), folder, Context(trusted=True, workers=1, device="cpu")).write(file)
+        predict(load(run), folder, Context(workers=1, device="cpu")).write(file)
         result[folder.name] = file.read_bytes()
     assert len(result) == 2
     return result
@@ -734,7 +734,7 @@ def test_the_bytes_of_two_steps_and_no_grids(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     archives = shutil.copytree(measured_raw, tmp_path / "raw")
-    options = ["--out", str(tmp_path / "out"), "--predict", str(run), "--trusted", "--workers", "1", "--times"]
+    options = ["--out", str(tmp_path / "out"), "--predict", str(run), "--workers", "1", "--times"]
     command = ["convert", "--measured", str(archives), *options, "--delete-raw"]
     output = _said(command, monkeypatch, capsys)
     out = tmp_path / "out" / "predicted" / run.name
@@ -765,7 +765,7 @@ def test_killed_it_goes_on(measured_raw: Path, run: Path, expected: dict[str, by
     assert _predictions(out).keys() == {first}
     left = {path.name for path in (out / UNFINISHED).glob("*/*") if not path.name.startswith(".")}
     assert left == {second}, "no features"
-    result = predict_measured(measured_raw, out, run, ctx=Context(trusted=True, workers=1, device="cpu"))
+    result = predict_measured(measured_raw, out, run, ctx=Context(workers=1, device="cpu"))
     assert [folder.name for folder in result.folders] == [first, second]
     assert _predictions(out) == expected
     assert not (out / UNFINISHED).exists()
@@ -780,7 +780,7 @@ def test_what_an_interruption_left_is_not_taken_for_another_protocol(
 ) -> None:
     first = min(expected)
     convert_measured(measured_raw, tmp_path / UNFINISHED, runs=[first], protocol="matched")
-    predict_measured(measured_raw, tmp_path, run, runs=[first], ctx=Context(trusted=True, workers=1, device="cpu"))
+    predict_measured(measured_raw, tmp_path, run, runs=[first], ctx=Context(workers=1, device="cpu"))
     assert _predictions(tmp_path) == {first: expected[first]}
 
 
@@ -788,7 +788,7 @@ def test_other_predictions_are_never_overwritten(
     measured_raw: Path, run: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     first = min(expected)
-    options = {"runs": [first], "ctx": Context(trusted=True, workers=1, device="cpu")}
+    options = {"runs": [first], "ctx": Context(workers=1, device="cpu")}
     predict_measured(measured_raw, tmp_path, run, **options)
     with pytest.raises(InputError, match="differs in times_asked_for"):
         predict_measured(measured_raw, tmp_path, run, **options, times=True)

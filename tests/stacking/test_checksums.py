@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
         kinds = [CLASSES[k] for k in labels]
         pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": kinds}).write_parquet(folder / f"{name}.parquet")
         options: dict[str, object] = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu"}
-        options |= {"learners": ("fake_linear",), "metas": ("average",), "test_table": folder / "one.parquet"}
+        options |= {"learners": ("fake_linear",), "pools": ("average",), "test_table": folder / "one.parquet"}
         with patch.dict(LEARNERS, FAKES):
             stack(
                 TableConfig(
@@ -78,7 +78,7 @@ def _redate(file: Path) -> None:
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
     "manifest": ("manifest.json", _redate),
-    "meta-learner": ("meta/stack.json", _flip),
+    "pool": ("meta/stack.json", _flip),
     "calibration": ("meta/calibration.json", _flip),
     "decision": ("meta/decision.json", lambda file: file.write_text('{"stack": {}}')),
     "header": (f"{SHIPPED}/learner.json", _flip),
@@ -101,7 +101,7 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
     name, damage = DAMAGES[case]
     damage(run / name)
     with pytest.raises(InputError, match=f"{name} (is not the file that was written|does not exist)") as caught:
-        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
+        predict(stacking.load(run), made[2], Context()).concatenated()
     assert "\n" not in str(caught.value)
 
 
@@ -110,7 +110,7 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
     [
         ("stack.json", {"stack": {}}),
         ("stack.json", []),
-        ("calibration.json", {"fake_linear": 3}),
+        ("calibration.json", {"fake_linear": "warm"}),
         ("calibration.json", {}),
         ("decision.json", {"stack": {"kind": 1}}),
         ("decision.json", [1]),
@@ -129,7 +129,7 @@ def test_a_file_exchanged_with_its_checksum_is_one_line(name: str, content: obje
 def test_no_file_of_another_run_predicts(name: str, run: Path, made: tuple[Path, Path, Path]) -> None:
     shutil.copy(made[1] / name, run / name)
     with pytest.raises(InputError, match=f"{name} is not the file that was written"):
-        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
+        predict(stacking.load(run), made[2], Context()).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -137,7 +137,7 @@ def test_a_learner_from_another_fold_is_refused(run: Path, made: tuple[Path, Pat
     shutil.rmtree(run / SHIPPED)
     shutil.copytree(run / "learners/fake_linear/fold-0", run / SHIPPED)
     with pytest.raises(InputError, match=f"{SHIPPED}/.* is not the file that was written"):
-        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
+        predict(stacking.load(run), made[2], Context()).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -158,8 +158,8 @@ def test_an_emptied_list_or_none_is_refused(run: Path) -> None:
 def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path, Path]) -> None:
     for name, damage in UNREAD.values():
         damage(run / name)
-    with patch("showerstack.models.isolated.load", wraps=load_learner) as loaded:
-        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
+    with patch("showerstack.stacking.predict.load", wraps=load_learner) as loaded:
+        predict(stacking.load(run), made[2], Context()).concatenated()
     assert loaded.call_count == 3
 
 

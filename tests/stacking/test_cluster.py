@@ -44,7 +44,7 @@ def _move(parent: str) -> None:
 def _hold_to_this_machine(scheduler: str, train: Path, test: Path) -> None:
     """Compare runs on a cluster and in a process of this machine, byte by byte."""
     options = {"table": train, "label": "kind", "test_table": test, "preset": "quick", "folds": 3, "workers": 1}
-    options |= {"device": "cpu", "fast": False, "learners": ("fake_linear", "fake_oftheprocess", "fake_failing")}
+    options |= {"device": "cpu", "learners": ("fake_linear", "fake_oftheprocess", "fake_failing")}
     here = stack(TableConfig(repeats=1, holdout=0.1, run=Path("here"), **options))
     there = stack(TableConfig(repeats=1, holdout=0.1, run=Path("there"), scheduler=scheduler, **options))
     for name in ("predictions.npz", "test/fake_linear.npz", "test/fake_oftheprocess.npz"):

@@ -1,99 +1,16 @@
-"""Decisions: what biases gain, invariances, the two ends of knowledge, and which kind of rule ships.
-
-Gamma scores never saturate, and thresholds keep what they claim. The response of a decision is kept by energy.
-"""
+"""Gamma scores never saturate, thresholds keep what they claim, and errors of survivals are those of a bootstrap."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from showerstack.models.base.posterior import log_sigmoid_pair, log_softmax
-from showerstack.runtime.checksums import write_checksums
-from showerstack.scoring.metrics.composition import expected_fraction_error
+from showerstack.models.base.posterior import log_sigmoid_pair
 from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson
-from showerstack.stacking.decide.classes import (
-    RULES,
-    ClassesStacking,
-    Rule,
-    argmax_rule,
-    bias_rule,
-    choose_rule,
-    class_mix,
-    expected_confusion,
-    likelihood_rule,
-    read_response,
-    write_response,
-)
-from showerstack.stacking.meta.scorers import (
-    HADRON_WEIGHT,
-    CompositionScorer,
-    GammaScorer,
-    gamma_scores,
-    log_survivals,
-    mean_log_survival,
-    paired_log_survival,
-    threshold_table,
-)
-from tests.stacking.known import five_classes
-
-
-def test_what_posteriors_imply_by_hand() -> None:
-    log_proba = np.log([[0.8, 0.2], [0.4, 0.6]])
-    np.testing.assert_allclose(class_mix(log_proba), [0.6, 0.4])
-    np.testing.assert_allclose(expected_confusion(log_proba, np.array([0, 1])), [[2 / 3, 1 / 3], [1 / 4, 3 / 4]])
-
-
-def test_biases_improve_on_rules_without_them() -> None:
-    log_proba, _ = five_classes(4000)
-    prior = class_mix(log_proba)
-    simple = [argmax_rule(prior), likelihood_rule(prior), bias_rule(log_proba)]
-    errors = [expected_fraction_error(expected_confusion(log_proba, rule(log_proba))) for rule in simple]
-    assert errors[2] <= min(errors) + 1e-12
-    assert errors[2] < errors[0] - 1e-4
-
-
-def test_rule_is_invariant_under_scale_and_row_shifts() -> None:
-    log_proba, _ = five_classes(2000)
-    rule = bias_rule(log_proba)
-    shifted = Rule("shifted", 3.7 * rule.cost + np.array([5.0, -2.0, 0.3, 1.0, -9.0])[:, None], rule.prior)
-    # Rounding may turn exact ties, of which there are at most a few.
-    assert (rule(log_proba) != shifted(log_proba)).mean() < 1e-3
-    np.testing.assert_array_equal(Rule.from_json(rule.as_json())(log_proba), rule(log_proba))
-
-
-def test_perfect_posteriors_give_zero_by_every_rule() -> None:
-    labels = np.random.default_rng(0).choice(5, 1000)
-    perfect = log_softmax(200.0 * np.eye(5)[labels])
-    for make in RULES.values():
-        np.testing.assert_array_equal(make(perfect)(perfect), labels)
-
-
-def test_copies_of_events_make_no_rule_surer() -> None:
-    log_proba, labels = five_classes(1000)
-    numbers = np.arange(1000)
-    alone = choose_rule(log_proba, labels, numbers % 3, numbers)
-    copied = choose_rule(*(np.repeat(x, 9, axis=0) for x in (log_proba, labels, numbers % 3, numbers)))
-    plain = choose_rule(log_proba, labels, numbers % 3)
-    for name, (difference, error) in copied.differences.items():
-        assert difference == pytest.approx(alone.differences[name][0], abs=1e-9)
-        assert error == pytest.approx(alone.differences[name][1], rel=0.15)
-        assert error == pytest.approx(plain.differences[name][1], rel=0.3)
-
-
-def test_simplest_rule_within_an_error_of_the_best_is_chosen_on_labels() -> None:
-    log_proba, labels = five_classes(4000)
-    decision = choose_rule(log_proba, labels, np.arange(4000) % 3)
-    worse, error = decision.differences[decision.chosen]
-    assert worse <= error
-    simpler = list(decision.errors)[: list(decision.errors).index(decision.chosen)]
-    assert all(decision.differences[name][0] > decision.differences[name][1] for name in simpler)
-    assert list(RULES) == ["argmax", "likelihood", "biases"], "the optimum over all rules is a bound, and never ships"
-    assert list(decision.errors) == list(RULES)
-    np.testing.assert_array_equal(decision.rule(log_proba), RULES[decision.chosen](log_proba)(log_proba))
+from showerstack.stacking.decide.classes import ClassesStacking
+from showerstack.stacking.decide.gamma import gamma_scores, threshold_table
+from showerstack.stacking.gate import log_survivals, mean_log_survival, paired_log_survival
 
 
 def _events(n: int = 20_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +105,9 @@ def test_errors_of_survivals_do_not_depend_on_the_scales_of_scores() -> None:
 
 
 def test_the_most_probable_class_is_the_label() -> None:
-    labels = ClassesStacking().labels(None, np.log([[0.2, 0.5, 0.3], [0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]))
+    labels = ClassesStacking().arrays(None, np.log([[0.2, 0.5, 0.3], [0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), None)[
+        "predictions"
+    ]
     assert labels.tolist() == [1, 0, 2]
 
 
@@ -211,38 +130,6 @@ def test_grouped_error_is_that_of_whole_groups_drawn_anew() -> None:
     assert paired_log_survival(labels, a, a, np.arange(600))[1] == 0.0
     twice = [np.repeat(one, 2) for one in (labels, a, b, np.arange(600))]
     assert paired_log_survival(*twice, n_samples=400)[1] == pytest.approx(alone, rel=0.25)
-
-
-def test_fits_weigh_hadrons_that_ninety_percent_of_the_gammas_do_not_beat() -> None:
-    labels = np.repeat([0, 1], [11, 3])
-    logit = np.concatenate([np.arange(11.0), [0.9, 1.1, 5.0]])
-    learners = np.stack([log_sigmoid_pair(-(logit + shift)) for shift in (-0.5, 0.5)])
-    weights = GammaScorer().weights(learners, labels)
-    np.testing.assert_array_equal(weights, [1.0] * 12 + [HADRON_WEIGHT] * 2)
-
-
-def test_fractions_are_judged_with_the_prior_divided_out() -> None:
-    labels = np.repeat([0, 1], [90, 10])
-    # Of 9 to 1, a posterior of 0.8 speaks for the second class and 0.95 for the first.
-    proba = np.where(labels == 0, 0.95, 0.8)
-    log_proba = np.log(np.column_stack([proba, 1 - proba]))
-    scorer = CompositionScorer()
-    perfect = expected_fraction_error(np.diag([90, 10]))
-    assert scorer.metric(log_proba, labels) == pytest.approx(perfect)
-    assert scorer.metric(np.log(np.full((100, 2), 0.5)), labels) > perfect
-    assert scorer.loss(log_proba, labels) == pytest.approx(-0.9 * np.log(0.95) - 0.1 * np.log(0.2))
-
-
-def test_response_is_stored_by_energy(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    labels, decided, energy = rng.integers(0, 5, 3000), rng.integers(0, 5, 3000), rng.uniform(14.5, 17.0, 3000)
-    write_response(tmp_path, labels, decided, energy, (15.0, 16.0), 5)
-    write_checksums(tmp_path, ["meta/response.json"])
-    edges, counts = read_response(tmp_path)
-    assert counts.shape == (3, 5, 5)
-    low = energy < edges[0]
-    assert counts[0, 2, 3] == np.sum((labels == 2) & (decided == 3) & low)
-    assert counts.sum() == 3000
 
 
 def test_weighted_log_survivals_are_those_of_a_natural_sample() -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,15 @@ from showerstack.report.doctor import check_folder
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file
 from showerstack.runtime.packages import EXTRAS
-from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.stacking.decide.target import OWN_ENERGY
 from showerstack.stacking.export import combination_graph, export_run, outputs_of
 from showerstack.stacking.exported import averaged, open_predictor, run_graph, session
 from showerstack.stacking.inputs.events import ShowerEvents
-from showerstack.stacking.meta.base import MetaLearner, meta_learners
+from showerstack.stacking.pools import POOLS, fit_pool
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.chain import Chain
 from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import stack
 from tests.program import ROOT, environment
 
@@ -71,7 +71,7 @@ def finished(tiny_gamma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     stack(
         StackConfig(
             run=run, task="gamma", data=tiny_gamma, preset="quick", learners=LEARNERS, settings=SETTINGS, folds=2,
-            workers=1, device="cpu", prune=0.0, fast=False,
+            workers=1, device="cpu", prune=0.0,
         )
     )  # fmt: skip
     return run
@@ -104,7 +104,7 @@ def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, 
             outcomes.append(averaged(parts, fit["average"]))
         fits[row["name"]] = np.stack(outcomes)
     result = run_combination(session(exported / described["combination"]["file"]), fits, events.context())
-    expected = predict(stacking.load(finished), tiny_gamma / "gamma_test", Context(trusted=True)).concatenated()
+    expected = predict(stacking.load(finished), tiny_gamma / "gamma_test", Context()).concatenated()
     np.testing.assert_allclose(np.exp(result["log_probability"]), np.exp(expected.log_proba), atol=1e-5)
     assert expected.scores is not None
     np.testing.assert_allclose(result["gamma_score"], expected.scores, atol=1e-3)
@@ -115,16 +115,15 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     result = stack(
         StackConfig(
             run=tmp_path / "run", task="composition", data=tiny_composition, preset="quick", learners=("pretrained",),
-            settings={"pretrained": {"epochs": 1}}, folds=2, workers=1, device="cpu", metas=("log_pool",), holdout=0.5,
+            settings={"pretrained": {"epochs": 1}}, folds=2, workers=1, device="cpu", pools=("log_pool",), holdout=0.5,
         )
     )  # fmt: skip
     (row,) = result.manifest["learners"]
     assert row["one_network"], result.manifest["remarks"]
-    assert result.manifest["fast"] is None, "nobody needs a student"
     assert result.manifest["truth"]["learner"] == "pretrained"
     assert result.predictions is not None
-    bundle, own = stacking.load(result.run), Context(device="cpu", trusted=True)
-    for options in ({}, {"fast": True}, {"no_table": True}):
+    bundle, own = stacking.load(result.run), Context(device="cpu")
+    for options in ({}, {}, {"no_table": True}):
         again = predict(bundle, tiny_composition / "composition_test", own, **options).concatenated()
         np.testing.assert_array_equal(again.log_proba, result.predictions.log_proba)
         for name in ("lg_energy", "core_x_error_m"):
@@ -162,7 +161,7 @@ def test_an_export_predicts_as_its_run_without_the_learners_libraries(
         text=True,
     )
     assert made.returncode == 0, made.stderr
-    expected = predict(stacking.load(finished), tiny_gamma / "gamma_test", Context(trusted=True)).concatenated()
+    expected = predict(stacking.load(finished), tiny_gamma / "gamma_test", Context()).concatenated()
     with np.load(tmp_path / "n.npz") as stored:
         np.testing.assert_allclose(np.exp(stored["log_proba"]), np.exp(expected.log_proba), atol=1e-5)
         np.testing.assert_allclose(stored["gamma_scores"], expected.arrays["gamma_scores"], atol=1e-3)
@@ -181,7 +180,7 @@ def test_an_export_on_a_table_predicts_rows_from_python(tmp_path: Path) -> None:
     x = rng.normal(size=(600, 3)) + 1.5 * y[:, None]
     run = showerstack.fit(
         x, y + 5, run=tmp_path / "run", learners=("xgboost",), preset="quick", folds=2, repeats=1, holdout=0.0,
-        fast=False, workers=1, device="cpu", settings={"table.xgboost": {"rounds": 20}},
+        workers=1, device="cpu", settings={"table.xgboost": {"rounds": 20}},
     )  # fmt: skip
     export_run(run.folder, tmp_path / "onnx")
     again, expected = showerstack.predict(tmp_path / "onnx", x), run.predict(x)
@@ -229,38 +228,22 @@ def test_every_column_has_its_unit(exported: Path) -> None:
     assert described["classes"] == list(GAMMA.classes)
 
 
-@pytest.mark.parametrize("meta", sorted(meta_learners()))
-def test_every_meta_learner_or_its_refusal(meta: str, finished: Path, tiny_gamma: Path) -> None:
-    chain = _with_meta(stacking.load(finished).chain, meta_learners()[meta], tiny_gamma)
-    rng = np.random.default_rng(1)
-    fits = {name: np.log(rng.dirichlet([1.0, 1.0], (chain.n_fits, 500))) for name in chain.needed}
-    context = rng.normal(15, 1, (500, 4))
-    if meta == "boosted":
-        with pytest.raises(InputError, match="the meta-learner boosted has no ONNX form"):
-            combination_graph(chain)
-        return
-    opened = session(combination_graph(chain).SerializeToString())
-    wants = any(one.name == "context" for one in opened.get_inputs())
-    result = run_combination(opened, fits, context if wants else None)
-    expected = chain.posteriors(fits, context)["stack"]
+@pytest.mark.parametrize("name", POOLS)
+def test_every_pool_has_a_graph(name: str, finished: Path) -> None:
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 2, 2000)
+    margin = np.where(labels == 0, 1.0, -1.0) + rng.normal(size=(2, len(labels)))
+    log_proba = dict(
+        zip(LEARNERS, np.stack([-np.logaddexp(0, -margin), -np.logaddexp(0, margin)], axis=-1), strict=True)
+    )
+    chain = stacking.load(finished).chain
+    pool = fit_pool(name, log_proba, Sample(labels, labels * 0))
+    chain = replace(chain, pool=pool, shipped="stack", scales={**chain.scales, "stack": 1.3})
+    fits = {one: np.log(rng.dirichlet([1.0, 1.0], (chain.n_fits, 500))) for one in chain.needed}
+    result = run_combination(session(combination_graph(chain).SerializeToString()), fits, None)
+    expected = chain.posteriors(fits)["stack"]
     np.testing.assert_allclose(np.exp(result["log_probability"]), np.exp(expected), atol=1e-5)
     assert list(outputs_of(chain)) == ["gamma_score"]
-
-
-def _with_meta(chain: Chain, kind: type[MetaLearner], data: Path) -> Chain:
-    """Return the chain with another meta-learner, fitted on the labels of the test showers."""
-    from dataclasses import replace
-
-    from showerstack.stacking.meta.base import StackInputs
-    from showerstack.stacking.meta.scorers import GammaScorer
-
-    labels = np.asarray(Dataset.open(data / "gamma_test", GAMMA).labels, dtype=np.int64)
-    rng = np.random.default_rng(2)
-    margin = np.where(labels == 0, 1.0, -1.0) + rng.normal(size=(2, len(labels)))
-    log_proba = np.stack([-np.logaddexp(0, -margin), -np.logaddexp(0, margin)], axis=-1)
-    meta = kind(LEARNERS)
-    meta.fit(StackInputs(LEARNERS, log_proba, labels, labels * 0, rng.normal(15, 1, (len(labels), 4))), GammaScorer())
-    return replace(chain, meta=meta, shipped="stack")
 
 
 def test_what_cannot_be_exported_is_told(

@@ -6,7 +6,6 @@ No GPU is needed: a learner that is asked for the GPU computes here.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,6 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_pools
 from showerstack.showers.schema import TASKS
 from showerstack.stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
-from showerstack.stacking.fit.plan import RunSizes, make_plan
-from showerstack.stacking.fit.speed import LearnerRate
 from showerstack.stacking.run.config import TableConfig
 from showerstack.stacking.run.job import Job
 from showerstack.stacking.train import StackResult, stack
@@ -207,7 +204,7 @@ def _stack(
     return stack(
         TableConfig(
             run=run, table=table, label="kind", preset="quick", folds=2, repeats=1, holdout=0.1, workers=workers,
-            learners=learners, settings=settings or {}, metas=("log_pool",), fast=False,
+            learners=learners, settings=settings or {}, pools=("log_pool",),
         )
     )  # fmt: skip
 
@@ -230,22 +227,6 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
                 for run in (one, two)
             ]
             np.testing.assert_array_equal(*files)
-
-
-def test_each_device_has_the_whole_time() -> None:
-    sizes = RunSizes(n_train=1_000_000, n_predict=100_000, n_folds=3, repeats=1, workers=4)
-    slow = LearnerRate("on the CPU", "epochs", 10, 0.0, 2e-4, 1e-5)
-    fast = LearnerRate("on the GPU", "epochs", 10, 0.0, 2e-4, 1e-5, device="cuda")
-    alone = make_plan([slow], replace(sizes, workers=3), 2000)
-    both = make_plan([slow, fast], replace(sizes, pools={"cuda": 1, "cpu": 3}), 2000)
-    mixed = make_plan([slow, fast], replace(sizes, workers=1), 2000)
-    rows = {share.learner: (share.rows or 666_667, share.amount) for share in both.shares}
-    assert rows["on the CPU"] == (alone.shares[0].rows or 666_667, alone.shares[0].amount)
-    assert both.training_s <= 0.85 * 2000
-    assert mixed.shares[0].rows is not None
-    assert rows["on the GPU"][0] > mixed.shares[0].rows
-    assert any("on the GPU" in line and line.endswith("a fit on cuda") for line in both.lines())
-    assert not any(line.endswith("on cpu") for line in alone.lines())
 
 
 @pytest.mark.parametrize("least", [50, 51])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -25,10 +24,8 @@ from showerstack.features.build import build_table
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.features.compute import compute_rows
 from showerstack.features.table import FeatureTable
-from showerstack.models import isolated
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.saving import HEADER_FILE
-from showerstack.models.isolated import Isolated
 from showerstack.models.tables.lightgbm import LightGBM
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Context
@@ -37,7 +34,7 @@ from showerstack.runtime.files import read_json, write_json
 from showerstack.showers.archives.folders import unlabelled_in
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
-from showerstack.stacking import saved_fits
+from showerstack.stacking import predict as predict_module
 from showerstack.stacking.inputs import computed
 from showerstack.stacking.inputs.computed import ComputedEvents
 from showerstack.stacking.inputs.events import CORE_COLUMNS, FrameEvents, ShowerEvents, pieces
@@ -148,14 +145,12 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("borders")
-@pytest.mark.parametrize("fast", [False, True])
-def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path: Path, fast: bool) -> None:
+def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path: Path) -> None:
     opened = stacking.load(run)
-    options = {"fast": fast, "everything": not fast}
-    ctx = Context(device="cpu", workers=1 if fast else 2, trusted=True)
-    result = predict(opened, new, ctx, no_table=True, **options).concatenated()
+    ctx = Context(device="cpu", workers=2)
+    result = predict(opened, new, ctx, no_table=True, everything=True).concatenated()
     assert not list(new.parent.glob("*.features"))
-    expected = predict(opened, new, ctx, **options).concatenated()
+    expected = predict(opened, new, ctx, everything=True).concatenated()
     assert result.by_name.keys() == expected.by_name.keys()
     for name, log_proba in expected.by_name.items():
         _same(result.by_name[name], log_proba)
@@ -163,7 +158,7 @@ def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path:
     assert (result.config_hash, result.test_fingerprint) == (expected.config_hash, expected.test_fingerprint)
     assert result.remarks == expected.remarks
     (new / CHECKSUMS_FILE).unlink(missing_ok=True)
-    remark = predict(opened, new, ctx, no_table=True, **options).remarks[0]
+    remark = predict(opened, new, ctx, no_table=True, everything=True).remarks[0]
     assert remark.startswith(f"{new.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where")
 
 
@@ -176,7 +171,7 @@ def test_files_have_the_bytes_of_those_through_the_table(
         cli.main()
     assert not ended.value.code
     assert sorted(path.name for path in new.parent.iterdir()) == ["events"]
-    predict(stacking.load(run), new, Context(workers=1, device="cpu", trusted=True)).write(tmp_path / "table.npz")
+    predict(stacking.load(run), new, Context(workers=1, device="cpu")).write(tmp_path / "table.npz")
     assert FeatureTable.open(new.parent / "events.features").n_events == 2000
     assert (tmp_path / "memory.npz").read_bytes() == (tmp_path / "table.npz").read_bytes()
 
@@ -187,7 +182,7 @@ def test_a_folder_of_runs_gets_a_file_each(
     folder = tmp_path / "measured"
     for name in ("004000", "004001"):
         shutil.copytree(new, folder / name)
-    options = ["--run", str(run), "--data", str(folder), "--device", "cpu", "--no-table", "--trusted"]
+    options = ["--run", str(run), "--data", str(folder), "--device", "cpu", "--no-table"]
     for out, code in ((tmp_path / "one.npz", 2), (tmp_path / "predicted", 0)):
         monkeypatch.setattr(sys, "argv", ["cli.py", "predict", *options, "--out", str(out)])
         with pytest.raises(SystemExit) as ended:
@@ -195,7 +190,7 @@ def test_a_folder_of_runs_gets_a_file_each(
         assert (ended.value.code or 0) == code
     assert "holds 2 runs, which get a file each: --out must be a folder" in capsys.readouterr().err
     written = [(tmp_path / "predicted" / f"{name}.npz").read_bytes() for name in ("004000", "004001")]
-    own = Context(device="cpu", trusted=True)
+    own = Context(device="cpu")
     predict(stacking.load(run), new, own, no_table=True).write(tmp_path / "alone.npz")
     assert written[0] == written[1] == (tmp_path / "alone.npz").read_bytes()
     shutil.copytree(new, folder / "measured" / "004000")
@@ -216,9 +211,7 @@ def test_a_bad_cell_far_behind_leaves_no_file(run: Path, new: Path, tmp_path: Pa
     np.save(new / MATRICES_FILE, matrices)
     opened = stacking.load(run)
     with pytest.raises(InputError, match=r"matrices.npy: row 1777, cell \(2, 3\), muon deposit.*--strict"):
-        predict(opened, new, Context(workers=workers, trusted=True), no_table=True, strict=True).write(
-            tmp_path / "out.npz"
-        )
+        predict(opened, new, Context(workers=workers), no_table=True, strict=True).write(tmp_path / "out.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
 
 
@@ -237,10 +230,10 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         predict(opened, new, Context(device="tpu"), no_table=True).concatenated()
     with (
-        patch("showerstack.stacking.predict.FEATURES_VERSION", 7),
+        patch("showerstack.stacking.run.read.FEATURES_VERSION", 7),
         pytest.raises(InputError, match="made by version 1 of the features, which is now 7: train again"),
     ):
-        predict(opened, new, no_table=True).concatenated()
+        stacking.load(opened.folder)
     damaged = tmp_path / "damaged"
     shutil.copytree(tiny_composition / "composition_test", damaged)
     assert (damaged / CHECKSUMS_FILE).exists()
@@ -256,7 +249,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
 
 @pytest.mark.usefixtures("borders")
 def test_events_that_change_meanwhile_are_noticed(run: Path, new: Path) -> None:
-    predictions = predict(stacking.load(run), new, Context(trusted=True, device="cpu", workers=1), no_table=True)
+    predictions = predict(stacking.load(run), new, Context(device="cpu", workers=1), no_table=True)
     taken = next(predictions.pieces)
     assert len(taken.log_proba) == 700
     state = (new / MATRICES_FILE).stat()
@@ -335,23 +328,13 @@ def test_a_target_that_cannot_be_is_refused_before_work(tmp_path: Path) -> None:
     assert len(stream.concatenated().log_proba) == 3, "no piece was taken"
 
 
-def test_most_probable_and_decided_classes_are_named() -> None:
+def test_the_most_probable_class_is_named() -> None:
     log_proba = np.log(np.array([[0.1, 0.1, 0.1, 0.4, 0.3], [0.6, 0.1, 0.1, 0.1, 0.1]]))
-    table = prediction_table(
-        Predictions(log_proba, {"predictions": np.array([4, 2], np.int8)}, "c0ffee", "beef", {}), COMPOSITION
-    )
-    assert table["argmax"].to_list() == [COMPOSITION.classes[3], COMPOSITION.classes[0]]
-    assert table["decided"].to_list() == [COMPOSITION.classes[4], COMPOSITION.classes[2]]
-    assert table.columns == ["event", *(f"p_{name}" for name in COMPOSITION.classes), "argmax", "decided"]
-    assert "gamma_score" not in table.columns
-
-
-def test_labels_are_the_most_probable_class_unless_decided() -> None:
-    log_proba = np.log([[0.2, 0.8], [0.6, 0.4], [0.9, 0.1]])
-    scores = {"gamma_scores": log_proba[:, 0] - log_proba[:, 1]}
-    assert Predictions(log_proba, scores, "c0ffee", None, {}).labels.tolist() == [1, 0, 0]
-    decided = {"predictions": np.array([0, 1, 0], np.int8)}
-    assert Predictions(log_proba, decided, "c0ffee", None, {}).labels.tolist() == [0, 1, 0]
+    predicted = Predictions(log_proba, {"predictions": np.array([3, 0], np.int8)}, "c0ffee", "beef", {})
+    table = prediction_table(predicted, COMPOSITION)
+    assert table["predicted"].to_list() == [COMPOSITION.classes[3], COMPOSITION.classes[0]]
+    assert table.columns == ["event", *(f"p_{name}" for name in COMPOSITION.classes), "predicted"]
+    assert predicted.labels.tolist() == [3, 0]
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[Any]:
@@ -374,65 +357,21 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     small = {"lightgbm": {"rounds": 5}, "quadratic_logit": {}}
     config = TableConfig(repeats=1, holdout=0.1,
         run=tmp_path / "run", table=train, test_table=test, label="kind", learners=tuple(small), settings=small,
-        folds=2, metas=("average",), preset="quick", workers=1, fast=False,
+        folds=2, pools=("average",), preset="quick", workers=1,
     )  # fmt: skip
     expected = stack(config).predictions
     assert expected is not None
     run = stacking.load(tmp_path / "run")
-    opened = _counted(monkeypatch, Isolated, "load")
+    opened: list[Path] = []
+    real = predict_module.load
+    monkeypatch.setattr(predict_module, "load", lambda folder: opened.append(folder) or real(folder))
     monkeypatch.setattr(showerstack.stacking.inputs.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
-    result = predict_events(run, test).concatenated()
-    np.testing.assert_array_equal(result.log_proba, expected.log_proba)
-    assert len(opened) == len(set(opened)) == 2 * len(run.chain.needed), "few events: one process opens each file"
-    opened.clear()
-    monkeypatch.setattr("showerstack.stacking.saved_fits.PROCESS_PREDICTIONS", 100)
-    result = predict_events(run, test).concatenated()
-    np.testing.assert_array_equal(result.log_proba, expected.log_proba)
-    assert len(opened) >= len(set(opened)) == 2 * len(run.chain.needed)
-    opened.clear()
-    working = set()
-    real = saved_fits._predict
-
-    def predict(reader: Any, *rest: Any) -> None:
-        working.add(id(reader))
-        real(reader, *rest)
-
-    monkeypatch.setattr(saved_fits, "_predict", predict)
-    run = stacking.load(tmp_path / "run")
     for workers in (1, 3):
-        working.clear()
-        monkeypatch.setattr("joblib.cpu_count", lambda workers=workers: workers)
-        result = predict_events(run, test, Context(trusted=True)).concatenated()
+        opened.clear()
+        result = predict_events(run, test, Context(workers=workers)).concatenated()
         np.testing.assert_array_equal(result.log_proba, expected.log_proba)
-        assert len(working) == workers, "trusted fits are asked by as many threads as there would be processes"
-    assert not opened, "none in another process"
-
-
-def test_a_process_closes_learners_that_memory_has_no_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    table = np.asfortranarray(rng.normal(size=(400, 3)), dtype=np.float32)
-    events = Batch(np.arange(400), table, ("a", "b", "c"), labels=np.arange(400) % 2)
-    folders = [tmp_path / name for name in "xyz"]
-    learners = [LightGBM(("near", "far"), {"rounds": 3}).fit(events, events, seed=seed) for seed in range(3)]
-    for learner, folder in zip(learners, folders, strict=True):
-        learner.save(folder)
-    largest = max(sum(file.stat().st_size for file in folder.iterdir()) for folder in folders)
-    monkeypatch.setattr(isolated, "HELD_BYTES", int(2.5 * largest))
-    with Isolated() as reader:
-        asked: list[str] = []
-        real = reader._exchange
-
-        def exchange(folder: Path, request: dict[str, Any], *rest: Any) -> Any:
-            asked.append(f"{request['do']} {Path(request['folder']).name}")
-            return real(folder, request, *rest)
-
-        monkeypatch.setattr(reader, "_exchange", exchange)
-        for learner, folder in zip([*learners, learners[0]], [*folders, folders[0]], strict=True):
-            answer = reader.predict(folder, events, 2)
-            np.testing.assert_array_equal(answer, learner.predict_log_proba(events))
-    assert [one for one in asked if not one.startswith("predict")] == [
-        "load x", "load y", "close x", "load z", "close y", "load x",
-    ]  # fmt: skip
+        assert set(opened) == {folder for name in run.chain.needed for folder in run.fits(name).folders}
+        assert workers > 1 or len(opened) == len(set(opened)), "one thread opens each file once"
 
 
 class Estimating(LightGBM):
@@ -462,8 +401,7 @@ def test_events_go_through_a_fit_once(
 ) -> None:
     monkeypatch.setattr(showerstack.stacking.inputs.events, "PIECE_EVENTS", 40)
     monkeypatch.setattr(Estimating, "asked", [])
-    opened = nullcontext(lambda folder: Estimating(COMPOSITION.classes))
-    monkeypatch.setattr(saved_fits, "learners_of", lambda **given: opened)
+    monkeypatch.setattr(predict_module, "load", lambda folder: Estimating(COMPOSITION.classes))
     events = FrameEvents(np.zeros((100, 2), dtype=np.float32, order="F"), ("a", "b"), "hash", {})
     folders = tuple(tmp_path / f"fold-{k}" for k in range(2))
     fits = [SavedFits(f"one/{truth}", folders, ("a", "b"), False, truth) for truth in wanted]
@@ -472,7 +410,7 @@ def test_events_go_through_a_fit_once(
     def progress(done: int, total: int, note: str = "") -> None:
         ticks.append((done, total))
 
-    parts = list(saved_fits.predict_fits(events, fits, Context(trusted=True, workers=1), progress))
+    parts = list(predict_module.predict_fits(events, fits, Context(workers=1), progress))
     assert Estimating.asked == [asked] * 6
     assert ticks[-1] == (200, 200)
     for piece, results in parts:
@@ -483,30 +421,18 @@ def test_events_go_through_a_fit_once(
         assert all((values == piece.start).all() for name, values in results.items() if name == "one/True")
 
 
-def test_at_most_two_readers_use_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_of_a_gpu_predict_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, learner, device in (
         ("network", "TabularMLP", "cuda"), ("trees", "XGBoost", "cuda"), ("small", "TabularMLP", "cpu")
     ):  # fmt: skip
         (tmp_path / name / "member-0").mkdir(parents=True)
         write_json(tmp_path / name / "member-0" / HEADER_FILE, {"learner": learner, "device": device})
-    monkeypatch.setattr(saved_fits, "gpu_answers", lambda: True)
-    # Boosters that were trained on a GPU predict on the CPU, by as many readers as there are cores.
-    assert [saved_fits.uses_gpu(tmp_path / name) for name in ("network", "trees", "small")] == [True, False, False]
-    batch = Batch(index=np.arange(1))
-    jobs = [
-        saved_fits._Job(name, fold, tmp_path / name / str(fold), batch, on_gpu=name == "network")
-        for fold in range(6) for name in ("network", "trees")
-    ]  # fmt: skip
-    left, done = saved_fits._Jobs(jobs), dict[int, list[str]]()
-    crew = {k: saved_fits._Reader(lambda folder: None, on_gpu=k < saved_fits.GPU_READERS) for k in range(4)}  # type: ignore[arg-type,return-value]
-    for _ in range(12):
-        for k in (3, 2, 1, 0):
-            job = left.next_for(crew[k])
-            done.setdefault(k, []).extend([] if job is None else [job.name])
-    assert sum(map(len, done.values())) == 12
-    assert "network" not in {*done[2], *done[3]}
-    monkeypatch.setattr(saved_fits, "gpu_answers", lambda: False)
-    assert not saved_fits.uses_gpu(tmp_path / "network")
+    monkeypatch.setattr(predict_module, "gpu_answers", lambda: True)
+    # Boosters that were trained on a GPU predict on the CPU, by as many threads as there are cores.
+    uses = predict_module.uses_gpu
+    assert [uses(tmp_path / name) for name in ("network", "trees", "small")] == [True, False, False]
+    monkeypatch.setattr(predict_module, "gpu_answers", lambda: False)
+    assert not uses(tmp_path / "network")
 
 
 def test_an_option_that_predict_does_not_have_is_refused(tmp_path: Path) -> None:

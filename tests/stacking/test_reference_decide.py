@@ -15,21 +15,9 @@ from showerstack.models.base.inputs import TARGETS
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.errors import InputError
-from showerstack.scoring.metrics.composition import confusion_matrix, expected_fraction_error
-from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
+from showerstack.showers.schema import ENERGY, GAMMA
 from showerstack.stacking.decide.base import DecisionSample
-from showerstack.stacking.decide.classes import (
-    RULES,
-    Rule,
-    bias_rule,
-    choose_rule,
-    class_mix,
-    expected_confusion,
-    read_response,
-    relative,
-    stacking_of,
-    write_response,
-)
+from showerstack.stacking.decide.classes import stacking_of
 from showerstack.stacking.decide.target import (
     OWN,
     POOL,
@@ -49,9 +37,9 @@ from showerstack.stacking.fit.folds import (
     subsampled,
 )
 from showerstack.stacking.inputs.events import Binned, Events
-from showerstack.stacking.meta.calibration import Calibrator, identity
-from showerstack.stacking.meta.pools import LogPool
-from showerstack.stacking.run.chain import STUDENT, Chain, average_of, combined, concatenated, load_chain, save_chain
+from showerstack.stacking.pools import Pool
+from showerstack.stacking.run.chain import Chain, average_of, combined, concatenated, load_chain, save_chain
+from showerstack.stacking.sample import Sample
 from tests.references import condensed
 
 Reference = Callable[..., None]
@@ -66,10 +54,8 @@ def sample(n: int, n_classes: int, shipped: str = "stack", *, weighted: bool = T
         seen = labels + spread * rng.normal(size=n)
         systems[name] = log_softmax(-((seen[:, None] - np.arange(n_classes)) ** 2) / 1.5)
     groups = np.where(np.arange(n) % 3 == 0, np.arange(n) // 6, np.arange(n))
-    energy = rng.uniform(14.6, 17.3, n)
-    energy[:5] = (15.0, 15.5, 16.0, 16.5, 17.0)
     weights = np.exp(rng.normal(0, 0.5, n)) if weighted else None
-    return DecisionSample(systems, shipped, labels, groups % 4, energy, groups if weighted else None, weights)
+    return DecisionSample(systems, shipped, Sample(labels, groups % 4, groups if weighted else None, weights))
 
 
 def written(folder: Path) -> list[str]:
@@ -77,72 +63,12 @@ def written(folder: Path) -> list[str]:
     return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.*"))
 
 
-def silent(*_: object) -> None:
-    """Take the place of a progress bar."""
-
-
-@pytest.mark.parametrize("with_groups", [False, True])
-def test_composition(with_groups: bool, tmp_path: Path, reference: Reference) -> None:
-    events = sample(350, 5, weighted=with_groups)
-    stacking = stacking_of(COMPOSITION)
-    said: list[tuple[int, int]] = []
-    record, rules = stacking.decide(events, tmp_path, lambda done, total, note: said.append((done, total)))
-    assert said == [(1, 3), (2, 3), (3, 3)]
-    write_checksums(tmp_path, written(tmp_path))
-    edges, counts = read_response(tmp_path)
-    assert counts.sum() == 350
-    decisions = {name: rule.as_json() for name, rule in rules.items()}
-    decided = {}
-    for name, rule in rules.items():
-        again = cast(Rule, stacking.rule_from_json(json.loads(json.dumps(rule.as_json()))))
-        decided[name] = stacking.arrays(again, events.systems[name], None)["predictions"]
-    z = events.systems["a"]
-    tests = stacking.test_arrays(rules["a"], z, None)
-    frame = stacking.columns({"predictions": decided["a"]}, COMPOSITION)
-    assert frame[0].to_list() == [COMPOSITION.classes[k] for k in decided["a"]]
-    reference(
-        {
-            "record": record | {"chosen": list(RULES).index(record["chosen"])},
-            "rules": {name: [list(RULES).index(rule["name"]), condensed(rule)] for name, rule in decisions.items()},
-            "edges": edges,
-            "counts": counts.reshape(len(edges) + 1, -1),
-            "decided": decided,
-            "tests": tests,
-            "answers": [
-                dict(stacking.answers(z, cast(Any, stored)))
-                for stored in (tests.get, {"decided": decided["a"]}.get, {}.get)
-            ],
-            "kinds": {name: [condensed(make(z).as_json()), make(z)(z)] for name, make in RULES.items()},
-            "implied": [class_mix(z), expected_confusion(z, z.argmax(axis=1)), relative(z, class_mix(z))],
-        }
-    )
-
-
-def test_rules_are_made_from_so_many_posteriors() -> None:
-    z = sample(1_000, 2).systems["a"]
-    many = np.resize(z, (100_001, 2))
-    kept = subsampled(100_001, 100_000)
-    np.testing.assert_array_equal(bias_rule(many).prior, class_mix(many[kept]))
-    assert not np.array_equal(class_mix(many[kept]), class_mix(many))
-    decision = choose_rule(z, sample(1_000, 2).labels, np.arange(1_000) % 2)
-    decided = RULES[decision.chosen](z[1::2])(z[::2])
-    np.testing.assert_array_equal(decision.decided[::2], decided)
-    errors = expected_fraction_error(confusion_matrix(sample(1_000, 2).labels, decision.decided, 2))
-    assert decision.errors[decision.chosen] == pytest.approx(errors)
-
-
-def test_a_response_without_energies_has_one_bin(tmp_path: Path) -> None:
-    write_response(tmp_path, np.array([0, 1, 1]), np.array([0, 0, 1]), None, (15.0,), 2)
-    write_checksums(tmp_path, written(tmp_path))
-    np.testing.assert_array_equal(read_response(tmp_path)[1], [[[1, 0], [1, 1]], [[0, 0], [0, 0]]])
-
-
 def test_gammas(tmp_path: Path, reference: Reference) -> None:
     stacking, result = stacking_of(GAMMA), {}
     for weighted in (False, True):
         events = sample(500, 2, weighted=weighted)
         folder = tmp_path / str(weighted)
-        record, rules = stacking.decide(events, folder, silent)
+        record, rules = stacking.decide(events, folder)
         assert not rules
         z = events.systems["stack"]
         with np.load(folder / "meta" / "held_out_scores.npz") as stored:
@@ -177,11 +103,7 @@ def of_energy(n: int, *, weighted: bool, own: bool) -> DecisionSample:
     return DecisionSample(
         systems,
         "stack",
-        middle,
-        np.arange(n) % 3,
-        None,
-        None,
-        weights,
+        Sample(middle, np.arange(n) % 3, None, weights),
         offsets,
         Binned(training, bins),
         kept,
@@ -196,7 +118,7 @@ def test_energies(weighted: bool, tmp_path: Path, reference: Reference) -> None:
     result: dict[str, Any] = {}
     for own in (False, True):
         events = of_energy(300, weighted=weighted, own=own)
-        record, rules = stacking.decide(events, tmp_path, silent)
+        record, rules = stacking.decide(events, tmp_path)
         assert record["chosen"] == (POOL if own else "posterior mean")
         again = {name: stacking.rule_from_json(json.loads(json.dumps(rule.as_json()))) for name, rule in rules.items()}
         told = np.zeros((2, 300)) if events.own is None else events.own
@@ -333,14 +255,13 @@ class _Shown:
 def chain_of_energy() -> tuple[Chain, DecisionSample]:
     """Return a chain with a meta-learner that does without one learner, a pool of estimates and calibrated targets."""
     events = of_energy(300, weighted=True, own=True)
-    _, rules = stacking_of(ENERGY).decide(events, Path("nowhere"), silent)
-    meta = LogPool(("a", "b", "c"))
-    meta.restore({"weights": [0.6, 0.7, 0.0], "bias": [0.02 * k for k in range(12)]})
-    calibrators: dict[str, Calibrator] = {name: identity(12) for name in ("a", "b", "c", "average", STUDENT)}
-    calibrators["stack"] = Calibrator("temperature", 0.8 * np.eye(12), np.zeros(12))
+    _, rules = stacking_of(ENERGY).decide(events, Path("nowhere"))
+    bias = 0.02 * np.arange(12)
+    pool = Pool("log_pool", ("a", "b", "c"), np.array([0.6, 0.7, 0.0]), np.ones((3, 12)), bias)
+    scales = {"a": 1.0, "b": 1.0, "c": 1.0, "average": 1.0, "stack": 0.8}
     shares = (0.0, *(float(k) for k in range(2, 13)))
     calibration = TargetCalibration("a", (1.2, 0.9, 1.1))
-    return Chain(ENERGY, calibrators, meta, rules, "stack", "hash", 2, calibration, ("b",), shares), events
+    return Chain(ENERGY, scales, pool, rules, "stack", "hash", 2, calibration, ("b",), shares), events
 
 
 def test_chain(tmp_path: Path, reference: Reference) -> None:
@@ -362,17 +283,17 @@ def test_chain(tmp_path: Path, reference: Reference) -> None:
         return {"log_proba": whole.log_proba, "arrays": whole.arrays, "labels": whole.labels, "by_name": whole.by_name}
 
     without = replace(chain, target_calibration=None)
-    posteriors = without.posteriors({name: z for name, z in fits.items() if "/" not in name}, None)
+    posteriors = without.posteriors({name: z for name, z in fits.items() if "/" not in name})
     save_chain(tmp_path, chain)
     write_checksums(tmp_path, written(tmp_path))
-    again = load_chain(Checksums.open(tmp_path), ENERGY, list(chain.calibrators), "hash")
+    again = load_chain(Checksums.open(tmp_path), ENERGY, list(chain.scales), "hash")
     np.testing.assert_array_equal(shown(again, usable)["log_proba"], shown(chain, usable)["log_proba"])
     three = {**{name: z[0] for name, z in fits.items() if "/" not in name}, "c": fits["a"][1]}
     reference(
         {
             "average": average_of(fits["a"]),
             "posteriors": posteriors,
-            "combined": combined(three, chain.meta, None),
+            "combined": combined(three, chain.pool),
             "all usable": shown(chain, None),
             "some usable": shown(again, usable),
             "no prior": shown(replace(chain, prior=None), usable)["log_proba"],
@@ -389,10 +310,8 @@ def test_what_a_chain_needs() -> None:
     assert chain.needed == ("a", "b")
     assert replace(chain, shipped="c").needed == ("c",)
     assert (list(chain.fits("a")), list(chain.fits("b"))) == ([0, 1], [None])
-    student = chain.of_student()
-    assert (student.needed, student.n_fits, student.target_calibration) == ((STUDENT,), 1, None)
     only = {"a": np.zeros((1, 2, 12))}
-    assert set(chain.posteriors(only, None)) == {"a"}
-    assert set(chain.posteriors(only | {"b": np.zeros((1, 2, 12))}, None)) == {"a", "b", "stack"}
-    with_zero = chain.posteriors({**only, "b": np.zeros((1, 2, 12)), "c": np.zeros((1, 2, 12))}, None)
+    assert set(chain.posteriors(only)) == {"a"}
+    assert set(chain.posteriors(only | {"b": np.zeros((1, 2, 12))})) == {"a", "b", "stack"}
+    with_zero = chain.posteriors({**only, "b": np.zeros((1, 2, 12)), "c": np.zeros((1, 2, 12))})
     assert set(with_zero) == {"a", "b", "c", "average", "stack"}

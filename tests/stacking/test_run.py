@@ -39,11 +39,10 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.cascade import RARE
 from showerstack.showers.writer import write_dataset
+from showerstack.stacking.calibration import scaled
 from showerstack.stacking.fit.folds import evaluation_events, outer_holdout
 from showerstack.stacking.fit.tasks import IN_EVALUATION_FILE, FoldTask, _labelled, outer_rows, split_rows
 from showerstack.stacking.inputs.events import ShowerEvents, TableEvents
-from showerstack.stacking.meta.gate import standard_error
-from showerstack.stacking.meta.softmax import log_loss_per_event
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.config import StackConfig, TableConfig
 from showerstack.stacking.run.folder import write_run_checksums
@@ -53,8 +52,7 @@ from showerstack.stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
-TRUSTED = Context(trusted=True)
-QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1, "fast": False}
+QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1}
 SMALL_LEARNERS = {"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}
 
 
@@ -92,7 +90,7 @@ def test_run_folder_holds_what_it_promises(finished: Path, tiny_composition: Pat
         assert np.mean(np.argmax(log_proba[in_evaluation], axis=1) == labels[in_evaluation]) > 0.35
         with np.load(finished / "test" / f"{name}.npz", allow_pickle=False) as test:
             assert test["log_proba"].shape == (1000, 5)
-            assert test["argmax"].dtype == test["decided"].dtype == np.int8
+            assert test["predictions"].dtype == np.int8
     with np.load(finished / "predictions.npz", allow_pickle=False) as predictions:
         assert predictions["predictions"].dtype == np.int8
         assert str(predictions["config_hash"]) == manifest["config_hash"]
@@ -105,7 +103,7 @@ def test_a_run_predicts_the_same_bits_from_python_and_to_a_file(
 ) -> None:
     test = tiny_composition / "composition_test"
     # Models in this process; below, in others.
-    predictions = predict(stacking.load(finished), test, Context(trusted=True)).concatenated()
+    predictions = predict(stacking.load(finished), test, Context()).concatenated()
     predict(stacking.load(finished), test).write(tmp_path / "new.npz")
     with np.load(finished / "predictions.npz") as ours:
         np.testing.assert_array_equal(ours["log_proba"], predictions.log_proba)
@@ -121,7 +119,7 @@ def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_co
     assert manifest["data"]["test_fingerprint"] == expected
     with np.load(finished / "predictions.npz", allow_pickle=False) as stored:
         assert str(stored["test_fingerprint"]) == expected
-    new = predict(stacking.load(finished), tiny_composition / "composition_train", Context(trusted=True)).concatenated()
+    new = predict(stacking.load(finished), tiny_composition / "composition_train", Context()).concatenated()
     assert new.test_fingerprint == Dataset.open(tiny_composition / "composition_train", labels=False).fingerprint()
     assert new.remarks == ()
 
@@ -176,22 +174,35 @@ def test_other_libraries_are_remarked_on_and_other_versions_refused(
     """A run predicts the same bytes with another SciPy; with other features, or another stack, it says to train."""
     test, run = tiny_composition / "composition_test", tmp_path / "run"
     shutil.copytree(finished, run)
-    before = predict(stacking.load(run), test, TRUSTED).concatenated()
+    before = predict(stacking.load(run), test).concatenated()
     assert not any("trained with" in remark for remark in before.remarks)
     manifest = json.loads((run / "manifest.json").read_text())
     assert (manifest["stacking_version"], manifest["features_version"]) == (STACKING_VERSION, FEATURES_VERSION)
     manifest["versions"]["scipy"] = "0.1"
     (run / "manifest.json").write_text(json.dumps(manifest))
     write_run_checksums(run)
-    after = predict(stacking.load(run), test, TRUSTED).concatenated()
+    after = predict(stacking.load(run), test).concatenated()
     assert "was trained with scipy 0.1 (now " in after.remarks[0]
     np.testing.assert_array_equal(after.log_proba, before.log_proba)
     for name in ("features", "stacking"):
         with (
-            patch(f"showerstack.stacking.predict.{name.upper()}_VERSION", 99),
+            patch(f"showerstack.stacking.run.read.{name.upper()}_VERSION", 99),
             pytest.raises(InputError, match=rf"made by version \d+ of the {name}, which is now 99: train again \(pyth"),
         ):
             predict(stacking.load(run), test)
+
+
+def test_a_run_of_an_earlier_version_says_to_train_again(finished: Path, tmp_path: Path) -> None:
+    """Before versions were counted, a run had none, and other files below ``meta``."""
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["stacking_version"], manifest["features_version"], manifest["pool"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "meta" / "stack.json").write_text('{"meta": "log_pool", "learners": [], "learned": {}, "shipped": "stack"}')
+    write_run_checksums(run)
+    with pytest.raises(InputError, match=r"made by version 0 of the stacking, which is now \d+: train again") as caught:
+        stacking.load(run)
+    assert "\n" not in str(caught.value)
 
 
 def test_another_configuration_is_refused_and_named(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
@@ -218,7 +229,7 @@ from showerstack.stacking.run.folder import write_run_checksums
 from showerstack.stacking.run.config import StackConfig
 if __name__ == "__main__":
     stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,
-                      device="cpu", workers=2, fast=False, learners=("lightgbm", "random_forest"),
+                      device="cpu", workers=2, learners=("lightgbm", "random_forest"),
                       settings={"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}))
 """
 
@@ -275,7 +286,7 @@ def test_repeats_off_cut_weight_and_gamma(tiny_gamma: Path, tmp_path: Path) -> N
     assert [row["efficiency"] for row in result.manifest["decision"]["thresholds"]][3] == 0.75
     run = stacking.load(tmp_path / "run")
     # No other process knows the fakes.
-    again = predict(run, tiny_gamma / "gamma_test", Context(trusted=True)).concatenated()
+    again = predict(run, tiny_gamma / "gamma_test", Context()).concatenated()
     np.testing.assert_array_equal(again.scores, result.predictions.scores)
     (row,) = run.thresholds((0.8,), (1e-3,))
     assert 0.8 <= row["gamma_efficiency"] < 0.85
@@ -427,15 +438,13 @@ def test_another_second_level_keeps_the_fits(two_gaussians: tuple[Path, Path], t
     def fits() -> dict[str, int]:
         return {str(file): file.stat().st_mtime_ns for file in (tmp_path / "run/learners").rglob("*")}
 
-    other = {"prune": 0.0, "metas": ("greedy",), "fast": False}
-    run("run", prune=0.5, metas=("log_pool",), fast=True)
-    before, student = fits(), tmp_path / "run" / "fast"
-    assert student.is_dir()
+    other = {"prune": 0.0, "pools": ("average",)}
+    run("run", prune=0.5, pools=("log_pool",))
+    before = fits()
     again, new = run("run", **other), run("new", **other)
     assert fits() == before
-    assert not student.exists()
     assert (again.run / "predictions.npz").read_bytes() == (new.run / "predictions.npz").read_bytes()
-    for name in ("meta", "pruning", "gate", "fast", "config_hash"):
+    for name in ("pool", "gate", "config_hash"):
         assert again.manifest[name] == new.manifest[name]
     with pytest.raises(InputError, match=r"another configuration \(different: seed\)"):
         run("run", **other, seed=2)
@@ -448,7 +457,7 @@ def test_a_raised_version_makes_its_fits_again_and_no_other(
     def fitted() -> dict[str, int]:
         stack(TableConfig(
             run=tmp_path / "run", table=two_gaussians[0], label="kind", preset="quick", folds=3, repeats=1, holdout=0.2,
-            workers=1, device="cpu", learners=("fake_linear", "fake_noisy"), fast=False,
+            workers=1, device="cpu", learners=("fake_linear", "fake_noisy"),
         ))  # fmt: skip
         return {str(file): file.stat().st_mtime_ns for file in (tmp_path / "run/learners").glob("*/*/learner.json")}
 
@@ -475,7 +484,7 @@ def _stacked(folder: Path, n_train: int, learners: tuple[str, ...], **options: A
     train = _table(folder / "train.parquet", *gaussians(n_train, 21))
     config = TableConfig(
         run=folder / "run", table=train, label="kind", test_table=test, preset="quick", workers=1, device="cpu",
-        learners=learners, **({"repeats": 1, "holdout": 0.1, "fast": False} | options),
+        learners=learners, **({"repeats": 1, "holdout": 0.1} | options),
     )  # fmt: skip
     return stack(config), 1 - labels
 
@@ -485,15 +494,15 @@ def test_the_stated_gain_is_the_shipped_gain(tmp_path: Path) -> None:
     # Two equally good learners whose fits scatter: a stack of single fits gains by averaging two of them, but what
     # ships are averages of five fits, which leave a fifth of that.
     learners = ("fake_noisy", "fake_noisy_twin")
-    result, labels = _stacked(tmp_path, 40_000, learners, folds=5, metas=("average", "log_pool"))
+    result, labels = _stacked(tmp_path, 40_000, learners, folds=5, pools=("average", "log_pool"))
     gate = result.manifest["gate"]
     assert gate["shipped"]
     test = {}
     for name in (gate["best_learner"], "stack"):
         with np.load(result.run / "test" / f"{name}.npz", allow_pickle=False) as stored:
-            test[name] = log_loss_per_event(stored["log_proba"], labels)
+            test[name] = -stored["log_proba"][np.arange(len(labels)), labels]
     shipped = test[gate["best_learner"]] - test["stack"]
-    error = standard_error(shipped, None)
+    error = shipped.std() / np.sqrt(len(shipped))
     assert abs(gate["gain"] - shipped.mean()) < 6 * np.hypot(error, gate["standard_error"])
     assert result.manifest["judged"] == {"on": "outer holdout", "events": 4000, "fits": 5}
     assert result.manifest["data"]["n_holdout"] == 4000
@@ -504,7 +513,7 @@ def test_the_stated_gain_is_the_shipped_gain(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("fakes")
 def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     learners = ("fake_onestart", "fake_noisy")
-    result, _ = _stacked(tmp_path, 6000, learners, folds=3, metas=("log_pool",), fast=True)
+    result, _ = _stacked(tmp_path, 6000, learners, folds=3, pools=("log_pool",))
     rows = {row["name"]: row for row in result.manifest["learners"]}
     assert abs(rows["fake_onestart"]["one_network"]["difference"]) < 1e-4
     assert rows["fake_noisy"]["one_network"] is None
@@ -514,33 +523,26 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     folders = [result.run / "learners" / "fake_onestart" / name for name in ("fold-0", "fold-1", "fold-2", "average")]
     means = [_arrays(folder / "fitted.npz")["means"] for folder in folders]
     np.testing.assert_allclose(means[3], np.mean(means[:3], axis=0))
-    # The network's answers take the place of the averaged ones, in the meta-learner as well.
+    # The network's answers take the place of the averaged ones, in the pool as well.
     noisy = [_arrays(result.run / "learners" / "fake_noisy" / f"fold-{k}" / "test.npz")["log_proba"] for k in range(3)]
     network = _arrays(folders[3] / "test.npz")["log_proba"]
     bundle = stacking.load(result.run)
     given = [log_softmax(network), log_softmax(np.mean(noisy, axis=0))]
     by_name = dict(zip(learners, given, strict=True))
-    pooled = bundle.chain.meta.predict(np.stack([by_name[name] for name in bundle.chain.meta.learners]), None)
+    pooled = bundle.chain.pool(by_name)
     for name, raw in (("fake_onestart", given[0]), ("stack", pooled)):
         stored = _arrays(result.run / "test" / f"{name}.npz")["log_proba"]
-        np.testing.assert_allclose(stored, bundle.chain.calibrators[name](raw), atol=1e-12)
+        np.testing.assert_allclose(stored, scaled(raw, bundle.chain.scales[name]), atol=1e-12)
     # Out-of-fold predictions stay those of single fits.
     frame = pl.read_parquet(result.run / "oof" / "fake_onestart.parquet").filter(pl.col("fold") == 1)
     single = _arrays(folders[1] / "held_out.npz")["log_proba"]
     np.testing.assert_array_equal(frame.select(pl.selectors.starts_with("logp_")).to_numpy(), single)
-    # It ships, so that nobody needs a student.
-    assert result.manifest["gate"]["best_learner"] == "fake_onestart"
-    assert result.manifest["fast"] is None
-    whole, fast = (
-        predict(bundle, tmp_path / "test.parquet", TRUSTED, fast=fast).concatenated() for fast in (False, True)
-    )
     assert result.predictions is not None
-    for values in (whole, fast):
-        np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
-    assert "--fast changes nothing: what ships, fake_onestart, is one network" in fast.remarks[-1]
+    values = predict(bundle, tmp_path / "test.parquet").concatenated()
+    np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
     (folders[3] / "fitted.npz").unlink()
     with pytest.raises(InputError, match=r"average.fitted\.npz"):
-        predict(bundle, tmp_path / "test.parquet", TRUSTED).concatenated()
+        predict(bundle, tmp_path / "test.parquet").concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -551,7 +553,7 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
 def test_fits_stay_where_one_network_is_worse_or_nothing_shows_that_it_is_not(
     options: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
-    result, _ = _stacked(tmp_path, 6000, ("fake_farapart",), folds=3, metas=("log_pool",), **options)
+    result, _ = _stacked(tmp_path, 6000, ("fake_farapart",), folds=3, pools=("log_pool",), **options)
     (remark,) = (line for line in result.manifest["remarks"] if line.startswith("fake_farapart"))
     assert remark.startswith("fake_farapart: the predictions of its fits are averaged: " + why)
     assert result.manifest["learners"][0]["one_network"] is None
@@ -559,7 +561,7 @@ def test_fits_stay_where_one_network_is_worse_or_nothing_shows_that_it_is_not(
     bundle = stacking.load(result.run)
     assert len(bundle.fits("fake_farapart").folders) == 3
     assert result.predictions is not None
-    values = predict(bundle, tmp_path / "test.parquet", TRUSTED).concatenated()
+    values = predict(bundle, tmp_path / "test.parquet").concatenated()
     np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
 
 
@@ -672,7 +674,7 @@ def test_rare_hadrons_carry_their_weights_through_a_run(tmp_path: Path) -> None:
     assert prior is not None
     inside = np.load(tmp_path / "run" / IN_EVALUATION_FILE)
     assert prior[0] == pytest.approx(np.average(data.labels[inside] == 0, weights=data.weights[inside]))
-    expected = predict(stacking.load(tmp_path / "run"), test, Context(trusted=True)).concatenated()
+    expected = predict(stacking.load(tmp_path / "run"), test, Context()).concatenated()
     np.save(test / "weight.npy", np.full(400, np.nan, np.float32))
-    poisoned = predict(stacking.load(tmp_path / "run"), test, Context(trusted=True)).concatenated()
+    poisoned = predict(stacking.load(tmp_path / "run"), test, Context()).concatenated()
     np.testing.assert_array_equal(poisoned.log_proba, expected.log_proba)

@@ -32,9 +32,9 @@ from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.gamma import area_under_curve
 from showerstack.stacking.inputs.columns import Schema, learned_columns, repeated_remarks
 from showerstack.stacking.inputs.tables import check_identifiers, class_positions, read_labels
-from showerstack.stacking.meta.softmax import log_loss_per_event
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import _table_job, stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
@@ -46,7 +46,6 @@ def _config(run: Path, train: Path, **options: object) -> TableConfig:
         "repeats": 1,
         "workers": 1,
         "device": "cpu",
-        "fast": False,
         "learners": ("fake_linear", "fake_useless"),
     }
     return TableConfig(run=run, table=train, label="kind", **{**standard, **options})
@@ -61,8 +60,8 @@ def test_two_gaussians_are_learned_but_not_beaten(two_gaussians: tuple[Path, Pat
     exact = bayes_log_proba(points)
     oof = pl.read_parquet(result.run / "oof" / "stack.parquet").select(f"logp_{c}" for c in sorted(CLASSES)).to_numpy()
     # Classes are sorted by name: "far" is 0 and "near" is 1 here, the reverse of gaussians().
-    loss = log_loss_per_event(oof[:, ::-1], labels)
-    excess = loss - log_loss_per_event(exact, labels)
+    sample = Sample(labels, labels)
+    excess = sample.losses(oof[:, ::-1]) - sample.losses(exact)
     error = excess.std() / np.sqrt(len(excess))
     assert -2 * error < excess.mean() < 0.01
     area = metrics["systems"]["fake_linear"]["auc"]
@@ -98,7 +97,7 @@ def test_columns_may_have_any_name(name: str, two_gaussians: tuple[Path, Path], 
     noise = np.random.default_rng(0).normal(size=frame.height)
     frame.with_columns(pl.Series(name, noise)).write_parquet(tmp_path / "named.parquet")
     frame.with_columns(pl.Series("noise", noise)).write_parquet(tmp_path / "plain.parquet")
-    options: dict[str, object] = {"group": "box", "learners": ("fake_linear",), "metas": ("average",)}
+    options: dict[str, object] = {"group": "box", "learners": ("fake_linear",), "pools": ("average",)}
     named, plain = (
         stack(_config(tmp_path / kind, tmp_path / f"{kind}.parquet", **options)) for kind in ("named", "plain")
     )
@@ -112,7 +111,7 @@ def test_a_run_predicts_new_tables_alike(two_gaussians: tuple[Path, Path], tmp_p
     train, test = two_gaussians
     result = stack(_config(tmp_path / "run", train, test_table=test))
     run = stacking.load(result.run)
-    ctx = Context(trusted=True)  # no other process knows the fakes
+    ctx = Context()  # no other process knows the fakes
     predictions = predict(run, test, ctx).concatenated()
     np.testing.assert_array_equal(predictions.log_proba, result.predictions.log_proba)
     predict(run, test, ctx).write(tmp_path / "new.csv")
@@ -134,7 +133,7 @@ def test_real_learners_take_missing_values_three_classes_and_groups(tmp_path: Pa
     frame.write_csv(tmp_path / "train.csv")
     config = TableConfig(
         run=tmp_path / "run", table=tmp_path / "train.csv", label="kind", group="box", preset="quick", folds=3,
-        learners=("lightgbm", "random_forest"), workers=1, device="cpu", repeats=1, fast=False,
+        learners=("lightgbm", "random_forest"), workers=1, device="cpu", repeats=1,
         settings={"lightgbm": {"rounds": 40}, "random_forest": {"trees": 40}},
     )  # fmt: skip
     result = stack(config)
@@ -185,7 +184,7 @@ def test_area_under_curve_and_its_error() -> None:
         ({"learners": ("oracle",)}, "unknown learner 'oracle'"),
         ({"folds": 1}, "option folds"),
         ({"fold": 3}, "option fold"),
-        ({"metas": ("magic",)}, "unknown meta-learner 'magic'"),
+        ({"pools": ("magic",)}, "unknown pool 'magic'"),
     ],
 )
 def test_bad_tables_are_refused_in_one_line(
@@ -231,15 +230,15 @@ def test_infinite_values_name_column_and_row(tmp_path: Path, value: float) -> No
 @pytest.mark.usefixtures("fakes")
 def test_the_plain_average_of_two_that_are_alike_ships(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
-    options = {"test_table": test, "learners": ("fake_noisy", "fake_noisy_twin"), "metas": "average", "prune": 0}
+    options = {"test_table": test, "learners": ("fake_noisy", "fake_noisy_twin"), "pools": "average", "prune": 0}
     result = stack(_config(tmp_path / "run", train, **options))
     assert result.manifest["gate"]["shipped"]
-    assert result.manifest["meta"]["chosen"] == "average"
+    assert result.manifest["pool"]["chosen"] == "average"
     by_name = {row["name"]: row["log_loss"] for row in result.manifest["learners"]}
-    assert result.manifest["meta"]["log_losses"]["average"] < min(by_name.values())
+    assert result.manifest["pool"]["log_losses"]["average"] < min(by_name.values())
     run = stacking.load(result.run)
     assert set(run.chain.needed) == {"fake_noisy", "fake_noisy_twin"}
-    predicted = predict(run, test, Context(trusted=True)).concatenated().log_proba
+    predicted = predict(run, test, Context()).concatenated().log_proba
     with np.load(result.run / "test" / "average.npz") as stored:
         np.testing.assert_allclose(predicted, stored["log_proba"])
 
@@ -281,7 +280,7 @@ def _strange_config(folder: Path, run: Path, **options: object) -> TableConfig:
     standard = {
         "test_table": folder / "test.tsv", "id": "name", "categories": ("colour", "town", "flag"),
         "preset": "quick", "folds": 2, "repeats": 1, "workers": 1,
-        "device": "cpu", "fast": False,
+        "device": "cpu",
         "settings": {name: {"trees": 30} for name in ("table.random_forest", "table.extra_trees")}
         | {f"table.{name}": {"rounds": 60} for name in ("lightgbm", "catboost", "xgboost", "hist_boosting")}
         | {"table.mlp": {"epochs": 6}},
@@ -310,7 +309,7 @@ def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) 
 
     new = strange(50, 3).with_columns(pl.lit("orange").alias("colour"))
     new.write_csv(tmp_path / "new.tsv", separator="\t")
-    content = predict(stacking.load(result.run), tmp_path / "new.tsv", Context(trusted=True))
+    content = predict(stacking.load(result.run), tmp_path / "new.tsv", Context())
     assert "'orange', which training rows do not have" in content.remarks[0]
     content.write(tmp_path / "predicted.parquet")
     frame = pl.read_parquet(tmp_path / "predicted.parquet")
@@ -360,9 +359,6 @@ def test_settings_follow_the_number_of_rows() -> None:
     assert remarks == ["class 'b' has 4 rows: 4 folds instead of 8"]
     many, _ = config.for_rows(np.repeat([0, 1], 4000), ("a", "b"))
     assert (many.n_folds, many.repeats, many.holdout) == (8, 1, 0.1)
-    assert (few.fast, many.fast) == (False, True), "no student of few rows"
-    wanted, _ = config.model_copy(update={"fast": True}).for_rows(np.repeat([0, 1], 50), ("a", "b"))
-    assert wanted.fast, "unless it is asked for"
 
 
 def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from showerstack.stacking.decide.base import DecisionSample
 from showerstack.stacking.decide.classes import stacking_of
 from showerstack.stacking.decide.target import OWN, POOL, EstimatePool, PosteriorMean
 from showerstack.stacking.inputs.events import Binned
-from showerstack.stacking.meta.scorers import LogLossScorer, OrderedScorer
+from showerstack.stacking.sample import Sample
 
 
 def test_mean_and_width_are_those_of_the_mixture() -> None:
@@ -108,10 +108,10 @@ def test_an_energy_run_ships_the_pool_with_the_learners_own_estimate() -> None:
     log_proba = np.log(softmax(-((blurred[:, None] - centres) ** 2) / 0.01, axis=1))
     own = np.stack([offsets + rng.normal(0, 0.05, 6000), np.full(6000, 0.05)])
     held_out = DecisionSample(
-        {"stack": log_proba}, "stack", labels, np.arange(6000) % 5, None, offsets=offsets,
+        {"stack": log_proba}, "stack", Sample(labels, np.arange(6000) % 5), offsets=offsets,
         training=Binned(offsets, labels), own=own,
     )  # fmt: skip
-    record, rules = procedure.decide(held_out, Path("nowhere"), lambda *_: None)
+    record, rules = procedure.decide(held_out, Path("nowhere"))
     assert record["chosen"] == POOL
     assert record["held_out"]["rms"] < 0.06 < record["posterior_mean"]["rms"], "open bins know no distance"
     assert record["held_out"]["rms"] < np.std(own[0] - offsets)
@@ -126,9 +126,9 @@ def test_an_energy_run_ships_the_pool_with_the_learners_own_estimate() -> None:
     missed = arrays["lg_energy"] - context[:, 0] - offsets
     assert np.sqrt(np.mean(missed**2)) == pytest.approx(record["held_out"]["rms"], rel=0.02)
     assert np.mean(np.abs(missed) < arrays["lg_energy_error"]) == pytest.approx(0.683, abs=0.02)
-    assert procedure.pooled(stored, {"stack": log_proba}, {}, context) == {}, "the student has no estimate of its own"
+    assert procedure.pooled(stored, {"stack": log_proba}, {}, context) == {}
     without = replace(held_out, own=None)
-    assert set(procedure.decide(without, Path("nowhere"), lambda *_: None)[1]) == {"stack"}
+    assert set(procedure.decide(without, Path("nowhere"))[1]) == {"stack"}
 
 
 def test_estimates_start_from_the_reconstructed_energy() -> None:
@@ -137,9 +137,9 @@ def test_estimates_start_from_the_reconstructed_energy() -> None:
     labels = np.argsort(np.argsort(offsets)) * ENERGY.n_classes // len(offsets)
     sharp = np.where(labels[:, None] == np.arange(ENERGY.n_classes), 0.0, -40.0)
     held_out = DecisionSample(
-        {"stack": sharp}, "stack", labels, labels % 2, None, offsets=offsets, training=Binned(offsets, labels)
+        {"stack": sharp}, "stack", Sample(labels, labels % 2), offsets=offsets, training=Binned(offsets, labels)
     )
-    record, rules = procedure.decide(held_out, Path("nowhere"), lambda *_: None)
+    record, rules = procedure.decide(held_out, Path("nowhere"))
     assert record["held_out"]["resolution"] < 0.02
     assert record["held_out_in_widths"]["rms"] == pytest.approx(1.0, abs=0.05)
     context = np.column_stack([np.linspace(14, 16, 6000), np.zeros((6000, 3))])
@@ -149,13 +149,3 @@ def test_estimates_start_from_the_reconstructed_energy() -> None:
     assert np.std(missed) < 0.03
     assert np.mean(np.abs(missed) < result["lg_energy_error"]) == pytest.approx(0.683, abs=0.02)
     assert [column.name for column in procedure.columns(result, ENERGY)] == list(result)
-
-
-def test_greedy_selection_sees_the_distance_of_bins() -> None:
-    labels = np.zeros(100, int)
-    near, far = (np.log(np.tile(p, (100, 1))) for p in ([0.4, 0.5, 0.1], [0.4, 0.1, 0.5]))
-    scorer = OrderedScorer()
-    assert scorer.metric(near, labels) < scorer.metric(far, labels)
-    assert scorer.loss(near, labels) == scorer.loss(far, labels) == LogLossScorer().loss(near, labels)
-    certain = np.log([[1.0, 1e-300, 1e-300]])
-    assert scorer.metric(certain, np.array([0])) == 0.0

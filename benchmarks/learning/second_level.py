@@ -1,0 +1,224 @@
+"""What the second level is worth beside that of another checkout, on the same fits, and what rules of the gate lose.
+
+    OMP_NUM_THREADS=1 python benchmarks/learning/second_level.py --against FOLDER --work bench/second_level
+
+FOLDER is a checkout of another version, such as 9b19344. Its ``cli.py`` simulates the showers, trains the learners and
+finds its own stack. Here the stack of this version is found from the very same predictions of the fits, and both
+predict the test showers, whose labels are read last. A second table lets every subset of two or more learners choose
+what ships by four rules, and says what that loses against the better of stack and best learner in hindsight.
+
+Differences are this version minus the other, with one standard error, log-loss in thousandths of a nat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.learning.stack import markdown
+from showerstack.models.base.posterior import log_softmax
+from showerstack.scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
+from showerstack.scoring.metrics.intervals import weighted_replicas
+from showerstack.scoring.metrics.paired import paired_fraction_error
+from showerstack.showers.schema import TASKS
+from showerstack.stacking.calibration import calibrated, scaled
+from showerstack.stacking.fit.folds import assign_folds
+from showerstack.stacking.gate import Gate, decide_gate
+from showerstack.stacking.pools import fit_stack
+from showerstack.stacking.sample import Sample
+
+LEARNERS = "lightgbm,xgboost,catboost,mlp,lenet_fits,quadratic_logit"
+WORLDS = {"harder": "composition", "default": "composition", "gammas": "gamma"}
+SIZES = {"composition": (24_000, 40_000), "gamma": (30_000, 60_000)}
+"""Training and test showers by task."""
+RULES = {"better by two errors": 2.0, "better by one error": 1.0, "not worse by one error": -1.0, "always": -np.inf}
+"""By rule, the standard errors of the gain from which the stack ships."""
+EFFICIENCIES = (0.75, 0.90)
+RESAMPLES = 300
+TINY = 1e-9
+"""Survival that stands for none."""
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What the fits of a run say of labelled showers, by learner: (n, C) log-probabilities."""
+
+    task: str
+    inner: Mapping[str, np.ndarray]
+    """Out-of-fold."""
+    inner_sample: Sample
+    outer: Mapping[str, np.ndarray]
+    """Of the holdout, averaged over fits."""
+    outer_sample: Sample
+    test: Mapping[str, np.ndarray]
+    """Averaged over fits."""
+    test_sample: Sample
+
+    @classmethod
+    def of(cls, run: Path, data: Path, task: str) -> Fits:
+        """Read the arrays that the fits left in a run folder, and the labels of both sets."""
+        folds, counted = np.load(run / "folds.npy")[0], np.load(run / "in_evaluation.npy")
+        inner, outer = counted & (folds >= 0), counted & (folds < 0)
+        sets = {}
+        for split in ("train", "test"):
+            folder = data / f"{task}_{split}"
+            labels = np.load(folder / str(TASKS[task].label_file)).astype(np.int64)
+            weights = np.load(folder / "weight.npy").astype(float) if (folder / "weight.npy").exists() else None
+            sets[split] = Sample(labels, folds if split == "train" else np.zeros(len(labels), int), None, weights)
+        holdout = sets["train"].take(outer)
+        holdout = Sample(holdout.labels, assign_folds(holdout.labels, 5, seed=1), None, holdout.weights)
+        parts: dict[str, dict[str, np.ndarray]] = {"inner": {}, "outer": {}, "test": {}}
+        for learner in sorted(path.name for path in (run / "learners").iterdir()):
+            folders = sorted((run / "learners" / learner).glob("fold-*"))
+            z = np.full((len(folds), TASKS[task].n_classes), np.nan)
+            for k, folder in enumerate(folders):
+                z[(folds == k) & counted] = np.load(folder / "held_out.npz")["log_proba"]
+            parts["inner"][learner] = z[inner]
+            for name in ("outer", "test"):
+                each = np.stack([np.load(folder / f"{name}.npz")["log_proba"] for folder in folders])
+                parts[name][learner] = log_softmax(each.mean(axis=0))
+        return cls(
+            task, parts["inner"], sets["train"].take(inner), parts["outer"], holdout, parts["test"], sets["test"]
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A second level of this version."""
+
+    gate: Gate
+    pool: str
+    kept: tuple[str, ...]
+    stack: np.ndarray
+    """(M, C) of the test showers."""
+    best: np.ndarray
+    """The same of the learner that is best on the holdout."""
+
+    @property
+    def shipped(self) -> np.ndarray:
+        """(M, C) of what ships."""
+        return self.stack if self.gate.shipped else self.best
+
+
+def outcome(fits: Fits, learners: tuple[str, ...], **options: Any) -> Outcome:
+    """Find the stack of these learners, calibrate, decide, predict the test showers."""
+    survival = fits.task == "gamma"
+    inner, outer, test = ({name: part[name] for name in learners} for part in (fits.inner, fits.outer, fits.test))
+    stack = fit_stack(inner, fits.inner_sample, survival=survival, **options)
+    systems, scales = {}, {}
+    for name, z in (outer | {"stack": stack.pool(outer)}).items():
+        scales[name], systems[name] = calibrated(z, fits.outer_sample)
+    stacked = systems.pop("stack")
+    gate = decide_gate(stacked, systems, fits.outer_sample, survival=survival)
+    best = scaled(test[gate.best_learner], scales[gate.best_learner])
+    return Outcome(gate, stack.pool.name, stack.pool.needed, scaled(stack.pool(test), scales["stack"]), best)
+
+
+def beside(fits: Fits, run: Path) -> Iterator[tuple[str, Any]]:
+    """Yield a row of the first table: this version's second level beside the one in the run."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    ours, sample = outcome(fits, tuple(fits.test)), fits.test_sample
+    theirs = {name: np.load(run / "test" / f"{name}.npz")["log_proba"] for name in ("stack", *fits.test, "average")}
+    gate = manifest["gate"]
+    shipped = theirs["stack"] if gate["shipped"] else theirs[gate["best_learner"]]
+    yield "pool here; there", f"{ours.pool} of {len(ours.kept)}; {manifest['meta']['chosen']}"
+    yield "ships here; there", f"{_shipped(ours.gate)}; {'stack' if gate['shipped'] else gate['best_learner']}"
+    for name, a, b in (("stack", ours.stack, theirs["stack"]), ("what ships", ours.shipped, shipped)):
+        gain = sample.losses(a) - sample.losses(b)
+        yield f"log-loss of {name}", f"{1e3 * gain.mean():+.2f} ± {1e3 * sample.error(gain):.2f}"
+        if fits.task == "composition":
+            paired = paired_fraction_error(sample.labels, a.argmax(axis=1), b.argmax(axis=1))
+            yield f"fraction error of {name}", f"{paired.difference:+.5f} ± {paired.standard_error:.5f}"
+            continue
+        scores = [z[:, GAMMA] - z[:, HADRON] for z in (a, b)]
+        for efficiency in EFFICIENCIES:
+            yield f"ln survival of {name} at {100 * efficiency:.0f} %", _survival(sample, *scores, efficiency)
+
+
+def _shipped(gate: Gate) -> str:
+    return f"stack{', gain claimed' if gate.claimed else ''}" if gate.shipped else gate.best_learner
+
+
+def _survival(sample: Sample, a: np.ndarray, b: np.ndarray, efficiency: float) -> str:
+    here, there = (hadron_survival(sample.labels, one, efficiency, sample.weights).hadron_survival for one in (a, b))
+    replicas = weighted_replicas(sample.labels, (a, b), (efficiency,), sample.weights, None, RESAMPLES, 0)
+    first, second = (np.log(np.maximum(one[0], TINY)) for one in replicas)
+    return f"{np.log(max(here, TINY) / max(there, TINY)):+.3f} ± {np.std(first - second):.3f}"
+
+
+def regrets(fits: Fits) -> dict[str, np.ndarray]:
+    """Return by rule what it loses with every subset of two or more learners, nats."""
+    lost: dict[str, list[float]] = {rule: [] for rule in RULES}
+    names = tuple(fits.test)
+    for learners in (some for n in range(2, len(names) + 1) for some in combinations(names, n)):
+        one = outcome(fits, learners, tolerance=0.0)
+        losses = {name: float(fits.test_sample.losses(z).mean()) for name, z in (("s", one.stack), ("b", one.best))}
+        for rule, sigma in RULES.items():
+            ships = one.gate.gain > sigma * one.gate.standard_error
+            lost[rule].append(losses["s" if ships else "b"] - min(losses.values()))
+    return {rule: np.array(values) for rule, values in lost.items()}
+
+
+def made(against: Path, work: Path, world: str, seed: int, learners: str) -> tuple[Path, Path]:
+    """Let the other checkout simulate, train and find its stack, unless it has; return data and run."""
+    task = WORLDS[world]
+    data, run = work / f"{world}-{seed}", work / f"run-{world}-{seed}"
+    if not (run / "checksums.json").exists():
+        n_train, n_test = SIZES[task]
+        numbers = ["--train", n_train, "--test", n_test, "--world", world, "--seed", seed]
+        numbers += ["--train-cuts", "test", "--overwrite"]
+        more = ["--rare"] if task == "gamma" else []
+        _in(against, "simulate", "--task", task, "--out", data, *numbers, *more)
+        settings = work / "settings.toml"
+        settings.write_text("fast = false\n")
+        options = ["--learners", learners, "--preset", "quick", "--folds", 3, "--seed", seed, "--quiet"]
+        _in(against, "stack", "--config", settings, "--task", task, "--data", data, "--run", run, *options)
+    return data, run
+
+
+def _in(folder: Path, *words: object) -> None:
+    subprocess.run([sys.executable, "cli.py", *map(str, words)], cwd=folder, check=True)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", type=Path, required=True, help="checkout of another version")
+    parser.add_argument("--work", type=Path, required=True, help="folder for showers and runs")
+    parser.add_argument("--worlds", default=",".join(WORLDS))
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--learners", default=LEARNERS)
+    parser.add_argument("--no-rules", action="store_true", help="leave out the second table, which takes longer")
+    given = parser.parse_args()
+    work, rows, lost = given.work.absolute(), [], []
+    work.mkdir(parents=True, exist_ok=True)
+    for world in given.worlds.split(","):
+        by_rule: dict[str, list[np.ndarray]] = {rule: [] for rule in RULES}
+        for seed in map(int, given.seeds.split(",")):
+            data, run = made(given.against.absolute(), work, world, seed, given.learners)
+            fits = Fits.of(run, data, WORLDS[world])
+            for quantity, value in beside(fits, run):
+                rows.append([world, str(seed), quantity, value])
+                print(*rows[-1], flush=True)
+            for rule, values in ({} if given.no_rules else regrets(fits)).items():
+                by_rule[rule].append(1e3 * values)
+        for rule, each in by_rule.items():
+            if each:
+                means, largest = [one.mean() for one in each], max(one.max() for one in each)
+                lost.append([world, rule, ", ".join(f"{one:.2f}" for one in means), f"{largest:.2f}"])
+    print(markdown(["world", "seed", "this version minus the other", "value"], rows))
+    if lost:
+        print(markdown(["world", "ships if", "lost in the mean, by seed, mnat", "largest"], lost))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""The pool: from what the learners say of an event to one posterior.
+
+A pool is ``log_softmax(sum_l w_l s_l ln p_l + b)``: each learner has a weight, not negative, and a scale for every
+class. Three are tried, the simplest first: the plain average in log-probability; the log-linear pool with weights and
+its own sharpness; the same after vector scaling of every learner, for learners that are sharp between some classes and
+blurred between others. Of those within one standard error of the best in cross-validation the simplest is taken.
+Before, learners whose absence costs less than a tolerance leave, since a stack predicts new events as slowly as all its
+learners together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy.optimize import minimize
+
+from showerstack.models.base.posterior import log_softmax
+from showerstack.stacking.fit.folds import assign_folds
+from showerstack.stacking.gate import Difference, worse_in_survival
+from showerstack.stacking.sample import Sample
+
+POOLS = ("average", "log_pool", "calibrated_pool")
+"""Names of the pools, the simplest first."""
+TOLERANCE = 2e-4
+"""Log-loss, nats, that all learners left out may cost together."""
+MOST_FOLDS = 5
+"""More folds of the learners are merged for cross-validation."""
+CHOICE_EVENTS = 60_000
+"""Events on which learners and pools are compared: their error is then about a third of :data:`TOLERANCE`."""
+FIT_EVENTS = 200_000
+"""Events of a fit at most, chosen at random."""
+MOST_STEPS = 200
+PRECISION = 1e-9
+"""Relative decrease of the loss at which a fit stops."""
+RIDGE = 1e-4
+"""Pull of a fit's numbers towards its start, nats: it decides only where the events do not."""
+
+LogProba = Mapping[str, np.ndarray]
+"""By learner, (N, C) log-probabilities."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A fitted pool."""
+
+    name: str
+    """One of :data:`POOLS`."""
+    learners: tuple[str, ...]
+    weights: np.ndarray
+    """(L,) not negative."""
+    scales: np.ndarray
+    """(L, C) of each learner's log-probabilities."""
+    bias: np.ndarray
+    """(C,)."""
+
+    def __call__(self, log_proba: LogProba) -> np.ndarray:
+        """Return (N, C) log-posteriors; a learner of weight zero is not needed."""
+        total = np.broadcast_to(self.bias, log_proba[self.needed[0]].shape)
+        for name, weight, scale in zip(self.learners, self.weights, self.scales, strict=True):
+            total = total + log_proba[name] * (weight * scale) if weight else total
+        return log_softmax(total)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Learners without which it cannot predict: those with a weight, the first where none has."""
+        weighted = tuple(name for name, weight in zip(self.learners, self.weights, strict=True) if weight)
+        return weighted or self.learners[:1]
+
+    def shares(self) -> dict[str, float]:
+        """Return the weights, summing to one."""
+        total = self.weights.sum() or 1.0
+        return dict(zip(self.learners, (self.weights / total).tolist(), strict=True))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON content."""
+        arrays = {name: getattr(self, name).tolist() for name in ("weights", "scales", "bias")}
+        return {"name": self.name, "learners": list(self.learners), **arrays}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read what :meth:`as_json` returned."""
+        weights, scales, bias = (np.array(content[name], float) for name in ("weights", "scales", "bias"))
+        return cls(str(content["name"]), tuple(map(str, content["learners"])), weights, scales, bias)
+
+
+def fit_pool(name: str, log_proba: LogProba, sample: Sample) -> Pool:
+    """Fit one pool by log-loss.
+
+    Parameters
+    ----------
+    name
+        One of :data:`POOLS`.
+    log_proba
+        By learner, (N, C) out-of-fold log-probabilities.
+    sample
+        The N events.
+    """
+    rows = sample.subsample(FIT_EVENTS)
+    part, z = sample.take(rows), np.stack([one[rows] for one in log_proba.values()])
+    n_learners, _, n_classes = z.shape
+    scales, shifts = np.ones((n_learners, n_classes)), np.zeros((n_learners, n_classes))
+    if name == "average":
+        return Pool(name, tuple(log_proba), np.full(n_learners, 1.0 / n_learners), scales, np.zeros(n_classes))
+    if name == "calibrated_pool":
+        for k, one in enumerate(z):
+            scales[k], shifts[k] = fit_scaling(one, part)
+        # What would normalise a scaled posterior is the same for all classes of an event: the pool cancels it.
+        z = z * scales[:, None] + shifts[:, None]
+    weights, bias = fit_weights(z, part)
+    return Pool(name, tuple(log_proba), weights, scales, bias + weights @ shifts)
+
+
+def fit_weights(z: np.ndarray, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+    """Return weights (L,), not negative, and biases (C,) of the log-linear pool of (L, N, C) log-probabilities."""
+    n_learners, n_events, n_classes = z.shape
+    flat = z.reshape(n_learners, -1)
+
+    def gradient(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = (theta[:n_learners] @ flat).reshape(n_events, n_classes) + theta[n_learners:]
+        value, slope = cross_entropy(logits, sample)
+        return value, np.concatenate([flat @ slope.ravel(), slope.sum(axis=0)])
+
+    start = np.concatenate([np.full(n_learners, 1.0 / n_learners), np.zeros(n_classes)])
+    theta = _minimised(gradient, start, [(0.0, 10.0)] * n_learners + [(-10.0, 10.0)] * n_classes)
+    return theta[:n_learners], theta[n_learners:]
+
+
+def fit_scaling(log_proba: np.ndarray, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+    """Return positive scales (C,) and biases (C,) of vector scaling, ``z_c -> a_c z_c + b_c``, of (N, C)."""
+    n_classes = log_proba.shape[1]
+
+    def gradient(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = cross_entropy(log_proba * theta[:n_classes] + theta[n_classes:], sample)
+        return value, np.concatenate([(slope * log_proba).sum(axis=0), slope.sum(axis=0)])
+
+    start = np.concatenate([np.ones(n_classes), np.zeros(n_classes)])
+    theta = _minimised(gradient, start, [(0.05, 20.0)] * n_classes + [(-10.0, 10.0)] * n_classes)
+    return theta[:n_classes], theta[n_classes:]
+
+
+def cross_entropy(logits: np.ndarray, sample: Sample) -> tuple[float, np.ndarray]:
+    """Return the mean loss and its derivative by the logits, (N, C)."""
+    log_proba, events = log_softmax(logits), np.arange(len(sample))
+    share = np.full(len(sample), 1.0 / len(sample)) if sample.weights is None else sample.weights / sample.weights.sum()
+    slope = np.exp(log_proba)
+    slope[events, sample.labels] -= 1.0
+    return -float(share @ log_proba[events, sample.labels]), slope * share[:, None]
+
+
+def _minimised(
+    gradient: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray, bounds: list[tuple[float, float]]
+) -> np.ndarray:
+    def penalised(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = gradient(theta)
+        away = theta - start
+        return value + 0.5 * RIDGE * float(away @ away), slope + RIDGE * away
+
+    options = {"maxiter": MOST_STEPS, "ftol": PRECISION}
+    return np.asarray(minimize(penalised, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x)
+
+
+def cross_validated(name: str, log_proba: LogProba, sample: Sample) -> np.ndarray:
+    """Return (N, C) log-posteriors of each fold by a pool that was fitted on the other folds."""
+    result = np.empty_like(next(iter(log_proba.values())))
+    folds = sample.folds % MOST_FOLDS
+    if len(np.unique(folds)) < 2:
+        folds = assign_folds(sample.labels, 2, seed=0, groups=sample.groups)
+    for k in np.unique(folds):
+        inside = folds == k
+        pool = fit_pool(name, {learner: z[~inside] for learner, z in log_proba.items()}, sample.take(~inside))
+        result[inside] = pool({learner: z[inside] for learner, z in log_proba.items()})
+    return result
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A learner that the stack does without."""
+
+    name: str
+    cost: float
+    """Log-loss without it and all left out before it, minus that with all learners: nats."""
+    standard_error: float
+
+
+def left_out(log_proba: LogProba, sample: Sample, tolerance: float, *, survival: bool = False) -> tuple[LeftOut, ...]:
+    """Return the learners that the stack does without, in the order in which they went.
+
+    One after the other goes whose absence costs least, as long as all that went are shown to cost less than the
+    tolerance: cost plus standard error, of the cross-validated log-linear pool, so that few events, which can show
+    nothing, leave nothing out. One that is needed is not tried again: what it adds only grows when others go.
+
+    Parameters
+    ----------
+    tolerance
+        Nats; 0 keeps every learner.
+    survival
+        Whether a learner also stays without which more hadrons survive, beyond the error.
+    """
+    rows = sample.subsample(CHOICE_EVENTS)
+    part, given = sample.take(rows), {name: z[rows] for name, z in log_proba.items()}
+    gone: list[LeftOut] = []
+    if tolerance == 0 or len(given) < 2:
+        return ()
+    whole, candidates = cross_validated("log_pool", given, part), set(given)
+    while candidates and len(given) > 1:
+        costs: dict[str, Difference] = {}
+        for name in (name for name in given if name in candidates):
+            without = cross_validated("log_pool", {other: z for other, z in given.items() if other != name}, part)
+            cost = Difference.of(part.losses(without) - part.losses(whole), part)
+            if cost.mean + cost.error < tolerance and not (survival and worse_in_survival(without, whole, part)):
+                costs[name] = cost
+        candidates = set(costs)
+        if costs:
+            cheapest = min(costs, key=lambda name: costs[name].mean)
+            gone.append(LeftOut(cheapest, costs[cheapest].mean, costs[cheapest].error))
+            candidates.remove(cheapest)
+            del given[cheapest]
+    return tuple(gone)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A pool of the learners that are worth their time, and how it was found."""
+
+    pool: Pool
+    log_proba: np.ndarray
+    """(N, C) cross-validated log-posteriors of the chosen pool."""
+    log_losses: dict[str, float]
+    """Of every pool that was tried, cross-validated."""
+    left_out: tuple[LeftOut, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the manifest's entry."""
+        return {
+            "chosen": self.pool.name,
+            "weights": self.pool.shares(),
+            "log_losses": self.log_losses,
+            "left_out": [asdict(one) for one in self.left_out],
+        }
+
+    def remark(self) -> str | None:
+        """Return what the user should know; None where every learner is used."""
+        if not self.left_out:
+            return None
+        last, names = self.left_out[-1], ", ".join(one.name for one in self.left_out)
+        return (
+            f"left out of the stack: {names}; without them its log-loss out-of-fold is {abs(last.cost):.5f} ± "
+            f"{last.standard_error:.5f} nats {'worse' if last.cost > 0 else 'better'}, and predictions are faster "
+            "(--prune 0 keeps every learner)"
+        )
+
+
+def fit_stack(
+    log_proba: LogProba,
+    sample: Sample,
+    *,
+    tolerance: float = TOLERANCE,
+    names: Sequence[str] = POOLS,
+    survival: bool = False,
+) -> Stack:
+    """Leave out learners, choose the pool, fit it on all events.
+
+    Parameters
+    ----------
+    log_proba
+        By learner, (N, C) out-of-fold log-probabilities.
+    sample
+        The N events.
+    tolerance, survival
+        As in :func:`left_out`.
+    names
+        Pools to choose from.
+    """
+    gone = left_out(log_proba, sample, tolerance, survival=survival)
+    kept = {name: z for name, z in log_proba.items() if name not in {one.name for one in gone}}
+    tried = {name: cross_validated(name, kept, sample) for name in POOLS if name in names}
+    losses = {name: sample.losses(z) for name, z in tried.items()}
+    best = min(losses, key=lambda name: float(losses[name].mean()))
+    worse = {name: Difference.of(loss - losses[best], sample) for name, loss in losses.items()}
+    chosen = next(name for name, one in worse.items() if name == best or one.mean <= one.error)
+    means = {name: float(loss.mean()) for name, loss in losses.items()}
+    return Stack(fit_pool(chosen, kept, sample), tried[chosen], means, gone)
+
+
+def nested(fit: Callable[[LogProba, Sample], Stack], log_proba: LogProba, sample: Sample) -> np.ndarray:
+    """Return (N, C) log-posteriors of each fold by a stack found on the other folds, learners and pool included."""
+    result = np.empty_like(next(iter(log_proba.values())))
+    folds = sample.folds % MOST_FOLDS
+    for k in np.unique(folds):
+        inside = folds == k
+        stack = fit({name: z[~inside] for name, z in log_proba.items()}, sample.take(~inside))
+        result[inside] = stack.pool({name: z[inside] for name, z in log_proba.items()})
+    return result

@@ -1,0 +1,51 @@
+"""A labelled sample: what every choice of the second level is made on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from showerstack.scoring.metrics.intervals import grouped_error, linearised
+from showerstack.stacking.fit.folds import subsampled
+
+
+@dataclass(frozen=True)
+class Sample:
+    """N labelled events that the fits which predict them did not learn from."""
+
+    labels: np.ndarray
+    """(N,) int64 class numbers."""
+    folds: np.ndarray
+    """(N,) folds for cross-validation."""
+    groups: np.ndarray | None = None
+    """(N,) events of one value are one observation; None where all are independent."""
+    weights: np.ndarray | None = None
+    """(N,) importance weights; None where all events count alike."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: np.ndarray | slice) -> Self:
+        """Return the events at these positions, or where a mask (N,) is true."""
+        groups, weights = (None if one is None else one[rows] for one in (self.groups, self.weights))
+        return type(self)(self.labels[rows], self.folds[rows], groups, weights)
+
+    def subsample(self, n: int) -> np.ndarray:
+        """Return the positions of n events chosen at random, in their order; of all where there are no more."""
+        return np.arange(len(self))[subsampled(len(self), n)]
+
+    def losses(self, log_proba: np.ndarray) -> np.ndarray:
+        """Return ``-log p`` of the true class, (N,) float64 in nats, for (N, C) log-probabilities.
+
+        With importance weights the plain mean of what is returned is the weighted mean, and its spread gives the error
+        of that (:func:`showerstack.scoring.metrics.intervals.linearised`); so of differences of two systems.
+        """
+        return linearised(-log_proba[np.arange(len(self)), self.labels], self.weights)
+
+    def error(self, values: np.ndarray) -> float:
+        """Return the standard error of the mean of (N,) values; those of one group are one observation."""
+        if self.groups is None:
+            return float(values.std() / np.sqrt(len(values)))
+        return grouped_error(values, self.groups)[0]
