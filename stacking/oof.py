@@ -33,10 +33,10 @@ from showerstack.stacking.fit.tasks import (
     test_log_proba,
     write_task_checksums,
 )
-from showerstack.stacking.gate import entropy, leak_remarks
+from showerstack.stacking.meta.gate import entropy, leak_remarks
+from showerstack.stacking.meta.sample import Sample
 from showerstack.stacking.run.chain import average_of
 from showerstack.stacking.run.job import Folds, Job
-from showerstack.stacking.sample import Sample
 
 MARGIN = 1e-4
 """Log-loss, nats, by which averaged weights may be worse than averaged predictions."""

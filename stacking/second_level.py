@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from showerstack.runtime.cost import Cost, measured
-from showerstack.stacking.calibration import calibrated, reliability
 from showerstack.stacking.decide.base import DecisionSample
 from showerstack.stacking.decide.classes import stacking_of
 from showerstack.stacking.decide.target import TargetCalibration, fits_of
 from showerstack.stacking.fit.folds import EVALUATION_FOLDS, assign_folds
 from showerstack.stacking.fit.tasks import has_truth, held_out_truth, outer_truth, test_log_proba, test_truth
-from showerstack.stacking.gate import decide_gate
 from showerstack.stacking.inputs.events import CONTEXT_SCALARS, Binned, pieces
+from showerstack.stacking.meta.calibration import calibrated, reliability
+from showerstack.stacking.meta.gate import decide_gate
+from showerstack.stacking.meta.pools import Stack, fit_stack, nested
+from showerstack.stacking.meta.sample import Sample
 from showerstack.stacking.oof import OutOfFold
-from showerstack.stacking.pools import Stack, fit_stack, nested
 from showerstack.stacking.run.chain import Chain, Predictions, average_of, combined, concatenated, save_chain
 from showerstack.stacking.run.folder import (
     PREDICTIONS_FILE,
@@ -33,7 +34,6 @@ from showerstack.stacking.run.folder import (
     write_test_posteriors,
 )
 from showerstack.stacking.run.job import Folds, Job
-from showerstack.stacking.sample import Sample
 
 ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
 
@@ -52,7 +52,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Ended:
     """What the second level adds to a run."""
 
     record: dict[str, Any]
@@ -62,7 +62,7 @@ class Outcome:
     remarks: list[str]
 
 
-def stack_and_decide(job: Job, folds: Folds, oof: OutOfFold, config_hash: str) -> Outcome:
+def stack_and_decide(job: Job, folds: Folds, oof: OutOfFold, config_hash: str) -> Ended:
     """Find the pool, calibrate, pass the gate, predict the test events, write all files."""
     procedure, costs = stacking_of(job.task), []
     find = partial(fit_stack, tolerance=job.config.prune, names=job.config.pools, survival=procedure.survival)
@@ -124,7 +124,7 @@ def stack_and_decide(job: Job, folds: Folds, oof: OutOfFold, config_hash: str) -
         "decision": decision,
         "truth": estimates,
     }
-    return Outcome(record, predictions, costs, [line for line in (stack.remark(),) if line])
+    return Ended(record, predictions, costs, [line for line in (stack.remark(),) if line])
 
 
 def _judged(job: Job, folds: Folds, oof: OutOfFold, stack: Stack, stacked: np.ndarray) -> Judged:

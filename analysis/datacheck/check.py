@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.analysis.datacheck.sample import MAX_EVENTS, Reference, Sample, open_sample, predicted, read_reference
+from showerstack.analysis.datacheck.sample import (
+    MAX_EVENTS,
+    DataSample,
+    Reference,
+    open_sample,
+    predicted,
+    read_reference,
+)
 from showerstack.analysis.datacheck.streamed import (
     CHANNELS,
     Difference,
@@ -172,7 +179,9 @@ def check_data(
     )
 
 
-def _streamed(sample: Sample, simulation: Reference, weights: np.ndarray, bars: Bars) -> tuple[Histograms, RowOrder]:
+def _streamed(
+    sample: DataSample, simulation: Reference, weights: np.ndarray, bars: Bars
+) -> tuple[Histograms, RowOrder]:
     """Go once through the data."""
     s, names = simulation, sample.columns
     histograms = Histograms.of(names, s.values, weights, s.reconstructed, len(sample.folders))
@@ -193,7 +202,7 @@ def _streamed(sample: Sample, simulation: Reference, weights: np.ndarray, bars: 
     return histograms, order
 
 
-def _remarks(sample: Sample, simulation: Reference, fitted: FittedWeights) -> tuple[str, ...]:
+def _remarks(sample: DataSample, simulation: Reference, fitted: FittedWeights) -> tuple[str, ...]:
     entries = [
         f"{folder.data.path} holds labels ({task.label_file}), which measured events cannot have: they were not opened"
         for folder in sample.folders

@@ -164,7 +164,7 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Sample:
+class DataSample:
     """All folders."""
 
     folders: tuple[Folder, ...]
@@ -196,7 +196,7 @@ class Sample:
         ]
 
 
-def open_sample(path: Path, reference: Reference, ctx: Context = Context()) -> Sample:
+def open_sample(path: Path, reference: Reference, ctx: Context = Context()) -> DataSample:
     """Open the data; feature tables are built where they are missing.
 
     Raises
@@ -219,7 +219,7 @@ def open_sample(path: Path, reference: Reference, ctx: Context = Context()) -> S
             raise InputError(f"{table.folder} lacks {missing[0]}, which the training set has ({len(missing)} in all)")
         rows = np.flatnonzero(reference.cuts.mask(data.scalar_frame()) & data.usable)
         folders.append(Folder(data, table, rows))
-    sample = Sample(tuple(folders), reference.columns)
+    sample = DataSample(tuple(folders), reference.columns)
     if not len(sample):
         raise InputError(f"{path}: no event passes the cuts {reference.cuts.name}")
     return sample
@@ -265,7 +265,7 @@ class ChosenEvents(Events):
         return f"part of {self.whole.fingerprint()}"
 
 
-def predicted(run: Run, sample: Sample, chosen: Sequence[np.ndarray], ctx: Context = Context()) -> np.ndarray:
+def predicted(run: Run, sample: DataSample, chosen: Sequence[np.ndarray], ctx: Context = Context()) -> np.ndarray:
     """Return (n, C) log-posteriors of the chosen events, folder by folder."""
     entries = [np.empty((0, run.task.n_classes))]
     for folder, rows in zip(sample.folders, chosen, strict=True):

@@ -30,11 +30,11 @@ from showerstack.scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
 from showerstack.scoring.metrics.intervals import weighted_replicas
 from showerstack.scoring.metrics.paired import paired_fraction_error
 from showerstack.showers.schema import TASKS
-from showerstack.stacking.calibration import calibrated, scaled
 from showerstack.stacking.fit.folds import assign_folds
-from showerstack.stacking.gate import Gate, decide_gate
-from showerstack.stacking.pools import fit_stack
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.meta.calibration import calibrated, scaled
+from showerstack.stacking.meta.gate import Gate, decide_gate
+from showerstack.stacking.meta.pools import fit_stack
+from showerstack.stacking.meta.sample import Sample
 
 LEARNERS = "lightgbm,xgboost,catboost,mlp,lenet_fits,quadratic_logit"
 WORLDS = {"harder": "composition", "default": "composition", "gammas": "gamma"}
@@ -92,7 +92,7 @@ class Fits:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SecondLevel:
     """A second level of this version."""
 
     gate: Gate
@@ -109,7 +109,7 @@ class Outcome:
         return self.stack if self.gate.shipped else self.best
 
 
-def outcome(fits: Fits, learners: tuple[str, ...], **options: Any) -> Outcome:
+def outcome(fits: Fits, learners: tuple[str, ...], **options: Any) -> SecondLevel:
     """Find the stack of these learners, calibrate, decide, predict the test showers."""
     survival = fits.task == "gamma"
     inner, outer, test = ({name: part[name] for name in learners} for part in (fits.inner, fits.outer, fits.test))
@@ -120,7 +120,7 @@ def outcome(fits: Fits, learners: tuple[str, ...], **options: Any) -> Outcome:
     stacked = systems.pop("stack")
     gate = decide_gate(stacked, systems, fits.outer_sample, survival=survival)
     best = scaled(test[gate.best_learner], scales[gate.best_learner])
-    return Outcome(gate, stack.pool.name, stack.pool.needed, scaled(stack.pool(test), scales["stack"]), best)
+    return SecondLevel(gate, stack.pool.name, stack.pool.needed, scaled(stack.pool(test), scales["stack"]), best)
 
 
 def beside(fits: Fits, run: Path) -> Iterator[tuple[str, Any]]:

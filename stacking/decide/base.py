@@ -13,7 +13,7 @@ import polars as pl
 
 from showerstack.showers.schema import Task
 from showerstack.stacking.inputs.events import Binned
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.meta.sample import Sample
 
 
 class SavedRule(Protocol):

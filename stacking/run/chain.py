@@ -21,13 +21,13 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json
 from showerstack.runtime.processes import limited_threads
 from showerstack.showers.schema import Task
-from showerstack.stacking.calibration import scaled
 from showerstack.stacking.decide.base import SavedRule, TaskStacking
 from showerstack.stacking.decide.classes import stacking_of
 from showerstack.stacking.decide.target import ESTIMATES_FILE, TargetCalibration, fits_of
 from showerstack.stacking.fit.tasks import Fit
 from showerstack.stacking.inputs.events import Events
-from showerstack.stacking.pools import Pool
+from showerstack.stacking.meta.calibration import scaled
+from showerstack.stacking.meta.pools import Pool
 
 Piece = tuple[slice, Mapping[str, np.ndarray]]
 """Which events, and per learner the (F, n, C) raw log-probabilities of its fits."""

@@ -14,8 +14,8 @@ from showerstack.runtime.cost import Cost, seconds_of
 from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.showers.schema import Task
 from showerstack.stacking.inputs.events import Events
+from showerstack.stacking.meta.sample import Sample
 from showerstack.stacking.run.config import SECOND_LEVEL, EngineConfig
-from showerstack.stacking.sample import Sample
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking import second_level
 from showerstack.stacking.decide.target import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.meta.sample import Sample
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.config import StackConfig
-from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import ON_HOLDOUT, Judged
 from showerstack.stacking.train import stack
 

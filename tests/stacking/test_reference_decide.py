@@ -37,9 +37,9 @@ from showerstack.stacking.fit.folds import (
     subsampled,
 )
 from showerstack.stacking.inputs.events import Binned, Events
-from showerstack.stacking.pools import Pool
+from showerstack.stacking.meta.pools import Pool
+from showerstack.stacking.meta.sample import Sample
 from showerstack.stacking.run.chain import Chain, average_of, combined, concatenated, load_chain, save_chain
-from showerstack.stacking.sample import Sample
 from tests.references import condensed
 
 Reference = Callable[..., None]

@@ -39,10 +39,10 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.cascade import RARE
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.calibration import scaled
 from showerstack.stacking.fit.folds import evaluation_events, outer_holdout
 from showerstack.stacking.fit.tasks import IN_EVALUATION_FILE, FoldTask, _labelled, outer_rows, split_rows
 from showerstack.stacking.inputs.events import ShowerEvents, TableEvents
+from showerstack.stacking.meta.calibration import scaled
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.config import StackConfig, TableConfig
 from showerstack.stacking.run.folder import write_run_checksums

@@ -32,9 +32,9 @@ from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.gamma import area_under_curve
 from showerstack.stacking.inputs.columns import Schema, learned_columns, repeated_remarks
 from showerstack.stacking.inputs.tables import check_identifiers, class_positions, read_labels
+from showerstack.stacking.meta.sample import Sample
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run.config import TableConfig
-from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import _table_job, stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 

@@ -16,7 +16,7 @@ from showerstack.stacking.decide.base import DecisionSample
 from showerstack.stacking.decide.classes import stacking_of
 from showerstack.stacking.decide.target import OWN, POOL, EstimatePool, PosteriorMean
 from showerstack.stacking.inputs.events import Binned
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.meta.sample import Sample
 
 
 def test_mean_and_width_are_those_of_the_mixture() -> None:

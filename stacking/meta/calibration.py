@@ -11,9 +11,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from showerstack.models.base.posterior import log_softmax
-from showerstack.stacking.gate import Difference
-from showerstack.stacking.pools import FIT_EVENTS, cross_entropy
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.meta.gate import MeanAndError
+from showerstack.stacking.meta.pools import FIT_EVENTS, cross_entropy
+from showerstack.stacking.meta.sample import Sample
 
 KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a temperature is kept."""
@@ -64,7 +64,7 @@ def _kept(log_proba: np.ndarray, sample: Sample) -> float:
     One number fitted to N events gains 1/(2 N) nats by chance: nothing beside two standard errors of any gain.
     """
     scale = fit_scale(log_proba, sample)
-    gain = Difference.of(sample.losses(log_proba) - sample.losses(scaled(log_proba, scale)), sample)
+    gain = MeanAndError.of(sample.losses(log_proba) - sample.losses(scaled(log_proba, scale)), sample)
     return scale if gain.mean > KEEP_SIGMA * gain.error else 1.0
 
 

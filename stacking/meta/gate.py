@@ -20,7 +20,7 @@ import numpy as np
 
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, Survival, hadron_survival
 from showerstack.scoring.metrics.intervals import group_weights, weighted_replicas
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.meta.sample import Sample
 
 WORSE_SIGMA = 1.0
 """Standard errors by which the holdout must show the stack to be worse for its best learner to ship instead."""
@@ -31,7 +31,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Difference:
+class MeanAndError:
     """The mean of a quantity of events, and its standard error."""
 
     mean: float
@@ -83,7 +83,7 @@ def decide_gate(
     """
     losses = {name: sample.losses(z) for name, z in learners.items()}
     best = min(losses, key=lambda name: float(losses[name].mean()))
-    gain = Difference.of(losses[best] - sample.losses(stacked), sample)
+    gain = MeanAndError.of(losses[best] - sample.losses(stacked), sample)
     more = log_survival_difference(stacked, learners[best], sample) if survival else None
     size, shipped = f"{abs(gain.mean):.5f} ± {gain.error:.5f} nats", True
     shown = gain.mean > max(CLAIM_SIGMA * gain.error, ROUNDING)
@@ -117,13 +117,13 @@ def worse_in_survival(a: np.ndarray, b: np.ndarray, sample: Sample) -> bool:
     return worse.mean > WORSE_SIGMA * worse.error
 
 
-def log_survival_difference(a: np.ndarray, b: np.ndarray, sample: Sample) -> Difference:
+def log_survival_difference(a: np.ndarray, b: np.ndarray, sample: Sample) -> MeanAndError:
     """Return the mean ln survival by (N, 2) log-probabilities ``a`` minus that by ``b``, with a paired bootstrap.
 
     It resamples events within classes, or whole groups; with importance weights all showers.
     """
     first, second = (z[:, GAMMA] - z[:, HADRON] for z in (a, b))
-    return Difference(*paired_log_survival(sample.labels, first, second, sample.groups, sample.weights))
+    return MeanAndError(*paired_log_survival(sample.labels, first, second, sample.groups, sample.weights))
 
 
 def log_survivals(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:

@@ -19,8 +19,8 @@ from scipy.optimize import minimize
 
 from showerstack.models.base.posterior import log_softmax
 from showerstack.stacking.fit.folds import assign_folds
-from showerstack.stacking.gate import Difference, worse_in_survival
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.meta.gate import MeanAndError, worse_in_survival
+from showerstack.stacking.meta.sample import Sample
 
 POOLS = ("average", "log_pool", "calibrated_pool")
 """Names of the pools, the simplest first."""
@@ -176,7 +176,7 @@ def cross_validated(name: str, log_proba: LogProba, sample: Sample) -> np.ndarra
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class DroppedLearner:
     """A learner that the stack does without."""
 
     name: str
@@ -185,7 +185,9 @@ class LeftOut:
     standard_error: float
 
 
-def left_out(log_proba: LogProba, sample: Sample, tolerance: float, *, survival: bool = False) -> tuple[LeftOut, ...]:
+def left_out(
+    log_proba: LogProba, sample: Sample, tolerance: float, *, survival: bool = False
+) -> tuple[DroppedLearner, ...]:
     """Return the learners that the stack does without, in the order in which they went.
 
     One after the other goes whose absence costs least, as long as all that went are shown to cost less than the
@@ -201,21 +203,21 @@ def left_out(log_proba: LogProba, sample: Sample, tolerance: float, *, survival:
     """
     rows = sample.subsample(CHOICE_EVENTS)
     part, given = sample.take(rows), {name: z[rows] for name, z in log_proba.items()}
-    gone: list[LeftOut] = []
+    gone: list[DroppedLearner] = []
     if tolerance == 0 or len(given) < 2:
         return ()
     whole, candidates = cross_validated("log_pool", given, part), set(given)
     while candidates and len(given) > 1:
-        costs: dict[str, Difference] = {}
+        costs: dict[str, MeanAndError] = {}
         for name in (name for name in given if name in candidates):
             without = cross_validated("log_pool", {other: z for other, z in given.items() if other != name}, part)
-            cost = Difference.of(part.losses(without) - part.losses(whole), part)
+            cost = MeanAndError.of(part.losses(without) - part.losses(whole), part)
             if cost.mean + cost.error < tolerance and not (survival and worse_in_survival(without, whole, part)):
                 costs[name] = cost
         candidates = set(costs)
         if costs:
             cheapest = min(costs, key=lambda name: costs[name].mean)
-            gone.append(LeftOut(cheapest, costs[cheapest].mean, costs[cheapest].error))
+            gone.append(DroppedLearner(cheapest, costs[cheapest].mean, costs[cheapest].error))
             candidates.remove(cheapest)
             del given[cheapest]
     return tuple(gone)
@@ -230,7 +232,7 @@ class Stack:
     """(N, C) cross-validated log-posteriors of the chosen pool."""
     log_losses: dict[str, float]
     """Of every pool that was tried, cross-validated."""
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[DroppedLearner, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return the manifest's entry."""
@@ -279,7 +281,7 @@ def fit_stack(
     tried = {name: cross_validated(name, kept, sample) for name in POOLS if name in names}
     losses = {name: sample.losses(z) for name, z in tried.items()}
     best = min(losses, key=lambda name: float(losses[name].mean()))
-    worse = {name: Difference.of(loss - losses[best], sample) for name, loss in losses.items()}
+    worse = {name: MeanAndError.of(loss - losses[best], sample) for name, loss in losses.items()}
     chosen = next(name for name, one in worse.items() if name == best or one.mean <= one.error)
     means = {name: float(loss.mean()) for name, loss in losses.items()}
     return Stack(fit_pool(chosen, kept, sample), tried[chosen], means, gone)

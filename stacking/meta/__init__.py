@@ -1,0 +1,1 @@
+"""From out-of-fold posteriors to one posterior: samples, pools, calibration, gate."""
