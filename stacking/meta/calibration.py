@@ -77,7 +77,8 @@ def reliability(log_proba: np.ndarray, sample: Sample, n_bins: int = RELIABILITY
     Returns
     -------
     ``bins``: rows of mean predicted probability, observed frequency, its binomial error, entries;
-    ``expected_calibration_error``: mean of |predicted - observed| weighted by entries.
+    ``expected_calibration_error``: mean of |predicted - observed| weighted by entries;
+    ``of_perfect_posteriors``: what it would be on average for so many events if these posteriors were right.
     """
     labels, weights = sample.labels, sample.weights
     probability = np.exp(log_proba).ravel()
@@ -90,6 +91,7 @@ def reliability(log_proba: np.ndarray, sample: Sample, n_bins: int = RELIABILITY
     mass, squares = (np.bincount(number, each**k, minlength=n_bins)[filled] for k in (1, 2))
     predicted = np.bincount(number, probability * each, minlength=n_bins)[filled] / mass
     observed = np.bincount(number, is_class * each, minlength=n_bins)[filled] / mass
+    variance = np.bincount(number, probability * (1 - probability) * each**2, minlength=n_bins)
     error = (
         np.sqrt(observed * (1 - observed) * squares) / mass
         if weights is not None
@@ -101,4 +103,6 @@ def reliability(log_proba: np.ndarray, sample: Sample, n_bins: int = RELIABILITY
             for p, o, e, n in zip(predicted, observed, error, entries[filled], strict=True)
         ],
         "expected_calibration_error": float(np.abs(predicted - observed) @ mass / mass.sum()),
+        # the mean distance of a normal number from its mean is .8 standard deviations
+        "of_perfect_posteriors": float(np.sqrt(2 / np.pi * variance).sum() / mass.sum()),
     }
