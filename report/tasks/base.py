@@ -21,6 +21,7 @@ from showerstack.scoring.metrics.intervals import Interval, accuracy_interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.schema import SCALAR_NAMES
 from showerstack.stacking.meta import calibration
+from showerstack.stacking.meta.sample import Sample
 
 if TYPE_CHECKING:
     from showerstack.report.shared.subject import EvaluatedRun
@@ -170,7 +171,7 @@ def posteriors(evaluated: EvaluatedRun, plane_figure: str) -> Section:
 def reliability(evaluated: EvaluatedRun) -> str:
     """Return the reliability diagram and the calibration error of what ships on the test set."""
     figure = reliability_picture(evaluated.labels, evaluated.final, evaluated.task.classes)
-    result = calibration.reliability(evaluated.final, evaluated.labels)
+    result = calibration.reliability(evaluated.final, Sample(evaluated.labels, evaluated.labels))
     caption = (
         f"Posteriors of {evaluated.shipped_words} on the test set: on the dashed line posteriors are calibrated; bars "
         f"are {LEVEL_TEXT} binomial intervals. Expected calibration error over {calibration.RELIABILITY_BINS} bins: "
