@@ -33,6 +33,8 @@ UNLIKELY = 1e-3
 ALL_PARTICLES = 2.4e-21
 """m^-2 sr^-1 s^-1 eV^-1 at 1 PeV, E^-2.7 below the knee: the published all-particle flux, to some ten per cent
 (KASCADE, Astropart. Phys. 24 (2005) 1)."""
+SUSPICIOUS_ERRORS = 3.0
+"""A difference of fewer standard errors says nothing about the exposure."""
 SUSPICIOUS, IMPOSSIBLE = 1.3, 30.0
 """Ratios from which an exposure is remarked upon, and refused."""
 RELATIVE_ERROR = 0.05
@@ -173,7 +175,9 @@ def parse_exposure(text: str) -> float:
     return value * UNITS[unit]
 
 
-def judge_exposure(flux: np.ndarray, centres_ev: np.ndarray, *, simulated: bool) -> list[str]:
+def judge_exposure(
+    flux: np.ndarray, centres_ev: np.ndarray, errors: np.ndarray | None = None, *, simulated: bool
+) -> list[str]:
     """Return a remark if fluxes of all particles are far from the published ones.
 
     Parameters
@@ -182,6 +186,8 @@ def judge_exposure(flux: np.ndarray, centres_ev: np.ndarray, *, simulated: bool)
         (B,) of all groups, m^-2 sr^-1 s^-1 eV^-1.
     centres_ev
         (B,) energies.
+    errors
+        (B,) standard errors of the flux; None: not known.
     simulated
         Whether the data were simulated: then their exposure is a matter of taste.
 
@@ -196,7 +202,9 @@ def judge_exposure(flux: np.ndarray, centres_ev: np.ndarray, *, simulated: bool)
     first = int(np.flatnonzero(good)[0])
     ratio = float(flux[first] / (ALL_PARTICLES * (centres_ev[first] / 1e15) ** -2.7))
     worst = max(ratio, 1 / ratio)
-    if worst < SUSPICIOUS:
+    expected = flux[first] / ratio
+    covered = errors is not None and abs(flux[first] - expected) < SUSPICIOUS_ERRORS * errors[first]
+    if worst < SUSPICIOUS or (covered and worst < IMPOSSIBLE):
         return []
     text = (
         f"with this exposure the flux of all particles is {ratio:.2g} times the published one at lg(E/eV) "

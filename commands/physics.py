@@ -235,10 +235,14 @@ def sky_map(
     pixel: Annotated[float, typer.Option(help="Size of the pixels (degrees).")] = 1.5,
     scrambles: Annotated[int, typer.Option(help="How often times are exchanged for the exposure.")] = 20,
     window: Annotated[float, typer.Option(help="Times are exchanged within about so many hours.")] = 24.0,
-    azimuth_of_north: Annotated[float, typer.Option(help="Stored azimuth of showers from the north (degrees).")] = 0.0,
+    azimuth_of_north: Annotated[
+        float | None,
+        typer.Option(help="Stored azimuth of showers from the north (degrees); default: as found."),
+    ] = None,
     clockwise: Annotated[
-        bool, typer.Option("--clockwise/--counter-clockwise", help="Azimuths grow from north over east, or over west.")
-    ] = True,
+        bool | None,
+        typer.Option("--clockwise/--counter-clockwise", help="Azimuths grow from north over east, or over west."),
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="Gamma run: map only events with the highest scores.")] = None,
     share: Annotated[float, typer.Option(help="With --run: share of the events that is kept.")] = 0.01,
     open_share: OpenShareOption = None,
@@ -263,8 +267,10 @@ def sky_map(
 
     check_out(out)
     blinding = _blinding(context, open_share, unblind)
+    said = azimuth_of_north is not None or clockwise is not None
+    azimuth = Azimuth(azimuth_of_north or 0.0, clockwise is not False) if said else None
     options = SkyOptions(
-        blinding.chosen(_folders(data)), zenith_max, pixel, scrambles, window, Azimuth(azimuth_of_north, clockwise),
+        blinding.chosen(_folders(data)), zenith_max, pixel, scrambles, window, azimuth,
         run, share, seed, blinding,
     )  # fmt: skip
     result = measure(options, Context(bars=bar))

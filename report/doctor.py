@@ -35,15 +35,15 @@ from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.packages import EXTRAS, lacking
 from showerstack.scoring.score import ORIGIN_KEYS, Origin
 from showerstack.showers import writer
-from showerstack.showers.archives.folders import DatasetFolders, datasets_in
+from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in
 from showerstack.showers.archives.formats import DEPOSITS, UNITS, format_of, formats
 from showerstack.showers.archives.measured import MeasuredReader, azimuth_convention, front_azimuth
 from showerstack.showers.archives.raw import SimulatedReader, archive_path, stream_npz
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.dataset import Dataset, ordering_of
-from showerstack.showers.event_files import EventFiles, bad_cells
+from showerstack.showers.event_files import EventFiles, bad_cells, units_remarks
 from showerstack.showers.protocols import TEST, TEST_WITH_AGE
-from showerstack.showers.schema import AGE, ARRIVAL_FILE, RANGES, TASKS, Task
+from showerstack.showers.schema import AGE, ARRIVAL_FILE, RANGES, SCALAR_NAMES, TASKS, Task
 from showerstack.stacking.run.names import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 from showerstack.stacking.run.read import Run
 
@@ -229,8 +229,9 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
                 signals = "with" if DEPOSITS in reader.units else "without"
                 yield Finding(reader.name, f"{reader.n_events:,} events {signals} deposits by station", "ok")
                 try:
-                    for _ in reader.chunks([name for name in COMPARED if name in reader.units]):
-                        pass
+                    names = tuple(name for name in COMPARED if name in reader.units)
+                    parts = [np.column_stack([chunk[name] for name in names]) for chunk in reader.chunks(names)]
+                    yield from _units(reader.name, np.concatenate(parts), names)
                 except InputError as error:
                     yield Finding(reader.name, str(error), "bad")
         yield from (Finding("left out", line, "note") for line in lost)
@@ -265,7 +266,9 @@ MAX_COMPARED = 200_000
 
 
 def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
-    """Return median and quartiles of reconstructed columns, by set, of events that pass the test's cuts.
+    """Return median and quartiles of reconstructed columns, by set, of events that pass its evaluation cuts.
+
+    Of archives, which name none, those of the test.
 
     Measured runs of one folder count as one set.
 
@@ -281,15 +284,21 @@ def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
             label = reader.name if reader.is_simulated else folder.name
             result = frames.setdefault((label, reader.is_simulated), [])
             names = [name for name in COMPARED if name in reader.units]
-            cuts = TEST_WITH_AGE if AGE.name in names else TEST
+            cuts, usable = TEST_WITH_AGE if AGE.name in names else TEST, None
+            if isinstance(reader, DatasetEvents):
+                cuts, usable = reader.data.evaluation_cuts, reader.data.usable
             if not {"Ze", "Ne"} <= set(names):
                 continue
             try:
+                start = 0
                 for chunk in reader.chunks(names):
                     if sum(len(part) for part in result) >= MAX_COMPARED:
                         break
                     part = pl.DataFrame({name: np.asarray(chunk[name], np.float64) for name in names})
-                    result.append(part.filter(cuts.mask(part)))
+                    good = cuts.mask(part)
+                    good &= True if usable is None else usable[start : start + len(part)]
+                    start += len(part)
+                    result.append(part.filter(good))
             except InputError:  # the findings of that set say what is damaged
                 continue
     rows: list[dict[str, object]] = []
@@ -311,7 +320,7 @@ def columns_table(sets: list[dict[str, object]]) -> list[Table]:
     if not sets:
         return []
     table = Table(
-        box=SIMPLE_HEAD, title="25 %, 50 % and 75 % of events that pass the test's cuts", title_justify="left"
+        box=SIMPLE_HEAD, title="25 %, 50 % and 75 % of events that pass the evaluation cuts", title_justify="left"
     )
     table.add_column("")
     for row in sets:
@@ -322,6 +331,10 @@ def columns_table(sets: list[dict[str, object]]) -> list[Table]:
             cells = (" ".join(f"{value:.2f}" for value in row[name]) if name in row else "–" for row in sets)  # type: ignore[attr-defined]
             table.add_row(f"{name}, {UNITS[name]}", *cells)
     return [table]
+
+
+def _units(name: str, values: np.ndarray, columns: tuple[str, ...]) -> list[Finding]:
+    return [Finding("units", line, "bad") for line in units_remarks(name, values, columns)]
 
 
 def _archive(reader: SimulatedReader | MeasuredReader) -> list[Finding]:
@@ -341,6 +354,7 @@ def _archive(reader: SimulatedReader | MeasuredReader) -> list[Finding]:
             result.append(Finding("  true_features", "missing: no groups and no truth; v2 needs it", "note"))
     elif not archive_path(folder, name, "extra_features").exists():
         result.append(Finding("  extra_features", "missing: no event times", "note"))
+    result += _units(name, np.column_stack([frame[one] for one in SCALAR_NAMES]), SCALAR_NAMES)
     for column, (low, high) in RANGES.items():
         bad = np.flatnonzero(~((frame[column] >= low) & (frame[column] <= high)))
         if bad.size:
@@ -363,11 +377,6 @@ def _archive(reader: SimulatedReader | MeasuredReader) -> list[Finding]:
     return result
 
 
-NORTH_FROM_X_DEG = 105.0
-"""Where north lies, from the array's +x, anticlockwise: the array is turned by 15 degrees (D. Fokkema, PhD thesis,
-Twente 2012, map of KASCADE)."""
-
-
 def _azimuth(
     times_ns: np.ndarray, deposits: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray, array: DetectorArray
 ) -> Finding:
@@ -375,11 +384,10 @@ def _azimuth(
     front = front_azimuth(times_ns, (deposits > 0) & (times_ns != 0), array.x_m, array.y_m)
     convention = azimuth_convention(front, azimuth_deg[: len(front)], zenith_deg[: len(front)])
     words = convention.words
-    if "no relation" in words:
+    if not convention.is_known:
         return Finding("azimuth", words, "note")
-    north = (convention.offset_deg + convention.sense * NORTH_FROM_X_DEG) % 360.0
     sense = "counter-clockwise" if convention.sense > 0 else "clockwise"
-    words += f"; for sky-map: --azimuth-of-north {north:.1f} --{sense}"
+    words += f"; for sky-map: --azimuth-of-north {convention.of_north_deg:.1f} --{sense}"
     return Finding("azimuth", words, "ok" if ": as in" in words else "note")
 
 
@@ -398,8 +406,9 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         named = ", ".join(f"{name} {count:,}" for name, count in zip(task.classes, counts, strict=True))
         yield Finding("classes", named, "ok" if counts.min() else "note")
     if len(data):
-        passed = float(data.evaluation_cuts.mask(data.scalar_frame()).mean())
-        yield Finding("evaluation cuts", f"{data.evaluation_cuts.name}: {100 * passed:.1f} % of the events pass", "ok")
+        passed = int((data.evaluation_cuts.mask(data.scalar_frame()) & data.usable).sum())
+        share = f"{passed:,} of {len(data):,} events pass ({100 * passed / len(data):.2f} %)"
+        yield Finding("evaluation cuts", f"{data.evaluation_cuts.name}: {share}", "ok")
     if data.groups is not None:
         n = len(np.unique(np.asarray(data.groups)))
         yield Finding("showers", f"{n:,}, thrown {len(data) / max(n, 1):.2f} times on average", "ok")
@@ -408,7 +417,7 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         scalars = np.asarray(data.scalars[:FIRST_EVENTS], dtype=np.float64)
         deposits = np.asarray(data.matrices[:FIRST_EVENTS])[..., 0]
         yield _azimuth(times, deposits, scalars[:, 2], scalars[:, 1], data.array)
-    yield from (Finding("checksums", line, "note") for line in data.remarks)
+    yield from (Finding("note", line, "note") for line in data.remarks)
     ordering = ordering_of(data)
     remark = ordering.remark(folder.name)
     yield Finding("order of rows", remark or ordering.words, "note" if remark else "ok")

@@ -326,7 +326,7 @@ def units_remarks(where: str, values: np.ndarray, columns: tuple[str, ...]) -> l
         column = column[np.isfinite(column)]
         if len(column) < SEVERAL:
             continue
-        middle, (low, high) = float(np.median(column)), RANGES[name]
+        middle, (low, high) = float(np.median(column)), RANGES.get(name, (-np.inf, np.inf))
         if name == "Ze" and middle > 0 and np.quantile(column, 0.99) < MOST_RADIANS:
             looks = "radians: expected degrees"
         elif name in ("E", "Ne", "Nmu") and middle > high:

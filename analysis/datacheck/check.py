@@ -129,7 +129,7 @@ def check_data(
     for place in measured_folders(Path(data)):  # what is missing or damaged is said before the training set is read
         Dataset.open(place, labels=False)
     simulation = read_reference(opened, train, seed=seed, max_events=reference, ctx=ctx)
-    sample = open_sample(Path(data), simulation, ctx)
+    sample = open_sample(opened, Path(data), simulation, ctx)
     if len(sample) < LEAST_EVENTS:
         raise InputError(f"{data}: {len(sample)} events pass the cuts, at least {LEAST_EVENTS} are needed")
     rows = sample.chosen(chosen, seed)

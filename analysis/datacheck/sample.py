@@ -25,12 +25,16 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import TRUTH_FILE, Task
 from showerstack.stacking.inputs.events import EVERY, Events, ShowerEvents
-from showerstack.stacking.predict import predict
+from showerstack.stacking.predict import predict, refuse_other_kind
 from showerstack.stacking.run.read import Run
 
 MAX_EVENTS = 60_000
 """Training events that data are compared with; more would cost memory and tell little more."""
 LEAST_EVENTS = 500
+
+
+LIVE_DETECTORS = frozenset({"mu_far_stations"})
+"""Features that say how many detectors are alive in a run, whatever the shower: no evidence against a simulation."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,8 @@ def read_reference(
 
 
 def usable_columns(table: FeatureTable) -> tuple[str, ...]:
-    """Return the features that are compared: all but the azimuth."""
-    return tuple(name for name in table.columns if name not in NOT_LEARNED)
+    """Return the features that are compared: all but the azimuth and those that count detectors."""
+    return tuple(name for name in table.columns if name not in NOT_LEARNED | LIVE_DETECTORS)
 
 
 def _out_of_fold(run: Run, n_events: int) -> np.ndarray:
@@ -196,7 +200,7 @@ class DataSample:
         ]
 
 
-def open_sample(path: Path, reference: Reference, ctx: Context = Context()) -> DataSample:
+def open_sample(run: Run, path: Path, reference: Reference, ctx: Context = Context()) -> DataSample:
     """Open the data; feature tables are built where they are missing.
 
     Raises
@@ -208,11 +212,7 @@ def open_sample(path: Path, reference: Reference, ctx: Context = Context()) -> D
     folders = []
     for place in measured_folders(path):
         data = Dataset.open(place, labels=False)
-        if data.scalars.dtype != reference.data.scalars.dtype:
-            raise InputError(
-                f"{place}: scalars are {data.scalars.dtype}, those of the training set {reference.data.scalars.dtype}: "
-                "convert with the protocol of the training set"
-            )
+        refuse_other_kind(run, data)
         table = build_table(place, ctx=ctx)
         missing = [name for name in reference.columns if name not in table.columns]
         if missing:

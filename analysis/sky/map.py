@@ -12,8 +12,10 @@ Alexandreas et al., Nuclear Instruments and Methods A 328 (1993) 570).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -28,6 +30,7 @@ from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import atomic_path, write_json
+from showerstack.showers.archives.measured import AZIMUTH
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, TIMES_FILE
 
@@ -148,7 +151,8 @@ class SkyOptions:
     scrambles: int = 20
     window_h: float = 24.0
     """Times are exchanged within about so many hours."""
-    azimuth: Azimuth = field(default_factory=Azimuth)
+    azimuth: Azimuth | None = None
+    """None: as the conversion of the runs found it from arrival times."""
     run: Path | None = None
     """Gamma run whose scores choose events."""
     share: float = 0.01
@@ -161,7 +165,8 @@ class SkyOptions:
         limits = {
             "--zenith-max": (self.zenith_max_deg, 1.0, 60.0), "--pixel": (self.pixel_deg, 0.1, 30.0),
             "--scrambles": (self.scrambles, 2, 1000), "--window": (self.window_h, 0.5, 1e4),
-            "--share": (self.share, 1e-6, 1.0), "--azimuth-of-north": (self.azimuth.of_north_deg, -360.0, 360.0),
+            "--share": (self.share, 1e-6, 1.0),
+            "--azimuth-of-north": (self.azimuth.of_north_deg if self.azimuth else 0.0, -360.0, 360.0),
         }  # fmt: skip
         for name, (value, low, high) in limits.items():
             if not low <= value <= high:
@@ -227,6 +232,7 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
     remarks: list[str] = []
     prints: list[str] = []
     opened = _opened(options, remarks, prints)
+    options = replace(options, azimuth=options.azimuth or known_azimuth([each.source for each in opened], remarks))
     chosen, threshold = _chosen(options, remarks, ctx)
     events = 0
     with ctx.bars("sky map", "runs") as progress:
@@ -261,6 +267,35 @@ def _opened(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[
         prints.append(dataset.fingerprint())
         result.append(dataset)
     return result
+
+
+def known_azimuth(sources: Sequence[Mapping[str, Any]], remarks: list[str]) -> Azimuth:
+    """Return how the azimuths of runs count, from their ``source.json``; a remark where some or all do not say.
+
+    Raises
+    ------
+    InputError
+        If two runs count otherwise, beyond five standard errors.
+    """
+    known = [source[AZIMUTH] for source in sources if AZIMUTH in source]
+    if not known:
+        remarks.append(
+            "nothing is known of how azimuths count: they are taken clockwise from north; doctor finds it where there "
+            "are arrival times, and --azimuth-of-north and --clockwise say it"
+        )
+        return Azimuth()
+    if len(known) < len(sources):
+        remarks.append(
+            f"{len(sources) - len(known)} of {len(sources)} runs do not show how azimuths count: as the others"
+        )
+    first = known[0]
+    for other in known[1:]:
+        apart = abs((other["of_north_deg"] - first["of_north_deg"] + 180.0) % 360.0 - 180.0)
+        if other["clockwise"] != first["clockwise"] or apart > 5 * np.hypot(first["error_deg"], other["error_deg"]):
+            raise InputError(
+                "azimuths count otherwise in some runs than in others: map them apart, or say --azimuth-of-north"
+            )
+    return Azimuth(float(first["of_north_deg"]), bool(first["clockwise"]))
 
 
 def _chosen(options: SkyOptions, remarks: list[str], ctx: Context) -> tuple[list[np.ndarray] | None, float | None]:
@@ -333,6 +368,7 @@ def write_map(result: SkyMap, out: Path) -> None:
     """Write ``sky_map.parquet``, ``sky_map.csv`` and ``sky_map.json``."""
     out.mkdir(parents=True, exist_ok=True)
     table, options, highest = map_table(result), result.options, result.highest
+    azimuth = options.azimuth or Azimuth()
     with atomic_path(out / MAP_PARQUET) as temporary:
         table.write_parquet(temporary)
     with atomic_path(out / MAP_CSV) as temporary:
@@ -351,8 +387,8 @@ def write_map(result: SkyMap, out: Path) -> None:
             "frame": "ICRS",
             "site": {"longitude_deg": LONGITUDE_DEG, "latitude_deg": LATITUDE_DEG, "height_m": HEIGHT_M},
             "azimuth": {
-                "of_north_deg": options.azimuth.of_north_deg,
-                "clockwise_from_above": options.azimuth.clockwise,
+                "of_north_deg": azimuth.of_north_deg,
+                "clockwise_from_above": azimuth.clockwise,
             },
             "scrambles": options.scrambles,
             "window_h": options.window_h,

@@ -352,7 +352,10 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     result = replace(result, exposure_error=exposure.relative_error)
     simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
     remarks += new_remarks
-    remarks += judge_exposure(result.flux.sum(axis=1), result.centres_ev, simulated=simulated)
+    every = np.ones_like(result.flux)
+    known = (np.nan_to_num(combined(result.covariance((name,)), every)) for name in SOURCES)
+    errors = np.sqrt(np.diag(sum(known)))
+    remarks += judge_exposure(result.flux.sum(axis=1), result.centres_ev, errors, simulated=simulated)
     provenance = {
         "run": options.run.resolve().name,
         "config_hash": run.chain.config_hash,

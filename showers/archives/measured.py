@@ -215,6 +215,11 @@ def write_run_list(folders: Sequence[Path], out: Path) -> pl.DataFrame:
     return table
 
 
+NORTH_FROM_X_DEG = 105.0
+"""Where north lies, from the array's +x, anticlockwise: the array is turned by 15 degrees (D. Fokkema, PhD thesis,
+Twente 2012, map of KASCADE)."""
+FRONTS = 4_096
+"""Events of a run whose fronts tell how azimuths count."""
 MIN_STATIONS = 8
 """Hit stations below which no front is fitted."""
 MIN_ZENITH_DEG = 10.0
@@ -285,10 +290,29 @@ class AzimuthConvention:
         return float(np.degrees(spread) / np.sqrt(max(self.n_events, 1)))
 
     @property
+    def is_known(self) -> bool:
+        """Whether arrival times show it."""
+        return self.agreement >= 0.5 and self.significance >= OFF_SIGMAS
+
+    @property
+    def of_north_deg(self) -> float:
+        """Azimuth of a shower from the north."""
+        return (self.offset_deg + self.sense * NORTH_FROM_X_DEG) % 360.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what ``source.json`` keeps."""
+        return {
+            "of_north_deg": self.of_north_deg,
+            "error_deg": self.offset_error_deg,
+            "clockwise": self.sense < 0,
+            "sigma": self.significance,
+        }
+
+    @property
     def words(self) -> str:
         """What it means."""
         visited = f"{self.significance:.1f} standard deviations, {self.n_events:,} events"
-        if self.agreement < 0.5 or self.significance < OFF_SIGMAS:
+        if not self.is_known:
             return f"no relation of Az to the arrival times is seen ({visited})"
         sense = "anticlockwise" if self.sense > 0 else "clockwise"
         offset = f"{self.offset_deg:.1f} ± {self.offset_error_deg:.2f} deg for a shower from +x"
@@ -321,6 +345,8 @@ _LAYOUTS = {
     "matched": layout_of("matched", COMPOSITION),
     "2026": layout_of("2026", COMPOSITION),
 }
+AZIMUTH = "azimuth"
+"""Entry of ``source.json``: how azimuths count, where arrival times show it."""
 _MORE_RANGES = {"Xc": (-200.0, 200.0), "Yc": (-200.0, 200.0)}
 
 
@@ -601,7 +627,7 @@ def _write(
     with write_dataset(
         folder, n_events, None, source=written, extras=extras, layout=layout, arrival_times=timed
     ) as writer:
-        start = read = 0
+        start, read, fronts = 0, 0, list[np.ndarray]()
         for block, arrival in _grids(run, layout.grid_type):
             inside = once[read : read + len(block)]
             read += len(block)
@@ -616,11 +642,18 @@ def _write(
             kept |= {ARRIVAL_STEM: arrival} if timed else {}
             writer.put(start, block, layout.columns(scalars[rows], age[rows]), **kept)
             good = usable[rows]
+            if start < FRONTS:
+                hit = (block[..., 0] > 0) & (arrival != 0)
+                fronts.append(front_azimuth(arrival.astype(np.float32), hit, KASCADE.x_m, KASCADE.y_m))
             summary.add(block[good], scalars[rows][good], age[rows][good], None if seconds is None else seconds[rows])
             start += len(block)
         writer.left_out += left_out
         written["summary"] = summary.as_json()
         written.update(dead_detectors(summary.hits))
+        front = np.concatenate(fronts)
+        convention = azimuth_convention(front, scalars[: len(front), 2], scalars[: len(front), 1])
+        if convention.is_known:
+            written[AZIMUTH] = convention.as_json()
     return n_events
 
 
@@ -681,8 +714,9 @@ class MeasuredArchives:
         return result
 
     def next_commands(self, path: Path) -> list[str]:
-        """Return the command that converts all runs."""
-        return [f"python cli.py convert --measured {path} --times --protocol 2026 --out data"]
+        """Return the commands that convert all runs, for learners of each kind of training sets."""
+        command = f"python cli.py convert --measured {path} --times --out data"
+        return [f"{command} --protocol {protocol}  # for runs of protocol {protocol}" for protocol in PROTOCOLS]
 
 
 FORMAT = MeasuredArchives()

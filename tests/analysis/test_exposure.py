@@ -29,6 +29,8 @@ def test_exposure_units() -> None:
     right = 2.4e-21 * np.array([1.0, 3.0**-2.7])
     assert judge_exposure(right, energy, simulated=False) == []
     assert "3.9 times" in judge_exposure(3.9 * right, energy, simulated=False)[0]
+    assert judge_exposure(2.1 * right, energy, 0.5 * right, simulated=False) == [], "the error covers it"
+    assert "2.1 times" in judge_exposure(2.1 * right, energy, 0.3 * right, simulated=False)[0]
     with pytest.raises(InputError, match="times the published one"):
         judge_exposure(1e-4 * right, energy, simulated=False)
     assert judge_exposure(1e-4 * right, energy, simulated=True)

@@ -11,7 +11,16 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import kstest, norm
 
 from showerstack.analysis.sky.coordinates import LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial
-from showerstack.analysis.sky.map import SkyOptions, SkyPixels, after_trials, count_run, li_ma, periods, scrambled
+from showerstack.analysis.sky.map import (
+    SkyOptions,
+    SkyPixels,
+    after_trials,
+    count_run,
+    known_azimuth,
+    li_ma,
+    periods,
+    scrambled,
+)
 from showerstack.runtime.errors import InputError
 
 J2000_S = 946_728_000.0
@@ -136,3 +145,17 @@ def test_an_isotropic_sky_gives_standard_normal_significances() -> None:
     assert abs(values.mean()) < 6 / np.sqrt(len(values))
     assert abs(values.std() - 0.99) < 6 / np.sqrt(2 * len(values))
     assert kstest(values, "norm").statistic < 2.3 / np.sqrt(len(values)), "0.87 expected, 0.26 its spread"
+
+
+def test_azimuths_count_as_the_conversion_found() -> None:
+    known = {"azimuth": {"of_north_deg": 105.2, "error_deg": 0.1, "clockwise": False, "sigma": 30.0}}
+    remarks: list[str] = []
+    assert known_azimuth([known, known], remarks) == Azimuth(105.2, clockwise=False)
+    assert remarks == []
+    assert known_azimuth([known, {}], remarks) == Azimuth(105.2, clockwise=False)
+    assert remarks.pop() == "1 of 2 runs do not show how azimuths count: as the others"
+    assert known_azimuth([{}], remarks) == Azimuth()
+    assert remarks.pop().startswith("nothing is known of how azimuths count: they are taken clockwise from north")
+    for change in ({"of_north_deg": 107.0}, {"clockwise": True}):
+        with pytest.raises(InputError, match="azimuths count otherwise in some runs"):
+            known_azimuth([known, {"azimuth": known["azimuth"] | change}], remarks)

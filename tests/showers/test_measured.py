@@ -539,6 +539,8 @@ def test_doctor_says_which_convention_azimuths_obey(raw: Path, tmp_path: Path) -
     assert words.endswith("--clockwise")
     converted = convert_measured(raw, tmp_path / "sets", runs=["004000"], times_of_arrival=True).folders[0]
     assert "Az counts anticlockwise" in _azimuth_words(converted), "the same of a converted folder"
+    kept = json.loads((converted / "source.json").read_text())["azimuth"]
+    assert (kept["clockwise"], kept["of_north_deg"]) == (False, pytest.approx(105, abs=3))
     scalars = np.load(converted / "features.npy")
     scalars[:, 2] = (105.0 - scalars[:, 2].astype(np.float32)) % 360.0
     np.save(converted / "features.npy", scalars)
