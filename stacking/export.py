@@ -307,6 +307,7 @@ class _Writer:
             "classes": list(chain.task.classes),
             "label_type": manifest.get("label_type", "str"),
             "config": {name: manifest["config"].get(name) for name in OF_THE_RUN},
+            "data": {name: manifest["data"].get(name) for name in ("train_source", "train_scalars")},
             "systems": list(self.run.systems),
             "shipped": chain.shipped,
             "config_hash": chain.config_hash,

@@ -33,6 +33,7 @@ from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import check_target, hash_file, read_json
 from showerstack.runtime.processes import limited_threads
+from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import TASKS, Task
 from showerstack.stacking.decide.classes import stacking_of
@@ -204,6 +205,7 @@ def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source
     data = Dataset.open(dataset, labels=False)
     if not len(data):
         raise InputError(f"{dataset} holds no events")
+    refuse_other_kind(run, data)
     remarks = unusable_remarks(data, strict=options.get("strict", False))
     if options.get("no_table", False) and options.get("features"):
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
@@ -223,6 +225,30 @@ def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source
         return events
 
     return _Source(len(data), opened, (*data.remarks, *remarks))
+
+
+def refuse_other_kind(run: Run, data: Dataset) -> None:
+    """Refuse events of another array, or of scalars rounded otherwise, than those that a run was trained on.
+
+    Raises
+    ------
+    InputError
+        If they are; runs and exports of earlier versions say nothing of it.
+    """
+    trained = run.manifest.get("data", {})
+    source = trained.get("train_source")
+    if source is not None and (array := array_of(source)) != data.array:
+        here, there = (f"{one.name}, {int(one.has_station.sum())} stations" for one in (data.array, array))
+        raise InputError(
+            f"{data.path} holds events of another array ({here}) than {run.folder} was trained on ({there}): train a "
+            "run on showers of this array"
+        )
+    rounded = trained.get("train_scalars")
+    if rounded is not None and rounded != str(data.scalars.dtype):
+        raise InputError(
+            f"{data.path}: scalars are {data.scalars.dtype}, those that {run.folder} was trained on {rounded}: convert "
+            f"with --protocol {(source or {}).get('protocol', 'v2')!s}"
+        )
 
 
 def _rows(run: Run, file: Path, separator: str | None) -> _Source:

@@ -163,6 +163,7 @@ def _opening(job: Job, folds: Folds, tasks: list[FoldTask]) -> dict[str, Any]:
             "train_fingerprint": identity["train_fingerprint"],
             "test_fingerprint": job.test.events_fingerprint() if job.test is not None else None,
             "train_source": job.train.source(),
+            "train_scalars": job.train.scalars_type(),
             "test_source": job.test.source() if job.test is not None else None,
             "n_train": len(job.train),
             "n_judged": int(folds.in_evaluation.sum()),
@@ -254,6 +255,12 @@ def _shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     test_set = Dataset.open(config.test_folder, labels=False)
     if not len(test_set):
         raise InputError(f"{config.test_folder} holds no events")
+    if opened.array != test_set.array:
+        raise InputError(
+            f"{config.test_folder} holds events of another array ({test_set.array.name}) than {config.train_folder} "
+            f"({opened.array.name}): simulate or convert both alike"
+        )
+    config, left_out = config.for_array(opened.array, task)
     unusable = unusable_remarks(opened, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
     usable = opened.usable
     groups = None if opened.groups is None else np.asarray(opened.groups)[usable]
@@ -270,6 +277,7 @@ def _shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
         *opened.remarks,
         *test_set.remarks,
         *unusable,
+        *left_out,
         *(remark for remark in ordered if remark),
         *device_remarks(devices),
     )

@@ -42,6 +42,10 @@ class LearnerSpec:
     one_network: bool = False
     """Its fits start from the same weights, so that they may be averaged in them (``averaged`` of its class)."""
     needs_grid: bool = False
+    array: str | None = None
+    """Name of the detector array whose showers it has learned already; None for any array."""
+    least_grid: int = 1
+    """Cells that its convolutions need on either side."""
     tasks: tuple[str, ...] = ()
     """Tasks it serves; empty for any."""
     presets: tuple[str, ...] = ()
@@ -52,6 +56,15 @@ class LearnerSpec:
     """Raised by hand when the same settings and events give another fit: finished fits are then done again."""
     source: str = "showerstack"
     """Publication or library."""
+
+    def obstacle(self, array: str, grid_shape: tuple[int, ...]) -> str | None:
+        """Return why it cannot learn showers of an array; None where it can."""
+        if self.array not in (None, array):
+            return f"has learned showers in {self.array} alone"
+        if self.needs_grid and min(grid_shape[:2]) < self.least_grid:
+            shape = " x ".join(map(str, grid_shape[:2]))
+            return f"needs a grid of {self.least_grid} x {self.least_grid} cells, {array} has {shape}"
+        return None
 
     @property
     def kind(self) -> str:

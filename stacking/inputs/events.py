@@ -164,6 +164,10 @@ class Events(ABC):
         """Return what the events say of their origin (``source.json``); None where there is no such thing."""
         return None
 
+    def scalars_type(self) -> str | None:
+        """Return the type of the stored scalars, of showers: protocols round them otherwise."""
+        return None
+
     def features_version(self) -> int | None:
         """Return the version of the features that the table's columns are, where they are ours."""
         return None
@@ -307,6 +311,10 @@ class ShowerEvents(Events):
     def events_fingerprint(self) -> str:
         """Return the hash of the dataset."""
         return self._opened.fingerprint()
+
+    def scalars_type(self) -> str:
+        """Return the type of the stored scalars."""
+        return str(self._opened.scalars.dtype)
 
     def source(self) -> dict[str, Any]:
         """Return the content of ``source.json``; nothing where the folder has none."""

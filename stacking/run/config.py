@@ -21,6 +21,7 @@ from showerstack.models.registry import LEARNERS, spec
 from showerstack.runtime.cost import seconds_of
 from showerstack.runtime.errors import InputError, like
 from showerstack.runtime.files import atomic_path, open_regular
+from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.fit.folds import MIN_PER_CLASS, class_counts
 from showerstack.stacking.meta.pools import POOLS, TOLERANCE
@@ -191,6 +192,23 @@ class StackConfig(EngineConfig):
     @classmethod
     def _known_task(cls, name: str) -> str:
         return task_named(name).name
+
+    def for_array(self, array: DetectorArray, task: Task) -> tuple[StackConfig, tuple[str, ...]]:
+        """Return these options without learners of the preset that cannot learn from an array, and remarks on them.
+
+        Raises
+        ------
+        InputError
+            If one is asked for by name, or none is left.
+        """
+        obstacles = {one.name: one.obstacle(array.name, array.grid_shape) for one in self.learner_specs(task)}
+        words = [f"learner {name} {why}" for name, why in obstacles.items() if why]
+        if words and (self.learners or len(words) == len(obstacles)):
+            raise InputError(f"{words[0]}: name other learners")
+        if not words:
+            return self, ()
+        kept = tuple(name for name, why in obstacles.items() if not why)
+        return self.model_copy(update={"learners": kept}), tuple(f"{line}: it is left out" for line in words)
 
     @property
     def train_folder(self) -> Path:

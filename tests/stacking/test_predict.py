@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -32,6 +33,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json
 from showerstack.showers.archives.folders import unlabelled_in
+from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 from showerstack.stacking import predict as predict_module
@@ -438,3 +440,37 @@ def test_networks_of_a_gpu_predict_there(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_option_that_predict_does_not_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="predict\\(\\) has no option 'sudo'"):
         predict(None, tmp_path, sudo=True)  # type: ignore[arg-type,call-arg]
+
+
+def test_events_of_another_array_or_rounding_are_refused(
+    composition_run: Path, tiny_composition: Path, tmp_path: Path
+) -> None:
+    run = stacking.load(composition_run)
+    folder = tmp_path / "composition_test"
+    folder.mkdir()
+    for name in ("matrices.npy", "features.npy"):
+        shutil.copy(tiny_composition / "composition_test" / name, folder)
+    other = replace(KASCADE, name="another", x_m=KASCADE.x_m * 2)
+    write_json(folder / "source.json", {"array": other.as_json()})
+    with pytest.raises(InputError, match=r"another array \(another, 252 stations\) than .* \(KASCADE, 252 stations\)"):
+        predict(run, folder)
+    write_json(folder / "source.json", {})
+    predict(run, folder)
+    np.save(folder / "features.npy", np.load(folder / "features.npy").astype(np.float32))
+    with pytest.raises(InputError, match=r"scalars are float32, .* trained on float16: convert with --protocol v2"):
+        predict(run, folder)
+
+
+def test_learners_that_cannot_learn_from_an_array_are_left_out() -> None:
+    planes = ("x_m", "y_m", "electron_area_m2", "muon_area_m2", "cluster")
+    small = replace(KASCADE, name="small", **{name: getattr(KASCADE, name)[:8, :8] for name in planes})
+    config = StackConfig(task="composition", data=Path("d"), run=Path("r"), preset="best")
+    kept, remarks = config.for_array(small, COMPOSITION)
+    assert "learner lenet_fits needs a grid of 12 x 12 cells, small has 8 x 8: it is left out" in remarks
+    assert "learner pretrained has learned showers in KASCADE alone: it is left out" in remarks
+    assert kept.learners is not None
+    assert not {"lenet", "lenet_fits", "pretrained"} & set(kept.learners)
+    assert config.for_array(KASCADE, COMPOSITION) == (config, ())
+    named = config.model_copy(update={"learners": ("pretrained", "lightgbm")})
+    with pytest.raises(InputError, match="pretrained has learned showers in KASCADE alone: name other learners"):
+        named.for_array(small, COMPOSITION)
