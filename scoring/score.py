@@ -168,13 +168,22 @@ def score_file(
     metrics |= {key: value for key, value in asdict(origin).items() if value is not None}
     metrics = with_checksum(metrics)
     if write:
-        write_json(metrics_path(predictions, task), metrics)
+        for path in (metrics_path(predictions, task), own_metrics_path(predictions, task)):
+            if path is not None:
+                write_json(path, metrics)
     return metrics
 
 
 def metrics_path(predictions: Path, task: Task) -> Path:
-    """Return where the metrics of a predictions file are written."""
+    """Return where the metrics of a predictions file are written, the last ones of a folder."""
     return Path(predictions).parent / f"metrics_{task.name}.json"
+
+
+def own_metrics_path(predictions: Path, task: Task) -> Path | None:
+    """Return where its metrics are kept too, under its own name, where other predictions lie beside it; None else."""
+    predictions = Path(predictions)
+    alone = predictions.stem == "predictions" or len(list(predictions.parent.glob("*.npz"))) < 2
+    return None if alone else predictions.parent / f"{predictions.stem}_metrics_{task.name}.json"
 
 
 def score_arrays(truth: Truth, output: np.ndarray, task: Task, *, intervals: bool = True) -> dict[str, Any]:

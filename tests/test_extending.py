@@ -36,6 +36,7 @@ from showerstack.stacking.run import config as run_config
 from showerstack.stacking.run import folder as sealing
 from showerstack.stacking.run import read
 from showerstack.stacking.train import stack
+from tests.models.test_contract import test_contract as keeps_the_contract
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCKS = {
@@ -81,6 +82,7 @@ def test_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = registry.create(registry.spec("frequencies"), ("gamma", "hadron"))
     learner.fit(events, events, seed=1).save(tmp_path / "saved")
     np.testing.assert_allclose(np.exp(registry.load(tmp_path / "saved").predict_log_proba(events)[0]), [0.75, 0.25])
+    keeps_the_contract("frequencies", tmp_path / "contract")
     sys.modules.pop("showerstack.models.catalogue.frequencies")
 
 

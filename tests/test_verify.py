@@ -78,6 +78,20 @@ def test_the_task_is_the_one_whose_array_the_file_holds(
     assert (tmp_path / "metrics_composition.json").exists()
 
 
+def test_metrics_of_several_predictions_in_a_folder_are_all_kept(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, scores in (("a", SCORES), ("b", -SCORES)):
+        np.savez(tmp_path / f"{name}.npz", gamma_scores=scores)
+    for name in "ab":
+        assert run(monkeypatch, "--data", data, "--quiet", "--no-intervals", tmp_path / f"{name}.npz") == 0
+    a, b, last = (
+        json.loads((tmp_path / file).read_text())["survival_rates"]
+        for file in ("a_metrics_gamma.json", "b_metrics_gamma.json", "metrics_gamma.json")
+    )
+    assert a != b == last
+
+
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
