@@ -96,6 +96,8 @@ def compared(
             table=folder / "train.parquet",
             test_table=folder / "test.parquet",
             label=LABEL,
+            columns=tuple(name for name in train.columns if name != LABEL),
+            categories=tuple(name for name, kind in train.schema.items() if kind == pl.String and name != LABEL),
             preset=options.preset,
             seed=seed,
             workers=options.workers,
