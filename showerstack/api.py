@@ -311,6 +311,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     from showerstack.scoring.score import score_arrays, task_of
     from showerstack.scoring.tasks.base import scoring_of, scorings
     from showerstack.scoring.tasks.truth import read_truth
+    from showerstack.showers.archives.formats import labels_of
     from showerstack.showers.schema import Task, task_named
 
     if isinstance(predictions, str | os.PathLike):
@@ -339,6 +340,8 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
         metrics["warnings"] += remarks
         return _scored(known, metrics)
     labels = np.asarray(truth)
+    if task in scorings():
+        labels = labels_of(labels, known, "true classes", 0)
     checked = scoring_of(known).checked(np.asarray(output), "predictions") if task in scorings() else np.asarray(output)
     if labels.shape != checked.shape:
         raise InputError(f"predictions have shape {checked.shape}, true classes {labels.shape}")

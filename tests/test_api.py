@@ -112,6 +112,19 @@ def test_score_takes_arrays_files_and_predictions(tmp_path: Path) -> None:
         showerstack.score(labels[1:], tmp_path, task="composition")
 
 
+def test_true_classes_and_scores_are_never_cast() -> None:
+    labels = np.arange(1000) % 5
+    assert float(showerstack.score(labels, labels.astype(float), task="composition")) == 0
+    for wrong in (labels + 0.3, np.where(labels == 0, np.nan, labels), labels + 256, labels - 1):
+        with pytest.raises(InputError, match=r"true classes: event 0 has label .* expected 0 to 4 or proton, helium"):
+            showerstack.score(labels, wrong, task="composition")
+    hadron = np.arange(1000) % 2
+    scores = np.where(hadron == 0, 2**53 + 1, 2**53)
+    with pytest.raises(InputError, match="row 0 holds 9007199254740993, which float64 may not tell"):
+        showerstack.score(scores, hadron, task="gamma")
+    assert float(showerstack.score(scores - 2**53, hadron, task="gamma")) == 0
+
+
 plain = st.text() | st.integers(-(2**60), 2**60) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
 values = plain | st.lists(plain, max_size=3) | st.none()
 

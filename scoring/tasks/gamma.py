@@ -55,6 +55,10 @@ SURVIVAL = Metric(
 )  # fmt: skip
 
 
+EXACT = 2**53
+"""float64 tells all whole numbers below this apart."""
+
+
 class GammaScoring(TaskScoring):
     """Numbers, higher = more gamma-like."""
 
@@ -69,7 +73,13 @@ class GammaScoring(TaskScoring):
         if output.dtype.kind not in "fiu":
             raise InputError(f"{where} has type {output.dtype}, expected real numbers, higher = more gamma-like")
         check_finite(output, where)
-        return output.astype(np.float64)
+        result = output.astype(np.float64)
+        inexact = np.abs(result) >= EXACT if output.dtype.kind in "iu" else result != output
+        if inexact.any():
+            row = int(np.flatnonzero(inexact)[0])
+            why = "which float64 may not tell from its neighbours: scale the scores"
+            raise InputError(f"{where}: row {row} holds {output[row]}, {why}")
+        return result
 
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
         """Return the benchmark's keys."""

@@ -338,6 +338,8 @@ def _at(values: np.ndarray, rows: np.ndarray, there: np.ndarray) -> np.ndarray:
     if values.dtype.kind in "OU":
         result = np.full(len(rows), None, object)
     else:
+        if values.dtype.kind in "iu" and values.size and np.abs(values.astype(np.float64)).max() > 2**53:
+            raise InputError(f"whole numbers such as {values.max()} are too large beside events that have none")
         result = np.full((len(rows), *values.shape[1:]), np.nan)
     result[there] = values[rows[there]]
     return result
