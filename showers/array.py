@@ -164,6 +164,10 @@ class DetectorArray:
         """SHA-256 of name, positions, areas and clusters, in hexadecimal."""
         return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
 
+    def is_like(self, other: DetectorArray) -> bool:
+        """Return whether stations stand alike, whatever the arrays are called."""
+        return replace(self, name=other.name) == other
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DetectorArray) and self.digest == other.digest
 

@@ -237,7 +237,7 @@ def refuse_other_kind(run: Run, data: Dataset) -> None:
     """
     trained = run.manifest.get("data", {})
     source = trained.get("train_source")
-    if source is not None and (array := array_of(source)) != data.array:
+    if source is not None and not (array := array_of(source)).is_like(data.array):
         here, there = (f"{one.name}, {int(one.has_station.sum())} stations" for one in (data.array, array))
         raise InputError(
             f"{data.path} holds events of another array ({here}) than {run.folder} was trained on ({there}): train a "

@@ -255,7 +255,7 @@ def _shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     test_set = Dataset.open(config.test_folder, labels=False)
     if not len(test_set):
         raise InputError(f"{config.test_folder} holds no events")
-    if opened.array != test_set.array:
+    if not opened.array.is_like(test_set.array):
         raise InputError(
             f"{config.test_folder} holds events of another array ({test_set.array.name}) than {config.train_folder} "
             f"({opened.array.name}): simulate or convert both alike"
