@@ -22,7 +22,7 @@ from showerstack.runtime.files import write_json
 from showerstack.scoring.tasks.truth import read_truth as read_labels
 from showerstack.showers.dataset import Dataset, by_labels, by_values, ordering_of
 from showerstack.showers.event_files import TRUTH_COLUMNS, bad_cells, open_grids, read_truth
-from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
 from showerstack.showers.writer import is_dataset, problems, write_dataset
 
 N = 37
@@ -549,3 +549,15 @@ def test_other_tasks_have_no_weights(tmp_path: Path) -> None:
     folder = _write(tmp_path / "d", weight=np.ones(N, np.float32))
     with pytest.raises(InputError, match="weights, which task composition has none of"):
         Dataset.open(folder)
+
+
+@pytest.mark.parametrize(("column", "value"), [("E", 3e15), ("Ze", 95.0), ("Ze", -5.0), ("Ne", 1e12), ("Nmu", -1.0)])
+def test_impossible_quantities_are_found_in_folders_of_others(column: str, value: float, tmp_path: Path) -> None:
+    folder = _write(tmp_path / "d")
+    scalars = np.load(folder / "features.npy").astype(np.float32)
+    scalars[3, SCALAR_NAMES.index(column)] = value
+    scalars[4, SCALAR_NAMES.index("Az")] = 365.0
+    np.save(folder / "features.npy", scalars)
+    data = Dataset.open(folder, labels=False)
+    assert [str(bad) for bad in data.unusable] == [f"features.npy: row 3, column {column} holds {value:g}"]
+    assert np.flatnonzero(~data.usable).tolist() == [3]
