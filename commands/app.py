@@ -30,6 +30,17 @@ CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "co
 """Commands that keep finished parts: given again after an interruption, they go on."""
 
 
+OTHERS = "Other"
+PANELS = {
+    "A day's work": ("demo", "doctor", "download", "convert", "simulate", "features", "stack", "predict", "verify",
+                     "report", "runs"),
+    "Physics": ("spectra", "gamma-limit", "sky-map", "datacheck"),
+    "Comparing and publishing": ("compare", "leaderboard", "reproduce", "submit", "export", "taskcard"),
+}  # fmt: skip
+"""Commands in the order and the groups in which ``--help`` lists them; others follow."""
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+
+
 class Expanding(TyperCommand):
     """A command in whose paths ``~`` is the home folder, also where the shell leaves it (``--run=~/runs/a``)."""
 
@@ -48,30 +59,24 @@ class App(typer.Typer):
 
     def command(self, *names: Any, **options: Any) -> Any:
         """Register a function as a command, its examples as the program is called."""
-        register = super().command(*names, **{"cls": Expanding, **options})
 
         def registered(function: Any) -> Any:
             function.__doc__ = as_called(function.__doc__ or "")
-            return register(function)
+            name = names[0] if names else function.__name__.replace("_", "-")
+            panel = {"rich_help_panel": PANEL_OF.get(name, OTHERS)}
+            return super(App, self).command(*names, **{"cls": Expanding, **panel, **options})(function)
 
         return registered
-
-
-A_DAY = (
-    "demo", "doctor", "selftest", "download", "convert", "simulate", "features", "stack", "predict", "verify",
-    "report", "compare", "leaderboard", "submit", "reproduce", "spectra", "gamma-limit", "sky-map", "datacheck",
-    "runs",
-)  # fmt: skip
-"""Commands in the order of a day's work, as ``--help`` lists them; others follow."""
 
 
 class Commands(TyperGroup):
     """All commands; the one place where what leaves a command becomes a line and an exit code."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
-        """Return the names of all commands in the order of a day's work."""
+        """Return the names of all commands, group by group."""
+        order = list(PANEL_OF)
         names = super().list_commands(ctx)
-        return sorted(names, key=lambda name: A_DAY.index(name) if name in A_DAY else len(A_DAY))
+        return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run a command; what the user can mend is told in one line with exit code 2."""
@@ -117,6 +122,7 @@ app = App(
     no_args_is_help=True,
     add_completion=Path(sys.argv[0]).stem == "showerstack",
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 console = PlainConsole()
@@ -159,8 +165,8 @@ def common(
     """Take the options of the program itself."""
 
 
-def main() -> None:
-    """Run the command that the arguments name."""
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command that the arguments name; by default those of the program."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(
@@ -168,7 +174,7 @@ def main() -> None:
             )  # a name that the terminal's encoding lacks is no reason to stop
     # A polite end (kill, a batch system's time limit) cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    app()
+    app(arguments)
 
 
 MEASURED = "measured"

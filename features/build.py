@@ -36,7 +36,7 @@ from showerstack.features.table import (
     read_head,
 )
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
-from showerstack.runtime.code import versions
+from showerstack.runtime.code import installed_versions, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, FileState, atomic_path, file_state, locked, write_json
@@ -227,8 +227,13 @@ def _can_be_written(folder: Path) -> bool:
 
 
 def table_fingerprint(data: Dataset, groups: frozenset[str], dataset_fingerprint: str) -> str:
-    """Return the hash of dataset, version of the features and columns that decides whether a table can be reused."""
-    content = [dataset_fingerprint, str(FEATURES_VERSION), *column_names(data.age is not None, groups)]
+    """Return the hash of dataset, versions of the features and columns that decides whether a table can be reused."""
+    content = [
+        dataset_fingerprint,
+        str(FEATURES_VERSION),
+        *installed_versions("showerstack.features"),
+        *column_names(data.age is not None, groups),
+    ]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 

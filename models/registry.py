@@ -1,9 +1,9 @@
 """Every base learner under its name: which class, inputs and settings, where it comes from, where it trains.
 
 ``LEARNERS`` holds what the modules of :mod:`showerstack.models.catalogue` declare, our own learners and the published
-systems (``published.*``) among them; a module put beside them is found by itself. :func:`create` makes a learner,
-:func:`load` opens a saved one, :func:`listing` shows them all. Every library is asked for its devices itself, since
-one may have a GPU build beside one without.
+systems (``published.*``) among them, then those of the entry points ``showerstack.learners``. :func:`create` makes a
+learner, :func:`load` opens a saved one, :func:`listing` shows them all. Every library is asked for its devices itself,
+since one may have a GPU build beside one without.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def listing() -> Table:
     return table
 
 
-LEARNERS: dict[str, LearnerSpec] = plugins(catalogue, "LEARNERS", attrgetter("name"))
+LEARNERS: dict[str, LearnerSpec] = plugins(catalogue, "LEARNERS", attrgetter("name"), "showerstack.learners")
 """All learners by name."""
 
 

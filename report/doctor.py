@@ -33,6 +33,7 @@ from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.context import Bars, Progress, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.packages import EXTRAS, lacking
+from showerstack.runtime.resources import cores, memory_limit_bytes
 from showerstack.scoring.score import ORIGIN_KEYS, Origin
 from showerstack.showers import writer
 from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in
@@ -162,21 +163,11 @@ def _use() -> Finding:
 
 def _memory_and_cores() -> Finding:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    limit = _memory_limit_gb()
-    usable = min(total, limit) if limit else total
-    text = f"{total:.1f} GB" + (f", limited to {limit:.1f} GB by its control group" if limit and limit < total else "")
-    enough = usable >= COMFORTABLE_MEMORY_GB
+    limit = (memory_limit_bytes() or float("inf")) / 1e9
+    text = f"{total:.1f} GB" + (f", limited to {limit:.1f} GB for this job" if limit < total else "")
+    enough = min(total, limit) >= COMFORTABLE_MEMORY_GB
     text += "" if enough else "; the demo wants 8 GB"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding("memory, cores", f"{text}; {cores} of {os.cpu_count()} cores usable", "ok" if enough else "note")
-
-
-def _memory_limit_gb() -> float | None:
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        file = Path(name)
-        if file.exists() and (text := file.read_text().strip()).isdigit():
-            return int(text) / 1e9
-    return None
+    return Finding("memory, cores", f"{text}; {cores()} of {os.cpu_count()} cores usable", "ok" if enough else "note")
 
 
 def _disk(folder: Path) -> Finding:

@@ -129,22 +129,58 @@ def _inside(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def plugins(package: ModuleType, attribute: str, name_of: Callable[[Any], str]) -> dict[str, Any]:
-    """Return what the modules of a package declare under one attribute, by name, modules in the order of their names.
+def installed_modules(group: str) -> dict[str, ModuleType]:
+    """Return the modules that installed distributions declare as entry points of a group, by their names.
+
+    Raises
+    ------
+    ImportError
+        Naming the distribution whose module cannot be imported.
+    """
+    modules = {}
+    for entry in sorted(importlib.metadata.entry_points(group=group), key=lambda entry: entry.name):
+        try:
+            modules[entry.name] = entry.load()
+        except Exception as error:
+            owner = entry.dist.name if entry.dist else "an installed distribution"
+            raise ImportError(
+                f"{owner} declares {entry.value} for {group}, which cannot be imported ({error}): mend or uninstall it"
+            ) from error
+    return modules
+
+
+def installed_versions(group: str) -> list[str]:
+    """Return ``name==version`` of the distributions that have entry points of a group."""
+    owners = {entry.dist for entry in importlib.metadata.entry_points(group=group) if entry.dist}
+    return sorted(f"{owner.name}=={owner.version}" for owner in owners)
+
+
+def plugins(package: ModuleType, attribute: str, name_of: Callable[[Any], str], group: str = "") -> dict[str, Any]:
+    """Return what modules declare under one attribute, by name: those of a package, then installed ones.
 
     A module may declare one object or a tuple of them; modules without the attribute are passed over.
+
+    Parameters
+    ----------
+    group
+        Entry points whose modules count too; empty for none.
 
     Raises
     ------
     ValueError
         If a name is declared twice.
+    ImportError
+        If an installed module cannot be imported.
     """
+    ours = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    modules = [importlib.import_module(entry.name) for entry in ours]
+    modules += installed_modules(group).values() if group else ()
     declared: dict[str, Any] = {}
-    for entry in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        content = getattr(importlib.import_module(entry.name), attribute, ())
+    for module in modules:
+        content = getattr(module, attribute, ())
         for one in content if isinstance(content, tuple) else (content,):
             if name_of(one) in declared:
-                raise ValueError(f"{entry.name} declares {name_of(one)!r}, which exists already")
+                raise ValueError(f"{module.__name__} declares {name_of(one)!r}, which exists already")
             declared[name_of(one)] = one
     return declared
 
@@ -187,8 +223,13 @@ def command() -> str | None:
 
 
 def git_revision() -> str | None:
-    """Return the commit of the source, with ``+`` if it has been changed; None outside a checkout."""
-    source = Path(__file__).parents[1]
+    """Return the commit of the source, with ``+`` if it has been changed; None outside a checkout.
+
+    An installation may lie in somebody else's repository: its commit is not ours.
+    """
+    source = Path(__file__).resolve().parents[1]
+    if not (source / ".git").exists() or not (source / "showerstack" / "__init__.py").exists():
+        return None
     try:
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=source, capture_output=True, text=True, check=True

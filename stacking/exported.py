@@ -6,7 +6,6 @@ too; features are computed here. Nothing but ``onnxruntime`` is needed beside th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import read_json
+from showerstack.runtime.resources import cores
 from showerstack.stacking.decide.target import POOL
 from showerstack.stacking.inputs.events import Events, pieces
 from showerstack.stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
@@ -204,7 +204,7 @@ def predict_exported(
     jobs = [(learner, k) for learner in learners for k in range(len(learner.fits))]
     opened = {file: session(file) for learner in learners for fit in learner.fits for file, _ in fit.files}
     done, total = 0, len(jobs) * len(events)
-    with ThreadPoolExecutor(min(len(jobs), ctx.workers or os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(len(jobs), ctx.workers or cores())) as pool:
         for piece in pieces(len(events)):
             rows = np.arange(piece.start, piece.stop)
             batches = {one.name: events.batch(rows, one.columns, grids=one.needs_grid) for one in learners}

@@ -170,3 +170,60 @@ def test_other_packages_of_the_same_names_are_left_alone(installed: Path, tmp_pa
     for command in ((str(installed / "bin" / "showerstack"),), ("-m", "showerstack")):
         said = outside(installed, tmp_path, *command, "learners", "--json")
         assert (said.returncode, said.stderr) == (0, ""), said.stderr
+
+
+PLUGINS = """
+import numpy as np
+from pathlib import Path
+from showerstack.features.catalogue import CATALOGUE
+from showerstack.features.compute import compute_events
+from showerstack.models.base.learner import Batch
+from showerstack.models.registry import create, load, spec
+grids, scalars = np.zeros((2, 16, 16, 2), np.float32), np.zeros((2, 5), np.float32)
+grids[1, :4, :4, 0] = 10.0
+print(CATALOGUE["trigger_share"].source)
+print(compute_events(grids, scalars, None, frozenset({"trigger"}))["trigger_share"].to_list())
+events = Batch(np.arange(4), np.arange(4, dtype=np.float32)[:, None], ("E",), labels=np.array([0, 0, 0, 1]))
+learner = create(spec("frequencies"), ("a", "b")).fit(events, events, seed=1)
+learner.save(Path("saved"))
+print(np.exp(load(Path("saved")).predict_log_proba(events)[0]).tolist())
+"""
+
+
+def test_plug_ins_of_another_distribution(installed: Path, tmp_path: Path) -> None:
+    """The example package: its learner and its feature are found, used and opened again by their entry points."""
+    site = tmp_path / "site"
+    source = shutil.copytree(HERE / "examples" / "plugin", tmp_path / "plugin")
+    _pip("install", "--no-deps", "--no-build-isolation", "--target", str(site), str(source))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(installed)))}
+    command = [sys.executable, "-c", PLUGINS]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.stdout.splitlines() == ["this example", "[0.0, 0.0634920671582222]", "[0.75, 0.25]"], done.stderr
+    (site / "showerstack_example" / "frequencies.py").write_text("raise RuntimeError('broken')")
+    command = [sys.executable, "-m", "showerstack", "learners"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert "showerstack-example declares showerstack_example.frequencies for showerstack.learners" in done.stderr
+
+
+DASK = """
+import numpy as np
+import showerstack
+from distributed import LocalCluster
+rng = np.random.default_rng(1)
+y = rng.integers(0, 2, 100)
+x = rng.normal(size=(100, 3)) + 1.5 * y[:, None]
+options = {"preset": "quick", "folds": 2, "repeats": 1, "holdout": 0.0, "metas": ("average",), "device": "cpu"}
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        run = showerstack.fit(
+            x, y, run="run", learners=("quadratic_logit",), scheduler=cluster.scheduler_address, **options
+        )
+    print(run)
+"""
+
+
+@pytest.mark.faults
+def test_a_dask_cluster_of_an_installation(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(DASK)
+    done = outside(installed, tmp_path, "program.py")
+    assert done.stdout.splitlines()[-1:] == ["<table run run: table.quadratic_logit>"], done.stderr

@@ -1,6 +1,6 @@
 """Feature groups, one file each, which declares ``GROUPS`` and ``FEATURES`` and computes them; and what a feature is.
 
-A file put here is found by itself. ``compute(seen)``, if it has one, takes
+A file put here is found by itself; installed distributions have entry points. ``compute(seen)``, if it has one, takes
 :class:`showerstack.features.groups.FittedEvents`, a chunk of events with the lateral fits and the sums over stations
 made once, and returns columns, each (n,) float32.
 """
@@ -23,18 +23,20 @@ from showerstack.features.stations.compiled import sum_fused
 from showerstack.features.stations.cuda import grid_cuda, order_cuda, sum_cuda
 from showerstack.features.stations.grid import grid_fused, order_fused
 from showerstack.features.stations.sums import PARTS, Sums
+from showerstack.runtime.code import installed_modules
 
 ORDER = ("reconstruction", "deposits", "published", "lateral", "muons", "profile")
 """Files in the order of their columns in a table; others follow by name."""
 
 
 def modules() -> tuple[ModuleType, ...]:
-    """Return the modules of all groups."""
+    """Return the modules of all groups; those of entry points ``showerstack.features`` come last."""
     names = sorted(
         (module.name for module in pkgutil.iter_modules(__path__)),
         key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name),
     )
-    return tuple(importlib.import_module(f"{__name__}.{name}") for name in names)
+    ours = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    return (*ours, *installed_modules("showerstack.features").values())
 
 
 @dataclass(frozen=True)

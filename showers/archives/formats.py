@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.arrays import write_frames
+from showerstack.runtime.code import installed_modules
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.showers import archives
 from showerstack.showers.array import KASCADE, DetectorArray
@@ -96,9 +97,10 @@ class Format(Protocol):
 
 
 def formats() -> list[Format]:
-    """Return all formats, by the names of their modules."""
+    """Return all formats, by the names of their modules; then installed ones (entry points ``showerstack.formats``)."""
     names = [entry.name for entry in pkgutil.iter_modules(archives.__path__)]
-    modules = (importlib.import_module(f"{archives.__name__}.{name}") for name in sorted(names))
+    modules = [importlib.import_module(f"{archives.__name__}.{name}") for name in sorted(names)]
+    modules += installed_modules("showerstack.formats").values()
     return [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from showerstack.runtime.context import Context
 from showerstack.runtime.cost import Cost, seconds_of
+from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.showers.schema import Task
 from showerstack.stacking.inputs.events import Events
@@ -86,7 +86,7 @@ class Job:
     @property
     def workers(self) -> int:
         """Processes at work at once."""
-        return self.config.workers or os.cpu_count() or 1
+        return self.config.workers or cores()
 
     @property
     def ends(self) -> float | None:

@@ -1,0 +1,52 @@
+"""Processors and memory that a job was given: by its control group, its affinity or SLURM, not those of the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+_UNLIMITED = 1 << 60
+"""Version 1 of control groups writes a number as large as this where there is no limit."""
+
+
+def cores() -> int:
+    """Return how many processors this process may use, at least 1."""
+    import joblib
+
+    return int(joblib.cpu_count())
+
+
+def memory_limit_bytes() -> int | None:
+    """Return the least limit on memory that a control group or SLURM sets for this job; None without one."""
+    limits = [*_groups()]
+    slurm = os.environ.get("SLURM_MEM_PER_NODE", "")
+    if slurm.isdigit() and int(slurm) > 0:
+        limits.append(int(slurm) << 20)
+    return min(limits, default=None)
+
+
+def _groups() -> Iterator[int]:
+    """Yield the limits, in bytes, of the memory controllers that this process is under, nearest first."""
+    for file in (*_places("", "memory.max"), *_places("memory", "memory.limit_in_bytes")):
+        text = _read(file)
+        if text.isdigit() and int(text) < _UNLIMITED:
+            yield int(text)
+
+
+def _places(controller: str, name: str) -> Iterator[Path]:
+    root = CONTROL_GROUPS / controller
+    for line in _read(PROC / "self" / "cgroup").splitlines():
+        number, names, path = line.split(":", 2)
+        if (controller in names.split(",")) if controller else number == "0":
+            place = Path(path.lstrip("/"))
+            yield from (root / part / name for part in (place, *place.parents))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,66 @@
+"""Processors and memory of the job: control groups of both versions, SLURM, affinity."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from showerstack.runtime import resources
+from showerstack.runtime.resources import cores, memory_limit_bytes
+
+GB = 1 << 30
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without limits."""
+    monkeypatch.setattr(resources, "CONTROL_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(resources, "PROC", tmp_path / "proc")
+    monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    return tmp_path
+
+
+def limited(system: Path, lines: str, files: dict[str, str]) -> None:
+    """Write the groups of this process and the files of the controllers."""
+    (system / "proc" / "self" / "cgroup").write_text(lines)
+    for name, text in files.items():
+        file = system / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+
+
+def test_without_limits(system: Path) -> None:
+    assert memory_limit_bytes() is None
+
+
+@pytest.mark.parametrize("depth", ["job/step/memory.max", "job/memory.max", "memory.max"])
+def test_the_least_limit_above_a_process_counts(system: Path, depth: str) -> None:
+    """Version 2: a limit of 8 GiB at any level; others say ``max``."""
+    files = {f"{folder}memory.max": "max" for folder in ("job/step/", "job/", "")}
+    limited(system, "0::/job/step\n", files | {depth: str(8 * GB)})
+    assert memory_limit_bytes() == 8 * GB
+
+
+def test_version_one_of_control_groups(system: Path) -> None:
+    files = {"memory/slurm/job/memory.limit_in_bytes": 4 * GB, "memory/memory.limit_in_bytes": (1 << 63) - 4096}
+    limited(system, "4:cpuset:/\n3:memory:/slurm/job\n", {name: str(limit) for name, limit in files.items()})
+    assert memory_limit_bytes() == 4 * GB
+
+
+def test_slurm_without_control_groups(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "2048")
+    assert memory_limit_bytes() == 2 * GB
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOKY_MAX_CPU_COUNT", raising=False)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
