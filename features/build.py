@@ -19,7 +19,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import joblib
 import numpy as np
 import polars as pl
 
@@ -40,7 +39,8 @@ from showerstack.runtime.code import installed_versions, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, FileState, atomic_path, file_state, locked, write_json
-from showerstack.runtime.processes import in_own_process, in_processes
+from showerstack.runtime.processes import in_own_process, in_threads, limited_threads
+from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
@@ -193,7 +193,7 @@ def build_table(
     groups
         Feature groups, by default all.
     ctx
-        Device, processes and progress. Under another joblib backend (such as Dask), that backend's workers.
+        Device, progress, and threads (``workers``; one a core).
 
     Raises
     ------
@@ -271,8 +271,8 @@ def _is_finished(folder: Path, head: dict[str, Any]) -> bool:
 def _run(writer: TableWriter, source: Source, groups: tuple[str, ...], device: str, ctx: Context) -> None:
     missing, shard_events, total = writer.missing(), writer.head["shard_events"], writer.head["n_events"]
     done = total - sum(_length(k, shard_events, total) for k in missing)
-    jobs = min(ctx.workers or joblib.cpu_count(), max(len(missing), 1))
-    with ctx.bars("features", "events") as progress:
+    jobs = min(ctx.workers or cores(), max(len(missing), 1))
+    with ctx.bars("features", "events") as progress, limited_threads(1):
         progress(done, total)
         if device == "cuda":
             written = in_own_process(_from_gpu, missing, source, writer.folder, shard_events, groups)
@@ -280,7 +280,7 @@ def _run(writer: TableWriter, source: Source, groups: tuple[str, ...], device: s
             if jobs > 1:
                 warm_up()
             arguments = [(k, source, writer.folder, shard_events, groups) for k in missing]
-            written = in_processes(write_shard, arguments, workers=jobs, ordered=False)
+            written = in_threads(write_shard, arguments, workers=jobs)
         for number, n_bytes, digest in written:
             writer.add(number, n_bytes, digest)
             done += _length(number, shard_events, total)

@@ -14,8 +14,9 @@ import threading
 import time
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -70,6 +71,31 @@ def in_processes(
             yield from pool(joblib.delayed(function)(*one) for one in arguments)
         except BrokenProcessPool:
             raise InputError(_LOST) from None
+
+
+def in_threads(
+    function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], *, workers: int
+) -> Generator[Any, None, None]:
+    """Yield ``function(*one)`` of each tuple in their order, made by threads of this process.
+
+    For compiled work, which releases the interpreter's lock: a thread needs no imports and no copies of arrays. At
+    most one result more than there are threads waits to be taken.
+    """
+    if workers == 1:
+        yield from (function(*one) for one in arguments)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[Any]] = deque()
+        try:
+            for one in arguments:
+                waiting.append(pool.submit(function, *one))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def in_pools(

@@ -114,7 +114,7 @@ class EventBatch:
         return self.xp.sort(self.muon_mev, axis=1, stable=False)
 
 
-@kernel(error_model="numpy")
+@kernel(nogil=True, error_model="numpy")
 def _split(bits: Any, has_electron: Any, has_muon: Any, electron_mev: Any, muon_mev: Any) -> None:
     """Fill both planes from the bits of float16 cells, (n, cells, 2) uint16, in one pass."""
     full_vectors()

@@ -143,7 +143,7 @@ def fit_cuda(events: EventBatch) -> RawFit:
     return RawFit.from_numbers(raw)
 
 
-@kernel(error_model="numpy")
+@kernel(nogil=True, error_model="numpy")
 def _fit_events(
     electron_mev: Any,
     muon_mev: Any,

@@ -331,7 +331,7 @@ def add_lcm(z: Any, out: Any) -> None:
         out[1, 3, ring], out[1, 4, ring], out[1, 5, ring] = m3, m4, m5
 
 
-@kernel(error_model="numpy")
+@kernel(nogil=True, error_model="numpy")
 def _sum_events(
     grids: Any, columns: Any, planes: Any, fits: Any, res: StationResponse, tails: Any, parts: Any, out: Any
 ) -> None:

@@ -114,7 +114,7 @@ def _sum_shared(electron_mev: Any, muon_mev: Any, z: Any, out: Any) -> None:
     out[0], out[1], out[2] = inner, outer, both
 
 
-@kernel(error_model="numpy")
+@kernel(nogil=True, error_model="numpy")
 def _sum_grids(grids: Any, limits: Any, cosine: Any, sine: Any, planes: Any, out: Any) -> None:
     full_vectors()
     electron_mev, muon_mev = grids
@@ -154,7 +154,7 @@ def grid_fused(events: EventBatch) -> dict[str, Any]:
     return named(out)
 
 
-@kernel(error_model="numpy")
+@kernel(nogil=True, error_model="numpy")
 def _look_up(ordered: Any, out: Any) -> None:
     """Fill maximum, sum of the largest and quantiles of every event from its sorted cells."""
     size = ordered.shape[1]

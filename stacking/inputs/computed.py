@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-import joblib
 import numpy as np
 import polars as pl
 
@@ -25,7 +24,8 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import FileState, file_state
-from showerstack.runtime.processes import in_processes
+from showerstack.runtime.processes import in_threads
+from showerstack.runtime.resources import cores
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import EventFiles, finite
@@ -78,7 +78,7 @@ class ComputedEvents(ShowerEvents):
         if missing:
             raise InputError(f"{dataset} gives no feature {missing[0]!r} ({len(missing)} missing of {len(wanted)})")
         device = resolve_device(ctx.device)
-        jobs = max(1, min(ctx.workers or joblib.cpu_count(), -(-len(data) // BLOCK_EVENTS)))
+        jobs = max(1, min(ctx.workers or cores(), -(-len(data) // BLOCK_EVENTS)))
         if jobs > 1 and device == "cpu" and FIT_GROUPS & _groups(wanted):
             warm_up()
         return cls(dataset, default_path(dataset), task, wanted=wanted, device=device, workers=jobs, state=state)
@@ -150,7 +150,7 @@ class ComputedEvents(ShowerEvents):
             made: Iterable[np.ndarray] = (_columns(table, self.wanted) for table in tables)
         else:
             tasks = ((self.dataset, data.working, part, *_scalars(data, part), self.wanted) for part in parts)
-            made = in_processes(compute_block, tasks, workers=self.workers)
+            made = in_threads(compute_block, tasks, workers=self.workers)
         cores = [self.wanted.index(name) for name in CORE_COLUMNS if name in self.wanted]
         for number, block in zip(blocks, made, strict=True):
             self._blocks[number] = block

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from showerstack.runtime.errors import FULL_GPU, GPU_FAILED, InputError, explained, remedy_of
-from showerstack.runtime.processes import in_devices, in_own_process
+from showerstack.runtime.processes import in_devices, in_own_process, in_threads
 
 
 def numbers(*ends: str) -> Iterator[int]:
@@ -143,3 +143,23 @@ def test_a_full_gpu_is_told_as_such() -> None:
         assert "the memory of the GPU is full" in line
         assert "--device cpu" in line
     assert "fewer --workers" in str(explained(MemoryError("Unable to allocate 8 TiB")))
+
+
+def test_threads_give_results_in_order_and_stop_at_the_first_error() -> None:
+    begun = []
+
+    def slow_first(k: int) -> int:
+        begun.append(k)
+        time.sleep(0.05 if k == 0 else 0.0)
+        if k == 5:
+            raise InputError("the sixth")
+        return k
+
+    for workers in (1, 3):
+        begun.clear()
+        results = []
+        with pytest.raises(InputError, match="the sixth"):
+            results.extend(in_threads(slow_first, ((k,) for k in range(100)), workers=workers))
+        assert results == [0, 1, 2, 3, 4]
+        assert max(begun) < 20, "what was not begun is not begun after an error"
+    assert list(in_threads(lambda k: k * k, ((k,) for k in range(50)), workers=4)) == [k * k for k in range(50)]
