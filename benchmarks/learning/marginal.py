@@ -151,15 +151,15 @@ def predict_us(run: Run, name: str, events: ShowerEvents) -> float:
 
 def table(learners: Learners, without: Sequence[Sequence[str]] = ()) -> str:
     """Return the table as Markdown; ``without`` are sets of learners that are left out together."""
-    every, task = learners.inputs.learners, learners.task
+    every, task = tuple(learners.inner), learners.task
     nested, test = learners.pools(every)
-    losses = [_loss(nested, learners.inputs.labels)]
+    losses = [_loss(nested, learners.sample.labels)]
     losses += [_loss(test, learners.truth.labels)] if task.target is None else []
     output = learners.output(test)
     losses += [f"{metric.value(learners.truth.labels, output):.4g}" for metric in measures_of(task)]
     whole = sum(learners.training_s.values())
     single = {name: learners.pools([name])[0] for name in every}
-    best = min(every, key=lambda name: _mean_loss(single[name], learners.inputs.labels))
+    best = min(every, key=lambda name: _mean_loss(single[name], learners.sample.labels))
     beside_at = 1 if task.target is None else 0
     rows = []
     for gone in [*((name,) for name in every), *without]:
@@ -177,7 +177,7 @@ def table(learners: Learners, without: Sequence[Sequence[str]] = ()) -> str:
     head = ["left out", "log-loss, out-of-fold", *(["log-loss, test"] if task.target is None else [])]
     head += [*(metric.name for metric in measures_of(task)), "beside the best", "CPU s", "% of it", "us an event"]
     last = ["all: " + str(len(every)), *losses, "", f"{whole:.0f}", "100", f"{sum(learners.predict_us.values()):.0f}"]
-    size = f"{len(learners.inputs.labels):,} out-of-fold rows, {len(learners.truth.labels):,} test showers"
+    size = f"{len(learners.sample.labels):,} out-of-fold rows, {len(learners.truth.labels):,} test showers"
     return f"{task.name}: {size}\n\n" + markdown(head, [row for _, row in [*singles, *rows[len(every) :]]] + [last])
 
 

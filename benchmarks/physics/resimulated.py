@@ -137,7 +137,7 @@ def main() -> None:
     missing = [(seed, one) for seed in range(given.seeds) for one in NATURES if (one.name, seed) not in keys]
     if missing and time.monotonic() < stop:
         run, test = trained(COMPOSITION, given)
-        opened, ctx = open_run(run, COMPOSITION.name, "resimulated"), Context(bars=bar, trusted=True)
+        opened, ctx = open_run(run, COMPOSITION.name, "resimulated"), Context(bars=bar)
 
         def read(folder: Path) -> Response:
             return read_response(opened, [folder], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
