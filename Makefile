@@ -53,7 +53,7 @@ env: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "showerstack needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (choose another with: make PYTHON=python3.12 ...)")'
-	@echo "Setting up $(VENV) (once; about 750 MB of downloads, a minute or two) ..."
+	@echo "Setting up $(VENV) (once; 750 MB of downloads with a CPU build of torch, several GB with the Linux build of the package index) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[test]'
 	@touch $@

@@ -19,9 +19,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from showerstack.api import Fitted, Predicted, Scored, fit, predict, score
+    from showerstack.api import Fitted, Predicted, Scored, fit, fitted, predict, score
+    from showerstack.runtime.errors import InputError
 
-_API = ("Fitted", "Predicted", "Scored", "fit", "predict", "score")
+_API = ("Fitted", "Predicted", "Scored", "fit", "fitted", "predict", "score")
 _ESTIMATORS = ("EnergyRegressor", "ShowerClassifier", "StackClassifier")
 
 
@@ -38,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from showerstack import estimators
 
         return getattr(estimators, name)
+    if name == "InputError":
+        from showerstack.runtime.errors import InputError
+
+        return InputError
     if name == "__version__":
         from importlib.metadata import version
 
@@ -48,11 +53,13 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "EnergyRegressor",
     "Fitted",
+    "InputError",
     "Predicted",
     "Scored",
     "ShowerClassifier",
     "StackClassifier",
     "fit",
+    "fitted",
     "predict",
     "score",
 ]

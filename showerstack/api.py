@@ -29,7 +29,7 @@ def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None
 
     Raises
     ------
-    showers.schema.InputError
+    showerstack.InputError
         If they cannot be converted exactly; see :func:`showerstack.runtime.frames.frame_of`.
     """
     from showerstack.runtime.files import atomic_path
@@ -147,7 +147,7 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
 
     Raises
     ------
-    showers.schema.InputError
+    showerstack.InputError
         A ``ValueError`` in one line for data or options that cannot be used.
 
     Examples
@@ -190,7 +190,7 @@ def fitted(run: Place) -> Fitted:
 
     Raises
     ------
-    showers.schema.InputError
+    showerstack.InputError
         If it is none.
     """
     from showerstack.stacking.exported import ExportedRun
@@ -226,7 +226,7 @@ def predict(
 
     Raises
     ------
-    showers.schema.InputError
+    showerstack.InputError
         For a run or data that cannot be used.
 
     Examples
@@ -292,7 +292,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
 
     Raises
     ------
-    showers.schema.InputError
+    showerstack.InputError
         For anything that cannot be scored: predictions of other events, true classes that training did not have.
 
     Examples

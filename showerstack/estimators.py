@@ -349,7 +349,7 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
 
         Raises
         ------
-        showers.schema.InputError
+        showerstack.InputError
             If they are given, or the folder cannot be used.
         """
         _refuse_given(groups=groups, sample_weight=sample_weight)
@@ -396,7 +396,7 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
 
         Raises
         ------
-        showers.schema.InputError
+        showerstack.InputError
             If targets, groups or weights are given, or the folder cannot be used.
         """
         _refuse_given(groups=groups, sample_weight=sample_weight)
@@ -413,7 +413,7 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
 
         Raises
         ------
-        showers.schema.InputError
+        showerstack.InputError
             If no learner of the run learned the core.
         """
         from showerstack.runtime.errors import InputError
