@@ -24,9 +24,9 @@ from showerstack.showers.schema import (
     TASKS,
     TRUTH_FILE,
 )
+from showerstack.stacking.chain import Predictions
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.chain import Predictions
-from showerstack.stacking.run.read import Run, load
+from showerstack.stacking.run import Run, load
 
 
 def open_run(run: Path, task: str, command: str) -> Run:

@@ -103,7 +103,7 @@ def stack(
     options["separator"] = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
     in_file: dict[str, Any] = {}
     if config:
-        from showerstack.stacking.run.config import read_config
+        from showerstack.stacking.config import read_config
 
         given = given_options(context)
         in_file = {name: value for name, value in read_config(config).items() if name not in given}
@@ -127,7 +127,7 @@ def stack(
     from showerstack.report.outcome import outcome
     from showerstack.runtime.cost import Deadline, seconds_of
     from showerstack.runtime.processes import process_began
-    from showerstack.stacking.run.config import StackConfig, TableConfig
+    from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.train import stack as train
 
     chosen = StackConfig(**options) if has_grids else TableConfig(**options)
@@ -328,7 +328,7 @@ def export(
     """
     need("train", "export", *(("onnx",) if check else ()), what="export")
     from showerstack.stacking.export import export_run
-    from showerstack.stacking.run.names import EXPORT_FILE
+    from showerstack.stacking.names import EXPORT_FILE
 
     output = OutputFormat(quiet, as_json)
     result = export_run(run, out, listed(learners), check, bars=output.bars)

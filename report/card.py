@@ -19,8 +19,8 @@ from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.dataset import is_simulated, read_source
 from showerstack.showers.schema import TASKS, task_named
-from showerstack.stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
-from showerstack.stacking.run.read import Run, shipped_system
+from showerstack.stacking.folder import METRICS_FILE, TABLE_TEST_FILE
+from showerstack.stacking.run import Run, shipped_system
 
 CARD_FILE = "model_card.md"
 SOFTWARE_LICENCE = "MIT"

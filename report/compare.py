@@ -26,7 +26,7 @@ from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
 from showerstack.scoring.score import read_output
 from showerstack.scoring.tasks.truth import Truth, read_truth
 from showerstack.showers.schema import Task, task_named
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.run import Run
 
 MIN_EVENTS = 30
 """Bins with fewer events are not compared."""

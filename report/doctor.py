@@ -45,8 +45,8 @@ from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.event_files import EventFiles, bad_cells, units_remarks
 from showerstack.showers.protocols import TEST, TEST_WITH_AGE
 from showerstack.showers.schema import AGE, ARRIVAL_FILE, RANGES, SCALAR_NAMES, TASKS, Task
-from showerstack.stacking.run.names import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.names import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.stacking.run import Run
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"

@@ -42,9 +42,9 @@ from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.run.config import StackConfig
-from showerstack.stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
-from showerstack.stacking.run.read import COMBINED, Run, System, shipped_system
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.folder import METRICS_FILE, TABLE_TEST_FILE
+from showerstack.stacking.run import COMBINED, Run, System, shipped_system
 from showerstack.stacking.train import stack
 
 SPECTRUM_EVENTS = 10_000

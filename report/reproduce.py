@@ -31,9 +31,9 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.protocols import modes_of
 from showerstack.showers.schema import GAMMA, Task
 from showerstack.showers.simulation.raw import simulate_raw
-from showerstack.stacking.run.config import StackConfig
-from showerstack.stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
-from showerstack.stacking.run.read import finished_learners, shipped_system
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.folder import MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.stacking.run import finished_learners, shipped_system
 from showerstack.stacking.train import stack
 
 RESULT_FILE = "RESULT.md"

@@ -38,7 +38,7 @@ from showerstack.runtime.files import atomic_path, check_target
 from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired
-from showerstack.stacking.run.read import COMBINED, ONE_ANSWER
+from showerstack.stacking.run import COMBINED, ONE_ANSWER
 
 
 def headline(evaluated: EvaluatedRun) -> str:

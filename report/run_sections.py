@@ -27,9 +27,9 @@ from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import read_json
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
-from showerstack.stacking.fit.tasks import Fit, fold_folder
-from showerstack.stacking.inputs.events import ShowerEvents
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.events import ShowerEvents
+from showerstack.stacking.fits import Fit, fold_folder
+from showerstack.stacking.run import Run
 
 IMPORTANCE_S = 3.0
 """Processor time that the importance of one learner's columns takes, s: its library is imported in another process."""

@@ -17,11 +17,11 @@ from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.inputs.events import CORE_COLUMNS
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.events import CORE_COLUMNS
+from showerstack.stacking.folder import PREDICTIONS_FILE
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.config import StackConfig
-from showerstack.stacking.run.folder import PREDICTIONS_FILE
-from showerstack.stacking.run.read import load
+from showerstack.stacking.run import load
 from showerstack.stacking.train import stack
 
 N_EVENTS = 3_000

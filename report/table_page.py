@@ -24,8 +24,8 @@ from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import atomic_path, check_target, read_json
 from showerstack.scoring.metrics.level import LEVEL_TEXT
-from showerstack.stacking.fit.tasks import TASK_FILE
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.fits import TASK_FILE
+from showerstack.stacking.run import Run
 
 REPORT_FILE = "report.html"
 SHOWN_CLASSES, SHOWN_COLUMNS = 12, 20

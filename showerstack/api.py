@@ -138,7 +138,7 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
         ``preset``,
         ``learners``,
         ``seed``, ``folds``, ``device``, ``workers`` and the other options of
-        :class:`showerstack.stacking.run.config.StackConfig`; with a table ``label`` (its column), ``group``,
+        :class:`showerstack.stacking.config.StackConfig`; with a table ``label`` (its column), ``group``,
         ``test_table``.
 
     Returns
@@ -161,7 +161,7 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     ('proton', 'helium', 'carbon', 'silicon', 'iron')
     """
     from showerstack.runtime.errors import InputError, need
-    from showerstack.stacking.run.config import StackConfig, TableConfig
+    from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.train import stack
 
     need("train", what="training")
@@ -194,8 +194,8 @@ def fitted(run: Place) -> Fitted:
         If it is none.
     """
     from showerstack.stacking.exported import ExportedRun
-    from showerstack.stacking.run.names import EXPORT_FILE
-    from showerstack.stacking.run.read import Run
+    from showerstack.stacking.names import EXPORT_FILE
+    from showerstack.stacking.run import Run
 
     folder = Path(run).expanduser()
     opened = ExportedRun.open(folder) if (folder / EXPORT_FILE).exists() else Run.open(folder)
@@ -359,8 +359,8 @@ def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     import polars as pl
 
     from showerstack.runtime.errors import InputError
-    from showerstack.stacking.inputs.columns import as_text
-    from showerstack.stacking.inputs.tables import class_positions
+    from showerstack.stacking.columns import as_text
+    from showerstack.stacking.tables import class_positions
 
     names = tuple(as_text(column_of(list(classes), "class")).to_list())
     each = (as_text(column_of([value], "class")).item() for value in values.tolist())

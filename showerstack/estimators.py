@@ -53,7 +53,7 @@ class _Stack(BaseEstimator):
         Run folder; a run that was interrupted is continued. None: a temporary folder, removed at the end of the
         program, for each fit a new one; ``pickle`` and ``joblib`` carry it along.
     preset, learners, pools, folds, repeats, holdout, seed, device, workers, time_limit
-        As in :class:`showerstack.stacking.run.config.EngineConfig`; None takes the preset's.
+        As in :class:`showerstack.stacking.config.EngineConfig`; None takes the preset's.
     """
 
     def __init__(

@@ -29,13 +29,13 @@ from showerstack.runtime.files import atomic_folder, hash_file, write_json
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON
 from showerstack.showers.schema import AGE, SCALARS
 from showerstack.showers.schema import GAMMA as GAMMA_TASK
-from showerstack.stacking.decide.gamma import SCORE_OF_HALF
-from showerstack.stacking.decide.target import POOL, PosteriorMean
+from showerstack.stacking.chain import Chain
+from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents
 from showerstack.stacking.exported import CHAIN_FILES, FORMAT, PLAN, averaged, run_graph, session
-from showerstack.stacking.inputs.events import CONTEXT_SCALARS, ShowerEvents
-from showerstack.stacking.run.chain import Chain
-from showerstack.stacking.run.names import EXPORT_FILE
-from showerstack.stacking.run.read import Run, SavedFits, load
+from showerstack.stacking.gammas import SCORE_OF_HALF
+from showerstack.stacking.names import EXPORT_FILE
+from showerstack.stacking.run import Run, SavedFits, load
+from showerstack.stacking.targets import POOL, PosteriorMean
 
 TOLERANCE = 1e-5
 """Largest difference of a probability."""

@@ -1,6 +1,6 @@
 """A run that was exported, opened for predictions: ONNX files in place of the learners' libraries.
 
-What follows the learners is the run's own chain (:mod:`showerstack.stacking.run.chain`), whose files the export holds
+What follows the learners is the run's own chain (:mod:`showerstack.stacking.chain`), whose files the export holds
 too; features are computed here. Nothing but ``onnxruntime`` is needed beside the core.
 """
 
@@ -24,12 +24,12 @@ from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import read_json
 from showerstack.runtime.resources import cores
-from showerstack.stacking.decide.target import POOL
-from showerstack.stacking.inputs.events import Events, pieces
-from showerstack.stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
-from showerstack.stacking.run.folder import PLAN_FILE
-from showerstack.stacking.run.names import EXPORT_FILE
-from showerstack.stacking.run.read import Run, load
+from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
+from showerstack.stacking.events import Events, pieces
+from showerstack.stacking.folder import PLAN_FILE
+from showerstack.stacking.names import EXPORT_FILE
+from showerstack.stacking.run import Run, load
+from showerstack.stacking.targets import POOL
 
 FORMAT = 2
 """Of ``export.json``; the first had no files of the chain."""
@@ -171,7 +171,7 @@ class ExportedRun(Run):
 
 
 def open_predictor(folder: str | Path, *, whole: bool = True) -> Run:
-    """Open what predicts: a finished run (:func:`showerstack.stacking.run.read.load`), or an export of one.
+    """Open what predicts: a finished run (:func:`showerstack.stacking.run.load`), or an export of one.
 
     With ``whole`` false, only the manifest of a run is read.
 

@@ -1,6 +1,6 @@
 """Measured runs from raw archives straight to predictions: grids exist only of the run that is being predicted.
 
-Its features are computed in memory (:mod:`showerstack.stacking.inputs.computed`), so no feature table exists at any
+Its features are computed in memory (:mod:`showerstack.stacking.computed`), so no feature table exists at any
 time.
 """
 
@@ -27,9 +27,9 @@ from showerstack.showers.archives.measured import (
 from showerstack.showers.archives.raw import archive_path
 from showerstack.showers.schema import MATRICES_FILE, SOURCE_FILE
 from showerstack.stacking.exported import open_predictor
+from showerstack.stacking.folder import PREDICTIONS_FILE
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.folder import PREDICTIONS_FILE
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.run import Run
 
 PREDICTED_FILE = "predicted.json"
 UNFINISHED = "unfinished"

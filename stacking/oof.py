@@ -21,8 +21,8 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, read_json
 from showerstack.runtime.processes import limited_threads
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
-from showerstack.stacking.fit.running import TaskFailure
-from showerstack.stacking.fit.tasks import (
+from showerstack.stacking.chain import average_of
+from showerstack.stacking.fits import (
     TASK_FILE,
     FoldTask,
     TimeLimitReached,
@@ -33,10 +33,11 @@ from showerstack.stacking.fit.tasks import (
     test_log_proba,
     write_task_checksums,
 )
-from showerstack.stacking.meta.gate import entropy, leak_remarks
-from showerstack.stacking.meta.sample import Sample
-from showerstack.stacking.run.chain import average_of
-from showerstack.stacking.run.job import Folds, Job
+from showerstack.stacking.folds import Folds
+from showerstack.stacking.gate import entropy, leak_remarks
+from showerstack.stacking.job import Job
+from showerstack.stacking.sample import Sample
+from showerstack.stacking.schedule import TaskFailure
 
 MARGIN = 1e-4
 """Log-loss, nats, by which averaged weights may be worse than averaged predictions."""

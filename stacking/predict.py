@@ -1,8 +1,7 @@
 """Predictions of new, unlabelled events with a finished run: a dataset folder, or the rows of a table.
 
 >>> from showerstack import stacking                                                             # doctest: +SKIP
->>> from showerstack.stacking.predict import predict                                        # doctest: +SKIP
->>> stream = predict(stacking.load("runs/composition"), "data/new_events")      # doctest: +SKIP
+>>> >>> stream = predict(stacking.load("runs/composition"), "data/new_events")      # doctest: +SKIP
 >>> stream.write("new.npz")                                                     # doctest: +SKIP
 """
 
@@ -36,17 +35,16 @@ from showerstack.runtime.processes import limited_threads
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import TASKS, Task
-from showerstack.stacking.decide.classes import stacking_of
-from showerstack.stacking.decide.target import UNITS, fits_of
+from showerstack.stacking.chain import Chain, Piece, Predictions, concatenated, stacking_of
+from showerstack.stacking.columns import Schema
+from showerstack.stacking.computed import ComputedEvents
+from showerstack.stacking.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, pieces, unusable_remarks
 from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_exported
-from showerstack.stacking.fit.tasks import check_log_proba
-from showerstack.stacking.inputs.columns import Schema
-from showerstack.stacking.inputs.computed import ComputedEvents
-from showerstack.stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, pieces, unusable_remarks
-from showerstack.stacking.inputs.tables import probabilities, read_new_rows
-from showerstack.stacking.run.chain import Chain, Piece, Predictions, concatenated
-from showerstack.stacking.run.folder import PLAN_FILE, stored_arrays
-from showerstack.stacking.run.read import Run, SavedFits
+from showerstack.stacking.fits import check_log_proba
+from showerstack.stacking.folder import PLAN_FILE, stored_arrays
+from showerstack.stacking.run import Run, SavedFits
+from showerstack.stacking.tables import probabilities, read_new_rows
+from showerstack.stacking.targets import UNITS, fits_of
 
 GPU_FITS = 2
 """Fits that use a GPU at the same time: one works while the next gets its events."""
@@ -128,7 +126,7 @@ def prediction_table(
     """Return predictions as a table.
 
     Columns of showers: event, ``p_<class>``; of composition ``predicted``, the most probable class; of gamma the score;
-    energy and core with errors where a learner was taught them (:data:`showerstack.stacking.decide.target.UNITS`). Of
+    energy and core with errors where a learner was taught them (:data:`showerstack.stacking.targets.UNITS`). Of
     rows of a table: row, identifiers, ``p_<class>``, most probable class.
 
     Parameters

@@ -1,10 +1,12 @@
 """Training a run, from dataset folders or tables of any origin to predictions: :func:`stack`.
 
-Feature tables are made where missing. Both kinds of data then take the same way: folds, learners, calibration,
-meta-learner, gate, decision. A table is a task whose events have no grids: Parquet, CSV or TSV with a label column and
-two or more classes; it has learners and settings made for it. Test labels do not exist in this module: test events come
-without them, and a label column in a test table is dropped while reading. Tables are scored on rows of the training
-table that no fit learned from.
+It reads top to bottom: open the data, fold, fit, collect out-of-fold predictions, pool, calibrate, pass the gate,
+predict, write. A table is a task whose events have no grids. Test labels do not exist in this module: test events come
+without them, and a label column in a test table is dropped while reading.
+
+With an outer holdout, systems predict it exactly as they would ship: the average of all fits of each learner, as for
+new events, and the pool on top. Without one (few events), what ships is scored on out-of-fold predictions of single
+fits, and on nested ones of the stack.
 """
 
 from __future__ import annotations
@@ -12,67 +14,58 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
-from showerstack.features.build import build_table
-from showerstack.features.device import resolve_device
-from showerstack.models.registry import device_remarks, devices_for
 from showerstack.runtime.code import command, git_revision, machine, started, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.cost import Cost, measured
 from showerstack.runtime.errors import InputError, need
-from showerstack.runtime.files import hash_file, hash_json, read_json, write_json
+from showerstack.runtime.files import hash_json, read_json
 from showerstack.runtime.processes import limited_threads
-from showerstack.runtime.tables import read_table
-from showerstack.scoring.metrics.classes import table_metrics
-from showerstack.showers.dataset import Dataset, ordering_of
-from showerstack.showers.schema import Task, task_named
-from showerstack.stacking.fit.folds import class_counts
-from showerstack.stacking.fit.running import TaskFailure, run_tasks
-from showerstack.stacking.fit.tasks import TASK_FILE, FoldTask, checksum_problem
-from showerstack.stacking.inputs.columns import Schema, learned_columns, repeated_remarks
-from showerstack.stacking.inputs.events import (
-    TRUTH_COLUMNS,
-    ShowerEvents,
-    TableEvents,
-    class_numbers,
-    truth_file,
-    unusable_remarks,
+from showerstack.stacking.answers import DecisionSample
+from showerstack.stacking.calibration import calibrated, reliability
+from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated, save_chain, stacking_of
+from showerstack.stacking.config import CONFIG_FILE, StackConfig, TableConfig, write_config
+from showerstack.stacking.events import (
+    CONTEXT_SCALARS,
+    Binned,
+    pieces,
 )
-from showerstack.stacking.inputs.tables import (
-    REPEATED,
-    check_identifiers,
-    probabilities,
-    read_folds,
-    read_groups,
-    read_labels,
-    read_new_rows,
-    read_weights,
-    write_table,
+from showerstack.stacking.fits import (
+    TASK_FILE,
+    FoldTask,
+    checksum_problem,
+    has_truth,
+    held_out_truth,
+    outer_truth,
+    test_log_proba,
+    test_truth,
 )
-from showerstack.stacking.levels import LIMITED_FOLDS, fold_tasks, make_folds
-from showerstack.stacking.oof import collected
-from showerstack.stacking.run.chain import Predictions
-from showerstack.stacking.run.config import CONFIG_FILE, StackConfig, TableConfig, write_config
-from showerstack.stacking.run.folder import (
+from showerstack.stacking.folder import (
     MANIFEST_FILE,
-    METRICS_FILE,
-    PLAN_FILE,
-    PREDICTIONS_TABLE,
+    PREDICTIONS_FILE,
     has_checksums,
     opened_for_writing,
     refuse_other_configuration,
     remove_second_level,
     write_manifest,
+    write_out_of_fold,
+    write_predictions,
     write_run_checksums,
+    write_test_posteriors,
 )
-from showerstack.stacking.run.job import Folds, Job
-from showerstack.stacking.run.read import COMBINED, evaluated_rows, finished_learners, read_oof, shipped_system
-from showerstack.stacking.second_level import stack_and_decide
+from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
+from showerstack.stacking.gate import decide_gate
+from showerstack.stacking.job import Job, shower_job, table_job
+from showerstack.stacking.oof import OutOfFold, collected
+from showerstack.stacking.pools import Stack, fit_stack, nested
+from showerstack.stacking.sample import Sample
+from showerstack.stacking.schedule import LIMITED_FOLDS, TaskFailure, fold_tasks, make_folds, run_tasks
+from showerstack.stacking.targets import TargetCalibration, fits_of
 
 
 @dataclass(frozen=True)
@@ -83,6 +76,41 @@ class StackResult:
     manifest: Mapping[str, Any]
     predictions: Predictions | None
     """Of the test events; None where there are none, or where the run had been finished before."""
+
+
+def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict: bool = False) -> StackResult:
+    """Train base learners and the stack, and predict the test events.
+
+    Killed at any moment and started again, it continues and ends with the same bytes in its predictions. Test labels
+    are neither needed nor looked at. The log gets remarks on the data, and the plan before the work begins. Device,
+    processes and threads are those of the configuration.
+
+    Parameters
+    ----------
+    config
+        Of dataset folders: trains on ``DATA/{task}_train``, predicts ``DATA/{task}_test`` into ``predictions.npz``. Of
+        a table: writes ``predictions.parquet``, per row of the test table (without one: of the training table,
+        out-of-fold) the identifiers, the probability of each class and the most probable one, and
+        ``metrics_table.json``.
+    ctx
+        Progress, log, and when a time limit begins: by default with the feature tables, or when the table has been
+        read.
+    strict
+        Refuse showers that cannot be used. Otherwise they are not trained on, and get the training prior in the test
+        set.
+
+    Raises
+    ------
+    InputError
+        For data that cannot be used, too few events of a class, an unknown learner, a device that is not there, or a
+        run folder of another configuration, which stays as it is.
+    """
+    need("train", what="training")
+    if isinstance(config, TableConfig):
+        if strict:
+            raise InputError("strict refuses showers that cannot be used, and a table has none: leave it out")
+        return run(table_job(config, ctx))
+    return run(shower_job(config, ctx, strict=strict))
 
 
 def run(job: Job) -> StackResult:
@@ -208,217 +236,219 @@ def _training_costs(tasks: list[FoldTask], failures: list[TaskFailure]) -> list[
     ]
 
 
-__all__ = ["StackResult", "stack"]
+ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
 
 
-def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict: bool = False) -> StackResult:
-    """Train base learners and the stack, and predict the test events.
+@dataclass(frozen=True)
+class Judged:
+    """Labelled events on which what ships is chosen and scored, and what every system says of them."""
 
-    Killed at any moment and started again, it continues and ends with the same bytes in its predictions. Test labels
-    are neither needed nor looked at. The log gets remarks on the data, and the plan before the work begins. Device,
-    processes and threads are those of the configuration.
-
-    Parameters
-    ----------
-    config
-        Of dataset folders: trains on ``DATA/{task}_train``, predicts ``DATA/{task}_test`` into ``predictions.npz``. Of
-        a table: writes ``predictions.parquet``, per row of the test table (without one: of the training table,
-        out-of-fold) the identifiers, the probability of each class and the most probable one, and
-        ``metrics_table.json``.
-    ctx
-        Progress, log, and when a time limit begins: by default with the feature tables, or when the table has been
-        read.
-    strict
-        Refuse showers that cannot be used. Otherwise they are not trained on, and get the training prior in the test
-        set.
-
-    Raises
-    ------
-    InputError
-        For data that cannot be used, too few events of a class, an unknown learner, a device that is not there, or a
-        run folder of another configuration, which stays as it is.
-    """
-    need("train", what="training")
-    if isinstance(config, TableConfig):
-        if strict:
-            raise InputError("strict refuses showers that cannot be used, and a table has none: leave it out")
-        return run(_table_job(config, ctx))
-    return run(_shower_job(config, ctx, strict=strict))
+    on: str
+    """:data:`ON_HOLDOUT` or :data:`OUT_OF_FOLD`."""
+    rows: np.ndarray
+    """(N,) bool among the training events; n of them."""
+    sample: Sample
+    raw: Mapping[str, np.ndarray]
+    """By system (learners, ``average``, ``stack``), (n, C) log-probabilities before calibration."""
 
 
-def _shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
-    """Open both dataset folders and make their feature tables."""
-    task = task_named(config.task)
-    device = resolve_device(config.device)
-    # Before any work: both folders must be readable, and every fold must be able to hold every class.
-    opened = Dataset.open(config.train_folder, task)
-    test_set = Dataset.open(config.test_folder, labels=False)
-    if not len(test_set):
-        raise InputError(f"{config.test_folder} holds no events")
-    if not opened.array.is_like(test_set.array):
-        raise InputError(
-            f"{config.test_folder} holds events of another array ({test_set.array.name}) than {config.train_folder} "
-            f"({opened.array.name}): simulate or convert both alike"
-        )
-    config, left_out = config.for_array(opened.array, task)
-    unusable = unusable_remarks(opened, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
-    usable = opened.usable
-    groups = None if opened.groups is None else np.asarray(opened.groups)[usable]
-    what = "events" if groups is None else "groups of events"
-    counts = class_counts(class_numbers(opened)[usable], groups, task.n_classes)
-    for name, count in zip(task.classes, counts, strict=True):
-        if count < config.n_folds:
-            raise InputError(
-                f"{config.train_folder}: class {name!r} has {count} {what}, fewer than the {config.n_folds} folds"
-            )
-    devices = devices_for(config.learner_specs(task), config.device)
-    ordered = (ordering_of(each).remark(each.path.name) for each in (opened, test_set))
-    remarks = (
-        *opened.remarks,
-        *test_set.remarks,
-        *unusable,
-        *left_out,
-        *(remark for remark in ordered if remark),
-        *device_remarks(devices),
+@dataclass(frozen=True)
+class Ended:
+    """What the second level adds to a run."""
+
+    record: dict[str, Any]
+    """Entries of the manifest."""
+    predictions: Predictions | None
+    costs: list[Cost]
+    remarks: list[str]
+
+
+def stack_and_decide(job: Job, folds: Folds, oof: OutOfFold, config_hash: str) -> Ended:
+    """Find the pool, calibrate, pass the gate, predict the test events, write all files."""
+    procedure, costs = stacking_of(job.task), []
+    find = partial(fit_stack, tolerance=job.config.prune, names=job.config.pools, survival=procedure.survival)
+    inner = folds.sample(folds.inner)
+    with measured("pool") as cost, job.ctx.bars("weighing the learners", "steps"):
+        stack = find(oof.inner, inner)
+        # Scored are predictions by stacks that have not seen the event, choice of learners and pool included.
+        stacked = stack.log_proba if oof.holdout else nested(find, oof.inner, inner)
+        judged = _judged(job, folds, oof, stack, stacked)
+    costs.append(cost)
+    with measured("calibration") as cost:
+        scales, systems = {}, {}
+        for name, z in judged.raw.items():
+            scales[name], systems[name] = calibrated(z, judged.sample)
+    costs.append(cost)
+    with measured("gate") as cost:
+        by_learner = {name: systems[name] for name in oof.names}
+        gate = decide_gate(systems["stack"], by_learner, judged.sample, survival=procedure.survival)
+    costs.append(cost)
+    shipped = "stack" if gate.shipped else gate.best_learner
+    with measured("decision") as cost:
+        target_calibration, estimates, own = fit_target_calibration(job, folds, oof, judged)
+        asked = stack.pool.needed if gate.shipped else (shipped,)
+        decision, rules = procedure.decide(_held_out(job, folds, judged, systems, shipped, own, asked), job.config.run)
+    costs.append(cost)
+    n_fits = job.config.n_folds * job.config.repeats
+    everyone = folds.sample(folds.in_evaluation)
+    shares = np.bincount(everyone.labels, everyone.weights, minlength=job.task.n_classes)
+    chain = Chain(
+        task=job.task,
+        scales=scales,
+        pool=stack.pool,
+        rules=rules,
+        shipped=shipped,
+        config_hash=config_hash,
+        n_fits=n_fits,
+        target_calibration=target_calibration,
+        networks=oof.networks,
+        prior=tuple((shares / shares.sum()).tolist()),
     )
-    for remark in remarks:
-        ctx.log.warning("%s", remark)
-    costs: list[Cost] = []
-    tables = {}
-    for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
-        with measured(f"features {split}") as cost:
-            name = f"{folder.name}.features"
-            tables[split] = build_table(
-                folder,
-                config.features / name if config.features else None,
-                elsewhere=config.run.with_name(f"{config.run.name}.features") / name,
-                ctx=replace(ctx, device=device, workers=config.workers),
-            ).folder
-        costs.append(cost)
-    train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
-    test = ShowerEvents(config.test_folder, tables["test"], task)
-    return Job(config, task, train, test, devices, costs, remarks=remarks, ctx=ctx)
-
-
-TASK_NAME = "table"
-TINY = 20_000
-"""Rows times columns times classes below which the fits of ``quick`` take less time than another process to begin."""
-
-
-def _table_job(config: TableConfig, ctx: Context) -> Job:
-    """Read the tables and say what their columns are; files are written when the run begins."""
-    train = read_table(config.table, separator=config.separator)
-    label, classes, label_type = read_labels(train, config.table, config.label)
-    group = read_groups(train, config.table, config.group)
-    weight = read_weights(train, config.table, config.weight)
-    fold = read_folds(train, config.table, config.split, label, classes)
-    check_identifiers(train, config.table, config.id, classes)
-    columns, remarks = learned_columns(
-        train, config.table, config.reserved, wanted=config.columns, categories=config.categories
-    )
-    schema = Schema(columns, config.label, label_type, classes)
-    remarks = [
-        *config.learner_remarks(),
-        *_label_remarks(classes, config.table),
-        *_header_remarks(train, config.table),
-        *remarks,
-    ]
-    resolved, more = config.for_rows(label, classes, group, fold)
-    remarks += more
-    frame, more = schema.encoded(train, config.table)
-    remarks += more
-    tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
-    if tiny and resolved.workers is None:
-        resolved = resolved.model_copy(update={"workers": 1})
-    truth = pl.DataFrame(
-        {name: v for name, v in zip(TRUTH_COLUMNS, (label, group, weight, fold), strict=True) if v is not None}
-    )
-    folder, task = config.run / "table", Task(TASK_NAME, classes)
-    hashes = {"train": hash_file(config.table)}
-    test_frame, test, identifiers = None, None, train.select(config.id)
-    if config.test_table:
-        test_frame, identifiers, more = read_new_rows(
-            config.test_table, schema, config.reserved, config.id, config.separator
-        )
-        remarks += more
-        hashes["test"] = hash_file(config.test_table)
-        test = TableEvents(folder / "test.parquet", schema.names, hashes["test"], categories=schema.categories)
-    remarks += repeated_remarks(frame, label, test_frame)
-
-    def prepare() -> None:
-        write_table(folder / "train.parquet", frame)
-        write_table(truth_file(folder / "train.parquet"), truth)
-        write_json(folder / PLAN_FILE, schema.as_json())
-        if test_frame is not None:
-            write_table(folder / "test.parquet", test_frame)
-
-    def conclude(manifest: dict[str, Any]) -> None:
-        manifest["label_type"] = label_type
-        _write_results(config.run, manifest, classes, label, identifiers, weight)
-
-    return Job(
-        config=resolved,
-        task=task,
-        train=TableEvents(
-            folder / "train.parquet",
-            schema.names,
-            hashes["train"],
-            categories=schema.categories,
-        ),
-        test=test,
-        devices=devices_for(config.learner_specs(task), config.device),
-        prepare=prepare,
-        conclude=conclude,
-        remarks=tuple(remarks),
-        ctx=ctx,
-    )
-
-
-def _label_remarks(classes: tuple[str, ...], file: Path) -> list[str]:
-    alike: dict[str, list[str]] = {}
-    for name in classes:
-        alike.setdefault(" ".join(name.split()).casefold(), []).append(name)
-    groups = [", ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
-    if not groups:
-        return []
-    return [f"{file}: labels {' and '.join(groups)} differ in spaces or case alone: they are classes of their own"]
-
-
-def _header_remarks(frame: pl.DataFrame, file: Path) -> list[str]:
-    repeated = [name for name in frame.columns if REPEATED in name and name.partition(REPEATED)[0] in frame.columns]
-    remarks = [f"{file}: a second column {name.partition(REPEATED)[0]!r} is called {name!r}" for name in repeated]
-    if len(frame.columns) == 1:
-        remarks.append(f"{file} has one column only: is there another --separator?")
-    return remarks
-
-
-def _write_results(
-    folder: Path,
-    manifest: Mapping[str, Any],
-    classes: tuple[str, ...],
-    labels: np.ndarray,
-    identifiers: pl.DataFrame,
-    weights: np.ndarray | None,
-) -> None:
-    shipped, systems = shipped_system(manifest), (*finished_learners(manifest), *COMBINED)
-    oof = {name: read_oof(folder / "oof" / f"{name}.parquet", classes) for name in systems}
-    out_of_fold = {name: log_proba for name, (log_proba, _) in oof.items()}
-    evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
-    metrics: dict[str, Any] = {
-        "judged_on": f"{manifest['judged']['on']} rows of the training table",
-        "shipped": shipped,
-        "systems": {
-            name: table_metrics(
-                labels[evaluated], log_proba[evaluated], classes, None if weights is None else weights[evaluated]
-            )
-            for name, log_proba in out_of_fold.items()
+    save_chain(job.config.run, chain)
+    _write_held_out_files(job, folds, oof, stack, stacked, judged, systems)
+    with measured("prediction") as cost:
+        predictions = _predict_test(job, chain, oof.names)
+    costs.append(cost)
+    record = {
+        "learners": _learner_records(oof, judged, systems, inner),
+        "reliability": {
+            name: {"raw": reliability(judged.raw[name], judged.sample), "calibrated": reliability(z, judged.sample)}
+            for name, z in systems.items()
         },
+        "judged": {
+            "on": judged.on,
+            "events": len(judged.sample),
+            "fits": n_fits if judged.on == ON_HOLDOUT else len(folds.partitions),
+        },
+        "pool": stack.as_json(),
+        "gate": gate.as_json(),
+        "decision": decision,
+        "truth": estimates,
     }
-    write_json(folder / METRICS_FILE, metrics)
-    file = folder / "test" / f"{shipped}.npz"
-    if manifest["data"]["n_test"]:
-        with np.load(file, allow_pickle=False) as stored:
-            log_proba = stored["log_proba"]
+    return Ended(record, predictions, costs, [line for line in (stack.remark(),) if line])
+
+
+def _judged(job: Job, folds: Folds, oof: OutOfFold, stack: Stack, stacked: np.ndarray) -> Judged:
+    if oof.holdout is None:
+        average = average_of(np.stack([oof.inner[name] for name in stack.pool.learners]))
+        raw = {**oof.inner, "average": average, "stack": stacked}
+        return Judged(OUT_OF_FOLD, folds.inner, folds.sample(folds.inner), raw)
+    sample, energy = folds.sample(folds.outer), job.train.energy()
+    fifths = assign_folds(
+        sample.labels,
+        EVALUATION_FOLDS,
+        seed=job.config.seed,
+        energy=None if energy is None else energy[folds.outer],
+        groups=sample.groups,
+    )
+    sample = Sample(sample.labels, fifths, sample.groups, sample.weights)
+    return Judged(ON_HOLDOUT, folds.outer, sample, combined(oof.holdout, stack.pool))
+
+
+def fit_target_calibration(
+    job: Job, folds: Folds, oof: OutOfFold, judged: Judged
+) -> tuple[TargetCalibration | None, dict[str, Any] | None, dict[str, np.ndarray]]:
+    """Return what estimates energy and core, the manifest's entry, and what it says of the judged events, (n,) each.
+
+    None, None and nothing where no learner learned them.
+    """
+    run = job.config.run
+    name = next((name for name in oof.names if has_truth(run, name)), None)
+    targets = job.train.targets(np.flatnonzero(judged.rows)) if name is not None else None
+    if name is None or targets is None:
+        return None, None, {}
+    if judged.on == ON_HOLDOUT:
+        every = range(job.config.n_folds * job.config.repeats)
+        fits = outer_truth(run, name, (None,) if name in oof.networks else every)
     else:
-        log_proba = out_of_fold[shipped]
-    write_table(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes, identifiers))
+        fits = held_out_truth(run, name, folds.partitions[0], folds.inner)[None, judged.rows]
+    target_calibration, record = TargetCalibration.of(name, fits, targets, judged.sample.weights)
+    if not any(target_calibration.scale):
+        return None, None, {}
+    return target_calibration, record, target_calibration.arrays(fits, None)
+
+
+def _held_out(
+    job: Job,
+    folds: Folds,
+    judged: Judged,
+    systems: Mapping[str, np.ndarray],
+    shipped: str,
+    own: Mapping[str, np.ndarray],
+    asked: tuple[str, ...],
+) -> DecisionSample:
+    offsets, training = job.train.offsets(), None
+    if offsets is not None:
+        training = Binned(offsets[folds.in_evaluation], folds.labels[folds.in_evaluation])
+        offsets = offsets[judged.rows]
+    own_estimate = _own(job, own, judged.rows)
+    return DecisionSample(systems, shipped, judged.sample, offsets, training, own_estimate, asked)
+
+
+def _own(job: Job, estimates: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray | None:
+    """Return (2, n) what is estimated of the task's target minus its reference, and the error; None if nothing is."""
+    target = job.task.target
+    if target is None or target.name not in estimates:
+        return None
+    start: np.ndarray | float = 0.0
+    if target.reference is not None:
+        context = job.train.context()
+        assert context is not None
+        start = context[rows, CONTEXT_SCALARS.index(target.reference)]
+    return np.stack([estimates[target.name] - start, estimates[f"{target.name}_error"]])
+
+
+def _learner_records(
+    oof: OutOfFold, judged: Judged, systems: Mapping[str, np.ndarray], inner: Sample
+) -> list[dict[str, Any]]:
+    """Return the manifest's entries with each learner's scores on the judged events, and those of its single fits."""
+    records, sample = [], judged.sample
+    for record in oof.records:
+        name = record["name"]
+        scores: dict[str, Any] = dict.fromkeys(("log_loss", "raw_log_loss", "single_fit_log_loss", "accuracy"))
+        if name in oof.inner:
+            scores = {
+                "log_loss": float(sample.losses(systems[name]).mean()),
+                "raw_log_loss": float(sample.losses(judged.raw[name]).mean()),
+                "single_fit_log_loss": float(inner.losses(oof.inner[name]).mean()),
+                "accuracy": float(np.average(systems[name].argmax(axis=1) == sample.labels, weights=sample.weights)),
+            }
+        records.append(record | scores)
+    return records
+
+
+def _write_held_out_files(
+    job: Job,
+    folds: Folds,
+    oof: OutOfFold,
+    stack: Stack,
+    stacked: np.ndarray,
+    judged: Judged,
+    systems: Mapping[str, np.ndarray],
+) -> None:
+    """Write every system's predictions of training events: judged ones as they ship, others by single fits."""
+    average = average_of(np.stack([oof.inner[name] for name in stack.pool.learners]))
+    out_of_fold = {**oof.inner, "average": average, "stack": stacked}
+    for name, log_proba in systems.items():
+        everywhere = np.full((len(folds.labels), job.task.n_classes), np.nan)
+        everywhere[folds.inner] = out_of_fold[name]
+        everywhere[judged.rows] = log_proba
+        write_out_of_fold(job.config.run / "oof" / f"{name}.parquet", everywhere, folds.partitions[0], job.task.classes)
+
+
+def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions | None:
+    if job.test is None:
+        return None
+    fits = {name: test_log_proba(job.config.run, name, chain.fits(name)) for name in names}
+    if chain.target_calibration:
+        teacher = chain.target_calibration.learner
+        fits[fits_of(teacher)] = test_truth(job.config.run, teacher, chain.fits(teacher))
+    context = job.test.context()
+    in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
+    parts = list(chain.stream(in_pieces, job.test, job.test.events_fingerprint()))
+    if not parts:
+        return None
+    predictions = concatenated(parts)
+    write_test_posteriors(job.config.run, chain, predictions, context)
+    write_predictions(job.config.run / PREDICTIONS_FILE, predictions)
+    return predictions

@@ -29,7 +29,7 @@ from showerstack.features.build import build_table
 from showerstack.runtime.context import Context
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 from tests.references import table
 

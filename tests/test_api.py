@@ -22,7 +22,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_processes
 from showerstack.showers.schema import ENERGY
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.run.config import read_config, write_config
+from showerstack.stacking.config import read_config, write_config
 
 OPTIONS = {
     "preset": "quick", "learners": ("quadratic_logit",), "workers": 1, "device": "cpu", "folds": 2, "repeats": 1,

@@ -35,9 +35,9 @@ from showerstack.runtime.files import write_json
 from showerstack.scoring.score import score_file
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
+from showerstack.stacking.config import EngineConfig, StackConfig, TableConfig
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.config import EngineConfig, StackConfig, TableConfig
-from showerstack.stacking.run.read import load
+from showerstack.stacking.run import load
 from tests.faults.damages import patience
 from tests.report import conftest as report_fixtures
 

@@ -30,11 +30,10 @@ from showerstack.showers.archives.formats import convert_foreign
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.simulation import blocks, primaries, simulate
 from showerstack.showers.simulation.settings import load_settings
-from showerstack.stacking import decide, predict
-from showerstack.stacking.decide import classes
-from showerstack.stacking.run import config as run_config
-from showerstack.stacking.run import folder as sealing
-from showerstack.stacking.run import read
+from showerstack.stacking import config as run_config
+from showerstack.stacking import folder as sealing
+from showerstack.stacking import predict
+from showerstack.stacking import run as read
 from showerstack.stacking.train import stack
 from tests.models.test_contract import test_contract as keeps_the_contract
 
@@ -55,8 +54,7 @@ def file_of(tmp_path: Path, name: str) -> None:
 @pytest.fixture(autouse=True)
 def _registries() -> Iterator[None]:
     yield
-    for registered in (scoring_registry.scorings, classes.task_stackings):
-        registered.cache_clear()
+    scoring_registry.scorings.cache_clear()
 
 
 def test_a_feature_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,13 +93,12 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     depth = schema.TASKS["depth"]
     for module in (blocks, run_config, sealing, read, predict):
         monkeypatch.setattr(module, "TASKS", schema.TASKS)
-    for package in (scoring_tasks, decide):
+    for package in (scoring_tasks,):
         folder = tmp_path / package.__name__
         folder.mkdir()
         file_of(folder, f"{package.__name__.removeprefix('showerstack.').replace('.', '/')}/depth.py")
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     scoring_registry.scorings.cache_clear()
-    classes.task_stackings.cache_clear()
     simulate(depth, tmp_path, n_train=1200, n_test=400, seed=3, train_cuts="test", workers=1)
     options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu"}
     options |= {"pools": ("average", "log_pool"), "settings": {"lightgbm": {"rounds": 40}}}
@@ -111,8 +108,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics["resolution"] < 0.95 * constant
     assert abs(metrics["bias"]) < 0.2 * constant
     assert "g/cm2" in write_report(tmp_path / "run", tmp_path).read_text()
-    for name in ("showerstack.scoring.tasks.depth", "showerstack.stacking.decide.depth"):
-        sys.modules.pop(name)
+    sys.modules.pop("showerstack.scoring.tasks.depth")
 
 
 def test_an_array() -> None:

@@ -34,7 +34,7 @@ from typer.main import get_command
 from showerstack.commands.app import app
 from showerstack.report.outcome import DEMO_LEARNERS
 from showerstack.report.run_page import write_report
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.config import StackConfig
 from tests.program import Shown, call
 
 ROOT = Path(__file__).parent.parent

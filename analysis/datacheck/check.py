@@ -32,7 +32,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, TASKS
-from showerstack.stacking.run.read import load
+from showerstack.stacking.run import load
 
 CHOSEN_EVENTS = 30_000
 """Random data for what cannot be streamed: posteriors and stations."""

@@ -24,9 +24,9 @@ from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import TRUTH_FILE, Task
-from showerstack.stacking.inputs.events import EVERY, Events, ShowerEvents
+from showerstack.stacking.events import EVERY, Events, ShowerEvents
 from showerstack.stacking.predict import predict, refuse_other_kind
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.run import Run
 
 MAX_EVENTS = 60_000
 """Training events that data are compared with; more would cost memory and tell little more."""

@@ -18,9 +18,9 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.simulation.primaries import PHOTON as PHOTON_MASS
 from showerstack.showers.simulation.primaries import Primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
-from showerstack.stacking.decide.gamma import gamma_scores
+from showerstack.stacking.gammas import gamma_scores
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.run import Run
 
 PHOTON, HADRON = 0, 1
 MIN_HELD_OUT = 100

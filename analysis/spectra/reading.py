@@ -44,7 +44,7 @@ from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob,
 from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_primaries
 from showerstack.showers.simulation.reconstruction import energy
 from showerstack.showers.simulation.settings import Spectrum, load_settings
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.run import Run
 
 UNKNOWN = "how many primaries were thrown is not known"
 SEED_OF_A_SET = ("world", "settings_hash", "task", "split", "seed", "model", "cuts", "reuse")

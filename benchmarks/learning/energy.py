@@ -29,10 +29,10 @@ from showerstack.scoring.metrics.residuals import paired_resolution, residual_me
 from showerstack.scoring.tasks.base import scoring_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import ENERGY, SCALAR_NAMES, bins
-from showerstack.stacking.decide.target import PosteriorMean
-from showerstack.stacking.fit.tasks import test_truth
-from showerstack.stacking.inputs.events import CONTEXT_SCALARS
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.events import CONTEXT_SCALARS
+from showerstack.stacking.fits import test_truth
+from showerstack.stacking.run import Run
+from showerstack.stacking.targets import PosteriorMean
 
 VALID_SHARE = 0.15
 ROUNDS = 2000

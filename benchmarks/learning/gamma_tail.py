@@ -43,8 +43,8 @@ from showerstack.showers import schema
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.cascade import RARE
-from showerstack.stacking.decide.gamma import gamma_scores
-from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.events import ShowerEvents
+from showerstack.stacking.gammas import gamma_scores
 
 LIBRARIES = ("lightgbm", "catboost")
 VARIANTS = ("plain", "uniform", "tempered", "hard", "cascade")

@@ -34,15 +34,15 @@ from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, TASKS, Task
-from showerstack.stacking.decide.gamma import gamma_scores
-from showerstack.stacking.decide.target import PosteriorMean
-from showerstack.stacking.fit.tasks import test_log_proba
-from showerstack.stacking.inputs.events import ShowerEvents, binned, class_numbers
-from showerstack.stacking.meta.pools import cross_validated, fit_pool
-from showerstack.stacking.meta.sample import Sample
-from showerstack.stacking.run.chain import average_of
-from showerstack.stacking.run.config import StackConfig
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.chain import average_of
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.events import ShowerEvents, binned, class_numbers
+from showerstack.stacking.fits import test_log_proba
+from showerstack.stacking.gammas import gamma_scores
+from showerstack.stacking.pools import cross_validated, fit_pool
+from showerstack.stacking.run import Run
+from showerstack.stacking.sample import Sample
+from showerstack.stacking.targets import PosteriorMean
 from showerstack.stacking.train import stack
 
 POOL = "log_pool"

@@ -38,7 +38,7 @@ from showerstack.scoring.metrics.intervals import accuracy_interval
 from showerstack.scoring.metrics.paired import paired_log_loss, paired_mean
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
-from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.events import ShowerEvents
 
 VALID_SHARE = 0.1
 """Share of the training events that serves early stopping."""

@@ -30,11 +30,11 @@ from showerstack.scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
 from showerstack.scoring.metrics.intervals import weighted_replicas
 from showerstack.scoring.metrics.paired import paired_fraction_error
 from showerstack.showers.schema import TASKS
-from showerstack.stacking.fit.folds import assign_folds
-from showerstack.stacking.meta.calibration import calibrated, scaled
-from showerstack.stacking.meta.gate import Gate, decide_gate
-from showerstack.stacking.meta.pools import fit_stack
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.calibration import calibrated, scaled
+from showerstack.stacking.folds import assign_folds
+from showerstack.stacking.gate import Gate, decide_gate
+from showerstack.stacking.pools import fit_stack
+from showerstack.stacking.sample import Sample
 
 LEARNERS = "lightgbm,xgboost,catboost,mlp,lenet_fits,quadratic_logit"
 WORLDS = {"harder": "composition", "default": "composition", "gammas": "gamma"}

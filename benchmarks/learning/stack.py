@@ -30,11 +30,11 @@ from showerstack.scoring.metrics.paired import Paired, paired_log_loss, paired_s
 from showerstack.scoring.tasks.base import Metric
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
-from showerstack.stacking.decide.gamma import gamma_scores
-from showerstack.stacking.fit.tasks import test_log_proba
-from showerstack.stacking.run.chain import average_of
-from showerstack.stacking.run.config import StackConfig
-from showerstack.stacking.run.read import finished_learners
+from showerstack.stacking.chain import average_of
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.fits import test_log_proba
+from showerstack.stacking.gammas import gamma_scores
+from showerstack.stacking.run import finished_learners
 from showerstack.stacking.train import stack
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "methods" / "stacking.md"

@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.shared.tables import CHOICE, LABEL, PROOF, table
 from showerstack.runtime.cost import cpu_seconds
 from showerstack.scoring.metrics.paired import Paired, paired_mean
-from showerstack.stacking.run.config import TableConfig
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.run import Run
 from showerstack.stacking.train import stack
 
 TRAIN_SHARE = 0.6

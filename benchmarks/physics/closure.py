@@ -38,7 +38,7 @@ from showerstack.analysis.spectra.run import EDGES, cell_binning
 from showerstack.runtime.context import Context, bar
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.sky import Sky
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 
 BINS = cell_binning(EDGES)

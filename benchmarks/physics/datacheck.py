@@ -22,7 +22,7 @@ from showerstack.analysis.datacheck.check import check_data, verdict
 from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.showers.schema import COMPOSITION
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 
 EXPOSURE = 5e5

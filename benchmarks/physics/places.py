@@ -19,7 +19,7 @@ from showerstack.showers.simulation import load_settings, simulate
 from showerstack.showers.simulation.primaries import model_shares
 from showerstack.showers.simulation.reconstruction import energy
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.events import ShowerEvents
 
 PLACES = ("default/qgs", "default/epos", "default/sibyll", "harder/mix", "easier/mix")
 MAX_GRID = 65_504.0

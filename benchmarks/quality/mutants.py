@@ -50,7 +50,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.json")
 PLACES: dict[str, tuple[str, ...]] = {
     "scoring": ("scoring",),
     "features": ("features/groups", "features/lateral", "features/stations"),
-    "stacking": ("stacking/meta", "stacking/decide", "stacking/fit/folds.py", "stacking/run/chain.py"),
+    "stacking": ("stacking/meta", "stacking/decide", "stacking/folds.py", "stacking/chain.py"),
     "models": (
         "models/base/inputs.py",
         "models/base/posterior.py",

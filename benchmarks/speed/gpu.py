@@ -44,7 +44,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import simulate
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.inputs.events import ShowerEvents
+from showerstack.stacking.events import ShowerEvents
 
 LEARNERS = ("lightgbm", "xgboost", "catboost", "mlp", "set_transformer")
 FIT_TOLERANCE = 0.1

@@ -44,9 +44,9 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Context
 from showerstack.showers.schema import AGE_FILE, COMPOSITION, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.inputs.events import EVERY, Events, ShowerEvents
+from showerstack.stacking.events import EVERY, Events, ShowerEvents
 from showerstack.stacking.predict import Options, predict, predict_fits
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.run import Run
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.score import Origin, metrics_path, score_arrays
 from showerstack.showers.schema import task_named
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.run import Run
 
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "

@@ -23,7 +23,7 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.score import read_output, score_arrays
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import is_simulated, read_source
-from showerstack.stacking.run.read import ONE_ANSWER, Run
+from showerstack.stacking.run import ONE_ANSWER, Run
 
 PACKAGE = Path(__file__).parents[2]
 """``showerstack``; its folder ``source`` has what stands beside it in a checkout (links there)."""

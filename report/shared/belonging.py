@@ -12,7 +12,7 @@ from showerstack.runtime.files import read_json
 from showerstack.scoring.score import Origin
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import MATRICES_FILE, ORDER_FILE
-from showerstack.stacking.run.names import MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.stacking.names import MANIFEST_FILE, PREDICTIONS_FILE
 
 SHOWN = 12
 """Digits of a hash in messages."""

@@ -27,10 +27,10 @@ from showerstack.scoring.score import read_output, read_raw_labels, score_arrays
 from showerstack.scoring.tasks.truth import Truth, read_truth
 from showerstack.showers.dataset import Dataset, is_simulated
 from showerstack.showers.schema import Task
-from showerstack.stacking.inputs.columns import as_text
-from showerstack.stacking.inputs.tables import class_positions
-from showerstack.stacking.run.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
-from showerstack.stacking.run.read import COMBINED, Run, System, evaluated_rows
+from showerstack.stacking.columns import as_text
+from showerstack.stacking.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
+from showerstack.stacking.run import COMBINED, Run, System, evaluated_rows
+from showerstack.stacking.tables import class_positions
 
 
 @dataclass(frozen=True)

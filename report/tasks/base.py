@@ -20,8 +20,8 @@ from showerstack.report.shared.text import plus_minus
 from showerstack.scoring.metrics.intervals import Interval, accuracy_interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.schema import SCALAR_NAMES
-from showerstack.stacking.meta import calibration
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking import calibration
+from showerstack.stacking.sample import Sample
 
 if TYPE_CHECKING:
     from showerstack.report.shared.subject import EvaluatedRun

@@ -31,7 +31,7 @@ from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 
 N_TRAIN, N_NEW = 4_000, 3_000

@@ -12,8 +12,8 @@ import pytest
 from showerstack.analysis.datacheck import weights as datacheck_weights
 from showerstack.models.base.posterior import log_softmax
 from showerstack.stacking import pools
-from showerstack.stacking.meta.pools import fit_scaling, fit_weights
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.pools import fit_scaling, fit_weights
+from showerstack.stacking.sample import Sample
 
 RNG = np.random.default_rng(5)
 N, CLASSES = 60, 3

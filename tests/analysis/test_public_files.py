@@ -15,7 +15,7 @@ from showerstack.showers.archives.measured import convert_measured, measured_fol
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA
 from showerstack.showers.simulation.raw import simulate_raw
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 
 PUBLIC = Path(analysis.__file__).parents[2] / "shared" / "public_files"

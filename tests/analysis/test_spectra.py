@@ -46,7 +46,7 @@ from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob,
 from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.showers.simulation.settings import load_settings
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 from tests.analysis.skies import CHARGES, EXPOSURE, Sky, measured, simulated, true_flux
 

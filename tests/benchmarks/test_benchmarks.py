@@ -61,7 +61,7 @@ from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob, simulate_block
 from showerstack.showers.simulation.settings import Settings
 from showerstack.showers.simulation.sky import Sky
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.sample import Sample
 from tests.analysis.skies import simulated
 
 START = RECORD.with_name("calibration_start.toml")

@@ -25,8 +25,8 @@ from showerstack.models.registry import LEARNERS
 from showerstack.report.outcome import outcome
 from showerstack.runtime.errors import InputError, remedy_of
 from showerstack.runtime.processes import in_processes
-from showerstack.stacking.fit.tasks import CHECKPOINTS
-from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.fits import CHECKPOINTS
 from showerstack.stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.work import REASONS, end

@@ -40,8 +40,8 @@ from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.writer import write_dataset
+from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.config import TableConfig
 from showerstack.stacking.train import stack
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds

@@ -34,7 +34,7 @@ from showerstack.scoring.tasks.truth import read_truth
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, task_named
-from showerstack.stacking.run.folder import write_run_checksums
+from showerstack.stacking.folder import write_run_checksums
 from tests.report.conftest import make_world
 
 

@@ -20,8 +20,8 @@ from showerstack.runtime.files import read_json, write_json, write_npz
 from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.composition import fraction_error
 from showerstack.showers.schema import COMPOSITION, GAMMA
-from showerstack.stacking.run.folder import write_run_checksums
-from showerstack.stacking.run.read import Run
+from showerstack.stacking.folder import write_run_checksums
+from showerstack.stacking.run import Run
 
 
 def text(table: object, width: int = 80) -> str:

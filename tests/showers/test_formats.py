@@ -20,7 +20,7 @@ from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import StoredGrids
 from showerstack.showers.schema import GAMMA, SCALAR_NAMES, TIMES_FILE, task_named
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 
 N_STATIONS = 144

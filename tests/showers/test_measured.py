@@ -56,7 +56,7 @@ from showerstack.showers.simulation.settings import load_settings
 from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
 from showerstack.stacking.measured import UNFINISHED, predict_measured
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.read import load
+from showerstack.stacking.run import load
 
 SKY = """
 runs = 3

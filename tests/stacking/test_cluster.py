@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from showerstack.runtime.errors import InputError, remedy_of
-from showerstack.stacking.fit.cluster import ATTEMPTS, on_cluster, refuse_unshared
-from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.schedule import ATTEMPTS, on_cluster, refuse_unshared
 from showerstack.stacking.train import stack
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")

@@ -18,14 +18,13 @@ from showerstack.runtime.arrays import write_frames, write_pieces
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import COMPOSITION
-from showerstack.stacking import second_level
-from showerstack.stacking.decide.target import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
-from showerstack.stacking.inputs.events import ShowerEvents
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking import train as second_level
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.config import StackConfig
-from showerstack.stacking.second_level import ON_HOLDOUT, Judged
-from showerstack.stacking.train import stack
+from showerstack.stacking.sample import Sample
+from showerstack.stacking.targets import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
+from showerstack.stacking.train import ON_HOLDOUT, Judged, stack
 
 SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}
 

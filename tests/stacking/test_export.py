@@ -32,14 +32,14 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file
 from showerstack.runtime.packages import EXTRAS
 from showerstack.showers.schema import COMPOSITION, GAMMA
-from showerstack.stacking.decide.target import OWN_ENERGY
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.export import combination_graph, export_run, outputs_of
 from showerstack.stacking.exported import averaged, open_predictor, run_graph, session
-from showerstack.stacking.inputs.events import ShowerEvents
-from showerstack.stacking.meta.pools import POOLS, fit_pool
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.pools import POOLS, fit_pool
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.sample import Sample
+from showerstack.stacking.targets import OWN_ENERGY
 from showerstack.stacking.train import stack
 from tests.program import ROOT, environment
 

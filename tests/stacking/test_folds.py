@@ -18,9 +18,9 @@ from showerstack.models.registry import LEARNERS
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_pools
 from showerstack.showers.schema import TASKS
-from showerstack.stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
-from showerstack.stacking.run.config import TableConfig
-from showerstack.stacking.run.job import Job
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
+from showerstack.stacking.job import Job
 from showerstack.stacking.train import StackResult, stack
 from tests.stacking.work import FullDisk, Sleeping, Unlucky, meet, slow_or_lost
 
@@ -148,7 +148,7 @@ def test_no_device_works_on_while_an_error_is_told(
     mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
     for name, cls in (("full_disk", FullDisk), ("sleeping", Sleeping)):
         monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{cls.__module__}:{cls.__name__}", "", "scalars"))
-    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.job.devices_for", lambda specs, asked: where)
     with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
         _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
     assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other device"
@@ -172,7 +172,7 @@ def test_a_gpu_that_fails_once_loses_no_learner_and_twice_is_told(
 ) -> None:
     entry = LearnerSpec("unlucky", f"{Unlucky.__module__}:{Unlucky.__name__}", "", "scalars")
     monkeypatch.setitem(LEARNERS, "unlucky", entry)
-    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: {"unlucky": "cuda"})
+    monkeypatch.setattr("showerstack.stacking.job.devices_for", lambda specs, asked: {"unlucky": "cuda"})
     settings = {"unlucky": {"mark": str(tmp_path / "mark"), "reason": "gpu"} | ({"always": "yes"} if always else {})}
     if always:
         with pytest.raises(InputError, match=r"unlucky fold . could not be trained: .*CUDA error.*--device cpu\) and"):
@@ -214,7 +214,7 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
-    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.job.devices_for", lambda specs, asked: where)
     one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
     for result in (one, two):
         assert {row["name"]: row["status"] for row in result.manifest["learners"]} == {

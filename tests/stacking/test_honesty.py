@@ -18,14 +18,14 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
-from showerstack.stacking.inputs.events import ShowerEvents
-from showerstack.stacking.meta.calibration import calibrated
-from showerstack.stacking.meta.gate import decide_gate, entropy, leak_remarks
-from showerstack.stacking.meta.pools import fit_stack
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.calibration import calibrated
+from showerstack.stacking.config import StackConfig, TableConfig
+from showerstack.stacking.events import ShowerEvents
+from showerstack.stacking.gate import decide_gate, entropy, leak_remarks
+from showerstack.stacking.pools import fit_stack
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.config import StackConfig, TableConfig
-from showerstack.stacking.run.read import shipped_system
+from showerstack.stacking.run import shipped_system
+from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-import showerstack.stacking.inputs.events
+import showerstack.stacking.events
 from showerstack.models.base.learner import Batch, Enough
 from showerstack.models.networks.data import EventTensors, GridSource
 from showerstack.models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
@@ -21,11 +21,11 @@ from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.cost import in_words, seconds_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.stacking.fit import tasks
-from showerstack.stacking.inputs.events import ROW_GROUP, TableEvents
-from showerstack.stacking.inputs.tables import write_table
-from showerstack.stacking.levels import FIT_SHARE, LEARNER_SHARE, share_of_time, worth
-from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking import fits as tasks
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.events import ROW_GROUP, TableEvents
+from showerstack.stacking.schedule import FIT_SHARE, LEARNER_SHARE, share_of_time, worth
+from showerstack.stacking.tables import write_table
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES, Linear
@@ -176,7 +176,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
     frame = pl.DataFrame({"a": np.arange(n, dtype=np.float32), "b": np.arange(n, dtype=np.float32) % 7})
     write_table(tmp_path / "t.parquet", frame)
     read: list[int] = []
-    real = showerstack.stacking.inputs.events.read_row_group
+    real = showerstack.stacking.events.read_row_group
 
     def counting(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
         read.append(number)
@@ -184,7 +184,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
         assert len(result) <= ROW_GROUP
         return result
 
-    monkeypatch.setattr(showerstack.stacking.inputs.events, "read_row_group", counting)
+    monkeypatch.setattr(showerstack.stacking.events, "read_row_group", counting)
     events = TableEvents(tmp_path / "t.parquet", ("a", "b"), "hash")
     rng = np.random.default_rng(0)
     for rows, groups in (

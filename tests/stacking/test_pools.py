@@ -16,9 +16,10 @@ import pytest
 from showerstack import stacking
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.context import Context
-from showerstack.stacking.meta.calibration import calibrated, fit_scale, reliability, scaled
-from showerstack.stacking.meta.gate import decide_gate
-from showerstack.stacking.meta.pools import (
+from showerstack.stacking.calibration import calibrated, fit_scale, reliability, scaled
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.gate import decide_gate
+from showerstack.stacking.pools import (
     POOLS,
     DroppedLearner,
     Pool,
@@ -29,9 +30,8 @@ from showerstack.stacking.meta.pools import (
     left_out,
     nested,
 )
-from showerstack.stacking.meta.sample import Sample
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.config import TableConfig
+from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import StackResult, stack
 
 LogProba = dict[str, np.ndarray]
@@ -147,7 +147,7 @@ def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
 
 def test_a_learner_that_keeps_hadrons_out_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     log_proba, sample = _twins(4_000, 2)
-    monkeypatch.setattr("showerstack.stacking.meta.pools.worse_in_survival", lambda *given: True)
+    monkeypatch.setattr("showerstack.stacking.pools.worse_in_survival", lambda *given: True)
     assert left_out(log_proba, sample, 10.0, survival=True) == ()
     assert len(left_out(log_proba, sample, 10.0)) == 3
 

@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 
 import cli
-import showerstack.stacking.inputs.events
+import showerstack.stacking.events
 from showerstack import stacking
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import CATALOGUE
@@ -36,15 +36,15 @@ from showerstack.showers.archives.folders import unlabelled_in
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
+from showerstack.stacking import computed
 from showerstack.stacking import predict as predict_module
-from showerstack.stacking.inputs import computed
-from showerstack.stacking.inputs.computed import ComputedEvents
-from showerstack.stacking.inputs.events import CORE_COLUMNS, FrameEvents, ShowerEvents, pieces
+from showerstack.stacking.chain import Predictions
+from showerstack.stacking.computed import ComputedEvents
+from showerstack.stacking.config import StackConfig, TableConfig
+from showerstack.stacking.events import CORE_COLUMNS, FrameEvents, ShowerEvents, pieces
 from showerstack.stacking.predict import PredictionStream, predict, prediction_table
 from showerstack.stacking.predict import predict as predict_events
-from showerstack.stacking.run.chain import Predictions
-from showerstack.stacking.run.config import StackConfig, TableConfig
-from showerstack.stacking.run.read import SavedFits
+from showerstack.stacking.run import SavedFits
 from showerstack.stacking.train import stack
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
@@ -81,7 +81,7 @@ def showers(request: pytest.FixtureRequest, new: Path) -> Path:
 @pytest.fixture
 def borders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of 700 events, features in blocks of 512: no border of pieces is one of blocks."""
-    monkeypatch.setattr(showerstack.stacking.inputs.events, "PIECE_EVENTS", 700)
+    monkeypatch.setattr(showerstack.stacking.events, "PIECE_EVENTS", 700)
     monkeypatch.setattr(computed, "BLOCK_EVENTS", 512)
     monkeypatch.setattr(computed, "GPU_CHUNK", 512)
 
@@ -232,7 +232,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         predict(opened, new, Context(device="tpu"), no_table=True).concatenated()
     with (
-        patch("showerstack.stacking.run.read.FEATURES_VERSION", 7),
+        patch("showerstack.stacking.run.FEATURES_VERSION", 7),
         pytest.raises(InputError, match="made by version 1 of the features, which is now 7: train again"),
     ):
         stacking.load(opened.folder)
@@ -367,7 +367,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     opened: list[Path] = []
     real = predict_module.load
     monkeypatch.setattr(predict_module, "load", lambda folder: opened.append(folder) or real(folder))
-    monkeypatch.setattr(showerstack.stacking.inputs.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
+    monkeypatch.setattr(showerstack.stacking.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
     for workers in (1, 3):
         opened.clear()
         result = predict_events(run, test, Context(workers=workers)).concatenated()
@@ -401,7 +401,7 @@ class Estimating(LightGBM):
 def test_events_go_through_a_fit_once(
     wanted: tuple[bool, ...], asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(showerstack.stacking.inputs.events, "PIECE_EVENTS", 40)
+    monkeypatch.setattr(showerstack.stacking.events, "PIECE_EVENTS", 40)
     monkeypatch.setattr(Estimating, "asked", [])
     monkeypatch.setattr(predict_module, "load", lambda folder: Estimating(COMPOSITION.classes))
     events = FrameEvents(np.zeros((100, 2), dtype=np.float32, order="F"), ("a", "b"), "hash", {})

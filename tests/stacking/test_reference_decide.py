@@ -16,9 +16,13 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import ENERGY, GAMMA
-from showerstack.stacking.decide.base import DecisionSample
-from showerstack.stacking.decide.classes import stacking_of
-from showerstack.stacking.decide.target import (
+from showerstack.stacking.answers import DecisionSample
+from showerstack.stacking.chain import Chain, average_of, combined, concatenated, load_chain, save_chain, stacking_of
+from showerstack.stacking.events import Binned, Events
+from showerstack.stacking.folds import assign_folds, class_counts, early_stopping_rows, evaluation_events, outer_holdout
+from showerstack.stacking.pools import Pool
+from showerstack.stacking.sample import Sample, subsampled
+from showerstack.stacking.targets import (
     OWN,
     POOL,
     EstimatePool,
@@ -28,18 +32,6 @@ from showerstack.stacking.decide.target import (
     fits_of,
     mixture,
 )
-from showerstack.stacking.fit.folds import (
-    assign_folds,
-    class_counts,
-    early_stopping_rows,
-    evaluation_events,
-    outer_holdout,
-    subsampled,
-)
-from showerstack.stacking.inputs.events import Binned, Events
-from showerstack.stacking.meta.pools import Pool
-from showerstack.stacking.meta.sample import Sample
-from showerstack.stacking.run.chain import Chain, average_of, combined, concatenated, load_chain, save_chain
 from tests.references import condensed
 
 Reference = Callable[..., None]

@@ -39,15 +39,15 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.cascade import RARE
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.fit.folds import evaluation_events, outer_holdout
-from showerstack.stacking.fit.tasks import IN_EVALUATION_FILE, FoldTask, _labelled, outer_rows, split_rows
-from showerstack.stacking.inputs.events import ShowerEvents, TableEvents
-from showerstack.stacking.meta.calibration import scaled
+from showerstack.stacking.calibration import scaled
+from showerstack.stacking.config import StackConfig, TableConfig
+from showerstack.stacking.events import ShowerEvents, TableEvents
+from showerstack.stacking.fits import FoldTask, _labelled, outer_rows, split_rows
+from showerstack.stacking.folder import write_run_checksums
+from showerstack.stacking.folds import IN_EVALUATION_FILE, evaluation_events, outer_holdout
+from showerstack.stacking.job import Job
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.config import StackConfig, TableConfig
-from showerstack.stacking.run.folder import write_run_checksums
-from showerstack.stacking.run.job import Job
-from showerstack.stacking.run.read import Run, evaluated_rows
+from showerstack.stacking.run import Run, evaluated_rows
 from showerstack.stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -186,7 +186,7 @@ def test_other_libraries_are_remarked_on_and_other_versions_refused(
     np.testing.assert_array_equal(after.log_proba, before.log_proba)
     for name in ("features", "stacking"):
         with (
-            patch(f"showerstack.stacking.run.read.{name.upper()}_VERSION", 99),
+            patch(f"showerstack.stacking.run.{name.upper()}_VERSION", 99),
             pytest.raises(InputError, match=rf"made by version \d+ of the {name}, which is now 99: train again \(pyth"),
         ):
             predict(stacking.load(run), test)
@@ -225,8 +225,8 @@ CHILD = """
 import sys
 from pathlib import Path
 from showerstack.stacking.train import stack
-from showerstack.stacking.run.folder import write_run_checksums
-from showerstack.stacking.run.config import StackConfig
+from showerstack.stacking.folder import write_run_checksums
+from showerstack.stacking.config import StackConfig
 if __name__ == "__main__":
     stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,
                       device="cpu", workers=2, learners=("lightgbm", "random_forest"),
@@ -466,8 +466,8 @@ def test_a_raised_version_makes_its_fits_again_and_no_other(
     monkeypatch.setitem(LEARNERS, "fake_linear", replace(LEARNERS["fake_linear"], version=2))
     second = fitted()
     assert {Path(file).parts[-3] for file in first if second[file] != first[file]} == {"fake_linear"}
-    monkeypatch.setattr("showerstack.stacking.levels.STACKING_VERSION", 99)
-    monkeypatch.setattr("showerstack.stacking.run.job.STACKING_VERSION", 99)
+    monkeypatch.setattr("showerstack.stacking.schedule.STACKING_VERSION", 99)
+    monkeypatch.setattr("showerstack.stacking.job.STACKING_VERSION", 99)
     assert all(time != second[file] for file, time in fitted().items())
 
 

@@ -30,12 +30,13 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.gamma import area_under_curve
-from showerstack.stacking.inputs.columns import Schema, learned_columns, repeated_remarks
-from showerstack.stacking.inputs.tables import check_identifiers, class_positions, read_labels
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.columns import Schema, learned_columns, repeated_remarks
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.job import table_job
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run.config import TableConfig
-from showerstack.stacking.train import _table_job, stack
+from showerstack.stacking.sample import Sample
+from showerstack.stacking.tables import check_identifiers, class_positions, read_labels
+from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 
@@ -369,7 +370,7 @@ def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.Mo
         pl.DataFrame({"x": points[:, 0], "kind": [CLASSES[k] for k in labels]}).write_csv(tmp_path / "t.csv")
         places = {"run": tmp_path / "run", "table": tmp_path / "t.csv"}
         config = TableConfig(**places, label="kind", workers=asked, preset=preset, device="cpu")
-        assert _table_job(config, Context()).workers == workers
+        assert table_job(config, Context()).workers == workers
 
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:

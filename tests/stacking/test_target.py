@@ -12,11 +12,11 @@ from scipy.special import softmax
 
 from showerstack.scoring.metrics.residuals import residual_metrics
 from showerstack.showers.schema import ENERGY
-from showerstack.stacking.decide.base import DecisionSample
-from showerstack.stacking.decide.classes import stacking_of
-from showerstack.stacking.decide.target import OWN, POOL, EstimatePool, PosteriorMean
-from showerstack.stacking.inputs.events import Binned
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.answers import DecisionSample
+from showerstack.stacking.chain import stacking_of
+from showerstack.stacking.events import Binned
+from showerstack.stacking.sample import Sample
+from showerstack.stacking.targets import OWN, POOL, EstimatePool, PosteriorMean
 
 
 def test_mean_and_width_are_those_of_the_mixture() -> None:

@@ -11,8 +11,8 @@ import polars as pl
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
 from showerstack.runtime.tables import column_names, read_table
-from showerstack.stacking.inputs.columns import Schema, as_text
-from showerstack.stacking.inputs.events import ROW_GROUP
+from showerstack.stacking.columns import Schema, as_text
+from showerstack.stacking.events import ROW_GROUP
 
 MAX_CLASSES = 100
 """More different labels are taken for a quantity, not for classes."""

@@ -344,7 +344,7 @@ def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> 
 
 @dataclass(frozen=True)
 class TableEvents(Events):
-    """A Parquet file of float32 columns, written by :mod:`showerstack.stacking.inputs.tables`; training labels lie
+    """A Parquet file of float32 columns, written by :mod:`showerstack.stacking.tables`; training labels lie
     beside it."""
 
     file: Path
@@ -413,7 +413,7 @@ class TableEvents(Events):
 
 
 def read_row_group(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
-    """Read columns of one row group of a table that :func:`showerstack.stacking.inputs.tables.write_table` wrote."""
+    """Read columns of one row group of a table that :func:`showerstack.stacking.tables.write_table` wrote."""
     return pl.scan_parquet(file, glob=False).select(columns).slice(number * ROW_GROUP, ROW_GROUP).collect()
 
 

@@ -20,14 +20,22 @@ from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json
 from showerstack.runtime.processes import limited_threads
-from showerstack.showers.schema import Task
-from showerstack.stacking.decide.base import SavedRule, TaskStacking
-from showerstack.stacking.decide.classes import stacking_of
-from showerstack.stacking.decide.target import ESTIMATES_FILE, TargetCalibration, fits_of
-from showerstack.stacking.fit.tasks import Fit
-from showerstack.stacking.inputs.events import Events
-from showerstack.stacking.meta.calibration import scaled
-from showerstack.stacking.meta.pools import Pool
+from showerstack.showers.schema import GAMMA, Task
+from showerstack.stacking.answers import ClassesStacking, SavedRule, TaskStacking
+from showerstack.stacking.calibration import scaled
+from showerstack.stacking.events import Events
+from showerstack.stacking.fits import Fit
+from showerstack.stacking.gammas import GammaStacking
+from showerstack.stacking.pools import Pool
+from showerstack.stacking.targets import ESTIMATES_FILE, TargetCalibration, TargetStacking, fits_of
+
+
+def stacking_of(task: Task) -> TaskStacking:
+    """Return what stacking does for a task: gammas, a target, or classes of any kind."""
+    if task == GAMMA:
+        return GammaStacking()
+    return ClassesStacking() if task.target is None else TargetStacking(task)
+
 
 Piece = tuple[slice, Mapping[str, np.ndarray]]
 """Which events, and per learner the (F, n, C) raw log-probabilities of its fits."""

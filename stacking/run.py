@@ -26,11 +26,10 @@ from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import check_name, read_json
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.schema import TASKS, Task, task_named
-from showerstack.stacking.decide.classes import stacking_of
-from showerstack.stacking.decide.gamma import REAL_RATIOS, SCORES_FILE, TABLE_EFFICIENCIES, threshold_table
-from showerstack.stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
-from showerstack.stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, load_chain
-from showerstack.stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
+from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, load_chain, stacking_of
+from showerstack.stacking.fits import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
+from showerstack.stacking.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
+from showerstack.stacking.gammas import REAL_RATIOS, SCORES_FILE, TABLE_EFFICIENCIES, threshold_table
 
 COMBINED = ("average", "stack")
 """Systems of a run that are not base learners."""
@@ -307,7 +306,7 @@ class Run:
     ) -> list[dict[str, Any]]:
         """Return thresholds on gamma scores for your own efficiencies and gamma-to-hadron ratios.
 
-        See :func:`showerstack.stacking.decide.gamma.threshold_table`; made from out-of-fold scores of the training
+        See :func:`showerstack.stacking.gammas.threshold_table`; made from out-of-fold scores of the training
         events.
 
         Raises

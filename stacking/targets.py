@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -24,9 +24,9 @@ from scipy.special import softmax
 
 from showerstack.models.base.inputs import TARGETS
 from showerstack.scoring.metrics.residuals import residual_metrics, resolution
-from showerstack.showers.schema import ENERGY, TargetQuantity, Task
-from showerstack.stacking.decide.base import DecisionSample, SavedRule, TaskStacking
-from showerstack.stacking.inputs.events import CONTEXT_SCALARS
+from showerstack.showers.schema import TargetQuantity, Task
+from showerstack.stacking.answers import DecisionSample, SavedRule, TaskStacking
+from showerstack.stacking.events import CONTEXT_SCALARS
 
 
 @dataclass(frozen=True)
@@ -169,13 +169,10 @@ class EstimatePool:
 
 
 class TargetStacking(TaskStacking):
-    """Estimates with errors; a task's own class says which task it is."""
+    """Estimates with errors."""
 
-    task: ClassVar[Task]
-
-    def __init_subclass__(cls) -> None:
-        """Take the name from the task."""
-        cls.name = cls.task.name
+    def __init__(self, task: Task) -> None:
+        self.task = task
 
     @property
     def target(self) -> TargetQuantity:
@@ -297,15 +294,6 @@ def _cross_fitted(
         pool = EstimatePool.of(names, values[:, ~inside], errors[:, ~inside], truth[~inside], counted)
         estimate[inside], error[inside] = pool(values[:, inside], errors[:, inside])
     return estimate, error
-
-
-class EnergyStacking(TargetStacking):
-    """What all targets have in common is all it needs."""
-
-    task = ENERGY
-
-
-STACKING = EnergyStacking()
 
 
 ESTIMATES_FILE = "estimates.json"

@@ -8,7 +8,19 @@ from typing import Self
 import numpy as np
 
 from showerstack.scoring.metrics.intervals import grouped_error, linearised
-from showerstack.stacking.fit.folds import subsampled
+
+MAX_EVENTS = 200_000
+"""Of more events a fit sees a random choice."""
+
+
+def subsampled(n_events: int, limit: int = MAX_EVENTS) -> slice | np.ndarray:
+    """Return which events a fit sees: all, or ``limit`` of them chosen at random, (limit,) int64 in ascending order.
+
+    The choice depends on the two numbers alone. A regular stride would see one class only where labels have its period.
+    """
+    if n_events <= limit:
+        return slice(None)
+    return np.sort(np.random.default_rng([n_events, limit]).choice(n_events, limit, replace=False, shuffle=False))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import EventFiles, finite
 from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, Task
-from showerstack.stacking.inputs.events import CORE_COLUMNS, EVERY, ShowerEvents
+from showerstack.stacking.events import CORE_COLUMNS, EVERY, ShowerEvents
 
 BLOCK_EVENTS = 4_096
 """Events that a process is handed at once: whole chunks of the feature code, for the last digits that a table has."""

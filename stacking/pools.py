@@ -18,9 +18,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 from showerstack.models.base.posterior import log_softmax
-from showerstack.stacking.fit.folds import assign_folds
-from showerstack.stacking.meta.gate import MeanAndError, worse_in_survival
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.folds import assign_folds
+from showerstack.stacking.gate import MeanAndError, worse_in_survival
+from showerstack.stacking.sample import Sample
 
 POOLS = ("average", "log_pool", "calibrated_pool")
 """Names of the pools, the simplest first."""

@@ -30,8 +30,9 @@ from showerstack.runtime.cost import Cost, measured
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
 from showerstack.runtime.processes import limited_threads
-from showerstack.stacking.fit.folds import early_stopping_rows, subsampled
-from showerstack.stacking.inputs.events import Events, pieces
+from showerstack.stacking.events import Events, pieces
+from showerstack.stacking.folds import FOLDS_FILE, IN_EVALUATION_FILE, early_stopping_rows
+from showerstack.stacking.sample import subsampled
 
 TASK_FILE = "task.json"
 HELD_OUT_FILE = "held_out.npz"
@@ -156,8 +157,6 @@ CHECKPOINTS = "checkpoints"
 """Folder of a run with the state of unfinished fits; gone when all are done."""
 LATE_FILE = "late"
 """There, below a learner's name: a fit of it was given up for want of time, so that its others need not begin."""
-FOLDS_FILE = "folds.npy"
-IN_EVALUATION_FILE = "in_evaluation.npy"
 
 
 @dataclass(frozen=True)

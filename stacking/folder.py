@@ -1,6 +1,6 @@
 """The run folder: who may write into it, what its finished parts are called, and that they are what was written.
 
-Every file of a finished run has a checksum (:mod:`showerstack.stacking.run.read` compares it when the file is used).
+Every file of a finished run has a checksum (:mod:`showerstack.stacking.run` compares it when the file is used).
 This shows damage and mix-ups, not forgery: whoever can replace a file can replace its checksum too.
 """
 
@@ -27,9 +27,9 @@ from showerstack.runtime.files import (
     write_npz,
 )
 from showerstack.showers.schema import TASKS
-from showerstack.stacking.run.chain import Chain, Predictions
-from showerstack.stacking.run.config import SECOND_LEVEL
-from showerstack.stacking.run.names import MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.stacking.chain import Chain, Predictions
+from showerstack.stacking.config import SECOND_LEVEL
+from showerstack.stacking.names import MANIFEST_FILE, PREDICTIONS_FILE
 
 METRICS_FILE = "metrics_table.json"
 

@@ -11,9 +11,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from showerstack.models.base.posterior import log_softmax
-from showerstack.stacking.meta.gate import MeanAndError
-from showerstack.stacking.meta.pools import FIT_EVENTS, cross_entropy
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.gate import MeanAndError
+from showerstack.stacking.pools import FIT_EVENTS, cross_entropy
+from showerstack.stacking.sample import Sample
 
 KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a temperature is kept."""

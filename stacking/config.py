@@ -23,8 +23,8 @@ from showerstack.runtime.errors import InputError, like
 from showerstack.runtime.files import atomic_path, open_regular
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
-from showerstack.stacking.fit.folds import MIN_PER_CLASS, class_counts
-from showerstack.stacking.meta.pools import POOLS, TOLERANCE
+from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
+from showerstack.stacking.pools import POOLS, TOLERANCE
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]

@@ -7,13 +7,12 @@ simulated shower) stay together, so no shower is ever in two folds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from showerstack.runtime.errors import InputError
-
-MAX_EVENTS = 200_000
-"""Of more events a fit sees a random choice."""
-
+from showerstack.stacking.sample import Sample
 
 MIN_PER_CLASS = 100
 """With fewer events of any class passing the evaluation cuts, all events count as passing."""
@@ -217,11 +216,41 @@ def _refuse_small_classes(counts: np.ndarray, n_folds: int, classes: tuple[str, 
         raise InputError(f"class {name!r} has {counts[number]} {counted}, fewer than the {n_folds} folds asked for")
 
 
-def subsampled(n_events: int, limit: int = MAX_EVENTS) -> slice | np.ndarray:
-    """Return which events a fit sees: all, or ``limit`` of them chosen at random, (limit,) int64 in ascending order.
+FOLDS_FILE = "folds.npy"
+IN_EVALUATION_FILE = "in_evaluation.npy"
 
-    The choice depends on the two numbers alone. A regular stride would see one class only where labels have its period.
-    """
-    if n_events <= limit:
-        return slice(None)
-    return np.sort(np.random.default_rng([n_events, limit]).choice(n_events, limit, replace=False, shuffle=False))
+
+@dataclass
+class Folds:
+    """Who is in which fold."""
+
+    partitions: np.ndarray
+    """(R, N) int8; -1 in the outer holdout, the same in every repetition."""
+    in_evaluation: np.ndarray
+    """(N,) bool."""
+    labels: np.ndarray
+    """(N,) int64."""
+    weights: np.ndarray | None = None
+    """(N,) importance weights, where the events have any."""
+    groups: np.ndarray | None = None
+    """(N,) groups, where the events have any."""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def n_folds(self) -> int:
+        """Number of folds."""
+        return int(self.partitions.max()) + 1
+
+    def sample(self, rows: np.ndarray) -> Sample:
+        """Return the events that ``rows`` (N,) bool names, with the folds of the first partition."""
+        return Sample(self.labels, self.partitions[0], self.groups, self.weights).take(rows)
+
+    @property
+    def inner(self) -> np.ndarray:
+        """(N,) bool: events under the evaluation cuts that are predicted out-of-fold."""
+        return self.in_evaluation & (self.partitions[0] >= 0)
+
+    @property
+    def outer(self) -> np.ndarray:
+        """(N,) bool: events under the evaluation cuts of the outer holdout, in no learner's training."""
+        return self.in_evaluation & (self.partitions[0] < 0)

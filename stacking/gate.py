@@ -20,7 +20,7 @@ import numpy as np
 
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, Survival, hadron_survival
 from showerstack.scoring.metrics.intervals import group_weights, weighted_replicas
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.sample import Sample
 
 WORSE_SIGMA = 1.0
 """Standard errors by which the holdout must show the stack to be worse for its best learner to ship instead."""

@@ -1,4 +1,4 @@
-"""What stacking does for a task beside training: how posteriors become predictions."""
+"""What a task makes of posteriors: the most probable class; scores of gammas and estimates of targets are beside it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 
 from showerstack.showers.schema import Task
-from showerstack.stacking.inputs.events import Binned
-from showerstack.stacking.meta.sample import Sample
+from showerstack.stacking.events import Binned
+from showerstack.stacking.sample import Sample
 
 
 class SavedRule(Protocol):
@@ -44,10 +44,8 @@ class DecisionSample:
 
 
 class TaskStacking(ABC):
-    """Arrays of one task; its instance stands in a module of :mod:`showerstack.stacking.decide`."""
+    """Arrays of one task; see :func:`stacking_of`."""
 
-    name: ClassVar[str]
-    """The task's."""
     survival: ClassVar[bool] = False
     """Whether learners stay, and the gate closes, where more hadrons survive without or with the stack."""
 
@@ -62,7 +60,7 @@ class TaskStacking(ABC):
 
     def rule_from_json(self, content: Mapping[str, Any]) -> SavedRule:
         """Read what a rule's ``as_json`` returned."""
-        raise NotImplementedError(f"the decision of {self.name} learns nothing")
+        raise NotImplementedError("such a task learns nothing")
 
     @abstractmethod
     def arrays(
@@ -77,7 +75,7 @@ class TaskStacking(ABC):
         log_proba
             (N, C) log-posteriors.
         context
-            (N, K) quantities of the events, as :meth:`showerstack.stacking.inputs.events.Events.context` returns them.
+            (N, K) quantities of the events, as :meth:`showerstack.stacking.events.Events.context` returns them.
         """
 
     def pooled(
@@ -125,3 +123,27 @@ class TaskStacking(ABC):
     @abstractmethod
     def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
         """Return the columns that a table of predictions holds for :meth:`arrays`."""
+
+
+class ClassesStacking(TaskStacking):
+    """Class numbers."""
+
+    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
+        """Take the most probable class: nothing to learn."""
+        return {"chosen": "argmax"}, {}
+
+    def arrays(
+        self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Return ``predictions``: (N,) int8, the most probable class."""
+        return {"predictions": np.argmax(log_proba, axis=1).astype(np.int8)}
+
+    def answers(
+        self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the most probable class as rule ``argmax``: (N,) int64."""
+        yield "argmax", log_proba.argmax(axis=1)
+
+    def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
+        """Return nothing: the most probable class stands in every table."""
+        return []

@@ -17,8 +17,8 @@ from showerstack.runtime.files import write_npz
 from showerstack.scoring.metrics.gamma import GAMMA as GAMMA_CLASS
 from showerstack.scoring.metrics.gamma import HADRON, hadron_survival
 from showerstack.scoring.metrics.intervals import Interval, share_interval
-from showerstack.showers.schema import GAMMA, Task
-from showerstack.stacking.decide.base import DecisionSample, SavedRule, TaskStacking
+from showerstack.showers.schema import Task
+from showerstack.stacking.answers import DecisionSample, SavedRule, TaskStacking
 
 SCORES_FILE = "held_out_scores.npz"
 """Labels, scores and, where there are any, groups and importance weights of the events that what ships is scored on."""
@@ -122,7 +122,6 @@ def _as_list(interval: Interval) -> list[float]:
 class GammaStacking(TaskStacking):
     """Scores, higher = more gamma-like."""
 
-    name = GAMMA.name
     survival = True
 
     def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
@@ -155,6 +154,3 @@ class GammaStacking(TaskStacking):
     def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
         """Return the scores."""
         return [pl.Series("gamma_score", arrays["gamma_scores"])]
-
-
-STACKING = GammaStacking()

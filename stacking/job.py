@@ -1,0 +1,321 @@
+"""What one run works on: configuration, events, device, and what of it decides the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from showerstack.features.build import build_table
+from showerstack.features.device import resolve_device
+from showerstack.models.registry import device_remarks, devices_for
+from showerstack.runtime.context import Context
+from showerstack.runtime.cost import Cost, measured, seconds_of
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import hash_file, write_json
+from showerstack.runtime.resources import cores
+from showerstack.runtime.tables import read_table
+from showerstack.runtime.versions import STACKING_VERSION
+from showerstack.scoring.metrics.classes import table_metrics
+from showerstack.showers.dataset import Dataset, ordering_of
+from showerstack.showers.schema import Task, task_named
+from showerstack.stacking.columns import Schema, learned_columns, repeated_remarks
+from showerstack.stacking.config import SECOND_LEVEL, EngineConfig, StackConfig, TableConfig
+from showerstack.stacking.events import (
+    TRUTH_COLUMNS,
+    Events,
+    ShowerEvents,
+    TableEvents,
+    class_numbers,
+    truth_file,
+    unusable_remarks,
+)
+from showerstack.stacking.folder import (
+    METRICS_FILE,
+    PLAN_FILE,
+    PREDICTIONS_TABLE,
+)
+from showerstack.stacking.folds import class_counts
+from showerstack.stacking.run import COMBINED, evaluated_rows, finished_learners, read_oof, shipped_system
+from showerstack.stacking.tables import (
+    REPEATED,
+    check_identifiers,
+    probabilities,
+    read_folds,
+    read_groups,
+    read_labels,
+    read_new_rows,
+    read_weights,
+    write_table,
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one run works on."""
+
+    config: EngineConfig
+    task: Task
+    train: Events
+    test: Events | None
+    devices: Mapping[str, str]
+    """``"cpu"`` or ``"cuda"`` by learner."""
+    costs: list[Cost] = field(default_factory=list)
+    """Steps done before the engine starts (feature tables)."""
+    prepare: Callable[[], None] | None = None
+    """What to write into the run folder first, once it is known to be this run's."""
+    conclude: Callable[[dict[str, Any]], None] | None = None
+    """What to write into the run folder last, from the run's manifest."""
+    remarks: tuple[str, ...] = ()
+    """What the user should know about the input."""
+    ctx: Context = Context()
+    """Progress, log, and when a time limit begins: by default with the first step in ``costs``."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return everything that can change a prediction."""
+        return {
+            **self.config.identity(),
+            "task": self.task.name,
+            "classes": list(self.task.classes),
+            **(
+                {"target": asdict(self.task.target) | {"limits": list(self.task.target.limits)}}
+                if self.task.target
+                else {}
+            ),
+            "device": self.device,
+            **({"devices": dict(self.devices)} if self.device == "cuda" else {}),
+            **({"targets_fingerprint": targets} if (targets := self._targets_fingerprint()) else {}),
+            "train_fingerprint": self.train.fingerprint(),
+            "test_fingerprint": self.test.fingerprint() if self.test is not None else None,
+        }
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        """Return the version numbers of ours that can change a prediction."""
+        learners = {spec.name: spec.version for spec in self.config.learner_specs(self.task)}
+        return {
+            "stacking_version": STACKING_VERSION,
+            "features_version": self.train.features_version(),
+            "learner_versions": learners,
+        }
+
+    @property
+    def fits_identity(self) -> dict[str, Any]:
+        """Return what of :attr:`identity` can change a fit of a learner."""
+        return {name: value for name, value in self.identity.items() if name not in SECOND_LEVEL}
+
+    def _targets_fingerprint(self) -> str | None:
+        """Return the hash of the true quantities that learners of this run are given; None if none is."""
+        specs = self.config.learner_specs(self.task)
+        return self.train.targets_fingerprint() if any(spec.uses_truth for spec in specs) else None
+
+    @property
+    def device(self) -> str:
+        """``"cuda"`` if a learner trains there, else ``"cpu"``."""
+        return "cuda" if "cuda" in self.devices.values() else "cpu"
+
+    @property
+    def workers(self) -> int:
+        """Processes at work at once."""
+        return self.config.workers or cores()
+
+    @property
+    def ends(self) -> float | None:
+        """When the time limit ends, seconds since 1970; None without one."""
+        limit, began = self.config.time_limit, self.ctx.began
+        return None if limit is None or began is None else began + seconds_of(limit)
+
+    @property
+    def pools(self) -> dict[str, int]:
+        """Processes at once by device: one trains on the GPU, the others beside it.
+
+        A cluster gives the work to its workers itself.
+        """
+        if self.device == "cpu" or self.config.scheduler:
+            return {"cpu": self.workers}
+        if "cpu" in self.devices.values() and self.workers > 1:
+            return {"cuda": 1, "cpu": self.workers - 1}
+        return {"cuda": 1}
+
+
+def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
+    """Open both dataset folders and make their feature tables."""
+    task = task_named(config.task)
+    device = resolve_device(config.device)
+    # Before any work: both folders must be readable, and every fold must be able to hold every class.
+    opened = Dataset.open(config.train_folder, task)
+    test_set = Dataset.open(config.test_folder, labels=False)
+    if not len(test_set):
+        raise InputError(f"{config.test_folder} holds no events")
+    if not opened.array.is_like(test_set.array):
+        raise InputError(
+            f"{config.test_folder} holds events of another array ({test_set.array.name}) than {config.train_folder} "
+            f"({opened.array.name}): simulate or convert both alike"
+        )
+    config, left_out = config.for_array(opened.array, task)
+    unusable = unusable_remarks(opened, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
+    usable = opened.usable
+    groups = None if opened.groups is None else np.asarray(opened.groups)[usable]
+    what = "events" if groups is None else "groups of events"
+    counts = class_counts(class_numbers(opened)[usable], groups, task.n_classes)
+    for name, count in zip(task.classes, counts, strict=True):
+        if count < config.n_folds:
+            raise InputError(
+                f"{config.train_folder}: class {name!r} has {count} {what}, fewer than the {config.n_folds} folds"
+            )
+    devices = devices_for(config.learner_specs(task), config.device)
+    ordered = (ordering_of(each).remark(each.path.name) for each in (opened, test_set))
+    remarks = (
+        *opened.remarks,
+        *test_set.remarks,
+        *unusable,
+        *left_out,
+        *(remark for remark in ordered if remark),
+        *device_remarks(devices),
+    )
+    for remark in remarks:
+        ctx.log.warning("%s", remark)
+    costs: list[Cost] = []
+    tables = {}
+    for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
+        with measured(f"features {split}") as cost:
+            name = f"{folder.name}.features"
+            tables[split] = build_table(
+                folder,
+                config.features / name if config.features else None,
+                elsewhere=config.run.with_name(f"{config.run.name}.features") / name,
+                ctx=replace(ctx, device=device, workers=config.workers),
+            ).folder
+        costs.append(cost)
+    train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
+    test = ShowerEvents(config.test_folder, tables["test"], task)
+    return Job(config, task, train, test, devices, costs, remarks=remarks, ctx=ctx)
+
+
+TASK_NAME = "table"
+TINY = 20_000
+"""Rows times columns times classes below which the fits of ``quick`` take less time than another process to begin."""
+
+
+def table_job(config: TableConfig, ctx: Context) -> Job:
+    """Read the tables and say what their columns are; files are written when the run begins."""
+    train = read_table(config.table, separator=config.separator)
+    label, classes, label_type = read_labels(train, config.table, config.label)
+    group = read_groups(train, config.table, config.group)
+    weight = read_weights(train, config.table, config.weight)
+    fold = read_folds(train, config.table, config.split, label, classes)
+    check_identifiers(train, config.table, config.id, classes)
+    columns, remarks = learned_columns(
+        train, config.table, config.reserved, wanted=config.columns, categories=config.categories
+    )
+    schema = Schema(columns, config.label, label_type, classes)
+    remarks = [
+        *config.learner_remarks(),
+        *_label_remarks(classes, config.table),
+        *_header_remarks(train, config.table),
+        *remarks,
+    ]
+    resolved, more = config.for_rows(label, classes, group, fold)
+    remarks += more
+    frame, more = schema.encoded(train, config.table)
+    remarks += more
+    tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
+    if tiny and resolved.workers is None:
+        resolved = resolved.model_copy(update={"workers": 1})
+    truth = pl.DataFrame(
+        {name: v for name, v in zip(TRUTH_COLUMNS, (label, group, weight, fold), strict=True) if v is not None}
+    )
+    folder, task = config.run / "table", Task(TASK_NAME, classes)
+    hashes = {"train": hash_file(config.table)}
+    test_frame, test, identifiers = None, None, train.select(config.id)
+    if config.test_table:
+        test_frame, identifiers, more = read_new_rows(
+            config.test_table, schema, config.reserved, config.id, config.separator
+        )
+        remarks += more
+        hashes["test"] = hash_file(config.test_table)
+        test = TableEvents(folder / "test.parquet", schema.names, hashes["test"], categories=schema.categories)
+    remarks += repeated_remarks(frame, label, test_frame)
+
+    def prepare() -> None:
+        write_table(folder / "train.parquet", frame)
+        write_table(truth_file(folder / "train.parquet"), truth)
+        write_json(folder / PLAN_FILE, schema.as_json())
+        if test_frame is not None:
+            write_table(folder / "test.parquet", test_frame)
+
+    def conclude(manifest: dict[str, Any]) -> None:
+        manifest["label_type"] = label_type
+        _write_results(config.run, manifest, classes, label, identifiers, weight)
+
+    return Job(
+        config=resolved,
+        task=task,
+        train=TableEvents(
+            folder / "train.parquet",
+            schema.names,
+            hashes["train"],
+            categories=schema.categories,
+        ),
+        test=test,
+        devices=devices_for(config.learner_specs(task), config.device),
+        prepare=prepare,
+        conclude=conclude,
+        remarks=tuple(remarks),
+        ctx=ctx,
+    )
+
+
+def _label_remarks(classes: tuple[str, ...], file: Path) -> list[str]:
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    groups = [", ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
+    if not groups:
+        return []
+    return [f"{file}: labels {' and '.join(groups)} differ in spaces or case alone: they are classes of their own"]
+
+
+def _header_remarks(frame: pl.DataFrame, file: Path) -> list[str]:
+    repeated = [name for name in frame.columns if REPEATED in name and name.partition(REPEATED)[0] in frame.columns]
+    remarks = [f"{file}: a second column {name.partition(REPEATED)[0]!r} is called {name!r}" for name in repeated]
+    if len(frame.columns) == 1:
+        remarks.append(f"{file} has one column only: is there another --separator?")
+    return remarks
+
+
+def _write_results(
+    folder: Path,
+    manifest: Mapping[str, Any],
+    classes: tuple[str, ...],
+    labels: np.ndarray,
+    identifiers: pl.DataFrame,
+    weights: np.ndarray | None,
+) -> None:
+    shipped, systems = shipped_system(manifest), (*finished_learners(manifest), *COMBINED)
+    oof = {name: read_oof(folder / "oof" / f"{name}.parquet", classes) for name in systems}
+    out_of_fold = {name: log_proba for name, (log_proba, _) in oof.items()}
+    evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
+    metrics: dict[str, Any] = {
+        "judged_on": f"{manifest['judged']['on']} rows of the training table",
+        "shipped": shipped,
+        "systems": {
+            name: table_metrics(
+                labels[evaluated], log_proba[evaluated], classes, None if weights is None else weights[evaluated]
+            )
+            for name, log_proba in out_of_fold.items()
+        },
+    }
+    write_json(folder / METRICS_FILE, metrics)
+    file = folder / "test" / f"{shipped}.npz"
+    if manifest["data"]["n_test"]:
+        with np.load(file, allow_pickle=False) as stored:
+            log_proba = stored["log_proba"]
+    else:
+        log_proba = out_of_fold[shipped]
+    write_table(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes, identifiers))

@@ -1,1 +1,0 @@
-"""From out-of-fold posteriors to one posterior: samples, pools, calibration, gate."""

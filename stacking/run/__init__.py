@@ -1,1 +1,0 @@
-"""One run: configuration, what it works on, run folder, its reader, code identity."""
