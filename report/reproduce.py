@@ -347,4 +347,4 @@ def _training_lines(runs: list[Path]) -> list[str]:
             cpu_s[name] = cpu_s.get(name, 0.0) + float(step["cpu_s"])
     rows = sorted(cpu_s.items(), key=lambda row: -row[1])
     head = ["| step of the runs | processor time |", "|---|---:|"]
-    return head + [f"| {name} | {seconds:,.0f} s |" for name, seconds in rows if seconds >= 0.5]
+    return head + [f"| {name} | {seconds:,.1f} s |" for name, seconds in rows if seconds >= 0.05]

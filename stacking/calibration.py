@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from showerstack.models.base.posterior import log_softmax
 from showerstack.stacking.gate import MeanAndError
@@ -32,6 +31,8 @@ def fit_scale(log_proba: np.ndarray, sample: Sample) -> float:
     rows = sample.subsample(FIT_EVENTS)
     part, z = sample.take(rows), log_proba[rows]
     low, high = np.log(SCALES)
+    from scipy.optimize import minimize_scalar
+
     result = minimize_scalar(lambda t: cross_entropy(np.exp(t) * z, part)[0], bounds=(low, high), method="bounded")
     return float(np.exp(result.x))
 

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.optimize import minimize
 
 from showerstack.models.base.posterior import log_softmax
 from showerstack.stacking.folds import assign_folds
@@ -159,6 +158,8 @@ def _minimised(
         return value + 0.5 * RIDGE * float(away @ away), slope + RIDGE * away
 
     options = {"maxiter": MOST_STEPS, "ftol": PRECISION}
+    from scipy.optimize import minimize
+
     return np.asarray(minimize(penalised, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x)
 
 

@@ -171,7 +171,7 @@ def target_data(tmp_path: Path) -> Path:
 def test_bins_hold_equal_numbers_of_events_under_the_cuts(target_data: Path) -> None:
     opened = Dataset.open(target_data, ENERGY)
     result = binned(opened)
-    passing = opened.evaluation_cuts.mask(opened.scalar_frame())
+    passing = opened.evaluation_cuts.mask(opened.scalar_frame()) & opened.usable
     assert 0 < passing.sum() < 3000
     counts = np.bincount(result.labels[passing], minlength=ENERGY.n_classes)
     assert counts.max() - counts.min() <= 1

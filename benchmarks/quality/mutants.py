@@ -50,7 +50,16 @@ EQUIVALENT = Path(__file__).with_name("equivalent.json")
 PLACES: dict[str, tuple[str, ...]] = {
     "scoring": ("scoring",),
     "features": ("features/groups", "features/lateral", "features/stations"),
-    "stacking": ("stacking/meta", "stacking/decide", "stacking/folds.py", "stacking/chain.py"),
+    "stacking": (
+        "stacking/answers.py",
+        "stacking/calibration.py",
+        "stacking/chain.py",
+        "stacking/folds.py",
+        "stacking/gammas.py",
+        "stacking/gate.py",
+        "stacking/pools.py",
+        "stacking/targets.py",
+    ),
     "models": (
         "models/base/inputs.py",
         "models/base/posterior.py",
@@ -116,9 +125,9 @@ class Bench:
             ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=root, capture_output=True, check=True
         ).stdout.decode()
         for name in filter(None, listed.split("\0")):
-            if (root / name).is_file():
+            if (root / name).is_file() or (root / name).is_symlink():
                 (self.copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / name, self.copy / name)
+                shutil.copy2(root / name, self.copy / name, follow_symlinks=False)
         self.choice = Choice(self.copy, work / "tests.jsonl")
         self.libraries: tuple[str, ...] = LIBRARIES
         self._server: subprocess.Popen[str] | None = None

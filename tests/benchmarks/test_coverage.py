@@ -1,11 +1,11 @@
-"""Stated intervals and limits hold as often as they say: a part of ``benchmarks/quality/coverage.py``."""
+"""Stated intervals and limits hold as often as they say: a part of ``benchmarks/quality/interval_coverage.py``."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks.quality.coverage import ALL
+from benchmarks.quality.interval_coverage import ALL
 
 TOYS = {toy.name: toy for toy in ALL}
 

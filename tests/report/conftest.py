@@ -30,7 +30,8 @@ def make_dataset(folder: Path, task: Task, labels: np.ndarray, rng: np.random.Ge
     n = len(labels)
     energy = 15 + rng.exponential(0.45, n).clip(0, 2.9)
     n_e = energy - 10.2 + rng.normal(0, 0.15, n)
-    n_mu = energy - 11 + (0.06 * labels if task.name == COMPOSITION.name else 1.0 * labels) + rng.normal(0, 0.1, n)
+    per_class = 0.0 if task.target else 0.06 if task.name == COMPOSITION.name else 1.0
+    n_mu = energy - 11 + per_class * labels + rng.normal(0, 0.1, n)
     scalars = np.stack([energy, rng.uniform(0, 29.9, n), rng.uniform(0, 360, n), n_e, n_mu], axis=1)
     grids = rng.gamma(1.0, 30.0, (n, 16, 16, 2)) * (rng.random((n, 16, 16, 2)) < 0.4)
     grids[:, 4:12, 4:12, 1] = 0

@@ -238,7 +238,7 @@ def test_yaml_of_nested_values() -> None:
 
 def test_doctor_looks_at_everything(tmp_path: Path) -> None:
     entries = {finding.what: finding for finding in findings(tmp_path / "not yet there")}
-    assert {"Python", "packages", "torch", "cupy", "xgboost", "lightgbm", "memory", "cores", "disk"} <= set(entries)
+    assert {"Python", "packages", "torch", "cupy", "xgboost", "lightgbm", "memory, cores", "disk"} <= set(entries)
     assert entries["Python"].state == "ok"
     assert entries["--device auto"].outcome.startswith(("would use: cpu", "would use: cuda"))
     assert "numpy" in entries["packages"].outcome

@@ -363,7 +363,7 @@ def test_settings_follow_the_number_of_rows() -> None:
 
 
 def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    monkeypatch.setattr("showerstack.stacking.job.cores", lambda: 7)
     cases = ((300, None, "quick", 1), (300, 3, "quick", 3), (30_000, None, "quick", 7), (300, None, "good", 7))
     for n, asked, preset, workers in cases:
         points, labels = gaussians(n, seed=1)
