@@ -4,5 +4,7 @@ from __future__ import annotations
 
 MANIFEST_FILE = "manifest.json"
 PREDICTIONS_FILE = "predictions.npz"
+LOG_FILE = "run.log"
+"""Tracebacks of failed fits."""
 EXPORT_FILE = "export.json"
 """In a folder of exported fits: what follows them."""

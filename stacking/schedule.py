@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 
 from showerstack.features.device import free_gpu_memory
 from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.code import started
 from showerstack.runtime.context import Progress
 from showerstack.runtime.cost import seconds_of
 from showerstack.runtime.errors import GPU_FAILED, InputError, need, remedy_of
@@ -37,6 +39,7 @@ from showerstack.stacking.folds import (
     outer_holdout,
 )
 from showerstack.stacking.job import Job
+from showerstack.stacking.names import LOG_FILE
 
 
 def make_folds(job: Job) -> Folds:
@@ -376,5 +379,14 @@ def _attempt(task: FoldTask) -> Attempted:
         if task.device == "cuda":
             free_gpu_memory()
     except Exception as error:
+        if not isinstance(error, TimeLimitReached):
+            _log_failure(task)
         return task.name, task.fold, " ".join(f"{type(error).__name__}: {error}".split()), remedy_of(error)
     return task.name, task.fold, "", None
+
+
+def _log_failure(task: FoldTask) -> None:
+    """Append the traceback of the error that is being handled to the run's log; lines of one failure stay together."""
+    text = f"{started()} {task.name} fold {task.fold}\n{traceback.format_exc()}\n"
+    with suppress(OSError), (task.run / LOG_FILE).open("a", encoding="utf-8") as file:  # the disk may be what failed
+        file.write(text)

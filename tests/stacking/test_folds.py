@@ -220,6 +220,10 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
         assert {row["name"]: row["status"] for row in result.manifest["learners"]} == {
             "fake_linear": "ok", "fake_noisy": "ok", "fake_failing": "failed",
         }  # fmt: skip
+        log = (result.run / "run.log").read_text()
+        assert (log.count("fake_failing fold "), log.count("Traceback")) == (2, 2)
+        assert "in fit" in log
+        assert "RuntimeError: this learner always fails" in log
     for name in ("fake_linear", "fake_noisy"):
         for fold in range(2):
             files = [
