@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
@@ -34,6 +35,7 @@ from typer.main import get_command
 from showerstack.commands.app import app
 from showerstack.report.outcome import DEMO_LEARNERS
 from showerstack.report.run_page import write_report
+from showerstack.runtime.errors import Remark
 from showerstack.stacking.config import StackConfig
 from tests.program import Shown, call
 
@@ -376,7 +378,8 @@ def test_every_command_works_and_says_what_the_page_shows(
 def executed(block: str, names: dict[str, object] | None = None) -> str:
     """Return what a block of Python prints."""
     out = io.StringIO()
-    with redirect_stdout(out):
+    with redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("default", Remark)  # a page may show them
         exec(compile(block, "block", "exec"), {} if names is None else names)
     return out.getvalue()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from showerstack.analysis.datacheck import weights as datacheck_weights
 from showerstack.models.base.posterior import log_softmax
-from showerstack.stacking import pools
 from showerstack.stacking.pools import fit_scaling, fit_weights
 from showerstack.stacking.sample import Sample
 
@@ -35,9 +35,9 @@ def _data_to_simulation() -> None:
 
 
 LIKELIHOODS: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
-    "pool": (pools, lambda: fit_weights(LOG_PROBA, PLAIN)),
-    "weighted pool": (pools, lambda: fit_weights(LOG_PROBA, WEIGHTED)),
-    "scales of classes": (pools, lambda: fit_scaling(LOG_PROBA[0], PLAIN)),
+    "pool": (scipy.optimize, lambda: fit_weights(LOG_PROBA, PLAIN)),
+    "weighted pool": (scipy.optimize, lambda: fit_weights(LOG_PROBA, WEIGHTED)),
+    "scales of classes": (scipy.optimize, lambda: fit_scaling(LOG_PROBA[0], PLAIN)),
     "data to simulation": (datacheck_weights, _data_to_simulation),
 }
 
