@@ -212,7 +212,7 @@ from distributed import LocalCluster
 rng = np.random.default_rng(1)
 y = rng.integers(0, 2, 100)
 x = rng.normal(size=(100, 3)) + 1.5 * y[:, None]
-options = {"preset": "quick", "folds": 2, "repeats": 1, "holdout": 0.0, "metas": ("average",), "device": "cpu"}
+options = {"preset": "quick", "folds": 2, "repeats": 1, "holdout": 0.0, "pools": ("average",), "device": "cpu"}
 if __name__ == "__main__":
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         run = showerstack.fit(
