@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -149,7 +150,7 @@ def in_pools(
                     continue
                 left = [future for future, (where, _) in at_work.items() if where == device and not future.done()]
                 rest = [at_work.pop(future)[1] for future in left]
-                pools[device].shutdown(kill_workers=True)
+                _end(pools[device])
                 if id(one) not in tried:
                     tried.add(id(one))
                     begin(device, [one, *rest])
@@ -160,7 +161,19 @@ def in_pools(
         raise InputError(_LOST) from None
     finally:
         for pool in pools.values():
-            pool.shutdown(kill_workers=True)
+            _end(pool)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """End a pool and its processes at once.
+
+    Its own thread forgets the tasks that wait and then looks for them by the numbers in this queue: a KeyError in that
+    thread (loky 3.6), unless the numbers are taken away first.
+    """
+    with suppress(queue.Empty):
+        while True:
+            pool._work_ids.get_nowait()
+    pool.shutdown(kill_workers=True)
 
 
 def in_own_process(
