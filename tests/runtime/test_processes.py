@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from joblib.externals.loky import ProcessPoolExecutor
 
 from showerstack.runtime.errors import FULL_GPU, GPU_FAILED, InputError, explained, remedy_of
-from showerstack.runtime.processes import in_devices, in_own_process, in_threads
+from showerstack.runtime.processes import _end, in_devices, in_own_process, in_threads
 
 
 def numbers(*ends: str) -> Iterator[int]:
@@ -163,3 +165,16 @@ def test_threads_give_results_in_order_and_stop_at_the_first_error() -> None:
         assert results == [0, 1, 2, 3, 4]
         assert max(begun) < 20, "what was not begun is not begun after an error"
     assert list(in_threads(lambda k: k * k, ((k,) for k in range(50)), workers=4)) == [k * k for k in range(50)]
+
+
+def test_a_pool_that_ends_while_tasks_wait_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that stops after the first of many results, which are submitted anew just then."""
+    errors: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda error: errors.append(str(error.exc_type)))
+    for _ in range(3):
+        pool = ProcessPoolExecutor(1)
+        pool.submit(int).result()
+        for _ in range(5):
+            pool.submit(int)
+        _end(pool)
+    assert errors == []
