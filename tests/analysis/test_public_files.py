@@ -18,7 +18,7 @@ from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 
-PUBLIC = Path(analysis.__file__).parents[2] / "shared" / "public_files"
+PUBLIC = Path(analysis.__file__).parents[3] / "shared" / "public_files"
 STACK = {"task": "gamma", "preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1}
 
 

@@ -379,7 +379,7 @@ def test_v2_cuts_before_rounding_and_at_the_files_own_precision(tmp_path: Path) 
 
 
 def test_public_files_become_the_published_arrays(tmp_path: Path) -> None:
-    public = Path(showers.__file__).parents[2] / "shared" / "public_files"
+    public = Path(showers.__file__).parents[3] / "shared" / "public_files"
     if not public.is_dir():
         pytest.skip(f"{public} with stand-ins for the public files is not there")
     expected = json.loads((public / "golden.json").read_text())
