@@ -1,6 +1,6 @@
 """How well the lateral fits measure, against the simulation's truth and beside the standard reconstruction.
 
-    python benchmarks/fits/resolution.py --events 15000 --write docs/benchmarks/resolution.md
+    python benchmarks/fits/resolution.py --events 15000 --store
 
 Showers under the test's cuts are drawn with the fits' own constants (pulls prove the estimator there), in the default
 world, in the harder one, and in the default world with a 30 % larger deposit of accompanying photons near the core. Per
@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.fits.oracle import comparison
 from benchmarks.fits.pulls import World, everything, half_width, measure, proof, pulls, swaps
+from benchmarks.shared.results import HELP, store
 from showerstack.showers.simulation import load_settings
 
 LECF_FACTOR = 1.3
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=20_000, help="showers per world (default 20000)")
     parser.add_argument("--swap-events", type=int, default=6_000, help="showers per swapped constant (default 6000)")
     parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--write", type=Path, help="Markdown file to write, such as docs/benchmarks/resolution.md")
+    parser.add_argument("--store", action="store_true", help=HELP)
     options = parser.parse_args()
     default = load_settings("default")
     worlds = {
@@ -94,8 +95,7 @@ def main() -> None:
             detector__photon_share_core=LECF_FACTOR * default.detector.photon_share_core
         ),
     }
-    pieces = ["# Resolution of the lateral fits", "", __doc__.split("\n\n", 2)[2].strip(), ""]
-    pieces += [f"Made by `python benchmarks/fits/resolution.py --events {options.events} --seed {options.seed}`.", ""]
+    pieces = [__doc__.split("\n\n", 2)[2].strip(), ""]
     with tempfile.TemporaryDirectory() as scratch:
         room, size, seed = Path(scratch), options.events, options.seed
         folders = {
@@ -110,8 +110,8 @@ def main() -> None:
         for title, folder in folders.items():
             pieces.append(report(title, folder))
             print(pieces[-1], flush=True)
-    if options.write:
-        options.write.write_text("\n".join(pieces), encoding="utf-8")
+    if options.store:
+        store("resolution", "Resolution of the lateral fits", "\n".join(pieces), worlds=("default", "harder"))
 
 
 if __name__ == "__main__":

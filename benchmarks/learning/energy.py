@@ -1,6 +1,6 @@
 """How well the primary energy is estimated: the reconstruction's formula, and learners given the target in three ways.
 
-    python benchmarks/learning/energy.py --train 20000 --test 8000 --work work --write energy.md
+    python benchmarks/learning/energy.py --train 20000 --test 8000 --work work --store
 
 All estimates are of the same simulated test showers under the test's cuts, in one run: the reconstructed E, a formula
 of lg Ne, lg Nmu and the zenith angle; the same formula refitted to the training showers; LightGBM with a squared loss
@@ -19,6 +19,7 @@ from pathlib import Path
 import lightgbm
 import numpy as np
 
+from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import feature_set
@@ -171,7 +172,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("work"), help="keeps the simulated showers")
     parser.add_argument("--data", type=Path, help="folder with energy_train and energy_test, instead of simulating")
     parser.add_argument("--run", type=Path, help="finished run on the same showers (python cli.py stack --task energy)")
-    parser.add_argument("--write", type=Path, help="Markdown file to write, such as energy.md")
+    parser.add_argument("--store", action="store_true", help=HELP)
     options = parser.parse_args()
     folder = options.data or sample(
         ENERGY, options.work, n_train=options.train, n_test=options.test, seed=options.seed, workers=1, bars=bar
@@ -179,9 +180,9 @@ def main() -> None:
     result, truth = estimates(folder, options.seed, options.run)
     text = "\n".join([*rows(result, truth), "", *by_energy(result, truth), ""])
     print(text)
-    if options.write:
-        head = f"# Primary energy\n\n{__doc__.split('--write energy.md', 1)[1].strip()}\n\n"
-        options.write.write_text(f"{head}{len(truth):,} test showers, seed {options.seed}.\n\n{text}", encoding="utf-8")
+    if options.store:
+        head = f"{__doc__.split('--store', 1)[1].strip()}\n\n{len(truth):,} test showers, seed {options.seed}.\n\n"
+        store("energy", "Primary energy", head + text, pretrained=options.run is not None)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What each group of features is worth to a good LightGBM and a small MLP, on simulated showers under the test's cuts.
 
-    python benchmarks/learning/feature_value.py --train 60000 --out value --write docs/benchmarks/feature_value.md
+    python benchmarks/learning/feature_value.py --train 60000 --out value --store
 
 Each group is added to the reconstructed scalars, left out of the set ``fits`` or added to it. Differences are paired:
 same test showers, 95 % intervals. Early stopping sees a split of the training showers; the test showers' labels are
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import SETS, feature_set
@@ -194,16 +195,13 @@ def main() -> None:
     parser.add_argument("--learners", default=",".join(LEARNERS))
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("value"), help="folder that keeps data and results")
-    parser.add_argument("--write", type=Path, help="Markdown file to write, such as docs/benchmarks/feature_value.md")
+    parser.add_argument("--store", action="store_true", help=HELP)
     options = parser.parse_args()
     chosen = [task for task in (COMPOSITION, GAMMA) if task.name in options.tasks.split(",")]
-    pieces = ["# What each group of features is worth", "", __doc__.split("\n\n", 2)[2].strip(), ""]
-    pieces.append(
-        f"Made by `python benchmarks/learning/feature_value.py --train {options.train} --test {options.test}`.\n"
-    )
+    pieces = [__doc__.split("\n\n", 2)[2].strip(), ""]
     pieces += [run(task, options) for task in chosen]
-    if options.write:
-        options.write.write_text("\n".join(pieces), encoding="utf-8")
+    if options.store:
+        store("feature_value", "What each group of features is worth", "\n".join(pieces))
 
 
 if __name__ == "__main__":

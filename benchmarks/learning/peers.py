@@ -6,8 +6,8 @@
 Nothing is chosen on the test showers: their labels are read once, after all predictions are on disk. A killed run
 continues where it stopped; each learner that is done is kept in ``OUT/results-.../{learner}-{seed}``, a folder named
 after its showers, the preset and the version of the feature code. The table with 95 % intervals (after a plus-minus
-sign: standard errors) and paired differences to a reference learner is printed and, with ``--doc FILE``, written as
-Markdown.
+sign: standard errors) and paired differences to a reference learner is printed and, with ``--store``, written to
+``benchmarks/results/peers.md``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.features.build import build_table
 from showerstack.features.table import default_path
@@ -44,10 +45,9 @@ VALID_SHARE = 0.1
 """Share of the training events that serves early stopping."""
 REFERENCE = "lenet"
 INTRODUCTION = """\
-Made by `python benchmarks/learning/peers.py` with the settings below: every learner on the same simulated showers under
-the test's cuts, nothing chosen on the test showers. In brackets: 95 % intervals; after ±: standard errors;
-differences are paired. What the learners are: `python cli.py learners`. Systems called `published.*` are trained here,
-on these showers."""
+Every learner on the same simulated showers under the test's cuts, with the settings below; nothing was chosen on the
+test showers. Brackets: 95 % intervals; ±: one standard error; differences are paired. What the learners are:
+`python cli.py learners`. Systems called `published.*` are trained here, on these showers."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ def _row(job: Training, log_proba: np.ndarray, labels: np.ndarray, base: np.ndar
     digits = ".1e" if task is GAMMA else ".4f"
     cells = [
         job.learner + (f" (seed {job.seed})" if job.seed != 1 else ""),
-        f"{100 * np.mean(hard == labels):.2f} ({100 * accuracy.low:.2f} .. {100 * accuracy.high:.2f})",
+        f"{100 * np.mean(hard == labels):.2f} [{100 * accuracy.low:.2f}, {100 * accuracy.high:.2f}]",
         f"{loss.difference:.4f} ± {loss.standard_error:.4f}",
-        f"{metric.value(labels, output):{digits}} ({values.low:{digits}} .. {values.high:{digits}})",
+        f"{metric.value(labels, output):{digits}} [{values.low:{digits}}, {values.high:{digits}}]",
     ]
     if base is None:
         cells += ["", ""]
@@ -189,7 +189,7 @@ def _row(job: Training, log_proba: np.ndarray, labels: np.ndarray, base: np.ndar
         low, high = metric_gap.interval.low, metric_gap.interval.high
         cells += [
             f"{gap.difference:+.4f} ± {gap.standard_error:.4f}",
-            f"{metric_gap.difference:+{digits}} ({low:+{digits}} .. {high:+{digits}})",
+            f"{metric_gap.difference:+{digits}} [{low:+{digits}}, {high:+{digits}}]",
         ]
     weights = "" if result.parameters is None else f"{result.parameters:,}"
     cells += [weights, str(result.columns), f"{result.train_wall_s:,.0f} ({result.train_cpu_s:,.0f})"]
@@ -272,7 +272,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="numerical threads per process")
     parser.add_argument("--out", type=Path, default=Path("peers"), help="where data and results are kept")
     parser.add_argument("--table", action="store_true", help="train nothing more: the table of what is done")
-    parser.add_argument("--doc", type=Path, help="Markdown file for the table")
+    parser.add_argument("--store", action="store_true", help=HELP)
     return parser.parse_args()
 
 
@@ -285,7 +285,7 @@ def main() -> None:
     jobs = {task.name: jobs_of(arguments, task, prepare(arguments, task)) for task in tasks}
     if not arguments.table:
         train_all([job for of in jobs.values() for job in of if not job.done], arguments.workers)
-    settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("out", "doc", "table")}
+    settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("out", "store", "table")}
     for task in tasks:
         source = read_json(jobs[task.name][0].data / f"{task.name}_train" / SOURCE_FILE)
         settings |= {f"{task.name} world": source["settings_hash"], f"{task.name} data seed": source["seed"]}
@@ -295,9 +295,8 @@ def main() -> None:
         lines += over_seeds(jobs[task.name], task, arguments.reference)
     text = "\n".join(lines)
     print(text)
-    if arguments.doc:
-        arguments.doc.parent.mkdir(parents=True, exist_ok=True)
-        arguments.doc.write_text(f"# Learners compared\n\n{INTRODUCTION}\n\n{text}", encoding="utf-8")
+    if arguments.store:
+        store("peers", "Learners compared", f"{INTRODUCTION}\n\n{text}", pretrained=True)
 
 
 if __name__ == "__main__":

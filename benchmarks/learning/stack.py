@@ -1,7 +1,7 @@
 """What stacking is worth: each learner, their average, the stack and the decided stack on the same simulated events.
 
     python benchmarks/learning/stack.py --work bench/stacking
-    python benchmarks/learning/stack.py --work bench/stacking --write-docs  # and write docs/methods/stacking.md
+    python benchmarks/learning/stack.py --work bench/stacking --store  # and write benchmarks/results/stack.md
 
 Everything is fitted on out-of-fold predictions of the training events; the test labels are read at the very end, for
 the tables alone. Killed and started again, it continues.
@@ -10,7 +10,6 @@ the tables alone. Killed and started again, it continues.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.runtime.context import Context, bar
-from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.scoring import metric_for
 from showerstack.scoring.metrics.gamma import hadron_survival
@@ -37,7 +36,6 @@ from showerstack.stacking.gammas import gamma_scores
 from showerstack.stacking.run import finished_learners
 from showerstack.stacking.train import stack
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "methods" / "stacking.md"
 LEARNERS = ("lightgbm", "catboost", "quadratic_logit", "mlp", "lenet_fits")
 SETTINGS = {"lenet_fits": {"epochs": 5}}
 """What the benchmark shortens beyond the preset, to end in half an hour on two cores."""
@@ -76,17 +74,17 @@ def main() -> None:
     parser.add_argument("--world", default="default", help="simulated world")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--write-docs", action="store_true", help=f"put the tables into {DOCS.name}")
+    parser.add_argument("--store", action="store_true", help=HELP)
     options = parser.parse_args()
     sections = []
     for name in options.tasks.split(","):
         outcome = run_task(TASKS[name], options)
         text = report(outcome, options)
         print(text, flush=True)
-        sections.append((name, text))
-    if options.write_docs:
-        for name, text in sections:
-            write_section(f"benchmark {name}", text)
+        sections.append(f"## {name}\n\n{text}")
+    if options.store:
+        text = "\n\n".join(sections)
+        store("stack", "What stacking is worth", text, worlds=(options.world,), pretrained="pretrained" in text)
 
 
 def run_task(task: Task, options: argparse.Namespace) -> FinishedTask:
@@ -225,15 +223,6 @@ def cost_table(outcome: FinishedTask) -> str:
         for name, steps in grouped.items()
     ]
     return markdown(["step", "tasks", "wall s (summed)", "CPU s", "peak MB"], rows)
-
-
-def write_section(name: str, text: str) -> None:
-    """Replace the text between the markers of a section in docs/methods/stacking.md."""
-    page = DOCS.read_text(encoding="utf-8")
-    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
-    if not pattern.search(page):
-        raise InputError(f"{DOCS} has no section '<!-- {name} -->'")
-    DOCS.write_text(pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page), encoding="utf-8")
 
 
 def _difference(paired: Paired, style: str) -> str:

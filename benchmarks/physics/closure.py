@@ -1,8 +1,8 @@
 """Do stated errors cover? Known skies through the whole analysis of spectra, knees and photon limits.
 
-``python benchmarks/physics/closure.py --work bench/closure --page docs/benchmarks/closure.md`` simulates training and
-test sets, trains a quick run of each task, makes pseudo-experiments and re-simulated skies, and writes the page. Every
-experiment is kept in ``WORK/experiments.jsonl`` as soon as it is done: started again, the benchmark goes on.
+``python benchmarks/physics/closure.py --work bench/closure --store`` simulates training and test sets, trains a quick
+run of each task, makes pseudo-experiments and re-simulated skies, and stores the tables. Every experiment is kept in
+``WORK/experiments.jsonl`` as soon as it is done: started again, the benchmark goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.physics.closure_page import write_page
+from benchmarks.physics.closure_page import tables
 from benchmarks.physics.pseudo_experiments import (
     PhotonPool,
     SmoothTruth,
@@ -25,6 +25,7 @@ from benchmarks.physics.pseudo_experiments import (
     photon_experiment,
     spectra_experiment,
 )
+from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.analysis.cuts import LG_NMU_MIN
 from showerstack.analysis.events import open_run
@@ -63,15 +64,15 @@ def closure_parser(description: str) -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Do what is missing, as long as there is time, and write the page."""
+    """Do what is missing, as long as there is time, and store the tables."""
     parser = closure_parser(__doc__ or "")
-    parser.add_argument("--page", type=Path, help="Markdown page to write")
+    parser.add_argument("--store", action="store_true", help=HELP)
     parser.add_argument("--experiments", type=int, default=200, help="skies of spectra, scales drawn")
     parser.add_argument("--exact", type=int, default=50, help="skies of spectra, scales exact")
     parser.add_argument("--mixtures", type=int, default=1, help="0: without the grid of mixtures")
     parser.add_argument("--photons", type=int, default=50, help="pseudo-experiments of photons, each fraction")
     parser.add_argument("--photon-events", type=int, default=6_000, help="events of a sky with photons")
-    parser.add_argument("--note", default="", help="a sentence on how this came about, for the head of the page")
+    parser.add_argument("--note", default="", help="a sentence on how this came about, for the head of the tables")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
     given = parser.parse_args()
     stop = time.monotonic() + 60 * given.minutes
@@ -89,9 +90,8 @@ def main() -> None:
             done.append(entries)
             out.write(json.dumps(entries) + "\n")
             out.flush()
-    if given.page:
-        write_page(done, given.page, vars(given))
-        print(f"wrote {given.page}")
+    if given.store:
+        print(f"wrote {store('closure', 'Do stated errors cover?', tables(done, vars(given)))}")
 
 
 def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Iterator[tuple[str, int, Experiment]]:

@@ -1,14 +1,12 @@
-"""The page of the closure benchmark: what covers and what does not, worst first."""
+"""The tables of the closure benchmark: what covers and what does not, worst first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from showerstack.runtime.files import atomic_path
 from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.showers.schema import COMPOSITION
 
@@ -23,8 +21,8 @@ GRID = {
 LG_RIGIDITY = float(np.log10(4.4e15))
 
 
-def write_page(done: list[dict[str, Any]], file: Path, given: dict[str, Any]) -> None:
-    """Write the page from finished experiments."""
+def tables(done: list[dict[str, Any]], given: dict[str, Any]) -> str:
+    """Return the tables of finished experiments as Markdown."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for one in done:
         by_kind.setdefault(one["kind"], []).append(one)
@@ -32,9 +30,7 @@ def write_page(done: list[dict[str, Any]], file: Path, given: dict[str, Any]) ->
     coverage.sort(key=lambda row: row[0])
     size = f"{given['train']:,} training and {given['test']:,} other showers of each task"
     lines = [
-        "# Do stated errors cover?",
-        "",
-        "Known skies through the whole analysis, by `python benchmarks/physics/closure.py`:",
+        "Known simulated data sets through the whole analysis:",
         f"{size}, learner `{given['learner']}`, default world, one seed.",
         "Brackets: 95 % intervals over experiments, whose bins are correlated.",
         *([given["note"]] if given.get("note") else []),
@@ -50,9 +46,7 @@ def write_page(done: list[dict[str, Any]], file: Path, given: dict[str, Any]) ->
         *_plateau(by_kind),
         *_mixtures(by_kind),
     ]  # fmt: skip
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(file) as temporary:
-        temporary.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    return "\n".join(lines)
 
 
 KINDS = {

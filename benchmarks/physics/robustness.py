@@ -1,7 +1,7 @@
 """What does a training lose in another hadronic model or world, how wrong are the shares then, and what helps?
 
-``python benchmarks/physics/robustness.py --work bench/robustness --page docs/benchmarks/robustness.md`` simulates all
-places, trains, and writes the page. Showers and fits are kept: started again, it goes on.
+``python benchmarks/physics/robustness.py --work bench/robustness --store`` simulates all places, trains, and stores the
+tables. Showers and fits are kept: started again, it goes on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.physics.places import PLACES, parse_places
 from benchmarks.physics.robustness_study import ALONE, MIX, Cell, Robustness, RobustnessOptions, study
+from benchmarks.shared.results import HELP, store
 from showerstack.runtime.context import Context, bar
-from showerstack.runtime.files import atomic_path
 from showerstack.showers.schema import COMPOSITION
 
 SEEN = 3.0
@@ -25,10 +25,10 @@ SEEN = 3.0
 
 
 def main() -> None:
-    """Do the study and write the page."""
+    """Do the study and store the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench/robustness"))
-    parser.add_argument("--page", type=Path, help="Markdown page to write")
+    parser.add_argument("--store", action="store_true", help=HELP)
     parser.add_argument("--places", default=",".join(PLACES), help="world/model, the first is home")
     parser.add_argument("--train", type=int, default=16_000, help="training showers of each place")
     parser.add_argument("--test", type=int, default=20_000, help="test showers of each place")
@@ -44,22 +44,19 @@ def main() -> None:
     result = study(options, Context(bars=bar, workers=given.workers))
     parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(part.ru_utime + part.ru_stime for part in parts)
-    text = "\n".join(page_lines(result, cpu / 60, (time.perf_counter() - started) / 60))
+    text = "\n".join(tables(result, cpu / 60, (time.perf_counter() - started) / 60))
     print(text)
-    if given.page:
-        given.page.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(given.page) as temporary:
-            temporary.write_text(text.rstrip() + "\n", encoding="utf-8")
+    if given.store:
+        worlds = sorted({place.name.split("/")[0] for place in options.places})
+        store("robustness", "Trained in one simulation, tested in another", text, worlds=worlds)
 
 
-def page_lines(robustness: Robustness, cpu_min: float, wall_min: float) -> list[str]:
-    """Return the page."""
+def tables(robustness: Robustness, cpu_min: float, wall_min: float) -> list[str]:
+    """Return the tables as lines of Markdown."""
     options = robustness.options
     alone = [one for one in robustness.cells if one.training == ALONE]
     return [
-        "# Trained here, tested there",
-        "",
-        f"By `python benchmarks/physics/robustness.py`: {options.train:,} training and {options.test:,} test",
+        f"{options.train:,} training and {options.test:,} test",
         f"showers of each place, learner `{options.learner}`, preset `{options.preset}`, one seed;",
         f"{cpu_min:.1f} minutes of processor time ({wall_min:.1f} by the clock).",
         "Brackets: 95 % intervals over test showers; the scatter from training to training is not in them.",

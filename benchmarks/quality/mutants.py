@@ -243,7 +243,7 @@ def report(results: list[dict[str, object]], equivalent: dict[str, str]) -> str:
         noticed, ended, share = of["noticed"], of["noticed"] + of["survived"] + of["untested"], ""
         if ended:
             interval = clopper_pearson(noticed, ended)
-            share = f"{noticed / ended:.1%} ({interval.low:.1%} .. {interval.high:.1%})"
+            share = f"{noticed / ended:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
         counts = "".join(f"{of[column]:>10}" for column in columns)
         lines.append(f"{name:<12}{len(mine):>8}{counts}{n_equal:>7}  {share}")
     lines += ["", "survivors (key, place, was -> is):"]

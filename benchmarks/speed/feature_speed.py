@@ -1,6 +1,6 @@
 """How fast features are made, everything on the same events in one run.
 
-    python benchmarks/speed/feature_speed.py --events 40000 --write docs/benchmarks/features_speed.md
+    python benchmarks/speed/feature_speed.py --events 40000 --store
 
 Compared: our table with and without the fits (read, computed, written to disk), the fit kernel alone, a per-event fit
 with scipy.optimize, published-style grid statistics in plain NumPy, and the floor: reading, decoding and summing the
@@ -27,6 +27,7 @@ import numpy as np
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
+from benchmarks.shared.results import HELP, store
 from benchmarks.speed.against import LIMIT, compare
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import FIT_GROUPS, GROUPS, SETS
@@ -224,12 +225,12 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=65_536, help="events per set (default 65536)")
     parser.add_argument("--workers", type=int, default=joblib.cpu_count())
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write", type=Path, help="Markdown file to write")
+    parser.add_argument("--store", action="store_true", help=HELP)
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="checkout to compare with, by stage")
     options = parser.parse_args()
     threadpool_limits(1)
     task: Task = COMPOSITION
-    pieces = ["# Speed of the features", "", __doc__.split("\n\n", 2)[2].strip(), ""]
+    pieces = [__doc__.split("\n\n", 2)[2].strip(), ""]
     with tempfile.TemporaryDirectory() as scratch:
         for title, cuts in (("Showers under the test's cuts", "test"), ("Showers without cuts", "none")):
             print(title, flush=True)
@@ -245,8 +246,8 @@ def main() -> None:
         pieces.append(LIMIT)
     pieces.append(f"Largest resident memory of a process: {max(peak, children):,.0f} MB (simulation included).\n")
     print(pieces[-1])
-    if options.write:
-        options.write.write_text("\n".join(pieces), encoding="utf-8")
+    if options.store:
+        store("features_speed", "Speed of the features", "\n".join(pieces))
 
 
 if __name__ == "__main__":

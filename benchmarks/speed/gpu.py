@@ -1,6 +1,6 @@
 """The GPU against the CPU of the same machine: same results, and how much faster; everything in one run.
 
-    python benchmarks/speed/gpu.py --events 100000 --write docs/benchmarks/gpu.md
+    python benchmarks/speed/gpu.py --events 100000 --store
 
 Compared: the lateral fits by both kernels in every output, all features, the way from a dataset folder to its table on
 disk, and the training of boosters and networks (settings of preset ``quick``) on the same showers, with the difference
@@ -28,6 +28,7 @@ import joblib
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.shared.results import HELP, store
 from showerstack.features.build import GPU_SHARD_EVENTS, build_table
 from showerstack.features.catalogue import GROUPS
 from showerstack.features.compute import compute_chunk, warm_up
@@ -38,7 +39,6 @@ from showerstack.features.lateral.fit import RawFit
 from showerstack.features.table import FeatureTable
 from showerstack.models.registry import create, device_for, learner_class, spec
 from showerstack.runtime.context import Context
-from showerstack.runtime.files import atomic_path
 from showerstack.scoring.metrics.paired import paired_log_loss
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
@@ -330,12 +330,12 @@ def machine() -> str:
 
 
 def main() -> None:
-    """Compare, print, write."""
+    """Compare, print, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--learners", default=",".join(LEARNERS))
-    parser.add_argument("--write", type=Path, help="Markdown file to write")
+    parser.add_argument("--store", action="store_true", help=HELP)
     options = parser.parse_args()
     lines = [f"{options.events:,} showers under the test's cuts; {machine()}.", ""]
     lines += ["| what | GPU, events/s | CPU, events/s | ratio | agreement | ok |", "|---|---|---|---|---|---|"]
@@ -343,9 +343,8 @@ def main() -> None:
     for comparison in compare(options.events, tuple(options.learners.split(",")), options.rounds):
         lines.append(row_of(comparison))
         print(lines[-1], flush=True)
-    if options.write:
-        with atomic_path(options.write) as temporary:
-            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if options.store:
+        store("gpu", "The GPU against the CPU of the same machine", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -259,8 +259,8 @@ def areas_table(
 
 
 def _within(value: float, interval: Interval) -> str:
-    return f"{value:.4f} ({interval.low:.4f} .. {interval.high:.4f})"
+    return f"{value:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
 
 
 def _area(result: TwoSample) -> str:
-    return f"{result.area:.3f} ({result.interval.low:.3f} .. {result.interval.high:.3f})"
+    return f"{result.area:.3f} [{result.interval.low:.3f}, {result.interval.high:.3f}]"

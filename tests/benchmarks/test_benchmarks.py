@@ -27,7 +27,7 @@ from benchmarks.learning import limit
 from benchmarks.learning.limit import KNOTS, LARGEST, SMALLEST, Kind, information, normal_information
 from benchmarks.learning.marginal import Learners
 from benchmarks.learning.marginal import table as worth_table
-from benchmarks.physics.closure_page import write_page
+from benchmarks.physics.closure_page import tables
 from benchmarks.physics.pseudo_experiments import SmoothTruth, mixtures, spectra_experiment
 from benchmarks.shared.drawn import FOREIGN
 from benchmarks.shared.samples import sample, sample_name
@@ -145,7 +145,7 @@ def test_a_smooth_truth_stands_for_the_events_behind_it(truth: SmoothTruth) -> N
     assert higher == pytest.approx(10 ** (1.8 * Widths().lg_energy), rel=0.05)
 
 
-def test_an_experiment_is_told_on_the_page(truth: SmoothTruth, tmp_path: Path) -> None:
+def test_tables_of_experiments(truth: SmoothTruth) -> None:
     done = []
     for kind, drawn in (("exact_20000", False), ("drawn_20000", True)):
         for seed in range(2):
@@ -155,8 +155,7 @@ def test_an_experiment_is_told_on_the_page(truth: SmoothTruth, tmp_path: Path) -
             assert bool(np.any(one["scales"])) is drawn
             done.append({"kind": kind, **one})
     done.append({"kind": "plateau", "ratio": [1.0] * 5, "error": [0.01] * 5})
-    write_page(done, tmp_path / "closure.md", {"train": 1, "test": 1, "learner": "quadratic_logit"})
-    text = (tmp_path / "closure.md").read_text()
+    text = tables(done, {"train": 1, "test": 1, "learner": "quadratic_logit"})
     for words in (
         "fractions, scales drawn, 20,000",
         "share of iron, scales exact",

@@ -1,0 +1,54 @@
+"""Stored results: what a script printed, in ``benchmarks/results/``, below a head that says how it was made."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+
+from showerstack.runtime.code import git_revision
+from showerstack.runtime.files import atomic_path, read_json
+from showerstack.showers.simulation import load_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "benchmarks" / "results"
+HELP = "also write the tables to benchmarks/results/"
+
+
+def store(
+    name: str, title: str, text: str, *, worlds: Iterable[str] = ("default",), pretrained: bool = False,
+    folder: Path = FOLDER,
+) -> Path:  # fmt: skip
+    """Write ``folder/name.md`` and return its path.
+
+    Parameters
+    ----------
+    name, title
+        Name of the file without its ending, and its heading.
+    text
+        Markdown below the head.
+    worlds
+        Names of simulated worlds; the head holds the hash of the settings of each.
+    pretrained
+        Whether the pretrained weights were used; the head then holds their hash.
+    """
+    rows = [("command", f"`{_command()}`"), ("commit", (git_revision() or "unknown")[:9])]
+    rows += [(f"world `{world}`", f"settings {load_settings(world).digest()[:8]}") for world in worlds]
+    if pretrained:
+        card = files("showerstack.models.pretraining") / "weights" / "showers.json"
+        rows.append(("pretrained weights", str(read_json(Path(str(card)))["sha256"])[:8]))
+    head = ["| made by | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows)]
+    file = folder / f"{name}.md"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(file) as temporary:
+        temporary.write_text("\n".join([f"# {title}", "", *head, "", text.strip(), ""]), encoding="utf-8")
+    return file
+
+
+def _command() -> str:
+    """Return the command line, its program relative to the repository."""
+    program = Path(sys.argv[0]).resolve()
+    name = program.relative_to(ROOT).as_posix() if program.is_relative_to(ROOT) else program.name
+    return shlex.join(["python", name, *sys.argv[1:]])
