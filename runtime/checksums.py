@@ -3,6 +3,9 @@
 :func:`write_checksums` writes ``checksums.json`` as the last file of a finished folder; :class:`Checksums` reads it and
 hands out paths only after their bytes have been compared. This is integrity, not authenticity: whoever can replace a
 file can replace its checksum too.
+
+A part of the folder may have a list of its own. The folder's list then names that list alone, and takes its entries
+over when it is read: every file has one checksum.
 """
 
 from __future__ import annotations
@@ -55,10 +58,15 @@ class Checksums:
         outside = next((name for name in files if not _is_inside(name)), None)
         if outside is not None:
             raise InputError(f"{file} names {outside!r}, which is not a path inside the folder")
+        made = cls(folder, files)
+        for part in [PurePosixPath(name).parent for name in files if name.endswith(f"/{CHECKSUMS_FILE}")]:
+            if not made.problem(f"{part}/{CHECKSUMS_FILE}"):
+                files |= {f"{part}/{name}": entry for name, entry in cls.open(folder / part).files.items()}
         lacking = [name for name in required if name not in files]
         if lacking:
-            raise InputError(f"{file} does not name {lacking[0]} ({len(lacking)} required files missing)")
-        return cls(folder, files)
+            more = f"{file} does not name {lacking[0]} ({len(lacking)} required files missing)"
+            raise InputError(made._problem_of_list(lacking[0]) or more)
+        return made
 
     def path(self, name: str) -> Path:
         """Return the path of a file after comparing its bytes; within a process an unchanged file is read once.
@@ -77,7 +85,7 @@ class Checksums:
         """Return what is wrong with one file, or None."""
         path = self.folder / name
         if name not in self.files:
-            return f"{path} is not in {CHECKSUMS_FILE} of {self.folder}"
+            return self._problem_of_list(name) or f"{path} is not in {CHECKSUMS_FILE} of {self.folder}"
         if not path.is_file():
             return f"{path} does not exist, but {CHECKSUMS_FILE} names it"
         n_bytes, expected = self.files[name]
@@ -85,6 +93,11 @@ class Checksums:
         if state is None or state[0] != n_bytes or _hash(path, state) != expected:
             return f"{path} is not the file that was written (damaged, truncated or replaced)"
         return None
+
+    def _problem_of_list(self, name: str) -> str | None:
+        """Return what is wrong with the list of the part that a file is in, or None."""
+        lists = (f"{part}/{CHECKSUMS_FILE}" for part in PurePosixPath(name).parents[:-1])
+        return next(filter(None, (self.problem(one) for one in lists if one in self.files and one != name)), None)
 
     def problems(self, progress: Progress | None = None) -> list[str]:
         """Compare every file; return one line for each that is missing or differs."""

@@ -169,9 +169,11 @@ MADE_LATER = (
 
 
 def write_run_checksums(run: Path) -> Checksums:
-    """Write ``checksums.json`` over all files of a finished run but :data:`MADE_LATER`."""
-    files = (path.relative_to(run) for path in run.rglob("*") if path.is_file())
-    plain = (path.as_posix() for path in files if not any(part.startswith(".") for part in path.parts))
+    """Write ``checksums.json`` over the files of a finished run but :data:`MADE_LATER`; a fit has its own list."""
+    files = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
+    parts = {file.parent for file in files if file.name == CHECKSUMS_FILE}
+    alone = [file for file in files if file.name == CHECKSUMS_FILE or not parts.intersection(file.parents[:-1])]
+    plain = (file.as_posix() for file in alone if not any(part.startswith(".") for part in file.parts))
     return write_checksums(run, [name for name in plain if name not in (*MADE_LATER, CHECKSUMS_FILE)])
 
 

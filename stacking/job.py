@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,55 @@ from showerstack.stacking.tables import (
     write_table,
 )
 
+TASK_NAME = "table"
+TABLE_FOLDER = "table"
+"""Folder of a run with the tables that its fits read."""
+TRAIN_FILE, TEST_FILE = "train.parquet", "test.parquet"
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """The user's table as it was read, and what a run on it writes beside its fits."""
+
+    schema: Schema
+    train: pl.DataFrame
+    """The columns of training as float32."""
+    truth: pl.DataFrame
+    """Labels, groups, weights and folds, under the names of :data:`TRUTH_COLUMNS`."""
+    identifiers: pl.DataFrame
+    """Of the rows that are predicted: the test table's, without one the training table's."""
+    test: pl.DataFrame | None
+
+    def write(self, run: Path) -> None:
+        """Write the tables that fits read, and the schema that new tables are read by."""
+        folder = run / TABLE_FOLDER
+        write_table(folder / TRAIN_FILE, self.train)
+        write_table(truth_file(folder / TRAIN_FILE), self.truth)
+        write_json(folder / PLAN_FILE, self.schema.as_json())
+        if self.test is not None:
+            write_table(folder / TEST_FILE, self.test)
+
+    def write_results(self, run: Path, manifest: Mapping[str, Any]) -> None:
+        """Write ``metrics_table.json`` and ``predictions.parquet`` of a run whose other files are written."""
+        classes, shipped = self.schema.classes, shipped_system(manifest)
+        systems = (*finished_learners(manifest), *COMBINED)
+        oof = {name: read_oof(run / "oof" / f"{name}.parquet", classes) for name in systems}
+        evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
+        rows = self.truth.filter(evaluated)
+        label, _, weight, _ = TRUTH_COLUMNS
+        labels, weights = rows[label].to_numpy(), rows[weight].to_numpy() if weight in rows.columns else None
+        metrics = {
+            name: table_metrics(labels, log_proba[evaluated], classes, weights) for name, (log_proba, _) in oof.items()
+        }
+        on = f"{manifest['judged']['on']} rows of the training table"
+        write_json(run / METRICS_FILE, {"judged_on": on, "shipped": shipped, "systems": metrics})
+        if manifest["data"]["n_test"]:
+            with np.load(run / "test" / f"{shipped}.npz", allow_pickle=False) as stored:
+                log_proba = stored["log_proba"]
+        else:
+            log_proba, _ = oof[shipped]
+        write_table(run / PREDICTIONS_TABLE, probabilities(log_proba, classes, self.identifiers))
+
 
 @dataclass(frozen=True)
 class Job:
@@ -66,10 +115,8 @@ class Job:
     """``"cpu"`` or ``"cuda"`` by learner."""
     costs: list[Cost] = field(default_factory=list)
     """Steps done before the engine starts (feature tables)."""
-    prepare: Callable[[], None] | None = None
-    """What to write into the run folder first, once it is known to be this run's."""
-    conclude: Callable[[dict[str, Any]], None] | None = None
-    """What to write into the run folder last, from the run's manifest."""
+    table: TableInput | None = None
+    """What the events were read from, if from a table."""
     remarks: tuple[str, ...] = ()
     """What the user should know about the input."""
     ctx: Context = Context()
@@ -197,7 +244,6 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     return Job(config, task, train, test, devices, costs, remarks=remarks, ctx=ctx)
 
 
-TASK_NAME = "table"
 TINY = 20_000
 """Rows times columns times classes below which the fits of ``quick`` take less time than another process to begin."""
 
@@ -230,7 +276,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
     truth = pl.DataFrame(
         {name: v for name, v in zip(TRUTH_COLUMNS, (label, group, weight, fold), strict=True) if v is not None}
     )
-    folder, task = config.run / "table", Task(TASK_NAME, classes)
+    folder, task = config.run / TABLE_FOLDER, Task(TASK_NAME, classes)
     hashes = {"train": hash_file(config.table)}
     test_frame, test, identifiers = None, None, train.select(config.id)
     if config.test_table:
@@ -239,33 +285,21 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         )
         remarks += more
         hashes["test"] = hash_file(config.test_table)
-        test = TableEvents(folder / "test.parquet", schema.names, hashes["test"], categories=schema.categories)
+        test = TableEvents(folder / TEST_FILE, schema.names, hashes["test"], categories=schema.categories)
     remarks += repeated_remarks(frame, label, test_frame)
-
-    def prepare() -> None:
-        write_table(folder / "train.parquet", frame)
-        write_table(truth_file(folder / "train.parquet"), truth)
-        write_json(folder / PLAN_FILE, schema.as_json())
-        if test_frame is not None:
-            write_table(folder / "test.parquet", test_frame)
-
-    def conclude(manifest: dict[str, Any]) -> None:
-        manifest["label_type"] = label_type
-        _write_results(config.run, manifest, classes, label, identifiers, weight)
 
     return Job(
         config=resolved,
         task=task,
         train=TableEvents(
-            folder / "train.parquet",
+            folder / TRAIN_FILE,
             schema.names,
             hashes["train"],
             categories=schema.categories,
         ),
         test=test,
         devices=devices_for(config.learner_specs(task), config.device),
-        prepare=prepare,
-        conclude=conclude,
+        table=TableInput(schema, frame, truth, identifiers, test_frame),
         remarks=tuple(remarks),
         ctx=ctx,
     )
@@ -287,35 +321,3 @@ def _header_remarks(frame: pl.DataFrame, file: Path) -> list[str]:
     if len(frame.columns) == 1:
         remarks.append(f"{file} has one column only: is there another --separator?")
     return remarks
-
-
-def _write_results(
-    folder: Path,
-    manifest: Mapping[str, Any],
-    classes: tuple[str, ...],
-    labels: np.ndarray,
-    identifiers: pl.DataFrame,
-    weights: np.ndarray | None,
-) -> None:
-    shipped, systems = shipped_system(manifest), (*finished_learners(manifest), *COMBINED)
-    oof = {name: read_oof(folder / "oof" / f"{name}.parquet", classes) for name in systems}
-    out_of_fold = {name: log_proba for name, (log_proba, _) in oof.items()}
-    evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
-    metrics: dict[str, Any] = {
-        "judged_on": f"{manifest['judged']['on']} rows of the training table",
-        "shipped": shipped,
-        "systems": {
-            name: table_metrics(
-                labels[evaluated], log_proba[evaluated], classes, None if weights is None else weights[evaluated]
-            )
-            for name, log_proba in out_of_fold.items()
-        },
-    }
-    write_json(folder / METRICS_FILE, metrics)
-    file = folder / "test" / f"{shipped}.npz"
-    if manifest["data"]["n_test"]:
-        with np.load(file, allow_pickle=False) as stored:
-            log_proba = stored["log_proba"]
-    else:
-        log_proba = out_of_fold[shipped]
-    write_table(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes, identifiers))

@@ -129,8 +129,8 @@ def run(job: Job) -> StackResult:
         if finished:
             return StackResult(folder, finished, None)
         remove_second_level(folder)
-        if job.prepare:
-            job.prepare()
+        if job.table:
+            job.table.write(folder)
         folds, tasks = make_folds(job), fold_tasks(job)
         manifest = _opening(job, folds, tasks)
         write_config(folder / CONFIG_FILE, manifest["config"])
@@ -222,8 +222,9 @@ def _second_level(
         "remarks": [*manifest["remarks"], *level.remarks, *outcome.remarks],
         "steps": [step.as_json() for step in steps],
     }
-    if job.conclude:
-        job.conclude(manifest)
+    if job.table:
+        manifest["label_type"] = job.table.schema.label_type
+        job.table.write_results(job.config.run, manifest)
     write_manifest(job.config.run, manifest)
     write_run_checksums(job.config.run)
     return StackResult(job.config.run, manifest, outcome.predictions)

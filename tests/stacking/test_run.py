@@ -143,7 +143,7 @@ def test_one_reader_says_what_a_run_holds(finished: Path, tiny_composition: Path
         np.testing.assert_array_equal(run.test("stack", "log_proba"), stored["log_proba"])
     assert run.test("stack", "no_such_array") is None
     assert {system.name for system in run.test_systems(len(run.test("stack", "log_proba")))} == set(run.systems)
-    with pytest.raises(InputError, match=r"learner\.json does not exist"):
+    with pytest.raises(InputError, match=r"fold-0/checksums\.json does not exist"):
         run.fits("lightgbm")
     fits = Run.open(finished).fits("lightgbm")
     assert [folder.name for folder in fits.folders] == ["fold-0", "fold-1", "fold-2"]
