@@ -6,6 +6,7 @@ Options that a command would not use are refused. Output is tables for people, J
 from __future__ import annotations
 
 import difflib
+import inspect
 import io
 import json
 import logging
@@ -13,11 +14,11 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.showers.schema import TASKS
+from showerstack.stacking.options import REQUIRED, Device, Option, OptionGroup, RunOptions, options_of
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
 """Commands that keep finished parts: given again after an interruption, they go on."""
@@ -54,6 +56,67 @@ class Expanding(TyperCommand):
         return super().invoke(ctx)
 
 
+SIGNS = {"min": "ge", "max": "le"}
+
+
+def _is_list(declared: Option) -> bool:
+    return tuple in [get_origin(each) for each in (declared.type, *get_args(declared.type))]
+
+
+def _parameter(name: str, declared: Option, heading: str | None) -> inspect.Parameter:
+    """Return the parameter by which typer knows an option.
+
+    Names in a list are given with commas between. What has no default may stand in a file of options.
+    """
+    absent = _is_list(declared) or declared.default is REQUIRED
+    kind = str if _is_list(declared) else TaskName if name == "task" else declared.type
+    flags = [each for each in declared.metadata if isinstance(each, str)]
+    limits = {
+        end: getattr(limit, sign) for limit in declared.metadata for end, sign in SIGNS.items() if hasattr(limit, sign)
+    }
+    text = f"{declared.help} Commas between them." if _is_list(declared) else declared.help
+    shown = typer.Option(*flags, help=text, rich_help_panel=heading, **limits)
+    default = None if absent else declared.default
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, shown],
+    )
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command as typer takes it, with an option each in place of its groups of options.
+
+    A parameter of type ``Annotated[T, GROUP]`` is the option of its name in that group.
+    """
+    groups, single = dict[str, tuple[type[OptionGroup], dict[str, Option]]](), dict[str, Option]()
+    parameters = list[inspect.Parameter]()
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        name, kind = parameter.name, parameter.annotation
+        (*_, of) = getattr(kind, "__metadata__", (None,))
+        if isinstance(kind, type) and issubclass(kind, OptionGroup):
+            groups[name] = kind, options_of(kind)
+            parameters += [_parameter(key, one, kind.heading) for key, one in groups[name][1].items()]
+        elif isinstance(of, type) and issubclass(of, OptionGroup):
+            single[name] = options_of(of)[name]
+            parameters.append(_parameter(name, single[name], None).replace(default=parameter.default))
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def flat(**given: Any) -> None:
+        def taken(options: Mapping[str, Option]) -> dict[str, Any]:
+            values = {name: given.pop(name) for name in options}
+            return {name: listed(value) if _is_list(options[name]) else value for name, value in values.items()}
+
+        made = {name: kind(**taken(options)) for name, (kind, options) in groups.items()}
+        command(**made, **taken(single), **given)
+
+    flat.__signature__, flat.__annotations__ = inspect.Signature(parameters), {}  # type: ignore[attr-defined]
+    return flat
+
+
 class App(typer.Typer):
     """The commands and what is common to them."""
 
@@ -61,6 +124,7 @@ class App(typer.Typer):
         """Register a function as a command, its examples as the program is called."""
 
         def registered(function: Any) -> Any:
+            function = with_options(function)
             function.__doc__ = as_called(function.__doc__ or "")
             name = names[0] if names else function.__name__.replace("_", "-")
             panel = {"rich_help_panel": PANEL_OF.get(name, OTHERS)}
@@ -179,28 +243,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 MEASURED = "measured"
 """Stands beside the tasks where sets are made or fetched: the experiment's own runs."""
+Protocol = Literal["v2", "matched", "2026"]
+"""Protocols of the public benchmark; their scores are never compared."""
 if TYPE_CHECKING:
     TaskName: TypeAlias = str
     SetName: TypeAlias = str
 else:
-    TaskName = StrEnum("TaskName", {name: name for name in TASKS})
-    SetName = StrEnum("SetName", {name: name for name in (*TASKS, MEASURED)})
-
-
-class Protocol(StrEnum):
-    """Protocols of the public benchmark; their scores are never compared."""
-
-    v2 = "v2"
-    matched = "matched"
-    current = "2026"
-
-
-class Device(StrEnum):
-    """Where numerical work runs."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
+    TaskName = Literal[tuple(TASKS)]
+    SetName = Literal[(*TASKS, MEASURED)]
 
 
 def listed(words: str | None) -> tuple[str, ...] | None:
@@ -250,24 +300,23 @@ def refuse_unused(
             raise InputError(f"{name} (in {context.params['config']}) has no effect {why}: leave it out")
 
 
-SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
-DeviceOption = Annotated[Device, typer.Option(help="auto: the GPU if there is one.")]
-WorkersOption = Annotated[int | None, typer.Option(min=1, help="Number of processes; default: all cores.")]
+SeedOption = Annotated[int, RunOptions]
+DeviceOption = Annotated[Device, RunOptions]
+WorkersOption = Annotated[int | None, RunOptions]
+LearnersOption = Annotated[tuple[str, ...] | None, RunOptions]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse rows that cannot be used, instead of going on without them.")
 ]
 
 
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
-
-
 @dataclass(frozen=True)
-class OutputFormat:
+class OutputFormat(OptionGroup):
     """How a command was asked to answer."""
 
-    quiet: bool = False
-    as_json: bool = False
+    quiet: Annotated[bool, "--quiet", "-q"] = False
+    """Print nothing but errors."""
+    as_json: Annotated[bool, "--json"] = False
+    """Print the result as JSON, nothing else."""
 
     def __post_init__(self) -> None:
         if self.quiet and self.as_json:
@@ -304,6 +353,9 @@ class OutputFormat:
             print(json.dumps(data(), indent=2, default=_plain))
         elif not self.quiet:
             console.print(shown(), soft_wrap=not paragraphs)
+
+
+JsonOption = Annotated[bool, OutputFormat]
 
 
 def _plain(value: Any) -> Any:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from showerstack.commands.app import (
     MEASURED,
-    Device,
     DeviceOption,
-    JsonOption,
     OutputFormat,
     Protocol,
-    QuietOption,
     SeedOption,
     SetName,
     StrictOption,
@@ -49,11 +45,7 @@ ArrivalOption = Annotated[
 TimesOption = Annotated[bool, typer.Option("--times", help="Measured: also the events' times.")]
 
 
-class TrainCuts(StrEnum):
-    """Selection of simulated training events."""
-
-    none = "none"
-    test = "test"
+TrainCuts = Literal["none", "test"]
 
 
 @app.command()
@@ -67,10 +59,10 @@ def simulate(
     model: Annotated[
         str, typer.Option(help="Hadronic model, such as epos; mix as in the benchmark's v2 protocol.")
     ] = "mix",
-    train_cuts: Annotated[TrainCuts, typer.Option(help="none as in v2, or the test's cuts.")] = TrainCuts.none,
+    train_cuts: Annotated[TrainCuts, typer.Option(help="none as in v2, or the test's cuts.")] = "none",
     protocol: Annotated[
         Protocol, typer.Option(help="Format and cuts; matched and 2026 apply cuts to both sets.")
-    ] = Protocol.v2,
+    ] = "v2",
     world: Annotated[
         str, typer.Option(help="default, harder, easier, gammas, or a TOML file of settings.")
     ] = "default",
@@ -126,8 +118,8 @@ def simulate(
         n_test=test,
         seed=seed,
         model=model,
-        train_cuts=train_cuts.value,
-        protocol=protocol.value,
+        train_cuts=train_cuts,
+        protocol=protocol,
         world=world,
         reuse=reuse,
         workers=workers,
@@ -144,23 +136,22 @@ def features(
     context: typer.Context,
     dataset: Annotated[Path | None, typer.Argument(help="Dataset folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Feature table; default: DATASET.features.")] = None,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     workers: WorkersOption = None,
     list_features: Annotated[bool, typer.Option("--list", help="List the features instead.")] = False,
     group: Annotated[str | None, typer.Option(help="With --list: only this group.")] = None,
     format: Annotated[str, typer.Option(help="With --list: table or md.")] = "table",
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
+    *,
+    output: OutputFormat,
 ) -> None:
     """Build the feature table of a dataset, or list what is in one.
 
     Example: [bold]python cli.py features data/gamma_train[/bold]
     """
-    output = OutputFormat(quiet, as_json)
     if list_features:
         used = ("list_features", "group", "format", "quiet", "as_json")
         refuse_unused(context, "with --list", all_but=used)
-        if as_json:
+        if output.as_json:
             refuse_unused(context, "with --json", ("format",))
         from showerstack.features.catalogue import as_records, listing
 
@@ -171,7 +162,7 @@ def features(
 
     if dataset is None:
         raise InputError("say which dataset folder: python cli.py features DATASET (or --list)")
-    table = build_table(dataset, out, ctx=output.context(device=device.value, workers=workers))
+    table = build_table(dataset, out, ctx=output.context(device=device, workers=workers))
     output.show(
         lambda: f"{len(table):,} events, {len(table.columns)} columns in {table.folder}",
         lambda: {"folder": table.folder, "events": len(table), "columns": list(table.columns)},
@@ -183,9 +174,7 @@ def download(
     context: typer.Context,
     task: Annotated[SetName, typer.Option(help="Which sets to fetch; measured: the measured runs.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
-    protocol: Annotated[Protocol, typer.Option(help="v2 is published ready-made; others are converted.")] = (
-        Protocol.v2
-    ),
+    protocol: Annotated[Protocol, typer.Option(help="v2 is published ready-made; others are converted.")] = ("v2"),
     base_url: Annotated[str | None, typer.Option(help="Another address with the same layout.")] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
@@ -205,13 +194,13 @@ def download(
         fetch_measured(out, base_url, runs, times)
         return
     refuse_unused(context, "without --task measured", ("runs", "times"))
-    if protocol != Protocol.v2:
+    if protocol != "v2":
         from showerstack.showers.archives.convert import convert as write_sets
         from showerstack.showers.archives.download import download_raw
 
         chosen, raw = task_named(str(task)), out / "raw"
-        download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)
-        for folder in write_sets(raw, out, chosen, protocol=protocol.value, ctx=OutputFormat().context()):
+        download_raw(chosen, raw, protocol, base_url=base_url, bars=bar)
+        for folder in write_sets(raw, out, chosen, protocol=protocol, ctx=OutputFormat().context()):
             console.print(f"wrote {folder}", soft_wrap=True)
         return
     from showerstack.showers.archives.download import BUCKET
@@ -277,7 +266,7 @@ def convert(
         refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict", "times_of_arrival"))
     else:
         refuse_unused(context, "with --measured", ("task",))
-    chosen_protocol = (protocol or (Protocol.current if raw is not None else Protocol.v2)).value
+    chosen_protocol = protocol or ("2026" if raw is not None else "v2")
     if measured is not None and predict is not None:
         refuse_unused(context, "with --predict", ("strict", "times_of_arrival"))
         ctx = OutputFormat().context(workers=workers)

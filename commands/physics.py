@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from annotated_types import Ge, Le
 
 from showerstack.commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError, need
+from showerstack.stacking.options import OptionGroup
 
 if TYPE_CHECKING:
     from showerstack.analysis.blinding import Blinding
@@ -23,36 +25,33 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         raise InputError(f"{option} {text!r}: give numbers with commas between, such as 15.2,15.4,15.6") from None
 
 
-ExposureOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Area times solid angle times live time, m2 sr s, such as 6.7e11; default: of the runs' own live time."
-    ),
-]
+class ExposureOptions(OptionGroup):
+    """How long and how well the sky was watched."""
 
-DeadTimeOption = Annotated[
-    float, typer.Option(min=0, help="Seconds after each event without another one, for the runs' live time.")
-]
-ExposureErrorOption = Annotated[
-    float, typer.Option(min=0, max=1, help="Relative error of the exposure, common to all fluxes and limits.")
-]
+    exposure: str | None = None
+    """Area times solid angle times live time, m2 sr s, such as 6.7e11; default: of the runs' own live time."""
+    dead_time: Annotated[float, Ge(0)] = 0.0
+    """Seconds after each event without another one, for the runs' live time."""
+    exposure_error: Annotated[float, Ge(0), Le(1)] = 0.05
+    """Relative error of the exposure, common to all fluxes and limits."""
 
 
-OpenShareOption = Annotated[
-    float | None, typer.Option(help="Look at this share of the runs alone, chosen by their names; the rest stays shut.")
-]
-UnblindOption = Annotated[
-    bool, typer.Option("--unblind", help="Look at the shut runs as well; provenance says that you did.")
-]
+class BlindOptions(OptionGroup):
+    """Which runs are looked at."""
 
+    open_share: float | None = None
+    """Look at this share of the runs alone, chosen by their names; the rest stays shut."""
+    unblind: Annotated[bool, "--unblind"] = False
+    """Look at the shut runs as well; provenance says that you did."""
 
-def _blinding(context: typer.Context, open_share: float | None, unblind: bool) -> Blinding:
-    from showerstack.analysis.blinding import Blinding
+    def blinding(self, context: typer.Context) -> Blinding:
+        """Return what the options ask for."""
+        from showerstack.analysis.blinding import Blinding
 
-    if open_share is None:
-        refuse_unused(context, "without --open-share", ("unblind",))
-        return Blinding()
-    return Blinding(open_share, unblind)
+        if self.open_share is None:
+            refuse_unused(context, "without --open-share", ("unblind",))
+            return Blinding()
+        return Blinding(self.open_share, self.unblind)
 
 
 @app.command()
@@ -62,11 +61,8 @@ def spectra(
     data: Annotated[
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
-    exposure: ExposureOption = None,
-    dead_time: DeadTimeOption = 0.0,
-    exposure_error: ExposureErrorOption = 0.05,
-    open_share: OpenShareOption = None,
-    unblind: UnblindOption = False,
+    watched: ExposureOptions,
+    blinds: BlindOptions,
     out: Annotated[Path, typer.Option(help="Folder for tables and provenance.")] = Path("spectra"),
     simulation: Annotated[
         list[Path] | None,
@@ -92,13 +88,13 @@ def spectra(
     from showerstack.runtime.files import check_out
 
     check_out(out)
-    blinding = _blinding(context, open_share, unblind)
+    blinding = blinds.blinding(context)
     options = SpectraOptions(
-        run, blinding.chosen(_folders(data)), exposure, out, simulation or [],
+        run, blinding.chosen(_folders(data)), watched.exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
         widths=Widths(energy_scale, muon_scale, electron_scale),
         knee_sharpness=knee_sharpness, blinding=blinding, seed=seed,
-        dead_time_s=dead_time, exposure_error=exposure_error,
+        dead_time_s=watched.dead_time, exposure_error=watched.exposure_error,
     )  # fmt: skip
     result, remarks = measure_spectra(options, Context(bars=bar))
     console.print(spectra_text(result))
@@ -123,11 +119,8 @@ def gamma_limit(
     data: Annotated[
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
-    exposure: ExposureOption = None,
-    dead_time: DeadTimeOption = 0.0,
-    exposure_error: ExposureErrorOption = 0.05,
-    open_share: OpenShareOption = None,
-    unblind: UnblindOption = False,
+    watched: ExposureOptions,
+    blinds: BlindOptions,
     out: Annotated[Path, typer.Option(help="Folder for tables, provenance and page.")] = Path("gamma_limit"),
     simulation: Annotated[
         Path | None, typer.Option(help="Labelled simulated set, not trained on; default: the run's held-out events.")
@@ -153,12 +146,12 @@ def gamma_limit(
     from showerstack.runtime.files import check_out
 
     check_out(out)
-    blinding = _blinding(context, open_share, unblind)
+    blinding = blinds.blinding(context)
     options = SearchOptions(
-        run, blinding.chosen(_folders(data)), exposure, out, simulation,
+        run, blinding.chosen(_folders(data)), watched.exposure, out, simulation,
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max, level=level,
         efficiency=efficiency, index=index, toys=toys, blinding=blinding, seed=seed,
-        dead_time_s=dead_time, exposure_error=exposure_error,
+        dead_time_s=watched.dead_time, exposure_error=watched.exposure_error,
     )  # fmt: skip
     photons = search_photons(options, Context(bars=bar))
     for line in excess_warning(photons):
@@ -230,6 +223,7 @@ def sky_map(
     data: Annotated[
         list[Path], typer.Option(help="Dataset folder with event times, or folder of runs; may be given several times.")
     ],
+    blinds: BlindOptions,
     out: Annotated[Path, typer.Option(help="Folder for the map, its picture and provenance.")] = Path("sky_map"),
     zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees).")] = 30.0,
     pixel: Annotated[float, typer.Option(help="Size of the pixels (degrees).")] = 1.5,
@@ -245,8 +239,6 @@ def sky_map(
     ] = None,
     run: Annotated[Path | None, typer.Option(help="Gamma run: map only events with the highest scores.")] = None,
     share: Annotated[float, typer.Option(help="With --run: share of the events that is kept.")] = 0.01,
-    open_share: OpenShareOption = None,
-    unblind: UnblindOption = False,
     seed: SeedOption = 1,
 ) -> None:
     """Map measured showers on the sky: counts, exposure from exchanged times, significance by Li and Ma.
@@ -266,7 +258,7 @@ def sky_map(
     from showerstack.runtime.files import check_out
 
     check_out(out)
-    blinding = _blinding(context, open_share, unblind)
+    blinding = blinds.blinding(context)
     said = azimuth_of_north is not None or clockwise is not None
     azimuth = Azimuth(azimuth_of_north or 0.0, clockwise is not False) if said else None
     options = SkyOptions(

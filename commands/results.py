@@ -15,7 +15,6 @@ from showerstack.commands.app import (
     JsonOption,
     OutputFormat,
     Protocol,
-    QuietOption,
     TaskName,
     app,
     console,
@@ -73,8 +72,8 @@ def verify(
         bool, typer.Option("--published-order", help="Rows are in the published order.")
     ] = False,
     intervals: Annotated[bool, typer.Option(help="Compute confidence intervals.")] = True,
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
+    *,
+    output: OutputFormat,
 ) -> None:
     """Score predictions against the test labels, as verify.py does; writes metrics_{task}.json beside them.
 
@@ -84,13 +83,12 @@ def verify(
     from showerstack.report.tasks.target import summarise
     from showerstack.scoring.score import metrics_path, task_of
 
-    output = OutputFormat(quiet, as_json)
     chosen = task_named(task) if task else task_of(predictions)
     metrics = score_by_protocol(
         predictions,
         data,
         chosen,
-        protocol=protocol.value if protocol else None,
+        protocol=protocol,
         log=log,
         description=description,
         intervals=intervals,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from showerstack.commands.app import (
-    Device,
     DeviceOption,
     JsonOption,
+    LearnersOption,
     OutputFormat,
     Protocol,
-    QuietOption,
     SeedOption,
     StrictOption,
     TaskName,
@@ -28,62 +26,19 @@ from showerstack.commands.app import (
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError, need
 from showerstack.showers.schema import task_named
-
-
-class Preset(StrEnum):
-    """How much time a run may take."""
-
-    quick = "quick"
-    good = "good"
-    best = "best"
-
-
-OF_SHOWERS = ("task", "data", "features")
-OF_TABLE = ("table", "label", "group", "weight", "split", "test_table", "id", "columns", "categories", "separator")
-NOT_OF_THE_RUN = ("config", "strict", "quiet", "as_json")
-"""Options of ``stack``: of runs on showers, of runs on tables, and of the command alone; the others are of any run."""
+from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
 
 
 @app.command()
 def stack(
     context: typer.Context,
-    run: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run is continued.")] = None,
+    options: RunOptions,
+    showers: ShowerOptions,
+    table: TableOptions,
     config: Annotated[Path | None, typer.Option(help="TOML file of options; the command line has precedence.")] = None,
-    task: Annotated[TaskName, typer.Option(help="Which task to train for.")] = "composition",
-    data: Annotated[Path, typer.Option(help="Folder with {task}_train and {task}_test.")] = Path("data"),
-    preset: Annotated[
-        Preset,
-        typer.Option(
-            help="quick: minutes for tens of thousands of showers; good: learners that pay in a stack; best: several "
-            "times longer; --time-limit ends it earlier."
-        ),
-    ] = Preset.good,
-    learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
-    folds: Annotated[int | None, typer.Option(min=2, help="Number of folds instead of the preset's.")] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(help="Limit for the whole run, e.g. 4h, 30m: fits end early and keep their best.")
-    ] = None,
-    prune: Annotated[
-        float, typer.Option(min=0, help="Leave learners out of the stack that improve the log-loss by less (nats).")
-    ] = 2e-4,
-    seed: SeedOption = 1,
-    device: DeviceOption = Device.auto,
-    workers: WorkersOption = None,
-    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, e.g. tcp://host:8786.")] = None,
-    table: Annotated[Path | None, typer.Option(help="Train on this table (Parquet, CSV, TSV), not on showers.")] = None,
-    label: Annotated[str | None, typer.Option(help="With --table: the column with the classes.")] = None,
-    group: Annotated[str | None, typer.Option(help="With --table: rows equal here stay in one fold.")] = None,
-    weight: Annotated[str | None, typer.Option(help="With --table: the column of weights.")] = None,
-    split: Annotated[str | None, typer.Option(help="With --table: the column of your own folds.")] = None,
-    test_table: Annotated[Path | None, typer.Option(help="With --table: rows to predict.")] = None,
-    id: Annotated[str | None, typer.Option(help="With --table: columns that identify rows, not for training.")] = None,
-    columns: Annotated[str | None, typer.Option(help="With --table: columns to learn from; default: all.")] = None,
-    categories: Annotated[str | None, typer.Option(help="With --table: columns that are no numbers.")] = None,
-    separator: Annotated[str | None, typer.Option(help="With --table: column separator; default: by the name.")] = None,
-    features: Annotated[Path | None, typer.Option(help="Folder for feature tables; default: beside the data.")] = None,
     strict: StrictOption = False,
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
+    *,
+    output: OutputFormat,
 ) -> None:
     """Train base learners and the stack on out-of-fold predictions, predict the test set, score, report.
 
@@ -93,36 +48,28 @@ def stack(
 
     As another run: [bold]python cli.py stack --config runs/gamma/config.toml --seed 2 --run runs/gamma-2[/bold]
     """
-    output = OutputFormat(quiet, as_json)
-    options: dict[str, Any] = {
-        name: value.value if isinstance(value, StrEnum) else value
-        for name, value in context.params.items()
-        if name not in NOT_OF_THE_RUN
-    }
-    options |= {name: listed(options[name]) for name in ("learners", "id", "columns", "categories")}
-    options["separator"] = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
-    in_file: dict[str, Any] = {}
+    chosen, in_file = vars(options) | vars(showers) | vars(table), dict[str, Any]()
     if config:
         from showerstack.stacking.config import read_config
 
         given = given_options(context)
         in_file = {name: value for name, value in read_config(config).items() if name not in given}
-        options |= in_file
-    if not options["run"] or not Path(options["run"]).name:
+        chosen |= in_file
+    if not chosen["run"] or not Path(chosen["run"]).name:
         raise InputError("say where the run goes: --run FOLDER")
     from showerstack.models.registry import spec
 
-    for name in options["learners"] or ():
+    for name in chosen["learners"] or ():
         spec(name)  # a mistyped name is told before anything slow is imported
-    run, has_grids = Path(options["run"]), not options["table"]
+    has_grids = not chosen["table"]
     if has_grids:
-        refuse_unused(context, "without --table", OF_TABLE, in_file=in_file)
+        refuse_unused(context, "without --table", vars(table), in_file=in_file)
     else:
-        refuse_unused(context, "with --table", (*OF_SHOWERS, "strict"), in_file=in_file)
-        if not options["label"]:
+        refuse_unused(context, "with --table", (*vars(showers), "strict"), in_file=in_file)
+        if not chosen["label"]:
             raise InputError("say which column of the table holds the classes: --label COLUMN")
-    for name in OF_TABLE if has_grids else OF_SHOWERS:
-        del options[name]
+    for name in vars(table if has_grids else showers):
+        del chosen[name]
     need("train", "report", what="stack")
     from showerstack.report.outcome import outcome
     from showerstack.runtime.cost import Deadline, seconds_of
@@ -130,11 +77,11 @@ def stack(
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.train import stack as train
 
-    chosen = StackConfig(**options) if has_grids else TableConfig(**options)
-    began, limit = process_began(), options["time_limit"]
-    train(chosen, output.context(began=began), strict=strict)
-    deadline = Deadline(began + seconds_of(limit)) if limit else None
-    result = outcome(run, Path(options["data"]) if has_grids else None, bars=output.bars, deadline=deadline)
+    run = StackConfig(**chosen) if has_grids else TableConfig(**chosen)
+    began = process_began()
+    train(run, output.context(began=began), strict=strict)
+    deadline = Deadline(began + seconds_of(run.time_limit)) if run.time_limit else None
+    result = outcome(run.run, run.data if isinstance(run, StackConfig) else None, bars=output.bars, deadline=deadline)
     output.show(lambda: result.shown, lambda: result.content)
 
 
@@ -144,15 +91,15 @@ def predict(
     run: Annotated[Path, typer.Option(help="Finished run folder.")],
     data: Annotated[Path, typer.Option(help="Dataset folder, folder of measured runs, or table; no label is read.")],
     out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz; for runs a folder.")],
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
     no_table: Annotated[
         bool, typer.Option("--no-table", help="Compute features in memory and keep no table of them.")
     ] = False,
     separator: Annotated[str | None, typer.Option(help="Column separator of a text table.")] = None,
     strict: StrictOption = False,
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
+    *,
+    output: OutputFormat,
 ) -> None:
     """Predict new, unlabelled events with a finished run, or with what export made of one (onnxruntime alone).
 
@@ -161,7 +108,6 @@ def predict(
 
     Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
     """
-    output = OutputFormat(quiet, as_json)
     if given_options(context) & {"separator", "device", "features", "no_table"}:
         from showerstack.stacking.exported import open_predictor
 
@@ -181,7 +127,7 @@ def predict(
     if runs:
         refuse_unused(context, "with a folder of runs", ("features",))
     model, content = open_predictor(run), list[dict[str, Any]]()
-    ctx = output.context(device=device.value)
+    ctx = output.context(device=device)
     for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:
         stream = predict_events(
             model, place, ctx, features=features, elsewhere=file.with_name(f"{file.name}.features"), no_table=no_table,
@@ -218,7 +164,7 @@ def demo(
 @app.command()
 def reproduce(
     task: Annotated[TaskName, typer.Option(help="Which benchmark.")] = "composition",
-    protocol: Annotated[Protocol, typer.Option(help="Whose rules and splits.")] = Protocol.current,
+    protocol: Annotated[Protocol, typer.Option(help="Whose rules and splits.")] = "2026",
     out: Annotated[Path, typer.Option(help="Folder that gets everything.")] = Path("result"),
     raw: Annotated[Path | None, typer.Option(help="Folder of raw archives; default: downloaded.")] = None,
     hours: Annotated[
@@ -229,7 +175,7 @@ def reproduce(
         bool, typer.Option("--simulated", help="Archives of the embedded simulation instead of the public ones.")
     ] = False,
     showers: Annotated[int, typer.Option(min=1000, help="With --simulated: showers of each mode.")] = 60_000,
-    learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
+    learners: LearnersOption = None,
     base_url: Annotated[str | None, typer.Option(help="Another address with the raw archives.")] = None,
     workers: WorkersOption = None,
 ) -> None:
@@ -246,9 +192,9 @@ def reproduce(
     from showerstack.report.reproduce import reproduce as reproduced
 
     wanted = Reproduction(
-        task_named(task), protocol.value, out, raw, simulated=showers if simulated else None,
+        task_named(task), protocol, out, raw, simulated=showers if simulated else None,
         hours=hours or (None if simulated else 8.0), seeds=seeds, preset="quick" if simulated else "good",
-        learners=listed(learners), base_url=base_url,
+        learners=learners, base_url=base_url,
     )  # fmt: skip
     file, scores = reproduced(wanted, OutputFormat().context(workers=workers))
     mean, low, high = over_events_and_seeds(scores)
@@ -278,8 +224,8 @@ def selftest(workers: WorkersOption = None, as_json: JsonOption = False) -> None
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="Run, feature table or dataset folder.")],
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
+    *,
+    output: OutputFormat,
 ) -> None:
     """Compare every file of a finished folder with its checksums; exit code 1 and a line for each that differs.
 
@@ -289,7 +235,6 @@ def check(
     """
     from showerstack.report.doctor import check_folder
 
-    output = OutputFormat(quiet, as_json)
     kind, problems = check_folder(folder, bars=output.bars)
     output.show(
         lambda: "\n".join(problems) or f"{folder} is a sound {kind}",
@@ -316,8 +261,8 @@ def export(
     out: Annotated[Path, typer.Option(help="New folder for the ONNX files and export.json.")],
     learners: Annotated[str | None, typer.Option(help="Comma-separated names; default: what ships.")] = None,
     check: Annotated[Path | None, typer.Option(help="Dataset folder: 10,000 events through runs and files.")] = None,
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
+    *,
+    output: OutputFormat,
 ) -> None:
     """Write the fits of a run as ONNX files: feature columns (and grids) in, log-probabilities out.
 
@@ -330,7 +275,6 @@ def export(
     from showerstack.stacking.export import export_run
     from showerstack.stacking.names import EXPORT_FILE
 
-    output = OutputFormat(quiet, as_json)
     result = export_run(run, out, listed(learners), check, bars=output.bars)
     for name, reason in result.refused.items():
         output.remark(f"not exported: {name}: {reason}")
@@ -353,7 +297,7 @@ def pretrain(
     showers: Annotated[int, typer.Option(min=1, help="Approximate number of showers to simulate.")] = 10_000_000,
     seed: SeedOption = 1,
     workers: Annotated[int, typer.Option(min=1, help="Processes that simulate showers during the training.")] = 1,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     batch_size: Annotated[
         int, typer.Option(min=1, help="Showers per step; the learning rate is scaled with it.")
     ] = 512,
@@ -380,9 +324,7 @@ def pretrain(
         raise InputError(f"{start} does not exist: --start takes 'shipped' or a .safetensors file")
     sha256 = SHIPPED_SHA256 if start == SHIPPED else hash_file(Path(start)) if start else ""
     settings = PretrainSettings.of_batches(batch_size, start, showers=showers, seed=seed, start_sha256=sha256)
-    file = run(
-        out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device.value), bars=bar
-    )
+    file = run(out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device), bars=bar)
     console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)
 
 

@@ -7,17 +7,19 @@ each.
 from __future__ import annotations
 
 import atexit
+import inspect
 import io
 import os
 import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
+from pydantic_core import PydanticUndefined
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.model_selection import check_cv
 from sklearn.utils import Tags
@@ -33,7 +35,9 @@ from sklearn.utils.validation import (
 )
 
 from showerstack.api import LABEL, Fitted, Place, Predicted, fit, fitted, predict
+from showerstack.runtime.errors import like
 from showerstack.runtime.frames import frame_of, is_frame
+from showerstack.stacking.config import EngineConfig, StackConfig, TableConfig
 
 GROUP, WEIGHT, FOLD = "group", "weight", "fold"
 OPTIONS = {"group": GROUP, "weight": WEIGHT, "split": FOLD}
@@ -44,49 +48,44 @@ NOT_CARRIED = ("oof", "test")
 """Folders of a run that predictions do not need."""
 
 
+Class = TypeVar("Class", bound=type)
+
+
+def _with_options(config: type[EngineConfig], **own: Any) -> Callable[[Class], Class]:
+    """Give an estimator the parameters ``run``, its own, and the options that runs of a configuration have."""
+    of_runs = {name: field for name, field in config.model_fields.items() if name in EngineConfig.model_fields}
+    defaults = {"run": None} | own | {name: field.get_default() for name, field in of_runs.items() if name != "run"}
+    defaults |= {name: None for name, default in defaults.items() if default is PydanticUndefined}
+
+    def decorated(estimator: Class) -> Class:
+        def __init__(self: Any, run: Place | None = None, **options: Any) -> None:
+            if unknown := options.keys() - defaults:
+                near = like(min(unknown), list(defaults))
+                raise TypeError(f"unknown option {min(unknown)}" + (f": did you mean {near}?" if near else ""))
+            vars(self).update(defaults | options, run=run)
+
+        place, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        parameters = [inspect.Parameter("self", place)]
+        parameters += [
+            inspect.Parameter(name, place if name == "run" else keyword, default=default)
+            for name, default in defaults.items()
+        ]
+        __init__.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        estimator.__init__ = __init__  # type: ignore[misc]
+        return estimator
+
+    return decorated
+
+
 class _Stack(BaseEstimator):
-    """What all have in common: the options of a run, and the run.
+    """What all have in common: the options of a run, and the run."""
 
-    Parameters
-    ----------
-    run
-        Run folder; a run that was interrupted is continued. None: a temporary folder, removed at the end of the
-        program, for each fit a new one; ``pickle`` and ``joblib`` carry it along.
-    preset, learners, pools, folds, repeats, holdout, seed, device, workers, time_limit
-        As in :class:`showerstack.stacking.config.EngineConfig`; None takes the preset's.
-    """
-
-    def __init__(
-        self,
-        run: Place | None = None,
-        *,
-        preset: str = "good",
-        learners: Any = None,
-        pools: Any = None,
-        folds: int | None = None,
-        repeats: int | None = None,
-        holdout: float | None = None,
-        seed: int = 1,
-        device: str = "auto",
-        workers: int | None = None,
-        time_limit: str | None = None,
-    ) -> None:
-        self.run = run
-        self.preset = preset
-        self.learners = learners
-        self.pools = pools
-        self.folds = folds
-        self.repeats = repeats
-        self.holdout = holdout
-        self.seed = seed
-        self.device = device
-        self.workers = workers
-        self.time_limit = time_limit
+    run: Place | None
+    workers: int | None
+    device: str
 
     def _fit(self, data: Any, **more: Any) -> Fitted:
-        names = (
-            "preset", "learners", "pools", "folds", "repeats", "holdout", "seed", "device", "workers", "time_limit",
-        )  # fmt: skip
+        names = EngineConfig.model_fields.keys() - {"run"}
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         self.run_ = Path(self.run).expanduser() if self.run is not None else _temporary() / "run"
         result = fit(data, run=self.run_, **options, **more)
@@ -121,6 +120,7 @@ class _Stack(BaseEstimator):
                 files.extractall(self.run_)
 
 
+@_with_options(TableConfig, cv=None, categories=None, columns=None)
 class StackClassifier(ClassifierMixin, _Stack):
     """Classes of the rows of a table, by a stack of learners made for tables.
 
@@ -128,12 +128,17 @@ class StackClassifier(ClassifierMixin, _Stack):
 
     Parameters
     ----------
+    run
+        Run folder; a run that was interrupted is continued. None: a temporary folder, removed at the end of the
+        program, for each fit a new one; ``pickle`` and ``joblib`` carry it along.
     cv
         Folds of your own: a number, a splitter of scikit-learn, or pairs of row numbers, each row tested once.
     categories
         Columns of a data frame that are categories although their type does not say so.
     columns
         Columns to learn from; None: all.
+    **options
+        Those of :class:`showerstack.stacking.options.RunOptions` and :class:`showerstack.stacking.config.EngineConfig`.
 
     Attributes
     ----------
@@ -154,32 +159,6 @@ class StackClassifier(ClassifierMixin, _Stack):
     >>> bool(model.score(X[1::2], y[1::2]) > 0.9)
     True
     """
-
-    def __init__(
-        self,
-        run: Place | None = None,
-        *,
-        cv: Any = None,
-        categories: Any = None,
-        columns: Any = None,
-        preset: str = "good",
-        learners: Any = None,
-        pools: Any = None,
-        folds: int | None = None,
-        repeats: int | None = None,
-        holdout: float | None = None,
-        seed: int = 1,
-        device: str = "auto",
-        workers: int | None = None,
-        time_limit: str | None = None,
-    ) -> None:
-        super().__init__(
-            run, preset=preset, learners=learners, pools=pools, folds=folds, repeats=repeats, holdout=holdout,
-            seed=seed, device=device, workers=workers, time_limit=time_limit,
-        )  # fmt: skip
-        self.cv = cv
-        self.categories = categories
-        self.columns = columns
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Train.
@@ -294,11 +273,14 @@ class _ShowerStack(_Stack):
         return tags
 
 
+@_with_options(StackConfig, task="composition")
 class ShowerClassifier(ClassifierMixin, _ShowerStack):
     """Mass composition or gamma/hadron separation of showers in dataset folders.
 
     Parameters
     ----------
+    run, **options
+        As of :class:`StackClassifier`.
     task
         ``composition`` or ``gamma``.
 
@@ -321,28 +303,6 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
     >>> model.predict_proba("data/composition_test").shape
     (1000, 5)
     """
-
-    def __init__(
-        self,
-        run: Place | None = None,
-        *,
-        task: str = "composition",
-        preset: str = "good",
-        learners: Any = None,
-        pools: Any = None,
-        folds: int | None = None,
-        repeats: int | None = None,
-        holdout: float | None = None,
-        seed: int = 1,
-        device: str = "auto",
-        workers: int | None = None,
-        time_limit: str | None = None,
-    ) -> None:
-        super().__init__(
-            run, preset=preset, learners=learners, pools=pools, folds=folds, repeats=repeats, holdout=holdout,
-            seed=seed, device=device, workers=workers, time_limit=time_limit,
-        )  # fmt: skip
-        self.task = task
 
     def fit(self, X: Place, y: None = None, groups: None = None, sample_weight: None = None) -> Self:
         """Train on ``X/{task}_train``; its labels, groups and weights are in the folder, none are given here.
@@ -375,8 +335,14 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
         return scores
 
 
+@_with_options(StackConfig)
 class EnergyRegressor(RegressorMixin, _ShowerStack):
     """Energy of showers in dataset folders, lg(E/eV).
+
+    Parameters
+    ----------
+    run, **options
+        As of :class:`StackClassifier`.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import tomli_w
@@ -24,10 +24,8 @@ from showerstack.runtime.files import atomic_path, open_regular
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
-from showerstack.stacking.pools import POOLS, TOLERANCE
-
-Preset = Literal["quick", "good", "best"]
-Device = Literal["auto", "cpu", "cuda"]
+from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
+from showerstack.stacking.pools import POOLS
 
 WHERE_IT_RUNS = ("run", "data", "features", "table", "test_table", "workers", "scheduler")
 """Options that say where a run happens, not what it computes; the hash leaves them out."""
@@ -39,7 +37,7 @@ FOLDS: dict[str, int] = {"quick": 3, "good": 5, "best": 8}
 """Folds of each preset; learners say themselves which presets they take part in."""
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(BaseModel, RunOptions):
     """Options that every stacking run has, whatever its events are.
 
     Raises
@@ -53,22 +51,10 @@ class EngineConfig(BaseModel):
     has_grids: ClassVar[bool]
     """Whether events have detector grids: those of a table have none."""
 
-    run: Path
-    preset: Preset = "good"
-    learners: tuple[str, ...] | None = None
-    """Registry names; None takes the preset's."""
-    seed: int = Field(1, ge=0, lt=2**31)
-    device: Device = "auto"
-    folds: int | None = Field(None, ge=2, le=100)
-    """None takes the preset's."""
     repeats: int = Field(1, ge=1, le=20)
     """Independent partitions into folds, averaged."""
-    workers: int | None = Field(None, ge=1)
-    """Processes at work at once; None: one per core."""
     threads: int = Field(1, ge=1)
     """Numerical threads per process, fixed because they can change the last bits of a learner."""
-    scheduler: str | None = None
-    """Address of a Dask scheduler (``tcp://host:port``) that shares this file system; None runs on this machine."""
     pools: tuple[str, ...] = POOLS
     """Pools that the cross-validation may choose from."""
     off_cut_weight: float = Field(1.0, ge=0.0, le=1.0)
@@ -78,12 +64,8 @@ class EngineConfig(BaseModel):
     holdout: float = Field(0.1, ge=0.0, le=0.5)
     """Share of the training events passing the cuts that no learner is trained on: gate and calibration use them,
     on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
-    prune: float = Field(TOLERANCE, ge=0.0, le=1.0)
-    """Log-loss (nats) that learners left out of the stack may cost together; 0 keeps every learner."""
     rows: dict[str, int] = Field(default_factory=dict)
     """Per learner, training events of each fit at most; all where nothing is said."""
-    time_limit: str | None = None
-    """Time that the whole run may take, such as ``4h``: three folds at most, and fits are told when to stop."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 
@@ -178,15 +160,13 @@ class EngineConfig(BaseModel):
         return content
 
 
-class StackConfig(EngineConfig):
+class StackConfig(EngineConfig, ShowerOptions):
     """A run on the benchmark's dataset folders ``DATA/{task}_train`` and ``DATA/{task}_test``."""
 
     has_grids = True
+    if TYPE_CHECKING:  # pydantic's plugin does not see the declared options
 
-    task: str
-    data: Path
-    features: Path | None = None
-    """Folder for the feature tables; None: beside the data, or beside the run where the data cannot be written."""
+        def __init__(self, **options: Any) -> None: ...
 
     @field_validator("task")
     @classmethod
@@ -221,27 +201,14 @@ class StackConfig(EngineConfig):
         return self.data / f"{self.task}_test"
 
 
-class TableConfig(EngineConfig):
+class TableConfig(EngineConfig, TableOptions):
     """A run on a table of any origin (Parquet, CSV or TSV)."""
 
     has_grids = False
+    if TYPE_CHECKING:  # pydantic's plugin does not see the declared options
 
-    table: Path
-    label: str
-    group: str | None = None
-    weight: str | None = None
-    """Column of positive weights, of what a row counts in training and scoring."""
-    split: str | None = None
-    """Column that says which fold a row is in."""
-    test_table: Path | None = None
-    id: tuple[str, ...] = ()
-    """Columns that name rows: no learner sees them, predictions carry them."""
-    columns: tuple[str, ...] | None = None
-    """Columns to learn from; None: all others."""
-    categories: tuple[str, ...] = ()
-    """Columns that are categories although the file does not declare them."""
-    separator: str | None = None
-    """Between columns of text files; None: a tab in ``.tsv``, else a comma."""
+        def __init__(self, **options: Any) -> None: ...
+
     repeats: int | None = Field(None, ge=1, le=20)  # type: ignore[assignment]
     """None: 3 below :data:`FEW_ROWS` rows, where single fits differ and cost little; else 1."""
     holdout: float | None = Field(None, ge=0.0, le=0.5)  # type: ignore[assignment]
@@ -251,6 +218,11 @@ class TableConfig(EngineConfig):
     @classmethod
     def _listed(cls, names: Any) -> Any:
         return (names,) if isinstance(names, str) else names or ()
+
+    @field_validator("separator")
+    @classmethod
+    def _tab(cls, separator: str | None) -> str | None:
+        return "\t" if separator in ("tab", "\\t") else separator
 
     @model_validator(mode="after")
     def _own_folds_alone(self) -> TableConfig:

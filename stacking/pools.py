@@ -19,12 +19,11 @@ import numpy as np
 from showerstack.models.base.posterior import log_softmax
 from showerstack.stacking.folds import assign_folds
 from showerstack.stacking.gate import MeanAndError, worse_in_survival
+from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.sample import Sample
 
 POOLS = ("average", "log_pool", "calibrated_pool")
 """Names of the pools, the simplest first."""
-TOLERANCE = 2e-4
-"""Log-loss, nats, that all learners left out may cost together."""
 MOST_FOLDS = 5
 """More folds of the learners are merged for cross-validation."""
 CHOICE_EVENTS = 60_000

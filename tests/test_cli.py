@@ -18,16 +18,20 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import polars as pl
 import pytest
+import typer
+from annotated_types import Ge, Le
+from pydantic_core import PydanticUndefined
 from rich.table import Table
 from rich.text import Text
 
 import cli
 from showerstack.commands import runs as run_commands
-from showerstack.commands.app import OutputFormat
+from showerstack.commands.app import OutputFormat, with_options
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError, as_called, escaped, explained, reporting_errors
@@ -35,7 +39,8 @@ from showerstack.runtime.files import write_json
 from showerstack.scoring.score import score_file
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
-from showerstack.stacking.config import EngineConfig, StackConfig, TableConfig
+from showerstack.stacking.config import StackConfig, TableConfig
+from showerstack.stacking.options import REQUIRED, OptionGroup, RunOptions, ShowerOptions, TableOptions, options_of
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import load
 from tests.faults.damages import patience
@@ -319,21 +324,52 @@ def test_pretraining_leaves_other_folders_alone(
     assert "no.safetensors does not exist" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("config", [StackConfig, TableConfig])
-def test_options_of_stack_are_those_of_the_configurations(config: type[EngineConfig]) -> None:
-    """Written twice, since the configurations are slow to import: defaults and limits are the same."""
-    compared = 0
-    for name, parameter in inspect.signature(run_commands.stack, eval_str=True).parameters.items():
-        field = config.model_fields.get(name)
-        if field is None or field.is_required():
-            continue
-        compared += 1
-        default = getattr(parameter.default, "value", parameter.default)
-        assert (default or None) == (field.default or None), name
-        (option,) = parameter.annotation.__metadata__
-        least = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
-        assert option.min in (None, least), name
-    assert compared >= 9
+class Orchard(OptionGroup):
+    """Options of a command that only this test has."""
+
+    heading = "Trees"
+
+    trees: Annotated[int, Ge(1), Le(9)] = 3
+    """How many there are."""
+    kinds: tuple[str, ...] | None = None
+    """Names of what grows."""
+    owner: str
+    """Whose they are."""
+
+
+def test_a_declared_option_is_one_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    taken = []
+
+    def plant(orchard: Orchard, trees_before: int = 0) -> None:
+        taken.append({"trees_before": trees_before} | vars(orchard))
+
+    command = typer.Typer(rich_markup_mode=None)
+    command.command()(with_options(plant))
+    command(["--trees", "4", "--kinds", "plum, pear"], standalone_mode=False)
+    command(["--trees-before", "2", "--owner", "Ada"], standalone_mode=False)
+    assert taken == [
+        {"trees_before": 0, "trees": 4, "kinds": ("plum", "pear"), "owner": None},
+        {"trees_before": 2, "trees": 3, "kinds": None, "owner": "Ada"},
+    ]
+    for wrong in ("0", "10", "many"):
+        with pytest.raises(SystemExit):
+            command(["--trees", wrong])
+    capsys.readouterr()
+    command(["--help"], standalone_mode=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "How many there are." in shown
+    assert "1<=x<=9" in shown
+
+
+def test_options_of_stack_are_those_that_its_configurations_check() -> None:
+    parameters = inspect.signature(run_commands.stack).parameters
+    for config, group in ((StackConfig, ShowerOptions), (TableConfig, TableOptions)):
+        declared = options_of(RunOptions) | options_of(group)
+        assert declared.keys() <= config.model_fields.keys() & parameters.keys()
+        for name, one in declared.items():
+            assert config.model_fields[name].get_default() == (
+                PydanticUndefined if one.default is REQUIRED else one.default
+            )
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
