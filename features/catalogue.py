@@ -110,12 +110,11 @@ def _markdown_head() -> str:
     ]
     return "\n".join(
         [
-            "# Features",
+            "# Feature catalogue",
             "",
             "Made by `python cli.py features --list --format md`. Radii are distances from the fitted core in the",
             "shower plane; signals are counted in particles: deposit times cos(zenith) over the mean deposit of one",
-            "particle. A value is NaN where it is undefined. The fits are described in `features/lateral/station.py`",
-            "and `features/lateral/fit.py`, their constants in `features/lateral/response.py`.",
+            "particle. A value is NaN where it is undefined. [How features are made](features.md)",
             "",
             "| set | columns | groups and single columns |",
             "|---|---|---|",

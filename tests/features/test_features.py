@@ -402,7 +402,7 @@ def test_random_grids(seed, share, scale, zenith):
     _check_ranges(_features(matrices, scalars))
 
 
-DOCS = Path(__file__).parents[2] / "docs" / "methods" / "features.md"
+DOCS = Path(__file__).parents[2] / "docs" / "methods" / "feature_catalogue.md"
 
 
 def test_table_holds_every_declared_feature_within_its_range(write, draw):
@@ -474,7 +474,7 @@ def test_listing():
 
 
 def test_documentation_is_the_catalogue():
-    command = "python cli.py features --list --format md > docs/methods/features.md"
+    command = "python cli.py features --list --format md > docs/methods/feature_catalogue.md"
     assert DOCS.read_text(encoding="utf-8").strip() == listing(format="md").strip(), f"out of date, run: {command}"
 
 

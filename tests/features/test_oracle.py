@@ -1,8 +1,8 @@
 """Every column of the catalogue against its documented formula, computed anew in float64 for hand-made showers.
 
 Nothing that is expected here comes from ``features``: the array, the detector's constants, the likelihoods and the
-formulas are written again from the documentation (docs/methods/features.md and the module docstrings it names), with
-NumPy, and the fits are minimised by SciPy.
+formulas are written again from the documentation (docs/methods/feature_catalogue.md and the docstrings of
+``features/lateral``), with NumPy, and the fits are minimised by SciPy.
 """
 
 from __future__ import annotations
