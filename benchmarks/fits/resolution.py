@@ -1,6 +1,6 @@
 """How well the lateral fits measure, against the simulation's truth and beside the standard reconstruction.
 
-    python benchmarks/fits/resolution.py --events 15000 --store
+    python -m benchmarks.fits.resolution --events 15000 --store
 
 Showers under the test's cuts are drawn with the fits' own constants (pulls prove the estimator there), in the default
 world, in the harder one, and in the default world with a 30 % larger deposit of accompanying photons near the core. Per

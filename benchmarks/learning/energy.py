@@ -1,6 +1,6 @@
 """How well the primary energy is estimated: the reconstruction's formula, and learners given the target in three ways.
 
-    python benchmarks/learning/energy.py --train 20000 --test 8000 --work work --store
+    python -m benchmarks.learning.energy --train 20000 --test 8000 --work work --store
 
 All estimates are of the same simulated test showers under the test's cuts, in one run: the reconstructed E, a formula
 of lg Ne, lg Nmu and the zenith angle; the same formula refitted to the training showers; LightGBM with a squared loss

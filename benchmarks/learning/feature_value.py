@@ -1,6 +1,6 @@
 """What each group of features is worth to a good LightGBM and a small MLP, on simulated showers under the test's cuts.
 
-    python benchmarks/learning/feature_value.py --train 60000 --out value --store
+    python -m benchmarks.learning.feature_value --train 60000 --out value --store
 
 Each group is added to the reconstructed scalars, left out of the set ``fits`` or added to it. Differences are paired:
 same test showers, 95 % intervals. Early stopping sees a split of the training showers; the test showers' labels are

@@ -1,6 +1,6 @@
 """Learners for the few hadrons that look like photons: what lowers the weighted survival of boosted trees.
 
-    python benchmarks/learning/gamma_tail.py --work bench/gamma_tail
+    python -m benchmarks.learning.gamma_tail --work bench/gamma_tail
 
 Rare hadrons of one world (``simulate --rare``), the columns of the set ``fits``, training sets of three seeds, one test
 set. Per library and seed the same trees learn

@@ -1,6 +1,6 @@
 r"""How far the log-loss can fall in one fixed world: networks on features, on stations as well, on exact estimates.
 
-    OMP_NUM_THREADS=1 python benchmarks/learning/limit.py --work limit --showers 3000000
+    OMP_NUM_THREADS=1 python -m benchmarks.learning.limit --work limit --showers 3000000
 
 All networks start at random and see the same showers once, in the same order: nothing is repeated, so nothing is
 learned by heart. Composition, default world, test's cuts, float32 scalars without the reconstructed age.
@@ -520,7 +520,7 @@ def errors_table() -> str:
 def main() -> None:
     """Parse, train what is left, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("bench/limit"), help="folder for showers and networks")
     parser.add_argument("--showers", type=int, default=3_000_000, help="that each network sees (rounds are whole)")
     parser.add_argument("--test", type=int, default=100_000)
     parser.add_argument(

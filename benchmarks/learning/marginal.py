@@ -1,7 +1,7 @@
 """What each learner of a run is worth: what leaving it out of the meta-learner costs, beside its processor time.
 
-    python benchmarks/learning/marginal.py --work marginal --world harder --train 10000 --test 20000
-    python benchmarks/learning/marginal.py runs/good runs/slow --without physics,hybrid --without random_forest
+    python -m benchmarks.learning.marginal --work marginal --world harder --train 10000 --test 20000
+    python -m benchmarks.learning.marginal runs/good runs/slow --without physics,hybrid --without random_forest
 
 Finished runs are read, or one of a preset is made on simulated showers under the cuts; killed and started again, it
 continues. Several runs of the same showers, folds and seed count as one, so that a learner can be added to a finished

@@ -1,7 +1,7 @@
 """Train any set of learners on the same simulated showers and compare them on the same test showers.
 
-    python benchmarks/learning/peers.py --train 60000 --test 40000 --out peers
-    python benchmarks/learning/peers.py --train 10000 --test 10000 --task gamma --learners lightgbm,mlp,lenet
+    python -m benchmarks.learning.peers --train 60000 --test 40000 --out peers
+    python -m benchmarks.learning.peers --train 10000 --test 10000 --task gamma --learners lightgbm,mlp,lenet
 
 Nothing is chosen on the test showers: their labels are read once, after all predictions are on disk. A killed run
 continues where it stopped; each learner that is done is kept in ``OUT/results-.../{learner}-{seed}``, a folder named

@@ -1,8 +1,8 @@
 r"""What the pretrained network gains over training from scratch, in worlds that its pretraining has not seen.
 
-    python benchmarks/learning/pretraining.py --out pretraining --sizes 5000,15000,60000 --seeds 1,2,3
-    python benchmarks/learning/pretraining.py --out pretraining --task gamma --sizes 15000,60000
-    python benchmarks/learning/pretraining.py --out pretraining --sizes 15000 --worlds harder --seeds 1,2,3 \
+    python -m benchmarks.learning.pretraining --out pretraining --sizes 5000,15000,60000 --seeds 1,2,3
+    python -m benchmarks.learning.pretraining --out pretraining --task gamma --sizes 15000,60000
+    python -m benchmarks.learning.pretraining --out pretraining --sizes 15000 --worlds harder --seeds 1,2,3 \
         --systems "mlp,catboost,mlp + its answers,catboost + its answers"
 
 Every learner is trained on the same showers of a world and judged on the same test showers of that world, under the
@@ -213,7 +213,7 @@ def summary(fits: list[Fit], worlds: dict[str, Sets], out: Path) -> str:
 def main() -> None:
     """Parse, train what is missing, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("bench/pretraining"), help="folder for results")
     parser.add_argument("--task", choices=TASKS, default="composition")
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--sizes", default="5000,15000,60000")

@@ -1,11 +1,12 @@
 """What the second level is worth beside that of another checkout, on the same fits, and what rules of the gate lose.
 
-    OMP_NUM_THREADS=1 python benchmarks/learning/second_level.py --against FOLDER --work bench/second_level
+    OMP_NUM_THREADS=1 python -m benchmarks.learning.second_level --against FOLDER --work bench/second_level
 
 FOLDER is a checkout of another version, such as 9b19344. Its ``cli.py`` simulates the showers, trains the learners and
 finds its own stack. Here the stack of this version is found from the very same predictions of the fits, and both
 predict the test showers, whose labels are read last. A second table lets every subset of two or more learners choose
-what ships by four rules, and says what that loses against the better of stack and best learner in hindsight.
+what ships by four rules, and says what that loses against the better of stack and best learner in hindsight. ``waves``
+is a table of numbers, three fifths of its rows to train on. With ``--store`` both tables go to ``benchmarks/results/``.
 
 Differences are this version minus the other, with one standard error, log-loss in thousandths of a nat.
 """
@@ -23,8 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from benchmarks.learning.stack import markdown
+from benchmarks.shared.results import HELP, store
+from benchmarks.shared.tables import LABEL, table
 from showerstack.models.base.posterior import log_softmax
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
 from showerstack.scoring.metrics.intervals import weighted_replicas
@@ -37,9 +41,11 @@ from showerstack.stacking.pools import fit_stack
 from showerstack.stacking.sample import Sample
 
 LEARNERS = "lightgbm,xgboost,catboost,mlp,lenet_fits,quadratic_logit"
-WORLDS = {"harder": "composition", "default": "composition", "gammas": "gamma"}
+WORLDS = {"harder": "composition", "default": "composition", "gammas": "gamma", "waves": "table"}
 SIZES = {"composition": (24_000, 40_000), "gamma": (30_000, 60_000)}
 """Training and test showers by task."""
+OF_SHOWERS = ("lenet_fits", "pretrained")
+"""Learners that cannot learn from a table."""
 RULES = {"better by two errors": 2.0, "better by one error": 1.0, "not worse by one error": -1.0, "always": -np.inf}
 """By rule, the standard errors of the gain from which the stack ships."""
 EFFICIENCIES = (0.75, 0.90)
@@ -70,16 +76,14 @@ class Fits:
         inner, outer = counted & (folds >= 0), counted & (folds < 0)
         sets = {}
         for split in ("train", "test"):
-            folder = data / f"{task}_{split}"
-            labels = np.load(folder / str(TASKS[task].label_file)).astype(np.int64)
-            weights = np.load(folder / "weight.npy").astype(float) if (folder / "weight.npy").exists() else None
+            labels, weights = _truth(data, task, split)
             sets[split] = Sample(labels, folds if split == "train" else np.zeros(len(labels), int), None, weights)
         holdout = sets["train"].take(outer)
         holdout = Sample(holdout.labels, assign_folds(holdout.labels, 5, seed=1), None, holdout.weights)
         parts: dict[str, dict[str, np.ndarray]] = {"inner": {}, "outer": {}, "test": {}}
         for learner in sorted(path.name for path in (run / "learners").iterdir()):
             folders = sorted((run / "learners" / learner).glob("fold-*"))
-            z = np.full((len(folds), TASKS[task].n_classes), np.nan)
+            z = np.full((len(folds), int(sets["train"].labels.max()) + 1), np.nan)
             for k, folder in enumerate(folders):
                 z[(folds == k) & counted] = np.load(folder / "held_out.npz")["log_proba"]
             parts["inner"][learner] = z[inner]
@@ -89,6 +93,15 @@ class Fits:
         return cls(
             task, parts["inner"], sets["train"].take(inner), parts["outer"], holdout, parts["test"], sets["test"]
         )
+
+
+def _truth(data: Path, task: str, split: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return (N,) int64 class numbers, and weights if there are any."""
+    if task not in TASKS:
+        return pl.read_parquet(data / f"{split}.parquet")[LABEL].to_numpy().astype(np.int64), None
+    folder = data / f"{task}_{split}"
+    weights = np.load(folder / "weight.npy").astype(float) if (folder / "weight.npy").exists() else None
+    return np.load(folder / str(TASKS[task].label_file)).astype(np.int64), weights
 
 
 @dataclass(frozen=True)
@@ -135,7 +148,7 @@ def beside(fits: Fits, run: Path) -> Iterator[tuple[str, Any]]:
     for name, a, b in (("stack", ours.stack, theirs["stack"]), ("what ships", ours.shipped, shipped)):
         gain = sample.losses(a) - sample.losses(b)
         yield f"log-loss of {name}", f"{1e3 * gain.mean():+.2f} ± {1e3 * sample.error(gain):.2f}"
-        if fits.task == "composition":
+        if fits.task != "gamma":
             paired = paired_fraction_error(sample.labels, a.argmax(axis=1), b.argmax(axis=1))
             yield f"fraction error of {name}", f"{paired.difference:+.5f} ± {paired.standard_error:.5f}"
             continue
@@ -173,16 +186,40 @@ def made(against: Path, work: Path, world: str, seed: int, learners: str) -> tup
     task = WORLDS[world]
     data, run = work / f"{world}-{seed}", work / f"run-{world}-{seed}"
     if not (run / "checksums.json").exists():
-        n_train, n_test = SIZES[task]
-        numbers = ["--train", n_train, "--test", n_test, "--world", world, "--seed", seed]
-        numbers += ["--train-cuts", "test", "--overwrite"]
-        more = ["--rare"] if task == "gamma" else []
-        _in(against, "simulate", "--task", task, "--out", data, *numbers, *more)
         settings = work / "settings.toml"
         settings.write_text("fast = false\n")
-        options = ["--learners", learners, "--preset", "quick", "--folds", 3, "--seed", seed, "--quiet"]
-        _in(against, "stack", "--config", settings, "--task", task, "--data", data, "--run", run, *options)
+        options = ["--run", run, "--preset", "quick", "--folds", 3, "--seed", seed, "--quiet", "--workers", 1]
+        if task in TASKS:
+            _simulate(against, data, world, seed)
+            options += ["--task", task, "--data", data, "--learners", learners]
+        else:
+            train, test = _split(data, world, seed)
+            able = [name for name in learners.split(",") if name not in OF_SHOWERS]
+            options += ["--table", train, "--test-table", test, "--label", LABEL, "--learners", ",".join(able)]
+        _in(against, "stack", "--config", settings, *options)
     return data, run
+
+
+def _simulate(against: Path, data: Path, world: str, seed: int) -> None:
+    task = WORLDS[world]
+    if (data / f"{task}_test").exists():
+        return
+    n_train, n_test = SIZES[task]
+    numbers = ["--train", n_train, "--test", n_test, "--world", world, "--seed", seed]
+    more = ["--rare"] if task == "gamma" else []
+    _in(against, "simulate", "--task", task, "--out", data, *numbers, "--train-cuts", "test", "--overwrite", *more)
+
+
+def _split(data: Path, name: str, seed: int) -> tuple[Path, Path]:
+    """Write training and test rows of a table; the test labels are left in and not read."""
+    frame = table(name)
+    assert frame is not None
+    rows = frame.sample(fraction=1.0, shuffle=True, seed=seed)
+    n_train = 3 * frame.height // 5
+    data.mkdir(exist_ok=True)
+    for split, part in (("train", rows[:n_train]), ("test", rows[n_train:])):
+        part.write_parquet(data / f"{split}.parquet")
+    return data / "train.parquet", data / "test.parquet"
 
 
 def _in(folder: Path, *words: object) -> None:
@@ -193,10 +230,11 @@ def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, required=True, help="checkout of another version")
-    parser.add_argument("--work", type=Path, required=True, help="folder for showers and runs")
+    parser.add_argument("--work", type=Path, default=Path("bench/second_level"), help="folder for showers and runs")
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--learners", default=LEARNERS)
+    parser.add_argument("--store", metavar="NAME", help=f"{HELP}NAME.md")
     parser.add_argument("--no-rules", action="store_true", help="leave out the second table, which takes longer")
     given = parser.parse_args()
     work, rows, lost = given.work.absolute(), [], []
@@ -215,9 +253,19 @@ def main() -> None:
             if each:
                 means, largest = [one.mean() for one in each], max(one.max() for one in each)
                 lost.append([world, rule, ", ".join(f"{one:.2f}" for one in means), f"{largest:.2f}"])
-    print(markdown(["world", "seed", "this version minus the other", "value"], rows))
+    texts = [markdown(["world", "seed", "this version minus the other", "value"], rows)]
     if lost:
-        print(markdown(["world", "ships if", "lost in the mean, by seed, mnat", "largest"], lost))
+        texts.append(markdown(["world", "ships if", "lost in the mean, by seed, 0.001 nats", "largest"], lost))
+    print("\n\n".join(texts))
+    if given.store:
+        simulated = [world for world in given.worlds.split(",") if WORLDS[world] in TASKS]
+        store(
+            given.store,
+            "The second level beside that of another version",
+            "\n\n".join(texts),
+            worlds=simulated,
+            pretrained="pretrained" in given.learners,
+        )
 
 
 if __name__ == "__main__":

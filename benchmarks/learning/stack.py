@@ -1,7 +1,7 @@
 """What stacking is worth: each learner, their average, the stack and the decided stack on the same simulated events.
 
-    python benchmarks/learning/stack.py --work bench/stacking
-    python benchmarks/learning/stack.py --work bench/stacking --store  # and write benchmarks/results/stack.md
+    python -m benchmarks.learning.stack --work bench/stacking
+    python -m benchmarks.learning.stack --work bench/stacking --store  # and write benchmarks/results/stack.md
 
 Everything is fitted on out-of-fold predictions of the training events; the test labels are read at the very end, for
 the tables alone. Killed and started again, it continues.

@@ -1,6 +1,6 @@
 """The stack on tables of any origin beside boosted trees and logistic regression with their libraries' defaults.
 
-``python benchmarks/learning/tables.py --work DIR --preset quick`` trains both on the same 60 % of each table and
+``python -m benchmarks.learning.tables --work DIR --preset quick`` trains both on the same 60 % of each table and
 compares log-losses on the other 40 %, row by row. Log-loss in nats; brackets are 95 % intervals of the test rows. With
 ``--seeds 3`` three splits of each table are compared one by one and together: a row that is tested in several splits is
 one observation. Seconds are processor time, child processes included; importing libraries is not in them.
@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from xgboost import XGBClassifier
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from benchmarks.shared.tables import CHOICE, LABEL, PROOF, table
 from showerstack.runtime.cost import cpu_seconds
 from showerstack.scoring.metrics.paired import Paired, paired_mean
@@ -47,7 +44,7 @@ FLOOR = 1e-15
 def main() -> None:
     """Compare on every table; print a line each, write ``tables.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True, help="folder for tables and runs")
+    parser.add_argument("--work", type=Path, default=Path("bench/tables"), help="folder for tables and runs")
     parser.add_argument("--preset", default="quick")
     parser.add_argument("--sets", default="proof", help="choice, proof, all or names with commas")
     parser.add_argument("--seeds", type=int, default=1, help="splits of each table")

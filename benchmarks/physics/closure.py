@@ -1,6 +1,6 @@
 """Do stated errors cover? Known skies through the whole analysis of spectra, knees and photon limits.
 
-``python benchmarks/physics/closure.py --work bench/closure --store`` simulates training and test sets, trains a quick
+``python -m benchmarks.physics.closure --work bench/closure --store`` simulates training and test sets, trains a quick
 run of each task, makes pseudo-experiments and re-simulated skies, and stores the tables. Every experiment is kept in
 ``WORK/experiments.jsonl`` as soon as it is done: started again, the benchmark goes on.
 """

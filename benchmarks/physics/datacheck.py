@@ -1,6 +1,6 @@
 """How often does the data check raise a false alarm, and what does it say of damaged samples? How fast is it?
 
-``python benchmarks/physics/datacheck.py --work bench/datacheck`` prints both tables from one run on simulated showers.
+``python -m benchmarks.physics.datacheck --work bench/datacheck`` prints both tables from one run on simulated showers.
 ``--cost 100000 500000`` measures instead what features, data check and spectra of so many events cost, each a command
 of its own that uses what the one before made, and what follows for 5 million by a straight line in the events.
 """

@@ -1,7 +1,7 @@
 """Hadrons that survive gamma/hadron separation, down to one in ten million: survival by efficiency and world.
 
-    python benchmarks/physics/rare_gammas.py
-    python benchmarks/physics/rare_gammas.py --worlds gammas --natural --test 100000
+    python -m benchmarks.physics.rare_gammas
+    python -m benchmarks.physics.rare_gammas --worlds gammas --natural --test 100000
 
 Boosted trees learn from rare hadrons with their weights (``simulate --rare``), on 19 simple quantities: zenith, lg Ne,
 lg Nmu, age, and electrons, muons and stations with muons in five rings about the reconstructed core. A survival is

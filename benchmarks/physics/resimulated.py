@@ -1,6 +1,6 @@
 """Do stated errors cover where showers are simulated and predicted again with other scales, or another hadronic model?
 
-``python benchmarks/physics/resimulated.py --work bench/resimulated`` trains a quick run in the default world, and takes
+``python -m benchmarks.physics.resimulated --work bench/resimulated`` trains a quick run in the default world, and takes
 the response from a set of that world as the analysis would. The skies come from sets of their own, one for each point
 and seed: electron and muon numbers off by 0, 1 and 2 widths of their scales in the world itself, the true energy below
 what the showers look like by as many widths of its scale, or all showers by a hadronic model that neither training nor

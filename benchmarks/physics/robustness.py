@@ -1,6 +1,6 @@
 """What does a training lose in another hadronic model or world, how wrong are the shares then, and what helps?
 
-``python benchmarks/physics/robustness.py --work bench/robustness --store`` simulates all places, trains, and stores the
+``python -m benchmarks.physics.robustness --work bench/robustness --store`` simulates all places, trains, and stores the
 tables. Showers and fits are kept: started again, it goes on.
 """
 

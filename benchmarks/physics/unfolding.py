@@ -1,6 +1,6 @@
 """Fluxes by folding beside those of pyunfold, an iterative Bayesian unfolding, on the same toys.
 
-``python benchmarks/physics/unfolding.py --work bench/closure`` draws skies from the showers of ``closure.py`` (scales
+``python -m benchmarks.physics.unfolding --work bench/closure`` draws skies from the showers of ``closure.py`` (scales
 exact, the simulation drawn anew for each) and gives both methods the same counts and the same simulated events: protons
 alone in bins of energy, and five groups in bins of energy and of the summary of posteriors, whose groups are stacked as
 causes. It prints bias, scatter and what stated errors cover of the fluxes in the wide bins of true energy, with 95 %

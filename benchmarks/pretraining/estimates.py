@@ -1,6 +1,6 @@
 """How well `pretrained`, taught the truth of training showers, estimates energy and core, and whether its errors hold.
 
-    python benchmarks/pretraining/estimates.py --out pretraining --write estimates.md
+    python -m benchmarks.pretraining.estimates --out pretraining --write estimates.md
 
 In two worlds that pretraining has not seen (those of ``benchmarks/learning/pretraining.py``, whose test showers served
 no choice) the network is fine-tuned on three folds of the training showers; estimates of the test showers are averaged
@@ -133,7 +133,9 @@ def cores(content: dict[str, np.ndarray], what: pl.DataFrame) -> tuple[dict[str,
 def main() -> None:
     """Parse, train, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="as for benchmarks/learning/pretraining.py")
+    parser.add_argument(
+        "--out", type=Path, default=Path("bench/pretraining"), help="folder of benchmarks.learning.pretraining"
+    )
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--train", type=int, default=15_000)
     parser.add_argument("--test", type=int, default=25_000)

@@ -1,6 +1,6 @@
 """How often do stated intervals, limits and p-values hold? Toys with known truth, a line each.
 
-``python benchmarks/quality/interval_coverage.py`` takes minutes on one core and prints what is stated, what was found
+``python -m benchmarks.quality.interval_coverage`` takes minutes on one core and prints what is stated, what was found
 with its binomial standard error, and in how many toys; ``--only WORDS`` runs the lines whose names hold the words,
 ``--share`` a share of the toys. Seeds are fixed.
 """

@@ -8,7 +8,7 @@ margin is the mean of this distance over its standard deviation. Under five, ano
 library may make the test fail. Assertions of another kind are listed with the number of seeds for which they fail.
 Tests that compare with kept numbers (fixture ``reference``) depend on their seed by intent and do not run.
 
-    python benchmarks/quality/margins.py tests/analysis/test_sky.py --seeds 50
+    python -m benchmarks.quality.margins tests/analysis/test_sky.py --seeds 50
 """
 
 from __future__ import annotations

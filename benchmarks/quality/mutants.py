@@ -17,7 +17,7 @@ A mutator of its own, because mutmut runs mutants behind trampolines, which Numb
 cosmic-ray has one test command for all modules and changes the checkout in place.
 
     pip install --constraint constraints.txt coverage
-    python benchmarks/quality/mutants.py --seconds 3600 --seed 1 --work ../mutants
+    python -m benchmarks.quality.mutants --seconds 3600 --seed 1 --work ../mutants
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.quality.chosen import Choice, Record, Tests
 from benchmarks.quality.mutator import Mutant, mutants_of

@@ -48,7 +48,8 @@ def store(
 
 
 def _command() -> str:
-    """Return the command line, its program relative to the repository."""
+    """Return the command line, its program as a module of the repository."""
     program = Path(sys.argv[0]).resolve()
-    name = program.relative_to(ROOT).as_posix() if program.is_relative_to(ROOT) else program.name
-    return shlex.join(["python", name, *sys.argv[1:]])
+    if not program.is_relative_to(ROOT):
+        return shlex.join(["python", program.name, *sys.argv[1:]])
+    return shlex.join(["python", "-m", ".".join(program.relative_to(ROOT).with_suffix("").parts), *sys.argv[1:]])

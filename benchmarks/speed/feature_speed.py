@@ -1,6 +1,6 @@
 """How fast features are made, everything on the same events in one run.
 
-    python benchmarks/speed/feature_speed.py --events 40000 --store
+    python -m benchmarks.speed.feature_speed --events 40000 --store
 
 Compared: our table with and without the fits (read, computed, written to disk), the fit kernel alone, a per-event fit
 with scipy.optimize, published-style grid statistics in plain NumPy, and the floor: reading, decoding and summing the

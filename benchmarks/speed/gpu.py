@@ -1,6 +1,6 @@
 """The GPU against the CPU of the same machine: same results, and how much faster; everything in one run.
 
-    python benchmarks/speed/gpu.py --events 100000 --store
+    python -m benchmarks.speed.gpu --events 100000 --store
 
 Compared: the lateral fits by both kernels in every output, all features, the way from a dataset folder to its table on
 disk, and the training of boosters and networks (settings of preset ``quick``) on the same showers, with the difference

@@ -1,11 +1,11 @@
 """What only a GPU can tell, in five minutes: do the kernels run, with the CPU's numbers, the same each time, in order?
 
-    python benchmarks/speed/on_gpu.py kernels   values against the CPU's; the same bits when repeated or cut
-    python benchmarks/speed/on_gpu.py table     folder to table with small chunks: each row is as its first copy; rates
-    python benchmarks/speed/on_gpu.py speed     milliseconds of each kernel and of a chunk of events
-    python benchmarks/speed/on_gpu.py steps     training steps: waits for the GPU by line, time, the same weights twice
+    python -m benchmarks.speed.on_gpu kernels   values against the CPU's; the same bits when repeated or cut
+    python -m benchmarks.speed.on_gpu table     folder to table with small chunks: each row is as its first copy; rates
+    python -m benchmarks.speed.on_gpu speed     milliseconds of each kernel and of a chunk of events
+    python -m benchmarks.speed.on_gpu steps     training steps: waits for the GPU by line, time, the same weights twice
     for tool in racecheck memcheck synccheck initcheck
-    do compute-sanitizer --tool $tool python benchmarks/speed/on_gpu.py small; done
+    do compute-sanitizer --tool $tool python -m benchmarks.speed.on_gpu small; done
 
 With ``--dry`` NumPy and the CPU's kernels stand for the GPU: the script itself can then be tried anywhere.
 """

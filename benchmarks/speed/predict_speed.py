@@ -1,7 +1,7 @@
 """How fast a finished run predicts: all that ships, each of its learners alone, and without a table.
 
-    python benchmarks/speed/predict_speed.py --run runs/composition --data data/composition_test
-    python benchmarks/speed/predict_speed.py --against OTHER_CHECKOUT --data data/composition_test --events 20000
+    python -m benchmarks.speed.predict_speed --run runs/composition --data data/composition_test
+    python -m benchmarks.speed.predict_speed --against OTHER_CHECKOUT --data data/composition_test --events 20000
 
 Features are given, but for ``--no-table``, which computes them as it goes, from a copy of the grids that is as
 long; the events are taken several times over to fill the asked number. Each row is measured in rounds that take turns;

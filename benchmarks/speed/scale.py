@@ -1,6 +1,6 @@
 """What a run costs at several sizes, step by step, and the law that it follows.
 
-    python benchmarks/speed/scale.py --work bench/scale --sizes 60000 300000 --time-limit 10m
+    python -m benchmarks.speed.scale --work bench/scale --sizes 60000 300000 --time-limit 10m
 
 Each size goes through simulate, features, stack (with the time limit), predict and verify, each step a
 command in a process of its own. A step that is finished is not done again: stopped and started once more, the benchmark
@@ -129,7 +129,9 @@ def _row(n: int, n_test: int, step: str, cost: dict[str, float]) -> list[str]:
 def main() -> None:
     """Measure what is missing and print all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="folder for data, runs and what was measured")
+    parser.add_argument(
+        "--work", type=Path, default=Path("bench/scale"), help="folder for data, runs and what was measured"
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=[60_000, 300_000, 1_200_000, 5_600_000])
     parser.add_argument("--test", type=int, default=20_000, help="test events")
     parser.add_argument("--task", default="composition")

@@ -5,9 +5,9 @@ of the rounds with its 95 % interval (of the order statistics). With ``--against
 checkout, turn by turn, and the median ratio. ``--install`` makes virtual environments with the named extras (``core``
 for none) and prints size and processor time of pip; ``--demo`` times ``cli.py demo``, in a new folder each time.
 
-    python benchmarks/speed/start_up.py --rounds 15 --against ../other_checkout
-    python benchmarks/speed/start_up.py --install core train all
-    python benchmarks/speed/start_up.py --demo --rounds 3 --against ../other_checkout
+    python -m benchmarks.speed.start_up --rounds 15 --against ../other_checkout
+    python -m benchmarks.speed.start_up --install core train all
+    python -m benchmarks.speed.start_up --demo --rounds 3 --against ../other_checkout
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ posteriors that networks trained on the real data give to simulated showers and 
 shifts of EPOS to what such a network makes of either model; photon constants to the gammas, with the hadrons' frozen.
 The method is that of :mod:`benchmarks.world.fit`. The shipped world comes from
 
-    python benchmarks/world/calibrate.py ARGUMENTS --networks DIR --out 1.toml \\
+    python -m benchmarks.world.calibrate ARGUMENTS --networks DIR --out 1.toml \\
         --world benchmarks/world/calibration_start.toml
-    python benchmarks/world/calibrate.py ARGUMENTS --networks DIR --out 2.toml --group models --world 1.toml
+    python -m benchmarks.world.calibrate ARGUMENTS --networks DIR --out 2.toml --group models --world 1.toml
 
 with the arguments noted in ``benchmarks/world/calibration.json``; a test compares the world with that record. Its
 photons are those with which these fits began.

@@ -6,7 +6,7 @@ one sky only: a published network is trained on for some epochs on simulated sho
 classes weighted as published, quarter turns), and trees tell what one epoch said of some showers from what the next one
 said of others.
 
-    python benchmarks/world/epochs.py --networks DIR --rates 1e-4,1e-5
+    python -m benchmarks.world.epochs --networks DIR --rates 1e-4,1e-5
 """
 
 from __future__ import annotations

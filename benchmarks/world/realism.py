@@ -1,8 +1,8 @@
 """Does the simulated sky look like the real one, and is it as difficult?
 
-    python benchmarks/world/realism.py                        every known fact beside its simulated value
-    python benchmarks/world/realism.py --difficulty --data D  learners trained on it beside what they reach on real data
-    python benchmarks/world/realism.py --networks D           networks trained on real data beside what they said of it
+    python -m benchmarks.world.realism                        every known fact beside its simulated value
+    python -m benchmarks.world.realism --difficulty --data D  learners trained on it beside what they reach on real data
+    python -m benchmarks.world.realism --networks D           networks trained on real data beside what they said of it
 
 The first exits with 1 if a fact is outside its tolerance. The second simulates fixed sets into DIR (kept and reused),
 trains fixed learners with a fixed seed, and prints accuracies and hadron survivals with 95 % intervals. The default

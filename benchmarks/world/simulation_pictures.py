@@ -1,6 +1,6 @@
 """Draws the pictures of docs/simulation.md into docs/pictures.
 
-python benchmarks/world/simulation_pictures.py
+python -m benchmarks.world.simulation_pictures
 """
 
 from __future__ import annotations

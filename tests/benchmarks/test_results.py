@@ -20,7 +20,7 @@ def test_a_stored_result_says_how_it_was_made(tmp_path: Path, monkeypatch: pytes
     text = file.read_text(encoding="utf-8")
     assert text.startswith("# How wide\n")
     assert text.endswith("| a |\n|---|\n")
-    assert "| command | `python benchmarks/fits/resolution.py --events 3` |" in text
+    assert "| command | `python -m benchmarks.fits.resolution --events 3` |" in text
     assert f"| world `harder` | settings {load_settings('harder').digest()[:8]} |" in text
     assert re.search(r"\| pretrained weights \| [0-9a-f]{8} \|", text)
 
