@@ -14,7 +14,8 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -25,6 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
+from showerstack.runtime.logs import LOG, Lines, LogFile, handled
 from showerstack.showers.schema import TASKS
 from showerstack.stacking.options import REQUIRED, Device, Option, OptionGroup, RunOptions, options_of
 
@@ -43,17 +45,51 @@ PANELS = {
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 
 
+Level = Literal["debug", "info", "warning", "error"]
+"""How much is logged."""
+
+
+@dataclass(frozen=True)
+class Logs:
+    """Where the program logs: lines on standard error, and a file."""
+
+    level: Level | None = None
+    file: Path | None = None
+
+    @contextmanager
+    def opened(self, for_people: bool) -> Iterator[None]:
+        """Log there; of a command that prints nothing, or for programs alone, only errors are on the screen.
+
+        The file gets what ends the command, with its traceback, as well.
+        """
+        level = (self.level or "info").upper()
+        handlers: list[logging.Handler] = [Lines(level if for_people or self.level else logging.ERROR)]
+        if self.file is not None:
+            self.file.open("a").close()  # refused before any work
+            handlers.append(LogFile(self.file))
+        with handled(*handlers, level=level):
+            try:
+                yield
+            except Exception as error:
+                if self.file is not None and not type(error).__module__.startswith(("typer", "click")):
+                    LOG.removeHandler(handlers[0])  # told there in one line
+                    LOG.exception("%s", type(error).__name__)
+                raise
+
+
 class Expanding(TyperCommand):
     """A command in whose paths ``~`` is the home folder, also where the shell leaves it (``--run=~/runs/a``)."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        """Run the command."""
+        """Run the command; what is logged goes where the program's options say."""
         for name, given in ctx.params.items():
             if isinstance(given, Path):
                 ctx.params[name] = given.expanduser()
             elif isinstance(given, list | tuple):
                 ctx.params[name] = [one.expanduser() if isinstance(one, Path) else one for one in given]
-        return super().invoke(ctx)
+        for_people = not (ctx.params.get("quiet") or ctx.params.get("as_json"))
+        with ctx.obj.opened(for_people):
+            return super().invoke(ctx)
 
 
 SIGNS = {"min": "ge", "max": "le"}
@@ -192,23 +228,6 @@ app = App(
 console = PlainConsole()
 
 
-def remark(line: str) -> None:
-    """Tell the user something about the data or a run."""
-    console.print(escaped(f"remark: {line}"), style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-
-class _Lines(logging.Handler):
-    """Prints what is logged for people: remarks, and what is going to be done."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print one record."""
-        line = record.getMessage()
-        if record.levelno >= logging.WARNING:
-            remark(line)
-        else:
-            console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
-
-
 def _version(requested: bool) -> None:
     if requested:
         from importlib.metadata import PackageNotFoundError, version
@@ -222,11 +241,17 @@ def _version(requested: bool) -> None:
 
 @app.callback()
 def common(
+    context: typer.Context,
+    log_level: Annotated[
+        Level | None, typer.Option(help="How much is printed on standard error and logged; default: info.")
+    ] = None,
+    log_file: Annotated[Path | None, typer.Option(help="Append what is logged to this file, with times.")] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Take the options of the program itself."""
+    context.obj = Logs(log_level, log_file.expanduser() if log_file else None)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -323,26 +348,13 @@ class OutputFormat(OptionGroup):
             raise InputError("--quiet prints nothing, --json prints JSON: choose one")
 
     @property
-    def for_people(self) -> bool:
-        """Whether tables and remarks are wanted."""
-        return not (self.quiet or self.as_json)
-
-    @property
     def bars(self) -> Bars:
         """Progress on standard error, unless nothing is to be seen."""
         return silent if self.quiet else bar
 
-    def remark(self, line: str) -> None:
-        """Tell the user something about the data or a run."""
-        if self.for_people:
-            remark(line)
-
     def context(self, **options: Any) -> Context:
-        """Return where and how a command works and what it prints meanwhile; see
-        :class:`showerstack.runtime.context.Context`."""
-        log = logging.Logger("showerstack", logging.INFO)
-        log.addHandler(_Lines() if self.for_people else logging.NullHandler())
-        return Context(bars=self.bars, log=log, **options)
+        """Return where and how a command works; see :class:`showerstack.runtime.context.Context`."""
+        return Context(bars=self.bars, **options)
 
     def show(self, shown: Callable[[], Any], data: Callable[[], Any], *, paragraphs: bool = False) -> None:
         """Print what ``shown`` returns, or as JSON what ``data`` returns; only what is wanted is made.

@@ -20,10 +20,9 @@ from showerstack.commands.app import (
     app,
     console,
     refuse_unused,
-    remark,
 )
 from showerstack.commands.runs import predict_measured
-from showerstack.runtime.context import bar
+from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import task_named
 
@@ -200,7 +199,7 @@ def download(
 
         chosen, raw = task_named(str(task)), out / "raw"
         download_raw(chosen, raw, protocol, base_url=base_url, bars=bar)
-        for folder in write_sets(raw, out, chosen, protocol=protocol, ctx=OutputFormat().context()):
+        for folder in write_sets(raw, out, chosen, protocol=protocol, ctx=Context(bars=bar)):
             console.print(f"wrote {folder}", soft_wrap=True)
         return
     from showerstack.showers.archives.download import BUCKET
@@ -259,7 +258,7 @@ def convert(
         refuse_unused(context, "with --from", all_but=("foreign", "out", "task"))
         from showerstack.showers.archives.formats import convert_foreign
 
-        for written in convert_foreign(foreign, out, task_named(task), remark):
+        for written in convert_foreign(foreign, out, task_named(task)):
             console.print(f"wrote {written}", soft_wrap=True)
         return
     if raw is not None:
@@ -269,7 +268,7 @@ def convert(
     chosen_protocol = protocol or ("2026" if raw is not None else "v2")
     if measured is not None and predict is not None:
         refuse_unused(context, "with --predict", ("strict", "times_of_arrival"))
-        ctx = OutputFormat().context(workers=workers)
+        ctx = Context(bars=bar, workers=workers)
         options = {"protocol": chosen_protocol, "times": times, "delete_raw": delete_raw}
         predict_measured(measured, out, predict, ctx, runs=names_of(runs), **options)
         return
@@ -285,7 +284,7 @@ def convert(
     chosen = task_named(task)
     folders = write_sets(
         raw, out, chosen, protocol=chosen_protocol, strict=strict, times_of_arrival=times_of_arrival,
-        ctx=OutputFormat().context(),
+        ctx=Context(bars=bar),
     )  # fmt: skip
     for folder in folders:
         console.print(f"wrote {folder}", soft_wrap=True)
@@ -333,8 +332,6 @@ def convert_measured(
     )  # fmt: skip
     for left_out in result.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
-    for line in result.remarks:
-        console.print(f"remark: {line}", soft_wrap=True)
     if not result.folders:
         raise InputError(f"{raw}: none of its {len(result.left_out)} runs can be used")
     table = write_run_list(result.folders, folder / "runs.csv")

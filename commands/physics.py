@@ -100,8 +100,6 @@ def spectra(
     console.print(spectra_text(result))
     for line in knee_lines(result):
         console.print(line, soft_wrap=True)
-    for remark in remarks:
-        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(f"wrote {write_spectra_page(result, out, remarks)} and tables beside it", soft_wrap=True)
 
 
@@ -157,8 +155,6 @@ def gamma_limit(
     for line in excess_warning(photons):
         console.print(line, soft_wrap=True, markup=False)
     console.print(limits_text(photons))
-    for remark in photons.remarks:
-        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     result = PhotonResult(photons)
     result.write(out)
     console.print(f"wrote {write_photon_page(result, out)} and tables beside it", soft_wrap=True)
@@ -210,8 +206,6 @@ def datacheck(
     check_target(out, (".html", ".htm"))
     ctx = Context(bars=bar, workers=workers)
     result = check_data(run, data, train=train, seed=seed, alarms=alarms, ctx=ctx)
-    for remark in result.remarks:
-        console.print(f"remark: {remark}", soft_wrap=True)
     console.print(verdict(result), soft_wrap=True)
     console.print(f"wrote {write_check(result, out)}", soft_wrap=True)
     raise typer.Exit(1 if result.raised else 0)
@@ -266,8 +260,6 @@ def sky_map(
         run, share, seed, blinding,
     )  # fmt: skip
     result = measure(options, Context(bars=bar))
-    for remark in result.remarks:
-        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(sky_words(result), soft_wrap=True, highlight=False)
     write_map(result, out)
     console.print(f"wrote {write_sky_picture(result, out)} and tables beside it", soft_wrap=True)

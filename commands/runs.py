@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,8 @@ from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError, need
 from showerstack.showers.schema import task_named
 from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
+
+LOG = logging.getLogger(__name__)
 
 
 @app.command()
@@ -135,8 +138,6 @@ def predict(
         )  # fmt: skip
         file.parent.mkdir(parents=True, exist_ok=True)
         stream.write(file)
-        for line in stream.remarks:
-            output.remark(line)
         content.append({"out": file, "events": stream.n_events, "remarks": list(stream.remarks)})
     written = "\n".join(f"wrote {one['out']}" for one in content)
     output.show(lambda: written, lambda: content if runs else content[0])
@@ -196,7 +197,7 @@ def reproduce(
         hours=hours or (None if simulated else 8.0), seeds=seeds, preset="quick" if simulated else "good",
         learners=learners, base_url=base_url,
     )  # fmt: skip
-    file, scores = reproduced(wanted, OutputFormat().context(workers=workers))
+    file, scores = reproduced(wanted, Context(bars=bar, workers=workers))
     mean, low, high = over_events_and_seeds(scores)
     console.print(f"{len(scores)} seeds: {mean:.4g} [{low:.4g}, {high:.4g}]; wrote {file}", soft_wrap=True)
 
@@ -277,7 +278,7 @@ def export(
 
     result = export_run(run, out, listed(learners), check, bars=output.bars)
     for name, reason in result.refused.items():
-        output.remark(f"not exported: {name}: {reason}")
+        LOG.warning("not exported: %s: %s", name, reason)
     lines = [f"{name}: {n} files" for name, n in result.written.items()]
     if result.largest_difference is not None:
         lines.append(f"largest difference of a probability from the run: {result.largest_difference:.1e}")
@@ -337,8 +338,6 @@ def predict_measured(raw: Path, out: Path, run: Path, ctx: Context, **options: A
     predictions = predict(raw, folder, run, ctx=ctx, **options)
     for left_out in predictions.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
-    for remark in predictions.remarks:
-        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     if not predictions.folders:
         raise InputError(f"{raw}: none of its {len(predictions.left_out)} runs can be used")
     write_run_list(predictions.folders, folder / "runs.csv")

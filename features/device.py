@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import logging
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import is_numpy_namespace
 
-from showerstack.runtime.context import LOG
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.packages import how_to_install, lacking
+
+LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from showerstack.showers.dataset import Chunk

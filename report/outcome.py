@@ -6,6 +6,7 @@ embedded simulation, both tasks: what ``make demo`` runs.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.cost import Deadline
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import is_as_written, read_json
+from showerstack.runtime.logs import remark
 from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.composition import share_errors
 from showerstack.scoring.metrics.intervals import linearised
@@ -46,6 +48,8 @@ from showerstack.stacking.config import StackConfig
 from showerstack.stacking.folder import METRICS_FILE, TABLE_TEST_FILE
 from showerstack.stacking.run import COMBINED, Run, System, shipped_system
 from showerstack.stacking.train import stack
+
+LOG = logging.getLogger(__name__)
 
 SPECTRUM_EVENTS = 10_000
 """Measured showers for which the table says how well shares are known."""
@@ -178,6 +182,7 @@ def outcome(
     """
     opened = Run.open(run)
     manifest, task = opened.manifest, opened.task
+    remark(LOG, manifest.get("remarks", ()))
     without = no_time_for(opened, deadline)
     left_out = [Text(escaped(left_out_line(without, run, data)), style="yellow")] if without else []
     parts: list[RenderableType] = list(_notes(manifest))
@@ -202,6 +207,8 @@ def outcome(
         }
         if (run / TABLE_TEST_FILE).exists():
             content["test"] = read_json(run / TABLE_TEST_FILE)
+        for metrics in (content["held_out"], content.get("test", {})):
+            remark(LOG, metrics.get("remarks", ()))
         shown = (*parts, *_of_table(run, content), *left_out, Text(f"report:      {report}"))
         return RunOutcome(run, Group(*shown), content)
     labels = data / f"{task.name}_test" / str(task.label_file)
@@ -236,7 +243,6 @@ def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]
     for metrics in (content["held_out"], content.get("test")):
         if metrics is None:
             continue
-        yield from (Text(escaped(f"remark: {remark}"), style="yellow") for remark in metrics.get("remarks", ()))
         drawn = Table("system", title=f"{metrics['judged_on']}, {LEVEL_TEXT} intervals", title_justify="left")
         for name in names:
             drawn.add_column(name.replace("_", "-"), justify="right")
@@ -248,9 +254,7 @@ def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]
 
 
 def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
-    """Yield a run's remarks, and which learners failed or are one network."""
-    for remark in manifest.get("remarks", []):
-        yield Text(escaped(f"remark: {remark}"), style="yellow")
+    """Yield which learners failed or are one network."""
     for row in manifest.get("learners", []):
         if row["status"] != "ok":
             yield Text(escaped(f"learner {row['name']} was left out, {row['error']}"), style="bold red")

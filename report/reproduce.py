@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from showerstack.report.card import write_card
@@ -24,6 +24,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.cost import cpu_seconds, in_words
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, read_json, write_json
+from showerstack.runtime.logs import handled
 from showerstack.scoring.metrics.level import LEVEL, LEVEL_TEXT
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.archives.download import download_raw
@@ -35,6 +36,8 @@ from showerstack.stacking.config import StackConfig
 from showerstack.stacking.folder import MANIFEST_FILE, PREDICTIONS_FILE
 from showerstack.stacking.run import finished_learners, shipped_system
 from showerstack.stacking.train import stack
+
+LOG = logging.getLogger(__name__)
 
 RESULT_FILE = "RESULT.md"
 STAGES_FILE = "stages.json"
@@ -153,18 +156,17 @@ RUNS = "runs"
 
 
 class _Notes(logging.Handler):
-    """Notes what is logged, and hands it on; a remark once, however many runs repeat it."""
+    """Notes what is logged; a remark once, however many runs repeat it."""
 
-    def __init__(self, log: logging.Logger) -> None:
-        super().__init__()
-        self.log, self.plans, self.remarks = log, list[str](), list[str]()
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.steps, self.remarks = list[str](), list[str]()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Note one record."""
-        notes, line = self.remarks if record.levelno >= logging.WARNING else self.plans, record.getMessage()
-        if notes is self.plans or line not in notes:
+        notes, line = self.remarks if record.levelno >= logging.WARNING else self.steps, record.getMessage()
+        if line not in notes:
             notes.append(line)
-            self.log.handle(record)
 
 
 def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, list[Score]]:
@@ -186,12 +188,20 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
                 simulate_raw(task, raw, wanted.simulated, workers=ctx.workers, modes=modes, bars=ctx.bars)
             else:
                 download_raw(task, raw, wanted.protocol, base_url=wanted.base_url, bars=ctx.bars)
-    data, notes, log = out / "data", _Notes(ctx.log), logging.Logger("reproduce", logging.INFO)
-    log.addHandler(notes)
-    ctx = replace(ctx, log=log)
+    notes = _Notes()
+    with handled(notes, level=min(logging.INFO, LOG.getEffectiveLevel())):
+        return _reproduced(wanted, raw, stages, notes, ctx)
+
+
+def _reproduced(
+    wanted: Reproduction, raw: Path, stages: Stages, notes: _Notes, ctx: Context
+) -> tuple[Path, list[Score]]:
+    """Do all steps but the archives."""
+    task, out = wanted.task, Path(wanted.out)
+    data = out / "data"
     with stages.stage("conversion"):
         convert(raw, data, task, protocol=wanted.protocol, ctx=ctx)
-    flow = notes.plans.copy()
+    flow = notes.steps.copy()
     limit = None if wanted.hours is None else f"{max(1, round(wanted.hours * 60 / wanted.seeds))}m"
     runs: list[Path] = []
     scores: list[Score] = []
@@ -199,7 +209,7 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
         run = out / "runs" / f"{task.name}-seed-{seed}"
         is_late = wanted.hours is not None and stages.wall_s > 3600 * wanted.hours
         if runs and is_late and not (run / MANIFEST_FILE).exists():
-            log.warning("%d of %d seeds are left out: the time is up", wanted.seeds - len(runs), wanted.seeds)
+            LOG.warning("%d of %d seeds are left out: the time is up", wanted.seeds - len(runs), wanted.seeds)
             break
         config = StackConfig(
             task=task.name, data=data, run=run, preset=wanted.preset, seed=seed, time_limit=limit,
@@ -211,7 +221,7 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
         with stages.stage("scores"):
             scores.append(_score(wanted, data, run, seed))
         metric = _interval(scores[-1].value, scores[-1].low, scores[-1].high)
-        log.info("seed %d: %s %s", seed, _metric(task), metric)
+        LOG.info("seed %d: %s %s", seed, _metric(task), metric)
     with stages.stage("report and submission"):
         if not (out / SUBMISSION).exists():
             write_report(runs[0], data, bars=ctx.bars)
@@ -222,7 +232,7 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
         lines = _result(wanted, data, runs, scores, [*flow, *notes.remarks], stages)
         temporary.write_text(lines, encoding="utf-8")
     for line in stages.lines()[2:]:
-        log.info(" ".join(line.strip("| ").replace(" |", ",").split()))
+        LOG.info(" ".join(line.strip("| ").replace(" |", ",").split()))
     return file, scores
 
 

@@ -1,22 +1,23 @@
-"""Where and how work is done and whom it tells, progress drawn by entry points alone, and text safe for a terminal.
+"""Where and how work is done, progress drawn by entry points alone, and text safe for a terminal.
 
 Library functions with one long step take ``progress: Progress | None = None`` and call ``progress(done, total, note)``;
 those with several steps take ``bars: Bars = silent`` and open one bar a step, as in ``with bars("features", "events")
-as progress:``; those that also need processes, a device or a log take a :class:`Context`. Only entry points pass
-:func:`bar`. Names reach the terminal as they are, never as markup or as commands to the terminal.
+as progress:``; those that also need processes or a device take a :class:`Context`. Only entry points pass :func:`bar`,
+or :func:`told`. What there is to say beside is logged (:mod:`showerstack.runtime.logs`). Names reach the terminal as
+they are, never as markup or as commands to the terminal.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -25,6 +26,8 @@ from showerstack.runtime.errors import as_called, escaped
 
 LINE_EVERY_S = 20.0
 """Without a terminal, a plain line at most this often."""
+DRAWN_EVERY_S = 0.5
+"""In a notebook, a bar is drawn anew at most this often."""
 
 
 class Progress(Protocol):
@@ -52,16 +55,15 @@ def silent(title: str, unit: str = "events") -> Iterator[Progress]:
 def bar(title: str, unit: str = "events", *, console: Console | None = None) -> Iterator[Progress]:
     """Draw a progress bar named ``title`` with rate and time left on standard error.
 
-    In a terminal the bar is there from the start and gone at the end; elsewhere (a log file, continuous integration)
-    plain lines are printed, at most one per :data:`LINE_EVERY_S`, the first at once where it says what is running.
+    In a terminal and in a notebook the bar is there from the start, and gone at the end of a terminal's; elsewhere (a
+    log file, continuous integration) plain lines are printed, at most one per :data:`LINE_EVERY_S`, the first at once
+    where it says what is running.
     """
     # Imported here: who asks only for help does not wait for it.
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
-    from showerstack.runtime.errors import escaped
-
-    console = console or PlainConsole(stderr=True)
+    console = console or screen()
     started = time.monotonic()
     columns = [
         TextColumn("{task.description}", markup=False),
@@ -74,6 +76,7 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
     drawn = RichProgress(*columns, console=console, transient=True)
     task = drawn.add_task(title, total=None, rate="", note="")
     last_line = -math.inf
+    cell = _cell(drawn) if console.is_jupyter else None
     if console.is_terminal:
         drawn.start()
 
@@ -84,8 +87,11 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
         a_piece = f"{elapsed / max(done, 1e-9):,.0f} s a {unit.removesuffix('s')}"
         rate = f"{done / elapsed:,.0f} {unit} a second" if done >= elapsed else a_piece
         rate = rate if unit else ""  # work of unlike pieces: how much is done and left says it all
-        if console.is_terminal:
+        if cell is not None or console.is_terminal:
             drawn.update(task, completed=done, total=total, rate=rate if done else "", note=note)
+            if cell is not None and (now - last_line >= DRAWN_EVERY_S or done >= total):
+                last_line = now
+                cell.update(drawn)
         elif total and now - (max(last_line, started) if done or not note else last_line) >= LINE_EVERY_S:
             last_line = now
             left = (total - done) / done * elapsed if done else float("nan")
@@ -103,19 +109,39 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
             drawn.stop()
 
 
-LOG = logging.getLogger("showerstack")
-"""Gets, unless another log is asked for, remarks on data and runs as warnings, and what will be done as information."""
-LOG.addHandler(logging.NullHandler())
+def _cell(drawn: Any) -> Any:
+    """Show something in the output of a notebook's cell; return what replaces it there."""
+    from IPython.display import display  # a notebook has it
+
+    return display(drawn, display_id=True)
+
+
+Callback: TypeAlias = Callable[[str, float, float, str], None]
+"""Called with the step, how much of it is done, how much there is, and a short remark."""
+
+
+def told(callback: Callback, bars: Bars = silent) -> Bars:
+    """Return bars of which every progress is also told to a function; what it raises ends the work."""
+
+    @contextmanager
+    def opened(title: str, unit: str = "events") -> Iterator[Progress]:
+        with bars(title, unit) as progress:
+
+            def report(done: float, total: float, note: str = "") -> None:
+                progress(done, total, note)
+                callback(title, done, total, note)
+
+            yield report
+
+    return opened
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where and how something is done and whom it tells: nothing of it changes what a task, run or table is."""
+    """Where and how something is done: nothing of it changes what a task, run or table is."""
 
     bars: Bars = silent
     """Opens progress bars."""
-    log: logging.Logger = field(default=LOG)
-    """Gets remarks (warnings) and what will be done (information)."""
     device: str = "auto"
     """Where features of showers are computed: ``auto``, ``cpu`` or ``cuda``."""
     workers: int | None = None
@@ -143,3 +169,9 @@ class PlainConsole(Console):
         for segment in super().render(renderable, options):
             text = as_called(escaped(segment.text, keep="\n"))
             yield segment if segment.control else segment._replace(text=text)
+
+
+@cache
+def screen() -> PlainConsole:
+    """Return the console on standard error, one for bars and lines: a line is printed above a bar, not into it."""
+    return PlainConsole(stderr=True)

@@ -9,14 +9,19 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from showerstack.runtime.frames import column_of, frame_of
+
+if TYPE_CHECKING:
+    from showerstack.runtime.context import Bars, Callback
+    from showerstack.stacking.config import StackConfig, TableConfig
 
 LABEL = "class"
 """Column of classes in tables made from arrays."""
@@ -120,8 +125,32 @@ class Scored:
         return f"<{self.name} {self.value:.4g} [{self.low:.4g}, {self.high:.4g}], {self.n_events:,} events>"
 
 
-def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, **options: Any) -> Fitted:
+@contextmanager
+def _shown(verbose: bool, callback: Callback | None) -> Iterator[Bars]:
+    """Yield bars that draw and tell what is asked for; ``verbose`` prints what is logged meanwhile as well."""
+    from contextlib import nullcontext
+
+    from showerstack.runtime.context import bar, silent, told
+    from showerstack.runtime.logs import Lines, handled
+
+    bars = bar if verbose else silent
+    with handled(Lines(), level="INFO") if verbose else nullcontext():
+        yield bars if callback is None else told(callback, bars)
+
+
+def fit(
+    data: Any,
+    labels: Any = None,
+    *,
+    run: Place,
+    task: str | None = None,
+    verbose: bool = False,
+    callback: Callback | None = None,
+    **options: Any,
+) -> Fitted:
     """Train base learners and the stack, or open the finished run of the same options.
+
+    Remarks on the data and the run are logged as warnings, below the logger ``showerstack``.
 
     Parameters
     ----------
@@ -134,6 +163,11 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
         Run folder; a run that was interrupted is continued.
     task
         With a folder: ``composition`` (default) or ``gamma``.
+    verbose
+        Draw progress bars, in a terminal or a notebook, and print what is logged.
+    callback
+        Called in this process as ``callback(step, done, total, note)`` while work goes on: the name of the step, how
+        much of it is done, how much there is, a short remark. What it raises ends the run, which can be continued.
     **options
         ``preset``,
         ``learners``,
@@ -160,29 +194,38 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     >>> run.classes
     ('proton', 'helium', 'carbon', 'silicon', 'iron')
     """
-    from showerstack.runtime.errors import InputError, need
-    from showerstack.stacking.config import StackConfig, TableConfig
+    from showerstack.runtime.context import Context
+    from showerstack.runtime.errors import need
     from showerstack.stacking.train import stack
 
     need("train", what="training")
-    run = Path(run).expanduser()
+    config = _configured(data, labels, Path(run).expanduser(), task, options)
+    with _shown(verbose, callback) as bars:
+        stack(config, Context(bars=bars))
+    return fitted(config.run)
+
+
+def _configured(
+    data: Any, labels: Any, run: Path, task: str | None, options: dict[str, Any]
+) -> StackConfig | TableConfig:
+    """Return what :func:`fit` is asked for; arrays are written beside the run."""
+    from showerstack.runtime.errors import InputError
+    from showerstack.stacking.config import StackConfig, TableConfig
+
     if not isinstance(data, str | os.PathLike):
         label = options.pop("label", None)
         if (labels is None) == (label is None):
             raise InputError("say what the classes are: fit(x, labels, ...), or fit(frame, label='column', ...)")
         columns = {} if labels is None else {LABEL: labels}
-        stack(TableConfig(run=run, table=write_table(run, data, columns), label=label or LABEL, **options))
-        return fitted(run)
+        return TableConfig(run=run, table=write_table(run, data, columns), label=label or LABEL, **options)
     path = Path(data).expanduser()
     if labels is not None:
         raise InputError("labels go with an array; of a table, name the column: fit(table, label='class', ...)")
     if "label" in options:
-        stack(TableConfig(run=run, table=path, **options))
-        return fitted(run)
+        return TableConfig(run=run, table=path, **options)
     if path.is_file():
         raise InputError(f"{path} is a table: name its column of classes, fit({path.name!r}, label=...)")
-    stack(StackConfig(run=run, data=path, task=task or "composition", **options))
-    return fitted(run)
+    return StackConfig(run=run, data=path, task=task or "composition", **options)
 
 
 def fitted(run: Place) -> Fitted:
@@ -210,6 +253,8 @@ def predict(
     device: str = "auto",
     workers: int | None = None,
     no_table: bool = False,
+    verbose: bool = False,
+    callback: Callback | None = None,
 ) -> Predicted:
     """Predict new events with a finished run, or an export of one; labels are neither needed nor looked at.
 
@@ -223,6 +268,8 @@ def predict(
         Where features of showers are computed, and how many processes predict; all cores if None.
     no_table
         Of showers: compute the features in memory, write no feature table.
+    verbose, callback
+        As for :func:`fit`.
 
     Raises
     ------
@@ -259,8 +306,9 @@ def predict(
     with tempfile.TemporaryDirectory() as folder:
         is_path = isinstance(data, str | os.PathLike)
         place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
-        ctx = Context(device=device, workers=workers)
-        result = predict_events(open_predictor(run.folder), place, ctx, no_table=no_table).concatenated()
+        with _shown(verbose, callback) as bars:
+            ctx = Context(bars=bars, device=device, workers=workers)
+            result = predict_events(open_predictor(run.folder), place, ctx, no_table=no_table).concatenated()
     return Predicted(
         run.task,
         run.classes,

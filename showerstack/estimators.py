@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import inspect
 import io
+import logging
 import os
 import shutil
 import tempfile
@@ -35,8 +36,10 @@ from sklearn.utils.validation import (
 )
 
 from showerstack.api import LABEL, Fitted, Place, Predicted, fit, fitted, predict
+from showerstack.runtime.context import Callback
 from showerstack.runtime.errors import like
 from showerstack.runtime.frames import frame_of, is_frame
+from showerstack.runtime.logs import handled
 from showerstack.stacking.config import EngineConfig, StackConfig, TableConfig
 
 GROUP, WEIGHT, FOLD = "group", "weight", "fold"
@@ -54,6 +57,7 @@ Class = TypeVar("Class", bound=type)
 def _with_options(config: type[EngineConfig], **own: Any) -> Callable[[Class], Class]:
     """Give an estimator the parameters ``run``, its own, and the options that runs of a configuration have."""
     of_runs = {name: field for name, field in config.model_fields.items() if name in EngineConfig.model_fields}
+    own |= {"verbose": False, "callback": None}
     defaults = {"run": None} | own | {name: field.get_default() for name, field in of_runs.items() if name != "run"}
     defaults |= {name: None for name, default in defaults.items() if default is PydanticUndefined}
 
@@ -83,19 +87,23 @@ class _Stack(BaseEstimator):
     run: Place | None
     workers: int | None
     device: str
+    verbose: bool
+    callback: Callback | None
 
     def _fit(self, data: Any, **more: Any) -> Fitted:
         names = EngineConfig.model_fields.keys() - {"run"}
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         self.run_ = Path(self.run).expanduser() if self.run is not None else _temporary() / "run"
-        result = fit(data, run=self.run_, **options, **more)
+        with handled(logging.NullHandler()):  # a remark becomes a warning, and is not printed as well
+            result = fit(data, run=self.run_, verbose=self.verbose, callback=self.callback, **options, **more)
         _warn(result.remarks)
         return result
 
     def _predicted(self, data: Any, **more: Any) -> Predicted:
         check_is_fitted(self, "run_")
         run = fitted(self.run_)
-        result = predict(run, data, workers=self.workers, **more)
+        with handled(logging.NullHandler()):
+            result = predict(run, data, workers=self.workers, verbose=self.verbose, callback=self.callback, **more)
         _warn(result.remarks)
         return result
 
@@ -137,6 +145,8 @@ class StackClassifier(ClassifierMixin, _Stack):
         Columns of a data frame that are categories although their type does not say so.
     columns
         Columns to learn from; None: all.
+    verbose, callback
+        Progress of fits and predictions, as for :func:`showerstack.fit`.
     **options
         Those of :class:`showerstack.stacking.options.RunOptions` and :class:`showerstack.stacking.config.EngineConfig`.
 
@@ -177,7 +187,7 @@ class StackClassifier(ClassifierMixin, _Stack):
         Raises
         ------
         ValueError
-            For data that cannot be used; a :class:`showerstack.showers.schema.InputError` names row, column and remedy.
+            For data that cannot be used; a :class:`showerstack.InputError` names row, column and remedy.
         """
 
         if y is None:

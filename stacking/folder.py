@@ -29,7 +29,7 @@ from showerstack.runtime.files import (
 from showerstack.showers.schema import TASKS
 from showerstack.stacking.chain import Chain, Predictions
 from showerstack.stacking.config import SECOND_LEVEL
-from showerstack.stacking.names import MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.stacking.names import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 
 METRICS_FILE = "metrics_table.json"
 
@@ -169,12 +169,13 @@ MADE_LATER = (
 
 
 def write_run_checksums(run: Path) -> Checksums:
-    """Write ``checksums.json`` over the files of a finished run but :data:`MADE_LATER`; a fit has its own list."""
+    """Write ``checksums.json`` over the files of a finished run but :data:`MADE_LATER`; a fit has its own list,
+    and the log none."""
     files = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
     parts = {file.parent for file in files if file.name == CHECKSUMS_FILE}
     alone = [file for file in files if file.name == CHECKSUMS_FILE or not parts.intersection(file.parents[:-1])]
     plain = (file.as_posix() for file in alone if not any(part.startswith(".") for part in file.parts))
-    return write_checksums(run, [name for name in plain if name not in (*MADE_LATER, CHECKSUMS_FILE)])
+    return write_checksums(run, [name for name in plain if name not in (*MADE_LATER, LOG_FILE, CHECKSUMS_FILE)])
 
 
 def has_checksums(run: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.cost import Cost, measured, seconds_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, write_json
+from showerstack.runtime.logs import remark
 from showerstack.runtime.resources import cores
 from showerstack.runtime.tables import read_table
 from showerstack.runtime.versions import STACKING_VERSION
@@ -52,6 +54,8 @@ from showerstack.stacking.tables import (
     read_weights,
     write_table,
 )
+
+LOG = logging.getLogger(__name__)
 
 TASK_NAME = "table"
 TABLE_FOLDER = "table"
@@ -120,7 +124,7 @@ class Job:
     remarks: tuple[str, ...] = ()
     """What the user should know about the input."""
     ctx: Context = Context()
-    """Progress, log, and when a time limit begins: by default with the first step in ``costs``."""
+    """Progress, and when a time limit begins: by default with the first step in ``costs``."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -222,11 +226,10 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
         *test_set.remarks,
         *unusable,
         *left_out,
-        *(remark for remark in ordered if remark),
+        *(line for line in ordered if line),
         *device_remarks(devices),
     )
-    for remark in remarks:
-        ctx.log.warning("%s", remark)
+    remark(LOG, remarks)
     costs: list[Cost] = []
     tables = {}
     for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
@@ -287,6 +290,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         hashes["test"] = hash_file(config.test_table)
         test = TableEvents(folder / TEST_FILE, schema.names, hashes["test"], categories=schema.categories)
     remarks += repeated_remarks(frame, label, test_frame)
+    remark(LOG, remarks)
 
     return Job(
         config=resolved,

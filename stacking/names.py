@@ -5,6 +5,6 @@ from __future__ import annotations
 MANIFEST_FILE = "manifest.json"
 PREDICTIONS_FILE = "predictions.npz"
 LOG_FILE = "run.log"
-"""Tracebacks of failed fits."""
+"""What was logged while the run was made, with tracebacks of failed fits."""
 EXPORT_FILE = "export.json"
 """In a folder of exported fits: what follows them."""

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -31,6 +32,7 @@ from showerstack.runtime.code import versions
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import check_target, hash_file, read_json
+from showerstack.runtime.logs import remark
 from showerstack.runtime.processes import limited_threads
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
@@ -45,6 +47,8 @@ from showerstack.stacking.folder import PLAN_FILE, stored_arrays
 from showerstack.stacking.run import Run, SavedFits
 from showerstack.stacking.tables import probabilities, read_new_rows
 from showerstack.stacking.targets import UNITS, fits_of
+
+LOG = logging.getLogger(__name__)
 
 GPU_FITS = 2
 """Fits that use a GPU at the same time: one works while the next gets its events."""
@@ -183,6 +187,7 @@ def predict(
     predictor = _Predictor.of(run, everything=options.get("everything", False))
     parts = _pieces(run, source, predictor, ctx)
     remarks = (*library_remarks, *source.remarks, *predictor.remarks)
+    remark(LOG, remarks)
     return PredictionStream(run.task, source.n_events, parts, remarks, source.identifiers)
 
 

@@ -6,12 +6,12 @@ a task whose worker has ended never ends.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ import numpy as np
 
 from showerstack.features.device import free_gpu_memory
 from showerstack.models.base.spec import LearnerSpec
-from showerstack.runtime.code import started
 from showerstack.runtime.context import Progress
 from showerstack.runtime.cost import seconds_of
 from showerstack.runtime.errors import GPU_FAILED, InputError, need, remedy_of
 from showerstack.runtime.files import atomic_path, hash_json
+from showerstack.runtime.logs import LOG as ALL_LOGS
+from showerstack.runtime.logs import handle, kept
 from showerstack.runtime.processes import by_device, in_devices
 from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.stacking.events import Events
@@ -39,7 +40,8 @@ from showerstack.stacking.folds import (
     outer_holdout,
 )
 from showerstack.stacking.job import Job
-from showerstack.stacking.names import LOG_FILE
+
+LOG = logging.getLogger(__name__)
 
 
 def make_folds(job: Job) -> Folds:
@@ -290,7 +292,8 @@ def run_tasks(
                 progress(len(tasks) - len(left), len(tasks), note + _running(left, at_once))
 
         report()
-        for task_name, fold, error, remedy in outcomes:
+        for task_name, fold, error, remedy, records in outcomes:
+            handle(records)
             if remedy:
                 raise InputError(
                     f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
@@ -315,8 +318,8 @@ def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) ->
 
 Parts = dict[str, list[FoldTask]]
 """Tasks by device."""
-Attempted = tuple[str, int, str, str | None]
-"""Learner, fold, the error of a failed task, and what to do where that says nothing about the learner."""
+Attempted = tuple[str, int, str, str | None, list[logging.LogRecord]]
+"""Learner, fold, the error of a failed task, what to do where that says nothing about the learner, what was logged."""
 
 
 @contextmanager
@@ -327,6 +330,7 @@ def _workers(
 
     Left with an error, no worker goes on to the next task while the error is told.
     """
+    level = ALL_LOGS.getEffectiveLevel()
     if scheduler is not None and waiting:
         with connected(scheduler) as client:
             # Workers have working directories of their own.
@@ -334,13 +338,13 @@ def _workers(
             places = (place for task in there for place in (task.run, task.train.location, _location(task.test)))
             refuse_unshared(client, sorted({place for place in places if place is not None}))
             at_once = min(len(client.ncores()), len(waiting))
-            with closing(on_cluster(_attempt, [(task,) for task in there], client)) as outcomes:
+            with closing(on_cluster(_attempt, [(task, level) for task in there], client)) as outcomes:
                 yield {"cluster": list(waiting)}, {"cluster": at_once}, outcomes
         return
     parts = {device: part for device, part in by_device(waiting, pools, lambda task: task.device).items() if part}
     processes = {device: min(pools[device], len(part)) for device, part in parts.items()}
     # Processes that are used again stay in the folder in which they began.
-    attempts = {device: [(task.absolute(),) for task in part] for device, part in parts.items()}
+    attempts = {device: [(task.absolute(), level) for task in part] for device, part in parts.items()}
     work = in_devices(_attempt, attempts, processes, threads=threads, spoilt=_gpu_failed)
     with local_processes(threads), closing(work) as outcomes:
         yield parts, processes, outcomes
@@ -362,31 +366,33 @@ def _gpu_failed(outcome: Attempted) -> bool:
     return outcome[3] == GPU_FAILED
 
 
-def _attempt(task: FoldTask) -> Attempted:
+def _attempt(task: FoldTask, level: int) -> Attempted:
+    with kept(level) as records:
+        error, remedy = _error_of(task)
+    return task.name, task.fold, error, remedy, records
+
+
+def _error_of(task: FoldTask) -> tuple[str, str | None]:
     # A learner's error is this learner's failure: it goes into the manifest and the report. One of the machine is not.
     try:
         if task.is_done():  # a cluster repeats work whose result was lost with the worker
-            return task.name, task.fold, "", None
+            return "", None
         late = task.run / CHECKPOINTS / task.name / LATE_FILE
         if task.gives_up and task.deadline is not None and (late.exists() or time.time() >= task.deadline):
             raise TimeLimitReached("the time limit of the run left too little for it")
+        began = time.monotonic()
         try:
             do_task(task)
         except TimeLimitReached:  # the learner's other folds need not begin
             late.parent.mkdir(parents=True, exist_ok=True)
             late.touch()
             raise
+        LOG.debug("%s fold %d: fitted in %.1f s", task.name, task.fold, time.monotonic() - began)
         if task.device == "cuda":
             free_gpu_memory()
     except Exception as error:
+        line = " ".join(f"{type(error).__name__}: {error}".split())
         if not isinstance(error, TimeLimitReached):
-            _log_failure(task)
-        return task.name, task.fold, " ".join(f"{type(error).__name__}: {error}".split()), remedy_of(error)
-    return task.name, task.fold, "", None
-
-
-def _log_failure(task: FoldTask) -> None:
-    """Append the traceback of the error that is being handled to the run's log; lines of one failure stay together."""
-    text = f"{started()} {task.name} fold {task.fold}\n{traceback.format_exc()}\n"
-    with suppress(OSError), (task.run / LOG_FILE).open("a", encoding="utf-8") as file:  # the disk may be what failed
-        file.write(text)
+            LOG.exception("%s fold %d failed: %s", task.name, task.fold, line)
+        return line, remedy_of(error)
+    return "", None

@@ -11,6 +11,7 @@ fits, and on nested ones of the stack.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.cost import Cost, measured
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import hash_json, read_json
+from showerstack.runtime.logs import LogFile, handled, remark
 from showerstack.runtime.processes import limited_threads
 from showerstack.stacking.answers import DecisionSample
 from showerstack.stacking.calibration import calibrated, reliability
@@ -61,11 +63,14 @@ from showerstack.stacking.folder import (
 from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.gate import decide_gate
 from showerstack.stacking.job import Job, shower_job, table_job
+from showerstack.stacking.names import LOG_FILE
 from showerstack.stacking.oof import OutOfFold, collected
 from showerstack.stacking.pools import Stack, fit_stack, nested
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import LIMITED_FOLDS, TaskFailure, fold_tasks, make_folds, run_tasks
 from showerstack.stacking.targets import TargetCalibration, fits_of
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,8 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
     """Train base learners and the stack, and predict the test events.
 
     Killed at any moment and started again, it continues and ends with the same bytes in its predictions. Test labels
-    are neither needed nor looked at. The log gets remarks on the data, and the plan before the work begins. Device,
-    processes and threads are those of the configuration.
+    are neither needed nor looked at. Remarks on the data are logged before the work begins; what is logged during it
+    is also in ``run.log``. Device, processes and threads are those of the configuration.
 
     Parameters
     ----------
@@ -93,7 +98,7 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
         out-of-fold) the identifiers, the probability of each class and the most probable one, and
         ``metrics_table.json``.
     ctx
-        Progress, log, and when a time limit begins: by default with the feature tables, or when the table has been
+        Progress, and when a time limit begins: by default with the feature tables, or when the table has been
         read.
     strict
         Refuse showers that cannot be used. Otherwise they are not trained on, and get the training prior in the test
@@ -123,7 +128,7 @@ def run(job: Job) -> StackResult:
         be trained.
     """
     job, folder = _within_limit(job), job.config.run
-    with opened_for_writing(folder):
+    with opened_for_writing(folder), handled(LogFile(folder / LOG_FILE)):
         refuse_other_configuration(folder, job.fits_identity)
         finished = _finished(folder, hash_json(job.identity), job.versions)
         if finished:
@@ -133,6 +138,7 @@ def run(job: Job) -> StackResult:
             job.table.write(folder)
         folds, tasks = make_folds(job), fold_tasks(job)
         manifest = _opening(job, folds, tasks)
+        remark(LOG, manifest["remarks"][len(job.remarks) :])
         write_config(folder / CONFIG_FILE, manifest["config"])
         write_manifest(folder, manifest)
         with job.ctx.bars("training", "fits") as progress:
@@ -222,6 +228,7 @@ def _second_level(
         "remarks": [*manifest["remarks"], *level.remarks, *outcome.remarks],
         "steps": [step.as_json() for step in steps],
     }
+    remark(LOG, [*level.remarks, *outcome.remarks])
     if job.table:
         manifest["label_type"] = job.table.schema.label_type
         job.table.write_results(job.config.run, manifest)

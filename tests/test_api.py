@@ -8,6 +8,7 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 import cli
 import showerstack
 import showerstack.estimators
+from showerstack.runtime.context import PlainConsole, bar
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_processes
 from showerstack.showers.schema import ENERGY
@@ -54,6 +56,52 @@ def test_fit_and_predict_take_arrays_and_paths(table: tuple[np.ndarray, np.ndarr
         showerstack.fit(x, y[1:], run=tmp_path / "other", **OPTIONS)
     with pytest.raises(InputError, match=r"new\.csv is a table: name its column of classes"):
         showerstack.fit(tmp_path / "new.csv", run=tmp_path / "other", **OPTIONS)
+
+
+def test_progress_is_told_and_drawn(
+    table: tuple[np.ndarray, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = table
+    told: list[tuple[str, float, float, str]] = []
+    frame = pl.DataFrame({"x": x[:, 0], "nothing": [None] * len(y), "kind": y})
+
+    def impatient(*progress: Any) -> None:
+        raise KeyboardInterrupt
+
+    options = {"label": "kind", "run": tmp_path / "run", **OPTIONS}
+    with pytest.raises(KeyboardInterrupt):
+        showerstack.fit(frame, callback=impatient, **options)
+    showerstack.fit(frame, verbose=True, callback=lambda *progress: told.append(progress), **options)
+    assert capsys.readouterr().err.count("remark: ") == 3, "of the second fit, which goes on with the run"
+    fits = [(done, total) for step, done, total, _ in told if step == "training"]
+    assert fits[0] == (0, 2)
+    assert fits[-1] == (2, 2)
+    told.clear()
+    showerstack.predict(tmp_path / "run", frame.drop("kind"), callback=lambda *progress: told.append(progress))
+    assert told[-1][0] == "predicting"
+    assert told[-1][1] == told[-1][2]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_is_drawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = []
+
+    class Cell:
+        def update(self, drawn: Any) -> None:
+            cells.append(drawn._repr_mimebundle_({}, set())["text/plain"])
+
+    def display(drawn: Any, *, display_id: bool) -> Cell:
+        return Cell()
+
+    monkeypatch.setattr("IPython.display.display", display)
+    with bar("training", "fits", console=PlainConsole(force_jupyter=True)) as progress:
+        progress(0, 4, "running a")
+        progress(1, 4)  # at once after the first: not drawn
+        progress(4, 4)
+    assert len(cells) == 2
+    assert "running a" in cells[0]
+    assert "training" in cells[1]
+    assert "100%" in cells[1]
 
 
 def test_a_run_keeps_its_options_as_toml(

@@ -10,6 +10,7 @@ import errno
 import inspect
 import io
 import json
+import logging
 import os
 import re
 import resource
@@ -31,7 +32,7 @@ from rich.text import Text
 
 import cli
 from showerstack.commands import runs as run_commands
-from showerstack.commands.app import OutputFormat, with_options
+from showerstack.commands.app import Logs, with_options
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError, as_called, escaped, explained, reporting_errors
@@ -241,12 +242,45 @@ def test_options_that_are_used_are_taken_also_where_they_are_the_defaults(
 
 
 def test_remarks_and_plans_are_printed_for_people_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    for asked, printed in (({}, "remark: odd [rows]\nplan: 3 fits\n"), ({"quiet": True}, ""), ({"as_json": True}, "")):
-        log = OutputFormat(**asked).context().log
-        log.warning("%s", "odd [rows]")
-        log.info("plan: %d fits", 3)
+    for asked, printed in (({}, "remark: odd [rows]\n3 fits\n"), ({"quiet": True}, ""), ({"as_json": True}, "")):
+        with Logs().opened(for_people=not asked):
+            log = logging.getLogger("showerstack.stacking.train")
+            for _ in range(2):
+                log.warning("%s", "odd [rows]")
+            log.info("%d fits", 3)
+            log.debug("no fit")
         captured = capsys.readouterr()
-        assert (captured.out, captured.err) == (printed, "")
+        assert (captured.out, captured.err) == ("", printed)
+
+
+@pytest.mark.parametrize("level", ["error", "info", "debug"])
+def test_what_is_logged_goes_to_the_screen_and_a_file(
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def built(*given: object, **named: object) -> None:
+        log = logging.getLogger("showerstack.features.build")
+        log.warning("odd rows")
+        log.debug("a detail")
+        raise InputError("no table today")
+
+    monkeypatch.setattr("showerstack.features.build.build_table", built)
+    file = tmp_path / "log"
+    assert command_line(monkeypatch, "--log-level", level, "--log-file", file, "features", "data", "--json") == 2
+    remarks, details = "remark: odd rows\n" * (level != "error"), "a detail\n" * (level == "debug")
+    assert capsys.readouterr().err == f"{remarks}{details}error: no table today\n"
+    text = file.read_text()
+    assert ("WARNING showerstack.features.build: odd rows" in text) == (level != "error")
+    assert ("DEBUG showerstack.features.build: a detail" in text) == (level == "debug")
+    assert text.count("Traceback") == 1
+    assert text.endswith("showerstack.runtime.errors.InputError: no table today\n")
+    assert not logging.getLogger("showerstack").handlers
+
+
+def test_a_log_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line(monkeypatch, "--log-file", tmp_path / "none" / "log", "learners") == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/none/log: No such file")
 
 
 def test_quiet_and_json_exclude_each_other(
@@ -538,7 +572,7 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
             "--workers", "1", "--device", "cpu", "--folds", "2",
         ]  # fmt: skip
         assert command_line(monkeypatch, *arguments) == 0
-        said = " ".join(capsys.readouterr().out.split())
+        said = " ".join(capsys.readouterr().err.split())
         assert "3 of 200 rows of composition_train cannot be used (3 cells, 1 column Ne): nothing is trained" in said
         assert (
             "2 of 200 rows of composition_test cannot be used (2 cells, 1 column Ne): they get the training prior"

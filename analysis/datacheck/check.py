@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,13 @@ from showerstack.analysis.datacheck.zenith import MassEvents, ZenithTest, zenith
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.runtime.context import Bars, Context
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.logs import remark
 from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, TASKS
 from showerstack.stacking.run import load
+
+LOG = logging.getLogger(__name__)
 
 CHOSEN_EVENTS = 30_000
 """Random data for what cannot be streamed: posteriors and stations."""
@@ -157,6 +161,8 @@ def check_data(
         bands = zenith_bands(of_data, MassEvents(s.reconstructed, angles, np.exp(s.log_proba) @ LN_A, fitted.weights))
     if bands is not None:
         p_values["zenith"] = bands.p
+    remarks = _remarks(sample, simulation, fitted)
+    remark(LOG, remarks)
     return DataCheck(
         run=Path(run),
         data=Path(data),
@@ -175,7 +181,7 @@ def check_data(
         run_names=tuple(folder.name for folder in sample.folders),
         run_p=run_p,
         run_residuals=residuals,
-        remarks=_remarks(sample, simulation, fitted),
+        remarks=remarks,
     )
 
 

@@ -5,6 +5,7 @@ The result on disk is tables with units in their columns' names, and provenance.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,8 +45,11 @@ from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
+from showerstack.runtime.logs import remark
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA
+
+LOG = logging.getLogger(__name__)
 
 EDGES = (14.8, 15.0, 15.25, 15.5, 15.75, 16.0, 16.5, 17.0)
 """Borders of the energy bins, lg(E/eV)."""
@@ -174,6 +178,7 @@ def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSe
         events = search_events(
             data, simulated, thrown, bins, options, exposure, simulated_data=is_sky, remarks=remarks, progress=progress
         )
+    remark(LOG, events.remarks)
     return PhotonSearch(
         **{name: value for name, value in vars(events).items()
            if name not in ("fingerprints", "config_hash", "flow")},

@@ -12,6 +12,7 @@ Alexandreas et al., Nuclear Instruments and Methods A 328 (1993) 570).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,9 +31,12 @@ from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import atomic_path, write_json
+from showerstack.runtime.logs import remark
 from showerstack.showers.archives.measured import AZIMUTH
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, TIMES_FILE
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -248,6 +252,7 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
         raise InputError(
             f"{options.data[0]}: no event passes {', '.join(_cut_words(opened[0], options.zenith_max_deg))}"
         )
+    remark(LOG, remarks)
     return SkyMap(options, pixels, counts, off, events, threshold, tuple(prints), tuple(remarks))
 
 

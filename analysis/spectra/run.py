@@ -5,6 +5,7 @@ The result on disk is tables with units in their columns' names, covariances, an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -46,8 +47,11 @@ from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json, write_npz
+from showerstack.runtime.logs import remark
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
+
+LOG = logging.getLogger(__name__)
 
 SPECTRA_CSV, SPECTRA_PARQUET = "spectra.csv", "spectra.parquet"
 COVARIANCE_FILE, PROVENANCE_FILE = "covariance.npz", "spectra.json"
@@ -376,6 +380,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         "versions": versions(),
         "git_revision": git_revision(),
     }
+    remark(LOG, remarks)
     result.write(options.out, provenance)
     write_exchange(options.out)
     return result, remarks

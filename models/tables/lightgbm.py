@@ -6,7 +6,7 @@ noise.
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,8 @@ from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
 from showerstack.runtime.processes import in_own_process
+
+LOG = logging.getLogger(__name__)
 
 MODEL_FILE = "lightgbm.txt"
 
@@ -83,7 +85,7 @@ class LightGBM(TableLearner):
 
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         if device == "cuda" and not gpu_answers():
-            warnings.warn("no GPU answers: LightGBM trains on the CPU", stacklevel=2)
+            LOG.warning("no GPU answers: LightGBM trains on the CPU")
             device = "cpu"
         self.device_ = device
         parameters = self._parameters(seed, device)

@@ -44,6 +44,8 @@ from showerstack.showers.protocols import LABELS_FROM_TYPE, SHUFFLED, Layout, ev
 from showerstack.showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, RANGES, Task
 from showerstack.showers.writer import ARRIVAL_STEM, already_made, write_dataset
 
+LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Split:
@@ -251,8 +253,8 @@ def convert(
     times_of_arrival
         Also keep the arrival times, in ``arrival_ns.npy``; no learner reads them.
     ctx
-        Progress; its log gets remarks, and as information a line for each folder: how many events were read, were left
-        by each cut, and can be used.
+        Progress. Logged are remarks, and as information a line for each folder: how many events were read, were left by
+        each cut, and can be used.
 
     Returns
     -------
@@ -274,9 +276,9 @@ def convert(
         )
     archives = [SimulatedReader.open(raw, mode) for mode in modes]
     origin = common_source(archives)
-    events = _read(archives, task, protocol, ctx.log)
+    events = _read(archives, task, protocol)
     splits = SPLITS[protocol](task, events.features, events.groups, together=origin is not None)
-    splits = [_with_labels(task, events, split, ctx.log) for split in splits]
+    splits = [_with_labels(task, events, split) for split in splits]
     straddling = None
     if events.groups is not None:
         straddling = int(np.intersect1d(*(events.groups[split.rows] for split in splits)).size)
@@ -307,10 +309,10 @@ def convert(
         data = Dataset.open(folder, task)
         words = data.unusable_words()
         if words:
-            ctx.log.warning("%s; %s", words, WHAT_BECOMES[split.name])
+            LOG.warning("%s; %s", words, WHAT_BECOMES[split.name])
         steps = [("read", len(events.features)), *split.flow, ("written", len(data))]
         steps.append(("usable", int(data.usable.sum())))
-        ctx.log.info("%s: %s", split.folder, ", ".join(f"{step} {count:,}" for step, count in steps))
+        LOG.info("%s: %s", split.folder, ", ".join(f"{step} {count:,}" for step, count in steps))
     return [folder for folder, *_ in wanted]
 
 
@@ -321,7 +323,7 @@ WHAT_BECOMES = {
 """Of events that cannot be used, by the set."""
 
 
-def _read(archives: list[SimulatedReader], task: Task, protocol: str, log: logging.Logger) -> RawEvents:
+def _read(archives: list[SimulatedReader], task: Task, protocol: str) -> RawEvents:
     """Read everything but the grids."""
     features = [archive.read("features") for archive in archives]
     truth = None
@@ -332,9 +334,9 @@ def _read(archives: list[SimulatedReader], task: Task, protocol: str, log: loggi
     elif task.target or (protocol, task.name) not in LABELS_FROM_TYPE:
         raise InputError(f"{lacking[0]} is missing: {task.name} of protocol {protocol} takes its labels from it")
     else:
-        log.warning("%s is missing: showers thrown several times cannot be told (no groups, no truth)", lacking[0].name)
+        LOG.warning("%s is missing: showers thrown several times cannot be told (no groups, no truth)", lacking[0].name)
     parts = zip(archives, features, [None] * len(archives) if truth is None else truth, strict=True)
-    labels, known = zip(*(_labels(task, protocol, *each, log) for each in parts), strict=True)
+    labels, known = zip(*(_labels(task, protocol, *each) for each in parts), strict=True)
     what_happened = None if truth is None else np.concatenate(truth)
     groups = None if what_happened is None else _groups(what_happened)
     every = np.concatenate(features)
@@ -347,7 +349,6 @@ def _labels(
     archives: SimulatedReader,
     features: np.ndarray,
     truth: np.ndarray | None,
-    log: logging.Logger,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels (N,) of one mode, and which of them are known.
 
@@ -375,7 +376,7 @@ def _labels(
         differing = int(np.count_nonzero((labels != true_labels) & known & true_known))
         if differing:
             file = archives.path("features").name
-            log.warning("%s: %d rows have another type than the true particle's", file, differing)
+            LOG.warning("%s: %d rows have another type than the true particle's", file, differing)
     return labels, known
 
 
@@ -387,7 +388,7 @@ def _labels_of_particles(task: Task, truth: np.ndarray) -> tuple[np.ndarray, np.
     return np.where(known, np.minimum(result.argmax(axis=1), task.n_classes - 1), -1).astype(np.int8), known
 
 
-def _with_labels(task: Task, events: RawEvents, split: Split, log: logging.Logger) -> Split:
+def _with_labels(task: Task, events: RawEvents, split: Split) -> Split:
     """Return a split without test events whose class nobody knows; refuse files where these are many."""
     unknown = ~events.known[split.rows]
     if not unknown.any():
@@ -401,7 +402,7 @@ def _with_labels(task: Task, events: RawEvents, split: Split, log: logging.Logge
     if split.name == "train":
         return split
     without = f"{split.folder} is without {unknown.sum():,} event(s) of unknown class (first: {path.name}, row {row})"
-    log.warning("%s", without)
+    LOG.warning("%s", without)
     return replace(split, rows=split.rows[~unknown]).after("known class")
 
 

@@ -8,6 +8,7 @@ the project reads: a dataset folder where there are stations' deposits, a table 
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from showerstack.showers.schema import (
     Task,
 )
 from showerstack.showers.writer import write_dataset
+
+LOG = logging.getLogger(__name__)
 
 DEPOSITS = "deposits"
 """(n, rows, columns, 2) MeV by station: e/gamma, muon."""
@@ -109,9 +112,11 @@ def format_of(path: Path) -> Format | None:
     return next((one for one in formats() if Path(path).exists() and one.accepts(Path(path))), None)
 
 
-def convert_foreign(
-    path: Path, out: Path, task: Task | None, tell: Callable[[str], None] = lambda line: None
-) -> list[Path]:
+def _log(line: str) -> None:
+    LOG.warning("%s", line)
+
+
+def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[str], None] = _log) -> list[Path]:
     """Write what another program wrote as dataset folders, or as tables where there are no deposits.
 
     Parameters
@@ -123,7 +128,7 @@ def convert_foreign(
     task
         Whose labels to take, where the events have some.
     tell
-        Gets remarks.
+        Gets remarks; the log unless said otherwise.
 
     Raises
     ------

@@ -9,6 +9,7 @@ used stay in place; ``left_out.csv`` names them. A list of all runs with a few n
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ import polars as pl
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import atomic_path, check_name
+from showerstack.runtime.logs import remark
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
 from showerstack.showers.archives.convert import MAX_UNKNOWN
@@ -41,6 +43,8 @@ from showerstack.showers.event_files import BadValue, EventFiles, bad_cells
 from showerstack.showers.protocols import PUBLISHED_LAYOUT, layout_of
 from showerstack.showers.schema import COMPOSITION, CONVERSION, RANGES, SCALAR_NAMES, SOURCE_FILE, TIMES_FILE
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
+
+LOG = logging.getLogger(__name__)
 
 MEANS = (*SCALAR_NAMES[:2], *SCALAR_NAMES[3:], "Age", "e_hits", "mu_hits", "lg_e_sum", "lg_mu_sum")
 """Whose means by run are listed: scalars but the azimuth, age, hit stations, lg of the deposits' sum (MeV)."""
@@ -464,6 +468,7 @@ def convert_measured(
             if delete_raw:
                 archive_path(raw, name, "matrices").unlink()
             progress(done, len(names), name)
+    remark(LOG, result.remarks)
     return result
 
 

@@ -72,14 +72,16 @@ def test_learners_that_failed_are_in_the_table(composition_world: tuple[Path, Pa
     assert lines.index(row) < next(k for k, line in enumerate(lines) if line.strip().startswith("average"))
 
 
-def test_remarks_and_failures_are_told_on_the_terminal(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+def test_remarks_and_failures_are_told_on_the_terminal(
+    composition_world: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = shutil.copytree(composition_world[0], tmp_path / "run")
     manifest = read_json(run / "manifest.json")
     write_json(run / "manifest.json", manifest | {"remarks": ["rows are in order [of classes]"]})
     write_run_checksums(run)
     stream = io.StringIO()
     Console(file=stream, width=200).print(outcome(run, tmp_path).shown, soft_wrap=True)
-    assert "remark: rows are in order [of classes]\n" in stream.getvalue()
+    assert "rows are in order [of classes]" in caplog.messages
     assert "learner lenet was left out, out of memory\n" in stream.getvalue()
 
 

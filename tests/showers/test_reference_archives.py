@@ -21,7 +21,6 @@ import polars as pl
 import pytest
 from polars import selectors
 
-from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import convert as conversion
 from showerstack.showers.archives import download, formats, kcdc, measured, raw
@@ -124,9 +123,8 @@ def test_conversions(name: str, reference: Reference, tmp_path: Path, caplog: py
     task, protocol = CONVERSIONS[name]
     for k, mode in enumerate(MODES[str(task.primaries)]):
         write_mode(tmp_path, mode, 260 - 20 * k, k, gamma=task is GAMMA)
-    ctx = Context(log=logging.getLogger("conversion"))
     with caplog.at_level(logging.INFO):
-        folders = convert(tmp_path, tmp_path / "out", task, protocol=protocol, times_of_arrival=True, ctx=ctx)
+        folders = convert(tmp_path, tmp_path / "out", task, protocol=protocol, times_of_arrival=True)
     words = [int(word) for line in caplog.messages for word in re.findall(r" (\d+)", line)]
     reference({"words": words} | {folder.name: of_folder(folder) for folder in folders})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +17,8 @@ from showerstack.models.base.saving import read_header, write_header
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Progress
 from showerstack.runtime.files import write_npz
+
+LOG = logging.getLogger("showerstack.fakes")
 
 
 class Linear(Learner):
@@ -122,6 +125,7 @@ class Failing(Linear):
     """Cannot be trained."""
 
     def _learn(self, x: np.ndarray, y: np.ndarray, train: Batch) -> dict[str, np.ndarray]:
+        LOG.warning("this learner is about to fail")
         raise RuntimeError("this learner always fails")
 
 

@@ -211,8 +211,9 @@ def _stack(
 
 @pytest.mark.usefixtures("fakes")
 def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
-    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """What workers log is logged here, and in the run's folder."""
     where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
     monkeypatch.setattr("showerstack.stacking.job.devices_for", lambda specs, asked: where)
     one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
@@ -222,8 +223,11 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
         }  # fmt: skip
         log = (result.run / "run.log").read_text()
         assert (log.count("fake_failing fold "), log.count("Traceback")) == (2, 2)
+        assert log.count("WARNING showerstack.fakes: this learner is about to fail\n") == 2
         assert "in fit" in log
         assert "RuntimeError: this learner always fails" in log
+    assert caplog.messages.count("this learner is about to fail") == 4
+    assert sum(record.levelname == "ERROR" for record in caplog.records) == 4
     for name in ("fake_linear", "fake_noisy"):
         for fold in range(2):
             files = [
