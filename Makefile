@@ -3,6 +3,7 @@
 # make test-faults  kills, damages, hostile servers and whole journeys in full number (make test has a sample of each)
 # make lint   ruff and mypy
 # make docs   the documentation as a site in site/, with the API reference; offline once its packages are installed
+# make pictures  the figures of the documentation, from stored results and from the simulation
 # make release  what a version consists of, in dist/: wheel, sdist, documentation, task cards, SHA-256 of each
 # make clean  remove the virtual environment, caches and what the demo wrote
 PYTHON ?= python3
@@ -14,7 +15,7 @@ BIN    := $(VENV)/bin
 # One numerical thread a process and several processes, for which modules are compiled once; LightGBM's OpenMP threads would otherwise spin while they wait.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test test-faults lint docs release clean env
+.PHONY: demo test test-faults lint docs pictures release clean env
 demo: env
 	$(BIN)/python cli.py demo
 
@@ -32,6 +33,11 @@ lint: env
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
+
+pictures: export PYTHONPATH := .
+pictures: env
+	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python benchmarks/world/simulation_pictures.py
 
 # Files carry the time of the commit where their formats allow it.
 release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)

@@ -1,12 +1,16 @@
-"""Stored results say how they were made, and pages name them by the paths that they have."""
+"""Stored results say how they were made, pages name them by the paths that they have, figures are drawn from them."""
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
+from benchmarks import figures
 from benchmarks.shared import results
+from showerstack.report.pictures.style import drawing
 from showerstack.showers.simulation import load_settings
 
 STORED = sorted(results.FOLDER.glob("*.md"))
@@ -39,3 +43,25 @@ def test_pages_name_stored_results_that_exist() -> None:
     for page in PAGES:
         for name in re.findall(r"`(benchmarks/results/[\w./]+)`", page.read_text(encoding="utf-8")):
             assert (results.ROOT / name).exists(), (page, name)
+
+
+@pytest.mark.parametrize("make", figures.FIGURES, ids=lambda make: make.__name__)
+def test_figures_are_drawn_from_stored_results(make: Callable[[], Figure], tmp_path: Path) -> None:
+    with drawing():
+        figure = make()
+        figures.save(figure, tmp_path / "figure.svg", "Title")
+    labels = {axes.get_xlabel() for axes in figure.axes} - {""}
+    for text in ((tmp_path / "figure.svg").read_text(), (figures.PICTURES / f"{make.__name__}.svg").read_text()):
+        assert all(label in text for label in labels), "make pictures draws it"
+
+
+def test_pictures_of_the_simulation_are_of_today() -> None:
+    for name in ("event_displays", "muon_tails"):
+        text = (figures.PICTURES / f"{name}.svg").read_text(encoding="utf-8")
+        assert f"World {load_settings().digest()[:8]}" in text, "make pictures draws it anew"
+
+
+def test_numbers_and_tables_of_stored_results() -> None:
+    assert figures.numbers("1,300,000 | **iron +7.9 ± 0.9** [-1e-05, 2]") == [1_300_000, 7.9, 0.9, -1e-05, 2]
+    rows = figures.table("robustness", "trained in | default/qgs", "## Accuracy")
+    assert [cells[0] for cells in rows] == ["default/qgs", "default/epos", "default/sibyll", "harder/mix", "easier/mix"]

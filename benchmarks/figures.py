@@ -1,0 +1,190 @@
+"""Draws the figures of the documentation from stored results: ``benchmarks/results/*.md`` to ``docs/pictures/*.svg``.
+
+    python benchmarks/figures.py
+
+Figures are transparent, with text in a grey that is legible on a light and on a dark page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from benchmarks.shared.results import FOLDER, ROOT
+from showerstack.report.pictures.style import INK, MARKERS, PALETTE, drawing, new_figure
+
+PICTURES = ROOT / "docs" / "pictures"
+GREY = "#7d7d7d"
+NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def table(result: str, head: str, after: str = "") -> list[list[str]]:
+    """Return the cells of the first table of a stored result whose head begins with some text, below a heading."""
+    text = (FOLDER / f"{result}.md").read_text(encoding="utf-8")
+    lines = text[text.index(after) :].splitlines()
+    start = next(k for k, line in enumerate(lines) if line.startswith(f"| {head}"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def numbers(cell: str) -> list[float]:
+    """Return the numbers in a cell."""
+    return [float(text.replace(",", "")) for text in NUMBER.findall(cell)]
+
+
+def learning_curve() -> Figure:
+    """Log-loss against the number of training showers."""
+    figure = new_figure(3.2)
+    draw = figure.add_subplot()
+    rows = table("pretraining", "network on | showers")
+    name, curves = "", {}
+    for cells in rows:
+        name = cells[0] or name
+        curves.setdefault(name, []).append((numbers(cells[1])[0], numbers(cells[2])[0], numbers(cells[3])[1:]))
+    for k, (learner, label) in enumerate((("`mlp`", "mlp, from scratch"), ("`pretrained`", "pretrained, fine-tuned"))):
+        n, loss, error = zip(*curves[learner], strict=True)
+        draw.errorbar(n, loss, [e[0] for e in error], fmt=f"-{MARKERS[k]}", color=PALETTE[(0, 4)[k]], label=label)
+    start, exact = curves["features"][0], curves["exact likelihood"][0]
+    draw.plot(start[0], start[1], MARKERS[2], color=PALETTE[2], label="from scratch, one pass")
+    draw.axhline(exact[1], color=PALETTE[6], linestyle="--", label="exact likelihood of the stations")
+    draw.axhspan(exact[1] - exact[2][0], exact[1] + exact[2][0], color=PALETTE[6], alpha=0.2, linewidth=0)
+    draw.set(xscale="log", xlabel="training showers", ylabel="log-loss, five classes", title="Default world")
+    draw.legend(loc="upper right")
+    return figure
+
+
+def learners() -> Figure:
+    """Log-loss of each learner against its processor time."""
+    figure = new_figure(3.4)
+    draw = figure.add_subplot()
+    for cells in table("peers", "learner | accuracy", "## composition"):
+        name, (loss, error), seconds = cells[0], numbers(cells[2])[:2], numbers(cells[8])[1]
+        published = name.startswith("published.")
+        colour = PALETTE[0] if name == "pretrained" else PALETTE[6] if published else PALETTE[4]
+        draw.errorbar(seconds, loss, error, fmt=MARKERS[1 if published else 0], color=colour)
+        if name in NAMED:
+            place, side = NAMED[name]
+            draw.annotate(name.removeprefix("published."), (seconds, loss), place, textcoords="offset points",
+                          fontsize=6.5, color=colour, ha=side)  # fmt: skip
+    for label, colour, marker in (
+        ("pretrained on 31 million other showers", PALETTE[0], MARKERS[0]),
+        ("from scratch", PALETTE[4], MARKERS[0]),
+        ("published systems, trained here", PALETTE[6], MARKERS[1]),
+    ):
+        draw.plot([], [], marker, color=colour, label=label)
+    draw.set(xscale="log", xlabel="training, processor seconds", ylabel="log-loss, five classes", ylim=(1.0, 1.37))
+    draw.set_title("15,000 training showers")
+    draw.legend(loc="upper right")
+    return figure
+
+
+NAMED: dict[str, tuple[tuple[int, int], str]] = {
+    "pretrained": ((5, -9), "left"), "physics": ((-4, 5), "right"), "set_transformer": ((-4, -9), "right"),
+    "mlp": ((-5, -3), "right"), "catboost": ((-5, -3), "right"), "lightgbm": ((-5, 0), "right"),
+    "published.lenet_wide": ((5, 2), "left"), "published.hgb54": ((5, 2), "left"),
+    "published.lenet": ((5, -2), "left"), "published.rf5": ((5, -2), "left"),
+}  # fmt: skip
+"""Where the names of some learners stand, points from their marker."""
+
+
+def hadronic_models() -> Figure:
+    """Bias of a share where nature differs from the simulation."""
+    figure = new_figure(3.6)
+    draw = figure.add_subplot()
+    rows = table("robustness", "trained in | default/qgs", "## Shares")
+    names = [cells[0].replace("/", "\n") for cells in rows]
+    values = np.array([[numbers(cell)[0] for cell in cells[1:]] for cells in rows])
+    image = draw.imshow(values, cmap="RdBu_r", norm=TwoSlopeNorm(0, -8, 8))
+    for i, cells in enumerate(rows):
+        for j, cell in enumerate(cells[1:]):
+            group = cell.strip("*").split()[0]
+            text = f"{values[i, j]:+.1f}\n{group}"
+            dark = abs(values[i, j]) > 5
+            draw.text(j, i, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black",
+                      weight="bold" if cell.startswith("**") else "normal")  # fmt: skip
+    draw.set_xticks(range(len(names)), names, fontsize=6.5)
+    draw.set_yticks(range(len(names)), names, fontsize=6.5)
+    draw.set(xlabel="nature", ylabel="simulation")
+    draw.grid(visible=False)
+    figure.colorbar(image, ax=draw, label="measured minus true share, %", shrink=0.8)
+    return figure
+
+
+def coverage() -> Figure:
+    """How often intervals hold."""
+    figure = new_figure(3.6)
+    rows = [cells for cells in table("closure", "what | stated") if "scales" in cells[0]]
+    names = sorted({cells[0] for cells in rows})
+    for k, stated in enumerate((68, 95)):
+        draw = figure.add_subplot(1, 2, k + 1)
+        draw.axvline(stated, color=INK, linewidth=1)
+        for cells in rows:
+            if numbers(cells[1])[0] == stated:
+                y = names.index(cells[0])
+                found, low, high = numbers(cells[2])
+                far = not low <= stated <= high
+                draw.errorbar(found, y, xerr=[[found - low], [high - found]], fmt=MARKERS[k],
+                              color=PALETTE[0 if far else 4])  # fmt: skip
+        draw.set_yticks(range(len(names)), [name.replace(", 1", ",\n1") for name in names] if k == 0 else [])
+        draw.tick_params(axis="y", labelsize=5.5)
+        draw.set(xlabel="hold the truth, %", title=f"{stated} % intervals", ylim=(-0.6, len(names) - 0.4))
+        draw.set_xlim(*((45, 92) if k == 0 else (82, 101)))
+    return figure
+
+
+def resolution() -> Figure:
+    """Resolution of the fits against the energy."""
+    figure = new_figure(3.8)
+    rows = table("resolution", "showers | events | quantity", "\n## Default world\n")
+    for k, (quantity, unit) in enumerate((("core, m", "m"), ("lg Ne", "lg"), ("age", ""), ("lg Nmu", "lg"))):
+        draw = figure.add_subplot(2, 2, k + 1)
+        chosen = [cells for cells in rows if cells[2] == quantity and cells[0].startswith("lg E")]
+        for column, label, number in ((3, "fit", 0), (4, "reconstruction", 1)):
+            at, widths = [], []
+            for cells in chosen:
+                low, high = map(float, cells[0].removeprefix("lg E ").split(".."))
+                found = numbers(cells[column].replace("[", "").replace("]", ""))
+                at.append((low + high) / 2)
+                widths.append(found[:3] if quantity.startswith("core") else found[1:4])
+            value, low_end, high_end = np.array(widths).T
+            draw.errorbar(at, value, [value - low_end, high_end - value], fmt=f"-{MARKERS[number]}",
+                          color=PALETTE[(4, 0)[number]], label=label)  # fmt: skip
+        draw.set(title=quantity.split(",")[0], yscale="log", ylabel=unit)
+        draw.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        draw.yaxis.set_major_formatter("{x:g}")
+        draw.yaxis.set_minor_formatter(NullFormatter())
+        if k >= 2:
+            draw.set_xlabel("reconstructed lg(E/eV)")
+    figure.axes[0].legend()
+    return figure
+
+
+FIGURES: tuple[Callable[[], Figure], ...] = (learning_curve, learners, hadronic_models, coverage, resolution)
+
+
+def save(figure: Figure, file: Path, title: str) -> None:
+    """Write a figure as SVG."""
+    figure.savefig(file, transparent=True, metadata={"Date": None, "Creator": None, "Title": title})
+    text = re.sub(INK, GREY, file.read_text(encoding="utf-8"), flags=re.IGNORECASE)
+    file.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Draw all figures."""
+    for make in FIGURES:
+        with drawing():
+            save(make(), PICTURES / f"{make.__name__}.svg", (make.__doc__ or "").rstrip("."))
+
+
+if __name__ == "__main__":
+    main()
