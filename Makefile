@@ -34,10 +34,9 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
-pictures: export PYTHONPATH := .
 pictures: env
-	$(BIN)/python benchmarks/figures.py
-	$(BIN)/python benchmarks/world/simulation_pictures.py
+	$(BIN)/python -m benchmarks.figures
+	$(BIN)/python -m benchmarks.world.simulation_pictures
 
 # Files carry the time of the commit where their formats allow it.
 release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)

@@ -1,12 +1,13 @@
 """Draws the figures of the documentation from stored results: ``benchmarks/results/*.md`` to ``docs/pictures/*.svg``.
 
-    python benchmarks/figures.py
+    python -m benchmarks.figures
 
 Figures are transparent, with text in a grey that is legible on a light and on a dark page.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,7 @@ def save(figure: Figure, file: Path, title: str) -> None:
 
 def main() -> None:
     """Draw all figures."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for make in FIGURES:
         with drawing():
             save(make(), PICTURES / f"{make.__name__}.svg", (make.__doc__ or "").rstrip("."))

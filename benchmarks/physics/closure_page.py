@@ -36,7 +36,7 @@ def tables(done: list[dict[str, Any]], given: dict[str, Any]) -> str:
         *([given["note"]] if given.get("note") else []),
         "",
         *_knees(by_kind),
-        "## Coverage: too little first, then too much",
+        "## Coverage, sorted by deviation",
         "",
         "| what | stated | found | experiments | pull width |",
         "|---|---|---|---|---|",
@@ -94,7 +94,7 @@ def _knees(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
         f"True lg R {LG_RIGIDITY:.3f}. Covered: per cent of the 68 and 95 % intervals; open: 95 % intervals without a",
         f"limit on a side. {refused} fits were refused and are left out.",
         "",
-        "| method | events | skies | bias | rms | stated | covers, 68 % | covers, 95 % | open, % | chi2 / ndf |",
+        "| method | events | data sets | bias | rms | stated | covers, 68 % | covers, 95 % | open, % | chi2 / ndf |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *rows,
         "",
@@ -191,9 +191,9 @@ def _words(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
         below = np.mean([one["limit"] <= one["expected"] * 1.0001 for one in all_])
         claims = np.mean([one["interval"][0] > 0 for one in all_])
         lines += [
-            f"Without photons ({len(none)} skies) {visited:,} candidates are seen where sidebands say {expected:,.1f};",
-            f"{100 * below:.0f} % of the limits lie at or below the expected median; the interval of Feldman and",
-            f"Cousins leaves zero out in {100 * claims:.1f} % (stated: at most 10 %).",
+            f"Without photons ({len(none)} data sets) {visited:,} candidates are seen where sidebands say",
+            f"{expected:,.1f}; {100 * below:.0f} % of the limits lie at or below the expected median; the interval of",
+            f"Feldman and Cousins leaves zero out in {100 * claims:.1f} % (stated: at most 10 %).",
             "",
         ]
     return lines

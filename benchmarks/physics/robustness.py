@@ -29,9 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench/robustness"))
     parser.add_argument("--store", action="store_true", help=HELP)
-    parser.add_argument("--places", default=",".join(PLACES), help="world/model, the first is home")
-    parser.add_argument("--train", type=int, default=16_000, help="training showers of each place")
-    parser.add_argument("--test", type=int, default=20_000, help="test showers of each place")
+    parser.add_argument("--places", default=",".join(PLACES), help="world/model, the first is the reference")
+    parser.add_argument("--train", type=int, default=16_000, help="training showers of each condition")
+    parser.add_argument("--test", type=int, default=20_000, help="test showers of each condition")
     parser.add_argument("--learner", default="lightgbm")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
@@ -57,7 +57,7 @@ def tables(robustness: Robustness, cpu_min: float, wall_min: float) -> list[str]
     alone = [one for one in robustness.cells if one.training == ALONE]
     return [
         f"{options.train:,} training and {options.test:,} test",
-        f"showers of each place, learner `{options.learner}`, preset `{options.preset}`, one seed;",
+        f"showers of each condition, learner `{options.learner}`, preset `{options.preset}`, one seed;",
         f"{cpu_min:.1f} minutes of processor time ({wall_min:.1f} by the clock).",
         "Brackets: 95 % intervals over test showers; the scatter from training to training is not in them.",
         "",
@@ -69,7 +69,7 @@ def tables(robustness: Robustness, cpu_min: float, wall_min: float) -> list[str]
         "what chance does.",
         "",
         *_matrix(alone, _bias),
-        "## Log-loss less that of home's training, on the same showers",
+        "## Log-loss minus that of the reference's training, on the same showers",
         "",
         *_matrix(alone, _loss),
         "## Accuracy in per cent",
@@ -77,17 +77,17 @@ def tables(robustness: Robustness, cpu_min: float, wall_min: float) -> list[str]
         *_matrix(alone, _accuracy),
         f"## What helps a training at {options.places[0].name}",
         "",
-        "Log-loss less that of the plain training at home (below zero: better), and the bias as above.",
-        "A mix leaves the tested place out, except at home.",
+        "Log-loss minus that of the plain training in the reference (below zero: better), and the bias as above.",
+        "A mixture leaves the tested condition out, except in the reference.",
         "",
         *_helps(robustness),
-        f"## How well {options.places[0].name} is told from other places",
+        f"## How well {options.places[0].name} is distinguished from other conditions",
         "",
-        "| place | area under the curve |",
+        "| condition | area under the ROC curve |",
         "|---|---|",
         *(f"| {name} | {value:.3f} [{low:.3f}, {high:.3f}] |" for name, (value, low, high) in robustness.auc.items()),
         "",
-        "The features that give most away, which were left out: "
+        "The features that distinguish conditions best, which were left out: "
         f"{', '.join(f'`{name}`' for name in robustness.differing)}.",
     ]  # fmt: skip
 
@@ -101,10 +101,10 @@ def _summary(robustness: Robustness, alone: list[Cell]) -> list[str]:
     loss = max(abroad, key=lambda one: one.against_home.difference)
     rows = [
         f"* A share is off by more than {SEEN:g} standard errors in {sum(map(_seen, abroad))} of {len(abroad)}",
-        "  pairs of different places,",
-        f"  and in {sum(map(_seen, at_home))} of {len(at_home)} at home. The clearest: {_bias(worst)} %, trained in",
-        f"  {worst.trained_on} and measured in {worst.tested_on}.",
-        f"* Largest loss of information against home's training: {_loss(loss)} nats,",
+        "  pairs of different conditions,",
+        f"  and in {sum(map(_seen, at_home))} of {len(at_home)} where nothing differs.",
+        f"  The clearest: {_bias(worst)} %, trained in {worst.trained_on} and measured in {worst.tested_on}.",
+        f"* Largest increase of the log-loss over the reference's training: {_loss(loss)},",
         f"  trained in {loss.trained_on}, tested in {loss.tested_on}.",
     ]
     for kind in dict.fromkeys(one.training for one in robustness.cells if one.training != ALONE):
@@ -112,10 +112,10 @@ def _summary(robustness: Robustness, alone: list[Cell]) -> list[str]:
         there = [one for one in every if one.tested_on != home]
         better = sum(one.against_home.interval.high < 0 for one in there)
         worse = sum(one.against_home.interval.low > 0 for one in there)
-        cost = "".join(f"; at home {_loss(one)} nats" for one in every if one.tested_on == home)
+        cost = "".join(f"; in the reference {_loss(one)}" for one in every if one.tested_on == home)
         rows += [
             f"* {kind[0].upper()}{kind[1:]}: log-loss better in {better} and worse in {worse}",
-            f"  of {len(there)} places abroad,",
+            f"  of {len(there)} other conditions,",
             f"  a share off in {sum(map(_seen, there))}{cost}.",
         ]
     return [*rows, ""]

@@ -7,6 +7,8 @@ Their titles, in the files' metadata, hold the hash of the world's settings; a t
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -107,6 +109,7 @@ def muon_tails(n: int = 150_000) -> Figure:
 
 def main() -> None:
     """Draw both."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for make in (event_displays, muon_tails):
         with drawing():
             save(make(), PICTURES / f"{make.__name__}.svg", f"{make.__doc__} World {SETTINGS.digest()[:8]}")
