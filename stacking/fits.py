@@ -25,7 +25,6 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import create, most_events
 from showerstack.runtime.arrays import open_npy
 from showerstack.runtime.checksums import Checksums, write_checksums
-from showerstack.runtime.context import Progress
 from showerstack.runtime.cost import Cost, measured
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
@@ -242,12 +241,13 @@ def do_task(task: FoldTask) -> None:
     with atomic_folder(task.folder, overwrite=True) as folder, limited_threads(task.threads):
         with measured("train", task.name, task.fold) as cost:
             train, valid, held_out = split_rows(task)
-            learner = _fitted(task, _labelled(task, train), _labelled(task, valid))
+            learner, ended_early = _fitted(task, _labelled(task, train), _labelled(task, valid))
             learner.save(folder)
             truth = task.teaches_truth
             write_npz(folder / HELD_OUT_FILE, **_predicted(task, learner, task.train, held_out, truth=truth))
             predict_unseen(task, learner, folder)
-        write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
+        record = _task_record(task, learner, cost, len(train), len(valid)) | {"ended_early": ended_early}
+        write_json(folder / TASK_FILE, record)
         write_task_checksums(folder)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
 
@@ -266,20 +266,28 @@ class TimeLimitReached(Exception):
     """The run's time limit was reached before a fit was finished."""
 
 
-def enough_at(when: float) -> Progress:
-    """Return what a learner calls while it learns, and what ends it at that time with the best so far."""
+class LearningTime:
+    """What a learner calls while it learns, and what ends it at that time with the best so far."""
 
-    def check(done: float, total: float, note: str = "") -> None:
-        if time.time() >= when:
+    def __init__(self, when: float) -> None:
+        self.when, self.reached = when, False
+
+    def __call__(self, done: float, total: float, note: str = "") -> None:
+        """Raise :class:`Enough` when the time has come."""
+        if time.time() >= self.when:
+            self.reached = True
             raise Enough
 
-    return check
 
+def _fitted(task: FoldTask, train: Batch, valid: Batch) -> tuple[Learner, bool]:
+    """Fit from where a killed fit of the same task stopped, or from the start if that state cannot be used.
 
-def _fitted(task: FoldTask, train: Batch, valid: Batch) -> Learner:
-    """Fit from where a killed fit of the same task stopped, or from the start if that state cannot be used."""
+    Returns
+    -------
+    The learner, and whether the time limit ended its fit.
+    """
     now = time.time()
-    ends = None if task.deadline is None else now + task.share * max(0.0, task.deadline - now)
+    ends = None if task.deadline is None else LearningTime(now + task.share * max(0.0, task.deadline - now))
     for _ in range(2):
         learner = create(
             task.spec,
@@ -291,8 +299,8 @@ def _fitted(task: FoldTask, train: Batch, valid: Batch) -> Learner:
         )
         learner.checkpoint = task.checkpoint
         try:
-            progress = None if ends is None else enough_at(ends)
-            return learner.fit(train, valid, seed=task.fit_seed, device=task.device, progress=progress)
+            learner = learner.fit(train, valid, seed=task.fit_seed, device=task.device, progress=ends)
+            return learner, ends is not None and ends.reached
         except CheckpointError as error:
             refused = error
             shutil.rmtree(task.checkpoint, ignore_errors=True)

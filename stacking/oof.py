@@ -9,7 +9,7 @@ where the holdout shows it to be as good, it takes their place.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,7 +93,11 @@ def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Task
             _record(task, errors.get(name)) | {"one_network": networks[name].as_dict() if name in networks else None}
             for name, task in one_task.items()
         ],
-        remarks=[*leak_remarks(_entropies(job, single, n_fits)).values(), *kept_apart],
+        remarks=[
+            *_early_remark(task for task in tasks if task.name in sound),
+            *leak_remarks(_entropies(job, single, n_fits)).values(),
+            *kept_apart,
+        ],
         networks=tuple(networks),
     )
 
@@ -109,6 +113,14 @@ def _record(task: FoldTask, error: str | None) -> dict[str, Any]:
         "source": task.spec.source,
         "n_parameters": parameters,
     }
+
+
+def _early_remark(tasks: Iterable[FoldTask]) -> list[str]:
+    """Return a line on the learners that the time limit ended before they had learned all they could."""
+    early = {task.name: None for task in tasks if read_json(task.folder / TASK_FILE).get("ended_early")}
+    return (
+        [f"the time limit ended fits of {', '.join(early)} early: with more time they may learn more"] if early else []
+    )
 
 
 def _entropies(job: Job, single: Mapping[str, np.ndarray], n_fits: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:

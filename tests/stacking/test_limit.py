@@ -136,6 +136,7 @@ def test_a_run_under_a_limit_ends_in_time_with_the_best_so_far(
     took = [step["wall_s"] for step in result.manifest["steps"] if step["learner"] == "fake_endless"]
     assert len(took) == 3
     assert 2.5 < sum(took) < 20
+    assert [line for line in result.manifest["remarks"] if "ended fits of fake_endless early" in line]
 
 
 def test_what_is_late_is_left_out_and_one_learner_ships(tmp_path: Path, fakes: dict[str, Any]) -> None:
