@@ -36,6 +36,7 @@ from showerstack.showers.event_files import (
     bad_quantities,
     finite,
     read_truth,
+    release,
     units_remarks,
 )
 from showerstack.showers.schema import (
@@ -206,13 +207,18 @@ class Dataset:
     def chunks(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
         """Iterate over consecutive events, ``size`` at a time; borders are multiples of ``size`` in absolute rows.
 
-        Memory stays bounded by ``size``: grids are views of the memory map, scalars small copies.
+        Memory stays bounded by what is asked for: grids are views of the memory map, released at the end, scalars small
+        copies.
         """
         stop = len(self) if stop is None else min(stop, len(self))
-        while start < stop:
-            end = min((start // size + 1) * size, stop)
-            yield Chunk(start, self.matrices[start:end], finite(np.asarray(self.scalars[start:end], dtype=np.float32)))
-            start = end
+        try:
+            while start < stop:
+                end = min((start // size + 1) * size, stop)
+                scalars = finite(np.asarray(self.scalars[start:end], dtype=np.float32))
+                yield Chunk(start, self.matrices[start:end], scalars)
+                start = end
+        finally:
+            release(self.matrices)
 
     def validate(self, progress: Progress | None = None) -> list[BadValue]:
         """Scan every quantity and every cell.
@@ -235,6 +241,7 @@ class Dataset:
         stored: Any = self.matrices
         for start in range(0, len(self), SCAN_EVENTS):
             result += bad_cells(stored.as_stored(slice(start, start + SCAN_EVENTS)), MATRICES_FILE, start)
+            release(stored)
             if progress:
                 progress(min(start + SCAN_EVENTS, len(self)), len(self))
         return result

@@ -9,6 +9,7 @@ of simulated showers; it is read for training and scoring alone.
 from __future__ import annotations
 
 import math
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
@@ -242,6 +243,13 @@ class StoredGrids:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self[:].astype(dtype or self.dtype, copy=bool(copy))
+
+
+def release(grids: np.ndarray) -> None:
+    """Take the part of mapped grids that was read out of this process's memory; the system may keep it in its cache."""
+    file = getattr(getattr(grids, "_mapped", grids), "_mmap", None)
+    if file is not None and hasattr(mmap, "MADV_DONTNEED"):
+        file.madvise(mmap.MADV_DONTNEED)
 
 
 def open_grids(path: Path) -> np.ndarray:

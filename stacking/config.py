@@ -32,6 +32,9 @@ WHERE_IT_RUNS = ("run", "data", "features", "table", "test_table", "workers", "s
 SECOND_LEVEL = ("prune", "pools")
 """Options that no fit of a learner depends on: when they alone change, the fits that are there stay."""
 
+MOST_ROWS = 400_000
+"""Training events of a fit at most, those under the evaluation cuts first: a stack of millions of events then takes
+little longer than one of half a million (docs/benchmarks/scale.md)."""
 
 FOLDS: dict[str, int] = {"quick": 3, "good": 5, "best": 8}
 """Folds of each preset; learners say themselves which presets they take part in."""
@@ -65,7 +68,7 @@ class EngineConfig(BaseModel, RunOptions):
     """Share of the training events passing the cuts that no learner is trained on: gate and calibration use them,
     on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
     rows: dict[str, int] = Field(default_factory=dict)
-    """Per learner, training events of each fit at most; all where nothing is said."""
+    """Per learner, training events of each fit at most; :data:`MOST_ROWS` where nothing is said."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 
@@ -77,9 +80,9 @@ class EngineConfig(BaseModel, RunOptions):
         """Return what replaces a learner's registered settings, given under any name that it serves under."""
         return _of_learner(self.settings, name, self.serving) or {}
 
-    def rows_of(self, name: str) -> int | None:
-        """Return how many training events each fit of a learner gets at most; None: all."""
-        return _of_learner(self.rows, name, self.serving)
+    def rows_of(self, name: str) -> int:
+        """Return how many training events each fit of a learner gets at most."""
+        return _of_learner(self.rows, name, self.serving) or MOST_ROWS
 
     def __init__(self, **options: Any) -> None:
         try:

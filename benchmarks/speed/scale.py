@@ -1,11 +1,12 @@
 """What a run costs at several sizes, step by step, and the law that it follows.
 
-    python -m benchmarks.speed.scale --work bench/scale --sizes 60000 300000 --time-limit 10m
+    python -m benchmarks.speed.scale --work bench/scale --sizes 60000 5600000 --test 120000
 
-Each size goes through simulate, features, stack (with the time limit), predict and verify, each step a
+Each size goes through simulate, features, stack (with a time limit, if there is one), predict and verify, each step a
 command in a process of its own. A step that is finished is not done again: stopped and started once more, the benchmark
 goes on. Printed are wall-clock and processor time of each command with its children, and the largest memory of all of
-them together, sampled twice a second (memory that they share is counted once). With --kills 3 --kill-after 300 the
+them together, sampled twice a second (memory that they share is counted once); then what fits take, from the run's
+manifest, whatever was stopped between them. With --kills 3 --kill-after 300 the
 stack is killed three times, each time 300 seconds after its start, and started again; its costs are then those of
 all starts, but for the processor time of fits that a kill cut off, and each start says how many finished fits it
 found. The law is a straight line in the logarithms, from all sizes that are there.
@@ -166,6 +167,24 @@ def main() -> None:
         )
         for k, start in enumerate(entries[n]["stack"].get("starts", [])):
             print(f"  start {k + 1}: found {start['found_fits']} finished fits, ran {start['wall_s']:,.0f} s")
+        Console(width=110).print(_fits(n, options.work / f"{options.task}-{n}" / "run"))
+
+
+def _fits(n: int, run: Path) -> Table:
+    """Return what the fits of each learner took and learned from, by the manifest of the run."""
+    table = Table(title=f"{n:,} events: fits")
+    for name in ("learner", "fits", "events of a fit", "CPU s of a fit", "CPU s", "peak GB", "log-loss"):
+        table.add_column(name, justify="left" if name == "learner" else "right")
+    manifest = read_json(run / "manifest.json")
+    for record in manifest["learners"]:
+        steps = [step for step in manifest["steps"] if step["learner"] == record["name"]]
+        if steps and record["log_loss"] is not None:
+            cpu, peak = [step["cpu_s"] for step in steps], max(step["peak_mb"] for step in steps) / 1e3
+            events = read_json(run / "learners" / record["name"] / "fold-0" / "task.json")["n_train"]
+            cells = (f"{len(cpu)}", f"{events:,}", f"{np.mean(cpu):,.0f}", f"{sum(cpu):,.0f}", f"{peak:.1f}")
+            table.add_row(record["name"], *cells, f"{record['log_loss']:.4f}")
+    table.caption = f"all steps of the run: {sum(step['cpu_s'] for step in manifest['steps']):,.0f} CPU s"
+    return table
 
 
 if __name__ == "__main__":

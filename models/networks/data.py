@@ -20,6 +20,7 @@ from scipy.spatial import KDTree
 from showerstack.models.base.spec import READ_AHEAD, RESIDENT_BYTES, RESIDENT_SHARE
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.event_files import release
 
 
 class GridSource:
@@ -47,6 +48,7 @@ class GridSource:
         self.resident: torch.Tensor | None = None
         if resident:
             self.resident = torch.from_numpy(_read(grids, self.index)).to(device)
+            release(grids)
 
     def fetch(self, positions: np.ndarray) -> torch.Tensor:
         """Return (len(positions), rows, columns, 2) on the device, of the type that is stored."""

@@ -82,6 +82,29 @@ def test_chunks_cover_everything_once_at_absolute_borders(tmp_path: Path) -> Non
     assert next(data.chunks(10)).scalars.dtype == np.float32
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux says what is in memory of a mapped file")
+def test_grids_that_were_read_do_not_stay_in_memory(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "d")
+    for name, n in (("matrices.npy", 20_000), ("features.npy", 20_000), ("labels_composition.npy", 20_000)):
+        np.save(folder / name, np.resize(np.load(folder / name), (n, *np.load(folder / name).shape[1:])))
+    data = Dataset.open(folder, labels=False)
+
+    def resident_kb() -> int:
+        lines, of_file = Path("/proc/self/smaps").read_text().splitlines(), False
+        total = 0
+        for line in lines:
+            of_file = line.endswith("matrices.npy") if "-" in line.split()[0] else of_file
+            total += int(line.split()[1]) if of_file and line.startswith("Rss:") else 0
+        return total
+
+    np.asarray(data.matrices[:]).sum()
+    assert resident_kb() > 10_000, "the file is read through the map"
+    for chunk in data.chunks(5_000):
+        np.asarray(chunk.matrices).sum()
+    assert resident_kb() < 1_000
+    np.testing.assert_array_equal(data.matrices[:37], data.matrices[37:74], "released grids can be read again")
+
+
 def test_labels_are_not_looked_at_unless_asked(tmp_path: Path) -> None:
     folder = _write(tmp_path / "d")
     (folder / "labels_composition.npy").write_text("poison")
