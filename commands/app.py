@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from showerstack.commands.config_file import SOURCE, ConfigOption, file_of, is_from_file
 from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.runtime.logs import LOG, Lines, LogFile, handled
@@ -78,7 +79,10 @@ class Logs:
 
 
 class Expanding(TyperCommand):
-    """A command in whose paths ``~`` is the home folder, also where the shell leaves it (``--run=~/runs/a``)."""
+    """A command with ``--config``, in whose paths ``~`` is the home folder, also where the shell leaves it."""
+
+    more_in_files = False
+    """Whether a file may hold options that the command line lacks."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the command; what is logged goes where the program's options say."""
@@ -90,6 +94,12 @@ class Expanding(TyperCommand):
         for_people = not (ctx.params.get("quiet") or ctx.params.get("as_json"))
         with ctx.obj.opened(for_people):
             return super().invoke(ctx)
+
+
+class Configured(Expanding):
+    """A command of which more can be set in a file than on the command line."""
+
+    more_in_files = True
 
 
 SIGNS = {"min": "ge", "max": "le"}
@@ -124,7 +134,7 @@ def _parameter(name: str, declared: Option, heading: str | None) -> inspect.Para
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command as typer takes it, with an option each in place of its groups of options.
 
-    A parameter of type ``Annotated[T, GROUP]`` is the option of its name in that group.
+    A parameter of type ``Annotated[T, GROUP]`` is the option of its name in that group. ``--config`` is added.
     """
     groups, single = dict[str, tuple[type[OptionGroup], dict[str, Option]]](), dict[str, Option]()
     parameters = list[inspect.Parameter]()
@@ -139,9 +149,12 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(_parameter(name, single[name], None).replace(default=parameter.default))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    if parameters:
+        config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
+        parameters.append(config)
 
     @wraps(command)
-    def flat(**given: Any) -> None:
+    def flat(config: None = None, **given: Any) -> None:
         def taken(options: Mapping[str, Option]) -> dict[str, Any]:
             values = {name: given.pop(name) for name in options}
             return {name: listed(value) if _is_list(options[name]) else value for name, value in values.items()}
@@ -193,7 +206,11 @@ class Commands(TyperGroup):
                 refuse_little_memory()
                 return super().invoke(ctx)
             except typer.BadParameter as error:
-                error.message = error.message.replace("Value error, ", "") + meant(error.message)
+                message = error.message.replace("Value error, ", "") + meant(error.message)
+                name = error.param.name if error.param else None
+                if error.ctx is not None and name is not None and is_from_file(error.ctx, name):
+                    raise InputError(f"{file_of(error.ctx)}: option {name}: {message}") from None
+                error.message = message
                 raise
 
 
@@ -284,8 +301,9 @@ def listed(words: str | None) -> tuple[str, ...] | None:
 
 
 def given_options(context: typer.Context) -> set[str]:
-    """Return the parameters of a command that its command line names, whatever their values are."""
-    return {name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
+    """Return the parameters of a command that its command line or a file names, whatever their values are."""
+    sources = {name: str(context.get_parameter_source(name)) for name in context.params}
+    return {name for name, source in sources.items() if source.endswith(("COMMANDLINE", SOURCE))}
 
 
 def refuse_unused(
@@ -294,7 +312,6 @@ def refuse_unused(
     unused: Iterable[str] = (),
     *,
     all_but: Iterable[str] | None = None,
-    in_file: Iterable[str] = (),
 ) -> None:
     """Refuse parameters that were given although what the command is about to do does not use them.
 
@@ -306,8 +323,6 @@ def refuse_unused(
         What makes them useless, such as ``with --list`` or ``without --table``.
     unused, all_but
         Names of those parameters, or of all the others.
-    in_file
-        Names of those given in a file of options.
 
     Raises
     ------
@@ -320,9 +335,8 @@ def refuse_unused(
         name = parameter.name or ""
         if name in useless and name in given:
             flag = name.upper() if parameter.param_type_name == "argument" else parameter.opts[0]
-            raise InputError(f"{flag} has no effect {why}: leave it out")
-        if name in useless and name in in_file:
-            raise InputError(f"{name} (in {context.params['config']}) has no effect {why}: leave it out")
+            shown = f"{name} (in {file_of(context)})" if is_from_file(context, name) else flag
+            raise InputError(f"{shown} has no effect {why}: leave it out")
 
 
 SeedOption = Annotated[int, RunOptions]

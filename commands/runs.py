@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from showerstack.commands.app import (
+    Configured,
     DeviceOption,
     JsonOption,
     LearnersOption,
@@ -24,6 +25,7 @@ from showerstack.commands.app import (
     listed,
     refuse_unused,
 )
+from showerstack.commands.config_file import from_file
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError, need
 from showerstack.showers.schema import task_named
@@ -32,13 +34,12 @@ from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
 LOG = logging.getLogger(__name__)
 
 
-@app.command()
+@app.command(cls=Configured)
 def stack(
     context: typer.Context,
     options: RunOptions,
     showers: ShowerOptions,
     table: TableOptions,
-    config: Annotated[Path | None, typer.Option(help="TOML file of options; the command line has precedence.")] = None,
     strict: StrictOption = False,
     *,
     output: OutputFormat,
@@ -51,13 +52,7 @@ def stack(
 
     As another run: [bold]python cli.py stack --config runs/gamma/config.toml --seed 2 --run runs/gamma-2[/bold]
     """
-    chosen, in_file = vars(options) | vars(showers) | vars(table), dict[str, Any]()
-    if config:
-        from showerstack.stacking.config import read_config
-
-        given = given_options(context)
-        in_file = {name: value for name, value in read_config(config).items() if name not in given}
-        chosen |= in_file
+    chosen = vars(options) | vars(showers) | vars(table) | from_file(context)
     if not chosen["run"] or not Path(chosen["run"]).name:
         raise InputError("say where the run goes: --run FOLDER")
     from showerstack.models.registry import spec
@@ -66,9 +61,9 @@ def stack(
         spec(name)  # a mistyped name is told before anything slow is imported
     has_grids = not chosen["table"]
     if has_grids:
-        refuse_unused(context, "without --table", vars(table), in_file=in_file)
+        refuse_unused(context, "without --table", vars(table))
     else:
-        refuse_unused(context, "with --table", (*vars(showers), "strict"), in_file=in_file)
+        refuse_unused(context, "with --table", (*vars(showers), "strict"))
         if not chosen["label"]:
             raise InputError("say which column of the table holds the classes: --label COLUMN")
     for name in vars(table if has_grids else showers):

@@ -16,6 +16,7 @@ import secrets
 import shutil
 import socket
 import stat
+import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,6 +48,21 @@ def open_regular(path: Path) -> BufferedReader:
         os.close(number)
         raise InputError(f"{path} is not a regular file")
     return os.fdopen(number, "rb")
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises
+    ------
+    InputError
+        If it is missing, no regular file, or no TOML.
+    """
+    try:
+        with open_regular(file) as content:
+            return tomllib.loads(content.read().decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is not TOML: {error}") from None
 
 
 _TEMPORARY = re.compile(

@@ -7,7 +7,6 @@ reads, and what every run writes beside its manifest.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -20,7 +19,7 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import LEARNERS, spec
 from showerstack.runtime.cost import seconds_of
 from showerstack.runtime.errors import InputError, like
-from showerstack.runtime.files import atomic_path, open_regular
+from showerstack.runtime.files import atomic_path
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
@@ -318,21 +317,6 @@ def _one_line(error: ValidationError, known: Iterable[str]) -> str:
 
 
 CONFIG_FILE = "config.toml"
-
-
-def read_config(file: Path) -> dict[str, Any]:
-    """Return the options in a file; relative paths in it are relative to where the command is started.
-
-    Raises
-    ------
-    InputError
-        If it is missing, no regular file, or no TOML.
-    """
-    try:
-        with open_regular(Path(file)) as content:
-            return tomllib.loads(content.read().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not TOML: {error}") from None
 
 
 def write_config(file: Path, options: Mapping[str, Any]) -> None:

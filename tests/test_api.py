@@ -21,10 +21,11 @@ import showerstack
 import showerstack.estimators
 from showerstack.runtime.context import PlainConsole, bar
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_toml
 from showerstack.runtime.processes import in_processes
 from showerstack.showers.schema import ENERGY
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.config import read_config, write_config
+from showerstack.stacking.config import write_config
 
 OPTIONS = {
     "preset": "quick", "learners": ("quadratic_logit",), "workers": 1, "device": "cpu", "folds": 2, "repeats": 1,
@@ -126,7 +127,7 @@ def test_a_run_keeps_its_options_as_toml(
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert not ended.value.code, capsys.readouterr().err
-    one, two = (read_config(tmp_path / run / "config.toml") for run in "ab")
+    one, two = (read_toml(tmp_path / run / "config.toml") for run in "ab")
     assert one["holdout"] == two["holdout"] == 0.2
     assert one["seed"] == 5
     assert one | {"run": ""} == two | {"run": ""}
@@ -195,7 +196,7 @@ def test_toml_is_read_back(tmp_path_factory: pytest.TempPathFactory, options: di
 def test_what_is_no_toml_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("folds = [")
     with pytest.raises(InputError, match=r"a\.toml is not TOML: "):
-        read_config(tmp_path / "a.toml")
+        read_toml(tmp_path / "a.toml")
 
 
 def test_data_frames_are_taken(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from rich.text import Text
 
 import cli
 from showerstack.commands import runs as run_commands
-from showerstack.commands.app import Logs, with_options
+from showerstack.commands.app import PANELS, Logs, with_options
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError, as_called, escaped, explained, reporting_errors
@@ -334,6 +334,61 @@ def test_a_run_without_a_name_is_refused(
     assert command_line(monkeypatch, "stack", "--run", "") == 2
     assert "say where the run goes: --run FOLDER" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[features]\nlist = true\nformat = 'md'", ""),
+        ("list = true\ngroup = 'lateral'\nformat = 'md'\n", ""),
+        ("[predict]\nrun = 'r'\n", "c.toml has options of predict alone: add a table [features]"),
+        ("[features]\nlist = true\nfromat = 'md'", "c.toml: unknown option fromat: did you mean format?"),
+        ("[features]\nlist = true\nworkers = 2.5", "c.toml: option workers: "),
+        ("[features]\nlist = true\nworkers = true", "c.toml: option workers: "),
+        ("[features]\nlist = true\nformat = {a = 1}", "c.toml: option format is a table, expected a value"),
+        ("[features]\nlist = true\nout = 'o'", "out (in c.toml) has no effect with --list: leave it out"),
+        ("[features]\nlist = 'perhaps'", "c.toml: option list_features: "),
+        ("[features", "c.toml is not TOML"),
+    ],
+)
+def test_options_come_from_a_file(
+    text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(text)
+    ended = command_line(monkeypatch, "features", "--config", "c.toml", "--group", "reconstruction")
+    printed = capsys.readouterr()
+    if expected:
+        assert ended == 2
+        assert printed.err.startswith(f"error: {expected}")
+        assert printed.err.count("\n") == 1
+    else:
+        assert ended == 0, "the command line has precedence"
+        assert printed.out.startswith("## reconstruction\n")
+        assert "## lateral" not in printed.out
+
+
+def test_a_file_gives_what_a_command_needs_and_takes_several_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(
+        "[compare]\nruns = ['a', 'b']\n[gamma-limit]\nrun = 'g'\ndata = 'm'\nbins = [15, 16]\nzenith-max = 99\n"
+    )
+    assert command_line(monkeypatch, "compare", "--config", "c.toml") == 2
+    assert capsys.readouterr().err.startswith("error: a is not a finished run folder")
+    assert command_line(monkeypatch, "compare", "c", "d", "--config", "c.toml") == 2
+    assert capsys.readouterr().err.startswith("error: c is not a finished run folder")
+    assert command_line(monkeypatch, "gamma-limit", "--config", "c.toml") == 2
+    assert capsys.readouterr().err.startswith("error: --zenith-max 99: give degrees"), "bins are read"
+    assert command_line(monkeypatch, "gamma-limit", "--run", "g") == 2
+    assert "Missing option '--data'" in capsys.readouterr().err
+
+
+def test_every_command_takes_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (name for names in PANELS.values() for name in names):
+        assert command_line(monkeypatch, command, "-h") == 0
+        assert "--config" in capsys.readouterr().out, command
 
 
 @pytest.mark.parametrize("file", ["pipe", "/dev/zero"])
