@@ -190,7 +190,7 @@ def proof(own: dict[str, np.ndarray], default: dict[str, np.ndarray]) -> str:
             f"Deviation over quoted error, above {MANY_HITS} hit stations and a true lg Ne of {SAFE_LG_NE:g}"
             " (nearer to the cut at 4.8 only upward fluctuations are left, and pulls are positive by selection)."
             " The fits import no constant of the simulated detector, though some agree"
-            " ([shared_constants.md](shared_constants.md)); pulls in the default world show how"
+            " (`benchmarks/results/shared_constants.md`); pulls in the default world show how"
             " wrong the others are there. Whether estimator and errors are right is shown by showers"
             " drawn with exactly the lateral and detector constants of the fits: wanted are a mean within 0.1"
             " and a width of 0.9 to 1.2 (lg Nmu 0.8 to 1.2), of the pulls within 5. The error of one core"

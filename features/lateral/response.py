@@ -3,7 +3,7 @@
 These constants belong to the fits. They are deliberately not imported from the simulation: a fit that knew the
 simulation's own constants would look better than it is. ``benchmarks/fits/resolution.py`` shows what it costs when they
 are wrong. Some agree all the same, having been taken from the same public facts:
-docs/benchmarks/shared_constants.md names them and moves each in the simulation. Settings of the minimisation are
+benchmarks/results/shared_constants.md names them and moves each in the simulation. Settings of the minimisation are
 shared by both kernels.
 
 Sources: [K] T. Antoni et al., Nucl. Instrum. Meth. A 513 (2003) 490 (detectors, lateral energy correction); [L] T.
