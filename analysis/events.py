@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.cuts import AGE, CORE, Cuts
+from showerstack.analysis.cuts import AGE, CORE
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_npz
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import (
     AGE_FILE,
     CORE_X_FILE,
@@ -98,11 +99,11 @@ class MeasuredFolders:
     flows: list[dict[str, int]] = field(default_factory=list)
     """How many events of each folder pass the cuts, one cut after the other."""
 
-    def passing(self, dataset: Dataset, cuts: Cuts) -> np.ndarray:
+    def passing(self, dataset: Dataset, cuts: CutSet) -> np.ndarray:
         """Return which events of a folder pass, (N,) bool, and note how many pass each cut."""
         columns = scalars(dataset)
-        self.flows.append(cuts.flow(columns))
-        self.remarks += [f"{dataset.path} has no {words}: it is not cut" for words in cuts.not_cut(columns)]
+        self.flows.append({"all": len(dataset)} | cuts.flow(columns))
+        self.remarks += [f"{dataset.path} has no {words}: it is not cut" for words in cuts.not_made(columns)]
         return cuts.mask(columns)
 
     def __iter__(self) -> Iterator[tuple[Dataset, Predictions]]:

@@ -22,12 +22,11 @@ import numpy as np
 
 from showerstack.runtime.errors import InputError
 from showerstack.showers.event_files import EventFiles
+from showerstack.showers.kascade import CORE_RADIUS_M
 from showerstack.showers.schema import TIMES_FILE
 
 UNITS = {"m2 sr s": 1.0, "km2 sr yr": 1e6 * 3.15576e7, "m2 sr yr": 3.15576e7, "cm2 sr s": 1e-4}
 NUMBER = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z].*)?$")
-RADIUS_M = 91.0
-"""Radius of the disc of cores."""
 UNLIKELY = 1e-3
 """A gap between events is an interruption where it is so improbable for the run's rate, among all gaps."""
 ALL_PARTICLES = 2.4e-21
@@ -71,7 +70,7 @@ class Exposure:
 
 def per_second(zenith_max_deg: float) -> float:
     """Return area times solid angle of zenith angles from 0, m2 sr."""
-    return float(np.pi * RADIUS_M**2 * np.pi * np.sin(np.radians(zenith_max_deg)) ** 2)
+    return float(np.pi * CORE_RADIUS_M**2 * np.pi * np.sin(np.radians(zenith_max_deg)) ** 2)
 
 
 def live_time(seconds: np.ndarray, name: str = "event times", dead_time_s: float = 0.0) -> float:
@@ -146,7 +145,7 @@ def exposure_of(
         value = per_second(zenith_max_deg) * total
         line = (
             f"exposure {value:.3g} m2 sr s: {total:,.0f} s live time of the runs' own events (their gaps), a disc of "
-            f"{RADIUS_M:g} m, zenith angles below {zenith_max_deg:g} deg; "
+            f"{CORE_RADIUS_M:g} m, zenith angles below {zenith_max_deg:g} deg; "
         ) + (f"{dead_time_s:g} s dead time an event subtracted" if dead_time_s else "dead time not subtracted")
         return Exposure(value, total, False, (line,), relative_error, dead_time_s)
     if total is None:

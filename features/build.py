@@ -38,12 +38,11 @@ from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
 from showerstack.runtime.code import installed_versions, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import LOCK_FILE, FileState, atomic_path, file_state, locked, write_json
+from showerstack.runtime.files import LOCK_FILE, FileState, atomic_path, locked, write_json
 from showerstack.runtime.processes import in_own_process, in_threads, limited_threads
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import FEATURES_VERSION
-from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
+from showerstack.showers.dataset import Dataset, state_of
 
 _SHARD = r"part-[0-9]{5,}\.parquet"
 _MADE = rf"({_SHARD}|{re.escape(CATALOGUE_FILE)}|{re.escape(CHECKSUMS_FILE)})"
@@ -204,7 +203,7 @@ def build_table(
     device = resolve_device(ctx.device)
     chosen = check_groups(GROUPS if groups is None else groups)
     # Before the data are read: a dataset that changes from here on is noticed.
-    stamp = _stamp(Path(dataset))
+    stamp = state_of(Path(dataset))
     data = Dataset.open(dataset, labels=False)
     if not len(data):
         raise InputError(f"{dataset} holds no events")
@@ -295,7 +294,7 @@ def _from_gpu(
     numbers: Sequence[int], source: Source, folder: Path, shard_events: int, groups: tuple[str, ...]
 ) -> Iterator[Written]:
     """Compute shards on the GPU one after the other, while threads make files of those before."""
-    before = _stamp(source.path)
+    before = state_of(source.path)
     data = _opened(source, before)
     parts = [slice(k * shard_events, min((k + 1) * shard_events, len(data))) for k in numbers]
     tables = compute_parts(data, parts, frozenset(groups), "cuda")
@@ -317,7 +316,7 @@ def write_shard(number: int, source: Source, folder: Path, shard_events: int, gr
     InputError
         If the dataset is no longer the one whose features are asked for, or the shard cannot be written.
     """
-    before = _stamp(source.path)
+    before = state_of(source.path)
     data = _opened(source, before)
     start = number * shard_events
     stop = min(start + shard_events, len(data))
@@ -344,7 +343,7 @@ def _write(
 ) -> Written:
     """Write the shard that begins with event ``start``, if the dataset's files are still those of ``before``."""
     table = columns()
-    if _stamp(dataset) != before:
+    if state_of(dataset) != before:
         raise InputError(f"{dataset} changed while its features were computed: start again")
     event = pl.Series(EVENT_COLUMN, np.arange(start, start + len(table), dtype=np.uint32))
     content = io.BytesIO()
@@ -360,13 +359,7 @@ class Source(NamedTuple):
     path: Path
     fingerprint: str
     stamp: tuple[FileState, ...]
-    """States of its files; see :func:`_stamp`."""
-
-
-def _stamp(dataset: Path) -> tuple[FileState, ...]:
-    """Return what changes when a file of the dataset is written again or replaced, at the price of a look."""
-    files = (dataset / name for name in (MATRICES_FILE, SCALARS_FILE, AGE_FILE, SOURCE_FILE))
-    return tuple(state for state in map(file_state, files) if state)
+    """States of its files; see :func:`showerstack.showers.dataset.state_of`."""
 
 
 @lru_cache(maxsize=4)

@@ -37,6 +37,7 @@ from showerstack.runtime.errors import escaped
 from showerstack.runtime.files import atomic_path, check_target
 from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.stacking.run import COMBINED, ONE_ANSWER
 
@@ -249,8 +250,7 @@ def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[i
             confident.append(int(event))
         if len(confident) == EACH:
             break
-    true = log_proba[np.arange(len(labels)), labels]
-    wrong = [int(event) for event in np.argsort(true, kind="stable")[:EACH]]
+    wrong = [int(event) for event in np.argsort(-event_losses(log_proba, labels), kind="stable")[:EACH]]
     entropy = -(np.exp(log_proba) * log_proba).sum(axis=1)
     ambiguous = [int(event) for event in np.argsort(-entropy, kind="stable")[:EACH]]
     return {"most confident": confident, "most wrong": wrong, "most ambiguous": ambiguous}

@@ -26,7 +26,7 @@ import polars as pl
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import hash_file, read_json
+from showerstack.runtime.files import FileState, file_state, hash_file, read_json
 from showerstack.showers import protocols
 from showerstack.showers.array import KASCADE, DetectorArray, array_of, working_array
 from showerstack.showers.event_files import (
@@ -437,3 +437,9 @@ def by_values(values: np.ndarray) -> Ordering:
     correlation = float((ranks[1:] * ranks[:-1]).sum() / (ranks**2).sum())
     words = f"lg Ne - lg Nmu of neighbouring rows correlates by {correlation:.2f}"
     return Ordering((correlation + 1 / n) * float(np.sqrt(n)), words)
+
+
+def state_of(folder: Path) -> tuple[FileState, ...]:
+    """Return what changes when a file that features are made of is written again or replaced."""
+    files = (folder / name for name in (MATRICES_FILE, SCALARS_FILE, AGE_FILE, SOURCE_FILE))
+    return tuple(state for state in map(file_state, files) if state)

@@ -1,30 +1,54 @@
 """The protocols of the public benchmark: which raw modes they take, which cuts they make, how they store events.
 
-A cut is a named Polars expression on the reconstructed scalars, compared at the precision of the column. Stored sets
-are compared in float32, as the benchmark does: 4.8 stored as float16 reads 4.80078 and passes ``Ne > 4.8``; a raw
-zenith of 29.997 is stored as 30.0 and fails. A cut-flow table counts what each cut removes. Scores of different
-protocols cannot be compared, and are never shown in one table.
+Cuts are compared at the precision of the column. Stored sets are compared in float32, as the benchmark does: 4.8 stored
+as float16 reads 4.80078 and passes ``Ne > 4.8``; a raw zenith of 29.997 is stored as 30.0 and fails. Scores of
+different protocols cannot be compared, and are never shown in one table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError
+from showerstack.showers.kascade import AGE_MAX, AGE_MIN, LG_NE_MIN, LG_NMU_MIN, ZENITH_MAX_DEG
 from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, SCALAR_NAMES, Task
 
 
 @dataclass(frozen=True)
 class Cut:
-    """One condition an event must meet."""
+    """Limits of one quantity; what is not a number passes none."""
 
     name: str
-    expression: pl.Expr
-    meaning: str
+    column: str
+    low: float | None = None
+    high: float | None = None
+    """Values lie above ``low`` and below ``high``, compared at the precision of the column."""
+    unknown: str | None = None
+    """What to call the quantity where a set lacks it, and it is not cut; None: it must be there."""
+
+    def passes(self, columns: Columns) -> np.ndarray:
+        """Return which events pass, (N,) bool."""
+        values = np.asarray(columns[self.column])
+        passed = ~np.isnan(values)
+        if self.low is not None:
+            passed &= values > self.low
+        if self.high is not None:
+            passed &= values < self.high
+        return passed
+
+    def is_known(self, columns: Columns) -> bool:
+        """Return whether the column is there and, where it may lack, defined for some event."""
+        if self.column not in columns:
+            return False
+        return self.unknown is None or bool(np.isfinite(np.asarray(columns[self.column])).any())
+
+
+Columns: TypeAlias = Mapping[str, np.ndarray] | pl.DataFrame
 
 
 @dataclass(frozen=True)
@@ -34,7 +58,7 @@ class CutSet:
     name: str
     cuts: tuple[Cut, ...]
 
-    def mask(self, scalars: pl.DataFrame) -> np.ndarray:
+    def mask(self, columns: Columns) -> np.ndarray:
         """Return which events pass all cuts, (N,) bool.
 
         Raises
@@ -42,46 +66,50 @@ class CutSet:
         InputError
             If a column that a cut needs is missing.
         """
-        passed = np.ones(scalars.height, dtype=bool)
-        for step in self._steps(scalars):
-            passed &= step
+        passed = np.ones(_height(columns), dtype=bool)
+        for cut in self.made(columns):
+            passed &= cut.passes(columns)
         return passed
 
-    def flow(self, scalars: pl.DataFrame) -> pl.DataFrame:
-        """Return the cut-flow table: per cut the events that pass it alone and together with all before it."""
-        rows = [("all events", "", scalars.height, scalars.height)]
-        passed = np.ones(scalars.height, dtype=bool)
-        for cut, step in zip(self.cuts, self._steps(scalars), strict=True):
-            passed &= step
-            rows.append((cut.name, cut.meaning, int(step.sum()), int(passed.sum())))
-        return pl.DataFrame(rows, schema=["cut", "meaning", "alone", "cumulative"], orient="row")
+    def flow(self, columns: Columns) -> dict[str, int]:
+        """Return how many events each cut leaves, one after the other."""
+        passed, result = np.ones(_height(columns), dtype=bool), {}
+        for cut in self.made(columns):
+            passed &= cut.passes(columns)
+            result[cut.name] = int(passed.sum())
+        return result
 
-    def _steps(self, scalars: pl.DataFrame) -> list[np.ndarray]:
+    def made(self, columns: Columns) -> list[Cut]:
+        """Return the cuts that can be made: all, or without those on quantities that the set may lack."""
+        known = [cut for cut in self.cuts if cut.is_known(columns)]
         for cut in self.cuts:
-            missing = set(cut.expression.meta.root_names()) - set(scalars.columns)
-            if missing:
-                raise InputError(f"cut {cut.name!r} of {self.name!r} needs column {', '.join(sorted(missing))}")
-        return [scalars.select(cut.expression.fill_null(False)).to_series().to_numpy() for cut in self.cuts]
+            if cut not in known and cut.unknown is None:
+                raise InputError(f"cut {cut.name!r} of {self.name!r} needs column {cut.column}")
+        return known
+
+    def not_made(self, columns: Columns) -> list[str]:
+        """Return the names of the quantities that a set lacks, and that therefore cut nothing."""
+        return [cut.unknown for cut in self.cuts if cut.unknown is not None and not cut.is_known(columns)]
 
 
-def _below(column: str, limit: float, unit: str) -> Cut:
-    return Cut(f"{column} < {limit:g}", pl.col(column) < limit, f"{column} below {limit:g}{unit}")
+def _height(columns: Columns) -> int:
+    return columns.height if isinstance(columns, pl.DataFrame) else len(next(iter(columns.values())))
 
 
-def _above(column: str, limit: float, unit: str) -> Cut:
-    # Polars orders NaN above every number.
-    above = (pl.col(column) > limit) & pl.col(column).is_not_nan()
-    return Cut(f"{column} > {limit:g}", above, f"{column} above {limit:g}{unit}")
-
+_ZENITH = Cut(f"Ze < {ZENITH_MAX_DEG:g}", "Ze", high=ZENITH_MAX_DEG)
+_UPWARD = Cut("Ze > 0", "Ze", low=0.0)
+_ELECTRONS = Cut(f"Ne > {LG_NE_MIN:g}", "Ne", low=LG_NE_MIN)
+_MUONS = Cut(f"Nmu > {LG_NMU_MIN:g}", "Nmu", low=LG_NMU_MIN)
+_AGE = (Cut(f"Age > {AGE_MIN:g}", "Age", low=AGE_MIN), Cut(f"Age < {AGE_MAX:g}", "Age", high=AGE_MAX))
 
 NONE = CutSet("none", ())
-TEST = CutSet("test", (_below("Ze", 30.0, " deg"), _above("Ne", 4.8, " (lg)")))
+TEST = CutSet("test", (_ZENITH, _ELECTRONS))
 """The test's cuts as far as the stored columns show them (the age cut removes almost nothing more)."""
-TEST_WITH_AGE = CutSet("test_age", (*TEST.cuts, _above("Age", 0.2, ""), _below("Age", 1.48, "")))
-TEST_2026 = CutSet("test_2026", (_above("Ze", 0.0, " deg"), *TEST.cuts))
+TEST_WITH_AGE = CutSet("test_age", (*TEST.cuts, *_AGE))
+TEST_2026 = CutSet("test_2026", (_UPWARD, *TEST.cuts))
 """The cuts of the 2026 protocol's gamma test as far as the stored columns show them."""
-TEST_2026_WITH_AGE = CutSet("test_2026_age", (_above("Ze", 0.0, " deg"), *TEST_WITH_AGE.cuts))
-MATCHED = CutSet("matched", (_above("Ze", 0.0, " deg"), *TEST_WITH_AGE.cuts, _above("Nmu", 3.6, " (lg)")))
+TEST_2026_WITH_AGE = CutSet("test_2026_age", (_UPWARD, *TEST_WITH_AGE.cuts))
+MATCHED = CutSet("matched", (_UPWARD, *TEST_WITH_AGE.cuts, _MUONS))
 """The matched protocol of the JINST 2024 comparison."""
 
 CUT_SETS: dict[str, CutSet] = {

@@ -23,13 +23,13 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import FileState, file_state
+from showerstack.runtime.files import FileState
 from showerstack.runtime.processes import in_threads
 from showerstack.runtime.resources import cores
 from showerstack.showers.array import DetectorArray
-from showerstack.showers.dataset import Dataset
+from showerstack.showers.dataset import Dataset, state_of
 from showerstack.showers.event_files import EventFiles, finite
-from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, Task
+from showerstack.showers.schema import Task
 from showerstack.stacking.events import CORE_COLUMNS, EVERY, ShowerEvents
 
 BLOCK_EVENTS = 4_096
@@ -46,7 +46,7 @@ class ComputedEvents(ShowerEvents):
     """Where: ``"cpu"`` or ``"cuda"``."""
     workers: int = 1
     state: tuple[FileState, ...] = ()
-    """Of the files when they were opened; see :func:`_state`."""
+    """Of the files when they were opened; see :func:`showerstack.showers.dataset.state_of`."""
     _blocks: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
     """Blocks of the events asked for last: (n, F) float32 by number."""
     _cores: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
@@ -72,7 +72,7 @@ class ComputedEvents(ShowerEvents):
         InputError
             If the folder is no dataset, or a feature cannot be made of it.
         """
-        state, data = _state(dataset), Dataset.open(dataset, labels=False)
+        state, data = state_of(dataset), Dataset.open(dataset, labels=False)
         wanted = tuple(dict.fromkeys(columns))
         missing = [name for name in wanted if name not in column_names(data.age is not None, _groups(wanted))]
         if missing:
@@ -156,7 +156,7 @@ class ComputedEvents(ShowerEvents):
             self._blocks[number] = block
             if len(cores) == len(CORE_COLUMNS):
                 self._cores[number] = block[:, cores]
-        if _state(self.dataset) != self.state:
+        if state_of(self.dataset) != self.state:
             raise InputError(f"{self.dataset} changed while its features were computed: start again")
 
 
@@ -210,9 +210,3 @@ def _scalars(data: Dataset, part: slice) -> tuple[np.ndarray, np.ndarray | None]
 def _groups(columns: tuple[str, ...]) -> frozenset[str]:
     """Return the groups that hold these features."""
     return frozenset(CATALOGUE[name].group for name in columns if name in CATALOGUE)
-
-
-def _state(dataset: Path) -> tuple[FileState, ...]:
-    """Return the states of the files that features are made of."""
-    files = (dataset / name for name in (MATRICES_FILE, SCALARS_FILE, AGE_FILE, SOURCE_FILE))
-    return tuple(state for state in map(file_state, files) if state)

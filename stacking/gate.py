@@ -20,6 +20,7 @@ import numpy as np
 
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, Survival, hadron_survival
 from showerstack.scoring.metrics.intervals import group_weights, weighted_replicas
+from showerstack.scoring.metrics.losses import error_of_mean
 from showerstack.stacking.sample import Sample
 
 WORSE_SIGMA = 1.0
@@ -234,7 +235,7 @@ def leak_remarks(entropies: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict
             continue
         usual = float(np.median(others))
         excess = min(shifts[name], shifts[name] - usual)
-        error = float(np.hypot(values.std() / np.sqrt(len(values)), new.std() / np.sqrt(len(new))))
+        error = float(np.hypot(error_of_mean(values), error_of_mean(new)))
         if excess > LEAK_SIGMA * error and excess > LEAK_SHARE * new.mean():
             remarks[name] = (
                 f"{name} is surer of held-out training events (entropy {values.mean():.3f} nats) than of new ones "

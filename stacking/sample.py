@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 
 from showerstack.scoring.metrics.intervals import grouped_error, linearised
+from showerstack.scoring.metrics.losses import error_of_mean, event_losses
 
 MAX_EVENTS = 200_000
 """Of more events a fit sees a random choice."""
@@ -54,10 +55,10 @@ class Sample:
         With importance weights the plain mean of what is returned is the weighted mean, and its spread gives the error
         of that (:func:`showerstack.scoring.metrics.intervals.linearised`); so of differences of two systems.
         """
-        return linearised(-log_proba[np.arange(len(self)), self.labels], self.weights)
+        return linearised(event_losses(log_proba, self.labels), self.weights)
 
     def error(self, values: np.ndarray) -> float:
         """Return the standard error of the mean of (N,) values; those of one group are one observation."""
         if self.groups is None:
-            return float(values.std() / np.sqrt(len(values)))
+            return error_of_mean(values)
         return grouped_error(values, self.groups)[0]

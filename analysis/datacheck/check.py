@@ -33,6 +33,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.logs import remark
 from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.kascade import LN_MASSES
 from showerstack.showers.schema import COMPOSITION, TASKS
 from showerstack.stacking.run import load
 
@@ -51,8 +52,6 @@ TESTS = {
     "trend": "trend along the rows and from run to run",
     "zenith": "composition in three zenith bands at equal energy",
 }
-LN_A = np.log([1.0, 4.0, 12.0, 28.0, 56.0])
-"""Of the composition classes, in label order."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +155,11 @@ def check_data(
     }
     bands = None
     if opened.task.name == COMPOSITION.name:
-        of_data = MassEvents(energy, zenith, np.exp(posteriors) @ LN_A, np.ones(len(energy)))
+        of_data = MassEvents(energy, zenith, np.exp(posteriors) @ LN_MASSES, np.ones(len(energy)))
         angles = np.asarray(s.data.scalars[s.rows, 1], dtype=np.float64)
-        bands = zenith_bands(of_data, MassEvents(s.reconstructed, angles, np.exp(s.log_proba) @ LN_A, fitted.weights))
+        bands = zenith_bands(
+            of_data, MassEvents(s.reconstructed, angles, np.exp(s.log_proba) @ LN_MASSES, fitted.weights)
+        )
     if bands is not None:
         p_values["zenith"] = bands.p
     remarks = _remarks(sample, simulation, fitted)

@@ -8,13 +8,14 @@ from typing import Self
 
 import numpy as np
 
-from showerstack.analysis.cuts import Cuts, added, flow_words
+from showerstack.analysis.cuts import added, flow_words, published_cuts
 from showerstack.analysis.events import MeasuredFolders, held_out, model_numbers, refuse_training_set, scalars, truth_of
 from showerstack.analysis.spectra.reading import thrown_primaries
 from showerstack.analysis.spectra.response import Thrown
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.protocols import CutSet
 from showerstack.showers.simulation.primaries import PHOTON as PHOTON_MASS
 from showerstack.showers.simulation.primaries import Primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
@@ -120,9 +121,9 @@ def _counted(primaries: Primaries, spectrum: Spectrum) -> tuple[np.ndarray, np.n
     return np.where(photon, PHOTON, HADRON), isotropic_weight(primaries.zenith_deg, photon, spectrum)
 
 
-def search_cuts(zenith_max_deg: float) -> Cuts:
+def search_cuts(zenith_max_deg: float) -> CutSet:
     """Return the cuts of published searches: none on muons, which photons lack."""
-    return Cuts(zenith_max_deg)
+    return published_cuts(zenith_max_deg)
 
 
 def read_data(

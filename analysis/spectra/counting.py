@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from showerstack.runtime.kernels import kernel
+from showerstack.showers.kascade import BY_A, BY_AA, BY_AB, BY_B, BY_BB
 
 ROWS_TOGETHER = 64
 """Consecutive rows that belong to the same half: showers used again stay together, mostly."""
@@ -41,9 +42,10 @@ def count_moved(
     """
     n_bins, n_borders = len(edges) - 1, len(borders)
     by_a, by_b = shifts[2], shifts[1]
-    constant = 0.25788 * by_a + 0.66704 * by_b + 0.07507 * by_a**2 + 0.09277 * by_b**2 - 0.16131 * by_a * by_b
-    slope_a = 0.15014 * by_a - 0.16131 * by_b
-    slope_b = 0.18554 * by_b - 0.16131 * by_a
+    # KASCADE's formula of the energy, of the moved sizes minus of the sizes as they are.
+    constant = BY_A * by_a + BY_B * by_b + BY_AA * by_a**2 + BY_BB * by_b**2 + BY_AB * by_a * by_b
+    slope_a = 2.0 * BY_AA * by_a + BY_AB * by_b
+    slope_b = 2.0 * BY_BB * by_b + BY_AB * by_a
     for n in range(len(labels)):
         place[n] = -1
         if lg_nmu[n] + shifts[1] <= lg_nmu_min:

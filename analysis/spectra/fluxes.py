@@ -30,8 +30,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
-from showerstack.analysis.spectra.folding import LN_MASSES
 from showerstack.analysis.spectra.likelihood import LEAST_HEIGHT, FoldedFit
+from showerstack.showers.kascade import LN_MASSES
 
 STEPS = 6
 """Steps of the reweighted least squares."""

@@ -23,10 +23,8 @@ from showerstack.analysis.spectra.counting import count_moved
 from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.errors import InputError
+from showerstack.showers.kascade import LN_MASSES, MASS_NUMBERS, corrected_sizes
 
-MASSES, CHARGES = (1, 4, 12, 28, 56), (1, 2, 6, 14, 26)
-"""Mass numbers and charges of the groups' representative nuclei."""
-LN_MASSES = np.log(MASSES)
 SUMMARIES = 8
 """Bins of y; fewer than groups and one more leave them undetermined."""
 SCALES = ("energy", "muon", "electron")
@@ -35,8 +33,6 @@ STEP = 1.5
 ENERGY_DEGREE, CURVATURE_DEGREE = 6, 2
 """Degrees in the number of the energy bin of the first and second derivatives by scales: with fewer, derivatives are
 wrong near the threshold, with more they are noisier (docs/benchmarks/closure.md)."""
-REFERENCE_SECANT = 1.0250
-"""Reference 1/cos(zenith) of KASCADE's energy formula."""
 CUT_MARGIN = 0.15
 """How far below the cut in lg Nmu simulated events are kept: they may pass it when moved."""
 
@@ -127,16 +123,6 @@ class MovableEvents:
         return replace(self, **{name: value[..., rows] for name, value in values.items() if value is not None})
 
 
-def corrected_sizes(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.ndarray:
-    """Return lg Ne and lg Nmu corrected to the reference zenith angle of KASCADE's energy formula, (2, N).
-
-    With these, a and b, ``lg E = 10.93499 + .25788 a + .66704 b + .07507 a^2 + .09277 b^2 - .16131 a b``, recomputed
-    from public reconstructed events.
-    """
-    beyond = 1.0 / np.cos(np.radians(np.clip(zenith_deg, 0.0, 60.0))) - REFERENCE_SECANT
-    return np.stack([lg_ne + 2.8104 * beyond, lg_nmu + 0.53955 * beyond])
-
-
 def movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: float = -np.inf) -> MovableEvents:
     """Prepare simulated events for being moved by scales.
 
@@ -157,7 +143,7 @@ def movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: flo
         coefficients += [(up - down) / 2, (up + down) / 2 - y]
     return MovableEvents(
         np.asarray(simulated.labels, dtype=np.int64), bins.place_fine(simulated.true_lg_energy), simulated.lg_energy,
-        simulated.lg_nmu, corrected_sizes(simulated.lg_ne, simulated.lg_nmu, simulated.zenith_deg), y,
+        simulated.lg_nmu, np.stack(corrected_sizes(simulated.lg_ne, simulated.lg_nmu, simulated.zenith_deg)), y,
         np.array(coefficients), widths, lg_nmu_min, simulated.model, repeated(simulated.group),
     )  # fmt: skip
 
@@ -171,7 +157,11 @@ def repeated(groups: np.ndarray | None) -> np.ndarray | None:
 
 
 def count_halves(
-    events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASSES), place: np.ndarray | None = None
+    events: MovableEvents,
+    cells: Cells,
+    x: np.ndarray,
+    n_groups: int = len(MASS_NUMBERS),
+    place: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return m (2, K, C, T) of two halves of the simulated events accepted at scales x (3,).
 
@@ -187,7 +177,7 @@ def count_halves(
     return counts
 
 
-def count_accepted(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASSES)) -> np.ndarray:
+def count_accepted(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASS_NUMBERS)) -> np.ndarray:
     """Return m (K, C, T), simulated events accepted at scales x (3,)."""
     return np.asarray(count_halves(events, cells, x, n_groups).sum(axis=0))
 
@@ -339,7 +329,7 @@ def plateau_thrown(
     labels: np.ndarray,
     true_lg_energy: np.ndarray,
     fine: np.ndarray,
-    n_groups: int = len(MASSES),
+    n_groups: int = len(MASS_NUMBERS),
     showers: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Recover the primaries of a set of which only accepted events are known, thrown as E^-2.

@@ -24,8 +24,8 @@ from showerstack.analysis.spectra.likelihood import (
     minimise,
 )
 from showerstack.analysis.spectra.response import GROUPS
+from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 
-LEVELS = (1.0, 3.841459)
 STEP_GROWTH = 1.2
 """Steps of a profile grow: where it is flat, few are needed."""
 COMPARED = (("none", "rigidity"), ("rigidity", "free"), ("constant", "rigidity"), ("mass", "rigidity"))
@@ -195,7 +195,7 @@ def _walked(fit: FoldedFit, name: str, column: int) -> tuple[np.ndarray, np.ndar
     rows = [(at, fit.cost, fit.parameters)]
     for sign in (-1, 1):
         start, position, length, cost = fit.parameters, at, step, fit.cost
-        while cost - fit.cost < 2 * LEVELS[1] and position != KNEE_RANGE[sign > 0]:
+        while cost - fit.cost < 2 * CHI_SQUARE_LEVELS[1] and position != KNEE_RANGE[sign > 0]:
             position = float(np.clip(position + sign * length, *KNEE_RANGE))
             cost, start = fit.profile(name, position, start)
             rows.append((position, cost, start))
@@ -212,7 +212,7 @@ def _knee(
     """Collect a knee's intervals and systematic errors; those of unknown sources are NaN."""
     grid, profile = values
     at = float(grid[profile.argmin()])
-    first, second = (crossing(grid, profile, at, level) for level in LEVELS)
+    first, second = (crossing(grid, profile, at, level) for level in CHI_SQUARE_LEVELS)
 
     def position(one: FoldedFit) -> float:
         return float(one.parameters[one.likelihood.layout.names.index(f"lg_r{place}")])

@@ -34,7 +34,8 @@ import numpy as np
 from iminuit import Minuit
 from scipy.special import expit, xlogy
 
-from showerstack.analysis.spectra.folding import CHARGES, MASSES, SCALES, FoldedResponse, Moves
+from showerstack.analysis.spectra.folding import SCALES, FoldedResponse, Moves
+from showerstack.showers.kascade import CHARGES, MASS_NUMBERS
 
 LG_REFERENCE = 15.5
 """lg(E/eV) at which the groups' heights are fluxes."""
@@ -69,7 +70,7 @@ class ParameterLayout:
     """Which parameters a hypothesis has, in order: heights, indices, change of index, knees, scales."""
 
     hypothesis: str = "rigidity"
-    n_groups: int = len(MASSES)
+    n_groups: int = len(MASS_NUMBERS)
 
     @cached_property
     def n_knees(self) -> int:
@@ -105,7 +106,7 @@ class ParameterLayout:
         """Return the groups' lg(E_k/eV), (K,); NaN without knees."""
         if not self.n_knees:
             return np.full(self.n_groups, np.nan)
-        scale = {"rigidity": CHARGES, "mass": MASSES}.get(self.hypothesis, (1,) * self.n_groups)
+        scale = {"rigidity": CHARGES, "mass": MASS_NUMBERS}.get(self.hypothesis, (1,) * self.n_groups)
         return np.asarray(parameters[self.knees] + np.log10(scale[: self.n_groups]))
 
 
@@ -113,7 +114,7 @@ class ParameterLayout:
 class Priors:
     """Normal expectations of parameters."""
 
-    index: np.ndarray = field(default_factory=lambda: np.full(len(MASSES), INDEX))
+    index: np.ndarray = field(default_factory=lambda: np.full(len(MASS_NUMBERS), INDEX))
     index_width: float = INDEX_WIDTH
     change: tuple[float, float] | None = None
     """Mean and width of the change of the index; None: free within its range."""

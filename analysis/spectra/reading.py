@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.cuts import LG_NMU_MIN, Cuts, added, flow_words
+from showerstack.analysis.cuts import added, flow_words, published_cuts
 from showerstack.analysis.events import (
     MeasuredFolders,
     held_out,
@@ -39,10 +39,11 @@ from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, Sp
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.kascade import LG_NMU_MIN, ZENITH_MAX_DEG, reconstructed_energy
+from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import SIMULATION, task_named
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
 from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_primaries
-from showerstack.showers.simulation.reconstruction import energy
 from showerstack.showers.simulation.settings import Spectrum, load_settings
 from showerstack.stacking.run import Run
 
@@ -112,8 +113,6 @@ def thrown_primaries(
 
 
 TRUTH_COLUMNS = ("lg_energy", "model")
-CUT_ZENITH_DEG = 30.0
-"""Where the benchmark's cuts end."""
 MIN_HELD_OUT = 200
 """Held-out events of each class from which they alone are used."""
 
@@ -128,9 +127,9 @@ class Response:
     remarks: tuple[str, ...]
 
 
-def spectra_cuts(zenith_max_deg: float, margin: float = 0.0) -> Cuts:
+def spectra_cuts(zenith_max_deg: float, margin: float = 0.0) -> CutSet:
     """Return the cuts of the spectra; the cut in lg Nmu looser by a margin."""
-    return Cuts(zenith_max_deg, LG_NMU_MIN - margin)
+    return published_cuts(zenith_max_deg, LG_NMU_MIN - margin)
 
 
 def read_measured(
@@ -224,7 +223,7 @@ def unrounded(lg_energy: np.ndarray, lg_ne: np.ndarray, lg_nmu: np.ndarray, zeni
     if not np.array_equal(lg_energy, short, equal_nan=True):
         return lg_energy
     half = np.spacing(np.nan_to_num(short)).astype(np.float64) / 2
-    formula = energy(lg_ne.astype(np.float64), lg_nmu.astype(np.float64), zenith_deg.astype(np.float64))
+    formula = reconstructed_energy(lg_ne.astype(np.float64), lg_nmu.astype(np.float64), zenith_deg.astype(np.float64))
     return np.clip(formula, lg_energy - half, lg_energy + half)
 
 
@@ -269,8 +268,8 @@ def _simulated(
         group=group[rows].astype(np.int64) + (number << 40),
     )
     known = np.isfinite(truth["lg_energy"].to_numpy()[rows])
-    if zenith_max_deg > CUT_ZENITH_DEG and _is_cut(dataset.source):
-        raise InputError(f"{dataset.path} holds zenith angles below {CUT_ZENITH_DEG:g} degrees only: give a smaller "
+    if zenith_max_deg > ZENITH_MAX_DEG and _is_cut(dataset.source):
+        raise InputError(f"{dataset.path} holds zenith angles below {ZENITH_MAX_DEG:g} degrees only: give a smaller "
                          f"--zenith-max than {zenith_max_deg:g}, or a set without cuts")  # fmt: skip
     passing = spectra_cuts(zenith_max_deg).mask(result) & known
     near = events.take(spectra_cuts(zenith_max_deg, CUT_MARGIN).mask(result) & known)

@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 
 from showerstack.analysis.blinding import Blinding
-from showerstack.analysis.cuts import LG_NMU_MIN
 from showerstack.analysis.events import is_simulated, open_run
 from showerstack.analysis.exchange import write_exchange
 from showerstack.analysis.exposure import RELATIVE_ERROR, exposure_of, judge_exposure
@@ -49,6 +48,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json, write_npz
 from showerstack.runtime.logs import remark
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.kascade import LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION
 
 LOG = logging.getLogger(__name__)

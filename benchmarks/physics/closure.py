@@ -27,7 +27,6 @@ from benchmarks.physics.pseudo_experiments import (
 )
 from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
-from showerstack.analysis.cuts import LG_NMU_MIN
 from showerstack.analysis.events import open_run
 from showerstack.analysis.photons.events import read_simulation
 from showerstack.analysis.photons.search import SearchOptions
@@ -37,6 +36,7 @@ from showerstack.analysis.spectra.reading import plateau_primaries, read_respons
 from showerstack.analysis.spectra.response import Simulated, binning
 from showerstack.analysis.spectra.run import EDGES, cell_binning
 from showerstack.runtime.context import Context, bar
+from showerstack.showers.kascade import LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.sky import Sky
 from showerstack.stacking.config import StackConfig

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.kascade import reconstructed_energy
 from showerstack.showers.protocols import Layout
-from showerstack.showers.simulation.reconstruction import energy
 from showerstack.showers.writer import write_dataset
 
 CLUSTER = (slice(0, 4), slice(8, 12))
@@ -35,7 +35,7 @@ def damaged(source: Path, out: Path, kind: str, *, seed: int = 1, rows: np.ndarr
     labels = np.asarray(data.labels)[rows]
     if kind == "muons":
         scalars[:, 4] += 0.035
-        scalars[:, 0] = energy(scalars[:, 3], scalars[:, 4], scalars[:, 1])
+        scalars[:, 0] = reconstructed_energy(scalars[:, 3], scalars[:, 4], scalars[:, 1])
     elif kind == "deposits":
         grids *= 1.05
     elif kind == "cluster":

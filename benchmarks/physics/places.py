@@ -13,11 +13,11 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.kascade import reconstructed_energy
 from showerstack.showers.protocols import Layout
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import load_settings, simulate
 from showerstack.showers.simulation.primaries import model_shares
-from showerstack.showers.simulation.reconstruction import energy
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.events import ShowerEvents
 
@@ -114,7 +114,7 @@ def jittered(folder: Path, out: Path, width: float, seed: int) -> Path:
     scalars = dataset.scalars.astype(np.float64)
     scalars[:, 3] += shifts[:, 0]
     scalars[:, 4] += shifts[:, 1]
-    scalars[:, 0] = energy(scalars[:, 3], scalars[:, 4], scalars[:, 1])
+    scalars[:, 0] = reconstructed_energy(scalars[:, 3], scalars[:, 4], scalars[:, 1])
     dtype = dataset.scalars.dtype
     source = {"generator": "jittered copy", "width": width, "seed": seed}
     with write_dataset(out, len(dataset), COMPOSITION, source=source, layout=Layout(scalar_type=dtype)) as writer:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.analysis.cuts import LG_NMU_MIN
 from showerstack.analysis.exposure import Exposure
 from showerstack.analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
 from showerstack.analysis.photons.search import SearchOptions, search_events
@@ -34,6 +33,7 @@ from showerstack.analysis.spectra.folding import (
 from showerstack.analysis.spectra.knees import profiled
 from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
 from showerstack.analysis.spectra.response import Binning, Simulated, Thrown
+from showerstack.showers.kascade import LG_NMU_MIN
 from showerstack.showers.simulation.sky import Sky
 
 Z68, Z95 = 1.0, 1.959964

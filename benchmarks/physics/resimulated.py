@@ -23,7 +23,6 @@ import numpy as np
 from benchmarks.physics.closure import ZENITH_MAX_DEG, closure_parser, trained
 from benchmarks.physics.pseudo_experiments import SUB_STEPS, mean_fluxes, pull_counts
 from benchmarks.shared.samples import sample
-from showerstack.analysis.cuts import LG_NMU_MIN
 from showerstack.analysis.events import open_run
 from showerstack.analysis.spectra.fluxes import SOURCES, share_covariance, shares
 from showerstack.analysis.spectra.folding import Cells, Widths, make_cells
@@ -32,6 +31,7 @@ from showerstack.analysis.spectra.reading import Response, read_response
 from showerstack.analysis.spectra.response import Simulated, SpectrumEvents
 from showerstack.analysis.spectra.run import EDGES, Spectra, cell_binning, folded_spectra
 from showerstack.runtime.context import Context, bar
+from showerstack.showers.kascade import LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.sky import Sky

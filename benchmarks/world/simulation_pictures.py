@@ -16,16 +16,17 @@ from matplotlib.figure import Figure
 from benchmarks.figures import PICTURES, save
 from showerstack.report.pictures.style import PALETTE, colour_map, drawing, new_figure
 from showerstack.showers.array import KASCADE
+from showerstack.showers.kascade import MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.cascade import Showers, develop
 from showerstack.showers.simulation.detector import read_out
-from showerstack.showers.simulation.primaries import Primaries
+from showerstack.showers.simulation.primaries import PHOTON, Primaries
 from showerstack.showers.simulation.reconstruction import Reconstructed, reconstruct
 
 SETTINGS = load_settings()
 COLOURS = dict(zip((*COMPOSITION.classes, "photon"), PALETTE, strict=False))
-MASSES = {"proton": 1, "helium": 4, "carbon": 12, "silicon": 28, "iron": 56, "photon": 0}
+MASSES = dict(zip((*COMPOSITION.classes, "photon"), (*MASS_NUMBERS, PHOTON), strict=True))
 LG_ENERGY = 15.5
 FEWEST = 5
 """Bins with fewer showers are not drawn."""

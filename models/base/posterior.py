@@ -12,6 +12,7 @@ from functools import reduce
 import numpy as np
 
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.losses import event_losses
 
 PROBABILITY_FLOOR = 1e-6
 """Undoing label smoothing can give a probability at or below zero; it is then set to this."""
@@ -111,5 +112,4 @@ def undo_training_prior(
 
 def event_log_loss(log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Return the (weighted) mean of ``-log p`` of the true class, in nats."""
-    loss = -log_proba[np.arange(len(labels)), labels]
-    return float(np.average(loss, weights=weights))
+    return float(np.average(event_losses(log_proba, labels), weights=weights))

@@ -15,6 +15,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 from showerstack.analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
 from showerstack.analysis.spectra.published import PublishedSpectrum
 from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
+from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 
 POWER = 2.7
 LABEL = r"$J\,E^{2.7}$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{1.7}$"
@@ -107,7 +108,6 @@ def _drawn(
     return figure
 
 
-LEVELS = (1.0, 3.84)
 HIGHEST = 9.0
 """Difference of chi-square up to which profiles are drawn."""
 
@@ -141,7 +141,7 @@ def profile_picture(profiles: list[tuple[str, np.ndarray, np.ndarray]]) -> Figur
             common = k == len(profiles) - 1
             colour, style = (INK, ":") if common else (PALETTE[k], "-")
             axes.plot(grid, difference, style, color=colour, lw=1.8 if common else 1.2, label=name)
-        for level in LEVELS:
+        for level in CHI_SQUARE_LEVELS:
             axes.axhline(level, color=INK, lw=0.6, ls="--")
         axes.set_ylim(0, HIGHEST)
         axes.set_xlabel("position of the knee, lg(E/eV); common: lg(R/V)")

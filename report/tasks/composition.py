@@ -25,13 +25,11 @@ from showerstack.report.shared.text import mcnemar_table, table, with_interval
 from showerstack.report.tasks.base import ClassReport, Named, Part, plane, posteriors, thin_note
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
+from showerstack.showers.kascade import LN_MASSES
 from showerstack.showers.schema import COMPOSITION
 
 if TYPE_CHECKING:
     from showerstack.report.shared.subject import EvaluatedRun
-
-MASS_NUMBERS = (1, 4, 12, 28, 56)
-"""Nucleons of proton, helium, carbon, silicon, iron."""
 
 
 class CompositionReport(ClassReport):
@@ -191,8 +189,8 @@ def fraction_errors(evaluated: EvaluatedRun) -> Section:
 
 def mass_posteriors(evaluated: EvaluatedRun) -> Section:
     """Return the reliability diagram, and the Ne-Nmu plane coloured by the mean logarithmic mass."""
-    value = np.exp(evaluated.final) @ np.log(MASS_NUMBERS)
-    limits = (0.0, float(np.log(MASS_NUMBERS[-1])))
+    value = np.exp(evaluated.final) @ LN_MASSES
+    limits = (0.0, float(LN_MASSES[-1]))
     return posteriors(evaluated, plane(evaluated, value, "mean posterior ln A (0 proton, 4.03 iron)", limits))
 
 

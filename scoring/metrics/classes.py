@@ -30,6 +30,7 @@ from showerstack.scoring.metrics.intervals import (
     survival_interval,
 )
 from showerstack.scoring.metrics.level import standard_errors
+from showerstack.scoring.metrics.losses import error_of_mean, event_losses
 
 
 def table_metrics(
@@ -48,7 +49,7 @@ def table_metrics(
     weights
         (N,) of the rows, or None; the confusion counts rows.
     """
-    loss = -log_proba[np.arange(len(labels)), labels]
+    loss = event_losses(log_proba, labels)
     predicted = np.argmax(log_proba, axis=1)
     right = share_interval(predicted == labels, weights=weights)
     counts = np.bincount(labels, minlength=len(classes))
@@ -60,9 +61,7 @@ def table_metrics(
     error = float(np.mean([e for _, e in areas])) if areas else float("nan")
     return {
         "accuracy": _entry(float(np.average(predicted == labels, weights=weights)), right.low, right.high),
-        "log_loss": _positive(
-            float(np.average(loss, weights=weights)), float(linearised(loss, weights).std() / np.sqrt(len(loss)))
-        ),
+        "log_loss": _positive(float(np.average(loss, weights=weights)), error_of_mean(linearised(loss, weights))),
         "auc": _normal(area, error, 0.0, 1.0),
         "auc_by_class": {classes[k]: _normal(value, e, 0.0, 1.0) for k, (value, e) in zip(columns, areas, strict=True)},
         "confusion": np.histogram2d(labels, predicted, [np.arange(len(classes) + 1) - 0.5] * 2)[0].astype(int).tolist(),

@@ -12,6 +12,8 @@ LEVEL = 0.95
 LEVEL_TEXT = f"{100 * LEVEL:g} %"
 TAIL_TEXT = f"{50 + 50 * LEVEL:g} %"
 """Level of one end of a central interval, taken as a limit."""
+CHI_SQUARE_LEVELS = (1.0, 3.841459)
+"""Rise of chi-square over its minimum within which one parameter lies with 68 and 95 %."""
 
 
 def standard_errors(level: float = LEVEL) -> float:

@@ -30,6 +30,7 @@ from showerstack.scoring.metrics.intervals import (
     widened,
 )
 from showerstack.scoring.metrics.level import LEVEL, standard_errors
+from showerstack.scoring.metrics.losses import error_of_mean, event_losses
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def paired_mean(values: np.ndarray, groups: np.ndarray | None = None) -> Paired:
             1.0 if difference == 0 else (2 * float(stdtr(n_groups - 1, -abs(difference) / error)) if error else 0.0)
         )
         return Paired(difference, Interval(difference - half, difference + half), p_value, error)
-    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("inf")
+    error = error_of_mean(values, ddof=1) if len(values) > 1 else float("inf")
     half = standard_errors() * error
     p_value = 1.0 if difference == 0 else (2 * float(ndtr(-abs(difference) / error)) if error > 0 else 0.0)
     return Paired(difference, Interval(difference - half, difference + half), p_value, error)
@@ -210,8 +211,7 @@ def paired_log_loss(
     weights
         (N,) importance weights, or None.
     """
-    row = np.arange(len(labels))
-    return paired_mean(linearised(log_b[row, labels] - log_a[row, labels], weights), groups)
+    return paired_mean(linearised(event_losses(log_a, labels) - event_losses(log_b, labels), weights), groups)
 
 
 def paired_accuracy(labels: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None) -> Paired:

@@ -19,6 +19,7 @@ from showerstack.runtime.code import plugins
 from showerstack.runtime.errors import InputError
 from showerstack.scoring import tasks
 from showerstack.scoring.metrics.intervals import Interval, share_interval
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired, paired_accuracy
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.schema import Task
@@ -122,7 +123,7 @@ class TaskScoring(ABC):
         output
             (N,) what the metric scores.
         """
-        return np.asarray(-log_proba[np.arange(len(labels)), labels])
+        return event_losses(log_proba, labels)
 
     def headline(self, metrics: Mapping[str, Any]) -> tuple[float, Interval | None]:
         """Return the value of the metric and, where it was computed, its interval."""

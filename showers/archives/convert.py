@@ -74,8 +74,7 @@ def _frame(features: np.ndarray, kind: type = np.float32) -> pl.DataFrame:
 
 
 def _flow(cuts: protocols.CutSet, frame: pl.DataFrame) -> tuple[tuple[str, int], ...]:
-    """Return how many events each cut leaves, one after the other."""
-    return tuple(cuts.flow(frame).select("cut", "cumulative").iter_rows())[1:]
+    return tuple(cuts.flow(frame).items())
 
 
 def split_v2(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:

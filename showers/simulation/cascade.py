@@ -15,7 +15,8 @@ from importlib import resources
 
 import numpy as np
 
-from showerstack.showers.simulation.primaries import HADRON, MASSES, PHOTON, PIVOT_LG_A, Primaries, model_shift
+from showerstack.showers.kascade import MASS_NUMBERS
+from showerstack.showers.simulation.primaries import HADRON, PHOTON, PIVOT_LG_A, Primaries, model_shift
 from showerstack.showers.simulation.settings import Cascade, Settings, Shape
 
 GROUND_DEPTH = 1023.0
@@ -163,7 +164,7 @@ def develop(
     e = primaries.lg_energy - REFERENCE_LG_ENERGY
     s = 1.0 / np.cos(np.radians(primaries.zenith_deg)) - 1.0
     xmax, lg_ne, lg_nmu, longitudinal = (np.empty(n) for _ in range(4))
-    for mass in (PHOTON, *MASSES):
+    for mass in (PHOTON, *MASS_NUMBERS):
         rows = np.flatnonzero(primaries.mass == mass)
         if not rows.size:
             continue

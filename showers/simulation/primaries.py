@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from showerstack.runtime.errors import InputError
+from showerstack.showers.kascade import MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION, Task
 from showerstack.showers.simulation.settings import Cascade, Spectrum
 
@@ -44,8 +45,6 @@ MODELS: dict[str, HadronicModel] = {
 }
 """By the name that --model takes; ``mix`` is all of them by their weights. New ones go to the end: random numbers and
 files count them."""
-MASSES = (1, 4, 12, 28, 56)
-"""Mass numbers of the composition classes in label order."""
 PHOTON = 0
 """Mass number that stands for a photon."""
 HADRON = 1
@@ -83,8 +82,8 @@ def throw_primaries(task: Task, n: int, model: str, spectrum: Spectrum, rng: np.
     kind, low, hard, mislabelled = rng.random((4, n))
     u_energy, u_zenith, u_azimuth = rng.random((3, n))
     if task.primaries == COMPOSITION.name:
-        label = np.minimum((kind * len(MASSES)).astype(np.int8), len(MASSES) - 1)
-        mass = np.asarray(MASSES)[label]
+        label = np.minimum((kind * len(MASS_NUMBERS)).astype(np.int8), len(MASS_NUMBERS) - 1)
+        mass = np.asarray(MASS_NUMBERS)[label]
         top = np.where(low < spectrum.low_share, spectrum.low_lg_energy_max, spectrum.lg_energy_max)
         bottom = np.where(low > 1.0 - spectrum.high_share, spectrum.high_lg_energy_min, spectrum.lg_energy_min)
     else:

@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 
+from showerstack.showers.kascade import reconstructed_energy
 from showerstack.showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_muon
 from showerstack.showers.simulation.cascade import Showers, mean_muon_age
 from showerstack.showers.simulation.deposits import stations_of
@@ -32,10 +33,6 @@ MIN_VARIANCE = 0.05
 """Steps of the age and the floor under the variance of G that keeps them finite [g]."""
 MAX_ERROR_FACTOR = 3.0
 """Limit of what a small size adds to the errors of muon number and age [g]."""
-REFERENCE_SECANT = 1.0250
-"""sec(zenith) to which the energy formula brings the sizes [p]."""
-MAX_ENERGY_ZENITH_RAD = 1.05
-"""The energy formula is not extrapolated beyond this zenith [g]."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def reconstruct(
     lg_ne, lg_nmu, age = sizes(readings, core_x_m, core_y_m, zenith_deg, azimuth_deg, deviates[5], settings)
     lg_nmu = lg_nmu + own.lg_nmu_error * growing(lg_nmu, 4.5) * deviates[4]
     lg_nmu = with_failures(lg_nmu, primaries.mass[rows], settings, chance)
-    lg_energy = energy(lg_ne, lg_nmu, zenith_deg)
+    lg_energy = reconstructed_energy(lg_ne, lg_nmu, zenith_deg)
     return Reconstructed(lg_energy, core_x_m, core_y_m, zenith_deg, azimuth_deg, lg_ne, lg_nmu, age)
 
 
@@ -259,18 +256,3 @@ def electron_number(
         error = own.age_error * growing(lg_number(age), 5.0) * deviates
         age = np.clip(age + error.astype(np.float32), *AGE_RANGE)
     return lg_number(age), age
-
-
-def energy(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.ndarray:
-    """Return lg(E/eV) from sizes and zenith by KASCADE's formula.
-
-    a = lgNe + 2.8104 (sec - 1.0250), b = lgNmu + 0.53955 (sec - 1.0250);
-    lgE = 10.93499 + 0.25788 a + 0.66704 b + 0.07507 a^2 + 0.09277 b^2 - 0.16131 a b.
-
-    The constants reproduce the energies of 3,150 public reconstructed events within their rounding (3e-5): the real
-    energy is a function of these three quantities and nothing else.
-    """
-    secant = 1.0 / np.cos(np.minimum(np.radians(zenith_deg), MAX_ENERGY_ZENITH_RAD)) - REFERENCE_SECANT
-    a = lg_ne + 2.8104 * secant
-    b = lg_nmu + 0.53955 * secant
-    return 10.93499 + 0.25788 * a + 0.66704 * b + 0.07507 * a * a + 0.09277 * b * b - 0.16131 * a * b

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from showerstack.runtime.errors import InputError
+from showerstack.showers.kascade import CORE_RADIUS_M
 from showerstack.showers.lateral import MAX_ELECTRON_AGE
 
 WORLDS = ("default", "harder", "easier", "gammas")
@@ -49,7 +50,7 @@ class Spectrum(SettingsSection):
         default=42.0, gt=0.0, lt=80.0, description="sin^2(zenith) uniform up to here [p]"
     )
     photon_zenith_max_deg: float = Field(default=60.0, gt=0.0, lt=80.0, description="the same for photons [p]")
-    core_radius_m: Positive = Field(default=91.0, description="cores uniform in a disc of this radius [p]")
+    core_radius_m: Positive = Field(default=CORE_RADIUS_M, description="cores uniform in a disc of this radius [p]")
     protons_per_photon: Positive = Field(default=16.0, description="gamma sets, before the trigger [f]")
     photon_zenith_power: Positive = Field(
         default=1.0, description="photons: sin^2(zenith) of a uniform number to this power [f]"

@@ -20,8 +20,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import kind_of
+from showerstack.showers.kascade import CORE_RADIUS_M, MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION
-from showerstack.showers.simulation.primaries import MASSES, PHOTON, Primaries, model_shares, throw_cores
+from showerstack.showers.simulation.primaries import PHOTON, Primaries, model_shares, throw_cores
 from showerstack.showers.simulation.settings import NotNegative, Positive, SettingsSection, Share
 
 CHARGES = dict(zip(COMPOSITION.classes, (1, 2, 6, 14, 26), strict=True))
@@ -65,7 +66,7 @@ class Sky(SettingsSection):
     )
     photon_fraction: Share = Field(default=0.0, description="photons per nucleus at the same energy")
     zenith_max_deg: float = Field(default=42.0, gt=0.0, lt=80.0, description="sin^2(zenith) uniform up to here")
-    core_radius_m: Positive = Field(default=91.0, description="cores uniform in a disc of this radius")
+    core_radius_m: Positive = Field(default=CORE_RADIUS_M, description="cores uniform in a disc of this radius")
     dead_stations: NotNegative = Field(default=0.0, description="mean number of dead stations, others in each run")
     dead_muon_detectors: NotNegative = Field(default=0.0, description="the same for muon detectors alone")
     deposit_drift: float = Field(
@@ -159,8 +160,8 @@ class Thrower:
         core_x_m, core_y_m = throw_cores(n, self.sky.core_radius_m, rng)
         sine = math.sin(math.radians(self.sky.zenith_max_deg))
         return Primaries(
-            mass=np.append(MASSES, PHOTON)[kind],
-            label=np.append(np.arange(len(MASSES)), -1)[kind].astype(np.int8),
+            mass=np.append(MASS_NUMBERS, PHOTON)[kind],
+            label=np.append(np.arange(len(MASS_NUMBERS)), -1)[kind].astype(np.int8),
             model=np.searchsorted(np.cumsum(shares), u_model, side="right").astype(np.int8),
             lg_energy=lg_energy,
             zenith_deg=np.degrees(np.arcsin(sine * np.sqrt(u_zenith))),

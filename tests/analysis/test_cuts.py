@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.cuts import AGE, CORE, Cuts, added
+from showerstack.analysis.cuts import AGE, CORE, added, published_cuts
 from showerstack.analysis.events import label_remarks, scalars
 from showerstack.showers.dataset import Dataset
 
@@ -20,24 +20,24 @@ def _columns(**changes: list[float]) -> dict[str, np.ndarray]:
 
 
 def test_every_cut_leaves_its_own_events_out() -> None:
-    cuts = Cuts(18.0, 3.6)
+    cuts = published_cuts(18.0, 3.6)
     columns = _columns()
     assert cuts.mask(columns).tolist() == [True] + 5 * [False]
     assert cuts.flow(columns) == {
-        "all": 6, "zenith < 18 deg": 5, "lg Ne > 4.8": 4, "lg Nmu > 3.6": 3, "0.2 < age < 1.48": 2,
+        "zenith < 18 deg": 5, "lg Ne > 4.8": 4, "lg Nmu > 3.6": 3, "0.2 < age < 1.48": 2,
         "core within 91 m": 1,
     }  # fmt: skip
-    assert cuts.not_cut(columns) == []
-    assert Cuts(18.0).mask(columns).tolist() == [True, False, False, True, False, False], "photons lack muons"
+    assert cuts.not_made(columns) == []
+    assert published_cuts(18.0).mask(columns).tolist() == [True, False, False, True, False, False], "photons lack muons"
 
 
 def test_what_a_set_does_not_know_is_not_cut_and_said() -> None:
     columns = _columns()
     del columns[AGE]
     columns[CORE] = np.full(6, np.nan, dtype=np.float32)
-    cuts = Cuts(18.0, 3.6)
+    cuts = published_cuts(18.0, 3.6)
     assert cuts.mask(columns).tolist() == [True, False, False, False, True, True]
-    assert cuts.not_cut(columns) == ["age", "position of the core"]
+    assert cuts.not_made(columns) == ["age", "position of the core"]
     columns[CORE][0] = 50.0
     assert cuts.mask(columns).tolist() == [True] + 5 * [False], "an event whose core alone is undefined does not pass"
     flows = [{"all": 6, "zenith < 18 deg": 5, "0.2 < age < 1.48": 4}, {"all": 3, "zenith < 18 deg": 2}]
@@ -61,5 +61,5 @@ def test_simulated_sets_know_age_and_core_as_reconstructed(tiny_composition: Pat
     np.testing.assert_allclose(columns[CORE], core, rtol=1e-5)
     assert (core > 91).any()
     assert (np.hypot(truth["core_x_m"], truth["core_y_m"]).to_numpy() <= 91.01).all()
-    assert not Cuts(60.0).mask(columns)[core > 91].any()
+    assert not published_cuts(60.0).mask(columns)[core > 91].any()
     assert np.isfinite(columns[AGE]).all()

@@ -22,7 +22,6 @@ from showerstack.analysis.spectra.fluxes import (
     without_noise,
 )
 from showerstack.analysis.spectra.folding import (
-    LN_MASSES,
     PLATEAU_EFFICIENCY,
     STEP,
     Cells,
@@ -51,7 +50,8 @@ from showerstack.analysis.spectra.likelihood import (
 from showerstack.analysis.spectra.reading import unrounded
 from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown, binning
 from showerstack.runtime.errors import InputError
-from showerstack.showers.simulation.reconstruction import energy as lg_energy_of
+from showerstack.showers.kascade import LN_MASSES
+from showerstack.showers.kascade import reconstructed_energy as lg_energy_of
 from tests.analysis.skies import Sky, measured, simulated, true_flux
 
 CELL_EDGES = (15.2, 15.3, 15.4, 15.5, 15.6, 15.7, 15.8, 15.9, 16.0, 16.1, 16.2, 16.4, 16.6, 16.8, 17.0)

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from showerstack.showers.array import KASCADE
+from showerstack.showers.kascade import reconstructed_energy
 from showerstack.showers.lateral import axis_distance
 from showerstack.showers.schema import GAMMA
 from showerstack.showers.simulation import deposits
@@ -21,7 +22,6 @@ from showerstack.showers.simulation.primaries import Primaries, throw_primaries
 from showerstack.showers.simulation.raw import arrival_times
 from showerstack.showers.simulation.reconstruction import (
     AGE_RANGE,
-    energy,
     growing,
     reconstruct,
     sizes,
@@ -230,9 +230,9 @@ def test_electron_number_follows_the_error_of_the_age() -> None:
 def test_energy_formula_by_hand() -> None:
     one = np.ones(1)
     # At the reference zenith the sizes enter as they are.
-    result = energy(5.0 * one, 4.0 * one, np.degrees(np.arccos(1.0 / 1.0250)) * one)
+    result = reconstructed_energy(5.0 * one, 4.0 * one, np.degrees(np.arccos(1.0 / 1.0250)) * one)
     assert result == pytest.approx([10.93499 + 1.2894 + 2.66816 + 1.87675 + 1.48432 - 3.2262])
-    vertical = energy(5.0 * one, 4.0 * one, 0.0 * one)
+    vertical = reconstructed_energy(5.0 * one, 4.0 * one, 0.0 * one)
     a, b = 5.0 - 2.8104 * 0.0250, 4.0 - 0.53955 * 0.0250
     assert vertical == pytest.approx(
         [10.93499 + 0.25788 * a + 0.66704 * b + 0.07507 * a**2 + 0.09277 * b**2 - 0.16131 * a * b]

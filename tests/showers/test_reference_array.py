@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from showerstack.showers.array import KASCADE
+from showerstack.showers.kascade import MASS_NUMBERS, reconstructed_energy
 from showerstack.showers.simulation import deposits
 from showerstack.showers.simulation.cascade import Showers
 from showerstack.showers.simulation.deposits import stations_of, stream_offsets
@@ -25,11 +26,10 @@ from showerstack.showers.simulation.detector import (
     punch_through,
     read_out,
 )
-from showerstack.showers.simulation.primaries import MASSES, Primaries
+from showerstack.showers.simulation.primaries import Primaries
 from showerstack.showers.simulation.reconstruction import (
     Reconstructed,
     electron_number,
-    energy,
     growing,
     kept,
     muon_number,
@@ -82,7 +82,7 @@ PLACES = {"default": load_settings(), "gammas": load_settings("gammas"), "odd": 
 def showers(n: int = N) -> Showers:
     """Return showers of all primaries, from those that hit no station to those that saturate many."""
     rng = np.random.default_rng(21)
-    mass = np.resize((0, *MASSES), n)
+    mass = np.resize((0, *MASS_NUMBERS), n)
     core = rng.uniform(-70, 70, (2, n))
     primaries = Primaries(
         mass=mass,
@@ -219,7 +219,7 @@ def test_sizes_of_one_shower(reference: Reference) -> None:
 def test_energies_and_errors(reference: Reference) -> None:
     zenith_deg = np.array([0.0, 20.0, 59.0, 61.0, 70.0])
     lg_sizes = np.array([2.0, 3.9, 4.5, 5.0, 7.0])
-    reference({"energy": energy(lg_sizes, lg_sizes[::-1], zenith_deg), "errors": growing(lg_sizes, 4.5)})
+    reference({"energy": reconstructed_energy(lg_sizes, lg_sizes[::-1], zenith_deg), "errors": growing(lg_sizes, 4.5)})
 
 
 def test_failures_of_muon_numbers() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from showerstack.runtime.errors import InputError
+from showerstack.showers.kascade import MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.cascade import (
     RARE,
@@ -27,7 +28,6 @@ from showerstack.showers.simulation.cascade import (
     photon_muons,
 )
 from showerstack.showers.simulation.primaries import (
-    MASSES,
     MODELS,
     PARTICLE_IDS,
     Primaries,
@@ -42,7 +42,7 @@ from tests.references import summary
 
 Reference = Callable[..., None]
 N = 500
-KINDS = (0, *MASSES)
+KINDS = (0, *MASS_NUMBERS)
 ODD = Settings().changed(
     spectrum__index=2.4,
     spectrum__lg_energy_min=14.2,
