@@ -21,7 +21,7 @@ from benchmarks.shared.results import FOLDER, ROOT
 from showerstack.report.pictures.style import INK, MARKERS, PALETTE, drawing, new_figure
 
 PICTURES = ROOT / "docs" / "pictures"
-GREY = "#7d7d7d"
+GREY = "#808080"
 NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -177,6 +177,7 @@ def save(figure: Figure, file: Path, title: str) -> None:
     """Write a figure as SVG."""
     figure.savefig(file, transparent=True, metadata={"Date": None, "Creator": None, "Title": title})
     text = re.sub(INK, GREY, file.read_text(encoding="utf-8"), flags=re.IGNORECASE)
+    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text).replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
     file.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", encoding="utf-8")
 
 

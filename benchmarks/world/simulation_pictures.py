@@ -61,33 +61,30 @@ def typical(mass: int, n: int = 301, seed: int = 1) -> tuple[Showers, np.ndarray
 
 def event_displays() -> Figure:
     """Three showers of the same energy in both channels."""
-    figure = new_figure(6.2, 9.0)
-    axes = figure.subplots(2, 3, sharex=True, sharey=True)
-    for column, name in enumerate(("proton", "iron", "photon")):
+    figure = new_figure(7.4, 4.9)
+    axes = figure.subplots(3, 2, sharex=True, sharey=True)
+    channels = (("e/gamma", KASCADE.has_station, 3e4), ("muon", KASCADE.has_muon, 200.0))
+    for row, name in enumerate(("proton", "iron", "photon")):
         showers, grid, event = typical(MASSES[name])
-        for row, (channel, stations) in enumerate((("e/gamma", KASCADE.has_station), ("muon", KASCADE.has_muon))):
-            draw = axes[row, column]
-            cells = grid[..., row]
+        for column, (channel, stations, most_mev) in enumerate(channels):
+            draw, cells = axes[row, column], grid[..., column]
             hit = stations & (cells > 0)
-            draw.scatter(KASCADE.x_m[stations & ~hit], KASCADE.y_m[stations & ~hit], s=10, marker="s", facecolor="none",
-                         edgecolor=PALETTE[6], linewidth=0.5)  # fmt: skip
-            limits = LogNorm(1.0, 3e4) if row == 0 else LogNorm(1.0, 200.0)
-            shown = draw.scatter(KASCADE.x_m[hit], KASCADE.y_m[hit], c=cells[hit], s=30, marker="s", norm=limits,
-                                 cmap=colour_map())  # fmt: skip
+            draw.plot(KASCADE.x_m[stations & ~hit], KASCADE.y_m[stations & ~hit], "s", markersize=2.2,
+                      markerfacecolor="none", markeredgecolor=PALETTE[6], markeredgewidth=0.4)  # fmt: skip
+            shown = draw.scatter(KASCADE.x_m[hit], KASCADE.y_m[hit], c=cells[hit], s=16, marker="s", linewidth=0,
+                                 norm=LogNorm(1.0, most_mev), cmap=colour_map())  # fmt: skip
             core = showers.primaries
-            draw.plot(core.core_x_m, core.core_y_m, "+", color=PALETTE[0], markersize=13, mew=2, label="true core")
-            draw.plot(event.core_x_m, event.core_y_m, "x", color=PALETTE[5], markersize=9, mew=1.6,
+            draw.plot(core.core_x_m, core.core_y_m, "+", color=PALETTE[0], markersize=10, mew=1.6, label="true core")
+            draw.plot(event.core_x_m, event.core_y_m, "x", color=PALETTE[5], markersize=7, mew=1.3,
                       label="reconstructed core")  # fmt: skip
             draw.set(aspect="equal", xlim=(-105, 105), ylim=(-105, 105))
-            number = f"lg $N_e$ = {event.lg_ne[0]:.2f}" if row == 0 else f"lg $N_\\mu$ = {event.lg_nmu[0]:.2f}"
-            draw.set_title(f"{name}, {channel}: {hit.sum()} hits, {number}")
-            if column == 2:
-                figure.colorbar(shown, ax=axes[row, :], label="deposit (MeV)", shrink=0.85)
-    for draw in axes[1]:
-        draw.set_xlabel("x (m)")
-    for draw in axes[:, 0]:
-        draw.set_ylabel("y (m)")
-    axes[1, 0].legend(loc="center", bbox_to_anchor=(0.5, 0.65))
+            number = f"lg $N_e$ {event.lg_ne[0]:.2f}" if column == 0 else f"lg $N_\\mu$ {event.lg_nmu[0]:.2f}"
+            draw.set_title(f"{name}, {channel}: {hit.sum()} hits, {number}", fontsize=7.5)
+            if row == 2:
+                draw.set_xlabel("x (m)")
+                figure.colorbar(shown, ax=axes[:, column], label="deposit (MeV)", location="bottom", aspect=30)
+        axes[row, 0].set_ylabel("y (m)")
+    axes[2, 1].legend(loc="center", bbox_to_anchor=(0.52, 0.62), fontsize=6, handlelength=0.8)
     return figure
 
 
