@@ -220,7 +220,7 @@ def sky_map(
     blinds: BlindOptions,
     out: Annotated[Path, typer.Option(help="Folder for the map, its picture and provenance.")] = Path("sky_map"),
     zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees).")] = 30.0,
-    pixel: Annotated[float, typer.Option(help="Size of the pixels (degrees).")] = 1.5,
+    nside: Annotated[int, typer.Option(help="HEALPix resolution: 32 are pixels of 1.8 degrees, 64 of 0.9.")] = 32,
     scrambles: Annotated[int, typer.Option(help="How often times are exchanged for the exposure.")] = 20,
     window: Annotated[float, typer.Option(help="Times are exchanged within about so many hours.")] = 24.0,
     azimuth_of_north: Annotated[
@@ -235,9 +235,9 @@ def sky_map(
     share: Annotated[float, typer.Option(help="With --run: share of the events that is kept.")] = 0.01,
     seed: SeedOption = 1,
 ) -> None:
-    """Map measured showers on the sky: counts, exposure from exchanged times, significance by Li and Ma.
+    """Map measured showers on the sky (HEALPix): counts, exposure from exchanged times, significance by Li and Ma.
 
-    Needs astropy (pip install 'showerstack[sky]') and runs that were downloaded and converted with --times.
+    Needs the extra sky (astropy and astropy-healpix) and runs that were downloaded and converted with --times.
 
     Example: [bold]python cli.py sky-map --data data/measured --out sky_map[/bold]
     """
@@ -256,7 +256,7 @@ def sky_map(
     said = azimuth_of_north is not None or clockwise is not None
     azimuth = Azimuth(azimuth_of_north or 0.0, clockwise is not False) if said else None
     options = SkyOptions(
-        blinding.chosen(_folders(data)), zenith_max, pixel, scrambles, window, azimuth,
+        blinding.chosen(_folders(data)), zenith_max, nside, scrambles, window, azimuth,
         run, share, seed, blinding,
     )  # fmt: skip
     result = measure(options, Context(bars=bar))

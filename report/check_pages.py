@@ -15,6 +15,7 @@ from scipy.stats import norm
 
 from showerstack.analysis.datacheck.check import TESTS, DataCheck, as_json, verdict
 from showerstack.analysis.datacheck.streamed import ENERGY_EDGES
+from showerstack.analysis.sky.coordinates import LATITUDE_DEG
 from showerstack.analysis.sky.map import MIN_EXPECTED, SkyMap
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.report.pictures.physics import (
@@ -152,12 +153,12 @@ def sky_words(sky_map: SkyMap) -> str:
         return f"{start}: no pixel expects {MIN_EXPECTED:g} counts or more, no significance is given; use larger pixels"
     best, sigma, p_value = sky_map.highest
     values = sky_map.significance[np.isfinite(sky_map.significance)]
-    ra_low, ra_high, dec_low, dec_high = sky_map.pixels.borders()[best]
+    ra_deg, dec_deg = sky_map.pixels.centres(np.array([best]))
     spread = "" if len(values) < 2 else f"; mean {values.mean():+z.3f}, standard deviation {values.std(ddof=1):.3f}"
     return (
         f"{start}, {len(values):,} with a significance{spread} (an isotropic sky: 0 and nearly 1). Highest: "
-        f"{sigma:.2f} standard deviations at right ascension {(ra_low + ra_high) / 2:.1f}, declination "
-        f"{(dec_low + dec_high) / 2:.1f} deg, {sky_map.counts[best]:,} counts where {sky_map.expected[best]:.1f} are "
+        f"{sigma:.2f} standard deviations at right ascension {ra_deg[0]:.1f}, declination "
+        f"{dec_deg[0]:.1f} deg, {sky_map.counts[best]:,} counts where {sky_map.expected[best]:.1f} are "
         f"expected; probability without sources, all pixels counted, {p_value:.2g}"
     )
 
@@ -173,7 +174,7 @@ def write_sky_picture(sky_map: SkyMap, out: Path) -> Path:
             places[0],
             sky_map,
             observed,
-            sky_map.counts[observed] / sky_map.pixels.solid_angle_sr()[observed],
+            sky_map.counts[observed] / sky_map.pixels.solid_angle_sr,
             "counts per sr",
             None,
         )
@@ -186,15 +187,22 @@ def write_sky_picture(sky_map: SkyMap, out: Path) -> Path:
 
 def _sky(axes: Axes, sky_map: SkyMap, pixels: np.ndarray, values: np.ndarray, label: str, around: float | None) -> None:
     """Draw one value a pixel; right ascension grows to the left, as seen from Earth."""
-    corners = sky_map.pixels.borders()[pixels]
-    boxes = np.stack([corners[:, [0, 1, 1, 0]], corners[:, [2, 2, 3, 3]]], axis=-1)
+    corners = sky_map.pixels.corners(pixels)
+    # A pixel on the border of the picture is drawn on both sides.
+    turn = np.array([360.0, 0.0])
+    boxes = np.concatenate([corners, corners - turn, corners + turn])
     colours = (
         {"cmap": colour_map()} if around is None else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0.0, -around, around)}
     )
-    drawn = PolyCollection(list(boxes), array=values, edgecolors="face", linewidths=0.2, **colours)
+    drawn = PolyCollection(list(boxes), array=np.tile(values, 3), edgecolors="face", linewidths=0.2, **colours)
     axes.add_collection(drawn)
-    low, high = sky_map.pixels.dec_edges_deg[[0, -1]]
-    axes.set(xlim=(360.0, 0.0), ylim=(low, high), xlabel="right ascension (deg)", ylabel="declination (deg)")
+    reach = sky_map.options.zenith_max_deg
+    axes.set(
+        xlim=(360.0, 0.0),
+        ylim=(LATITUDE_DEG - reach, min(LATITUDE_DEG + reach, 90.0)),
+        xlabel="right ascension (deg)",
+        ylabel="declination (deg)",
+    )
     axes.figure.colorbar(drawn, ax=axes, label=label)
 
 

@@ -21,7 +21,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "onnx": ("onnxruntime",),
     "export": ("onnx", "onnxscript"),
     "files": ("h5py", "uproot"),
-    "sky": ("astropy",),
+    "sky": ("astropy", "astropy_healpix"),
     "gpu": ("cupy",),
     "cluster": ("distributed",),
 }

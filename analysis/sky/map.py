@@ -1,8 +1,7 @@
 """A map of the sky: counts of measured showers, what is expected without sources, the significance of the difference.
 
-Folders are taken one after the other: memory is that of the largest run. Pixels have nearly equal size: bands of
-declination, each divided in right ascension. The map on disk is a table with units in its columns' names, and
-provenance.
+Folders are taken one after the other: memory is that of the largest run. The map on disk is a HEALPix FITS file, a
+table of the pixels in view with units in its columns' names, and provenance.
 
 Without sources, directions are as they were measured and times are exchanged between events. An event keeps zenith and
 azimuth, and with them what the array sees from there; it gets the time of another event of the same run and period, so
@@ -41,53 +40,41 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SkyPixels:
-    """Pixels between two declinations, numbered from south to north and by right ascension."""
+    """HEALPix pixels of the whole sky, ICRS, in rings (K. Gorski et al., Astrophysical Journal 622 (2005) 759)."""
 
-    dec_edges_deg: np.ndarray
-    """(B + 1,) borders of the bands, increasing."""
-    in_band: np.ndarray
-    """(B,) pixels of each band, int64."""
-
-    @classmethod
-    def between(cls, low_deg: float, high_deg: float, size_deg: float) -> SkyPixels:
-        """Return pixels of about ``size_deg`` squared between two declinations."""
-        low, high = max(low_deg, -90.0), min(high_deg, 90.0)
-        edges = np.linspace(low, high, max(round((high - low) / size_deg), 1) + 1)
-        middle = np.radians((edges[1:] + edges[:-1]) / 2)
-        return cls(edges, np.maximum(np.round(360.0 * np.cos(middle) / size_deg), 1).astype(np.int64))
+    nside: int
+    """Pixels along a side of each of the 12 base pixels, a power of two."""
 
     def __len__(self) -> int:
-        return int(self.in_band.sum())
+        return 12 * self.nside**2
 
-    def of(self, ra_deg: np.ndarray, dec_deg: np.ndarray) -> np.ndarray:
-        """Return the pixel of each direction, (N,) int64; -1 for those beyond the declinations."""
-        band = np.searchsorted(self.dec_edges_deg, dec_deg, side="right") - 1
-        inside = (band >= 0) & (band < len(self.in_band))
-        band = np.where(inside, band, 0)
-        here = np.minimum((np.mod(ra_deg, 360.0) / 360.0 * self.in_band[band]).astype(np.int64), self.in_band[band] - 1)
-        return np.where(inside, self._first[band] + here, -1)
+    @property
+    def solid_angle_sr(self) -> float:
+        """Solid angle of each pixel."""
+        return 4 * np.pi / len(self)
 
     def counts(self, ra_deg: np.ndarray, dec_deg: np.ndarray) -> np.ndarray:
         """Return how many directions lie in each pixel, (P,) int64."""
-        pixel = self.of(ra_deg, dec_deg)
-        return np.bincount(pixel[pixel >= 0], minlength=len(self))
+        from astropy import units
+        from astropy_healpix import lonlat_to_healpix
 
-    def borders(self) -> np.ndarray:
-        """Return (P, 4): lowest and highest right ascension, lowest and highest declination, degrees."""
-        band = np.repeat(np.arange(len(self.in_band)), self.in_band)
-        number = np.arange(len(self)) - self._first[band]
-        width = 360.0 / self.in_band[band]
-        low, high = self.dec_edges_deg[band], self.dec_edges_deg[band + 1]
-        return np.column_stack([number * width, (number + 1) * width, low, high])
+        pixel = lonlat_to_healpix(ra_deg * units.deg, dec_deg * units.deg, self.nside, order="ring")
+        return np.bincount(pixel, minlength=len(self))
 
-    def solid_angle_sr(self) -> np.ndarray:
-        """Return the solid angle of each pixel, (P,) sr."""
-        ra_low, ra_high, dec_low, dec_high = np.radians(self.borders()).T
-        return (ra_high - ra_low) * (np.sin(dec_high) - np.sin(dec_low))
+    def centres(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return right ascension and declination of some pixels' centres, (N,) degrees each."""
+        from astropy_healpix import healpix_to_lonlat
 
-    @property
-    def _first(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.in_band)[:-1]])
+        ra, dec = healpix_to_lonlat(pixels, self.nside, order="ring")
+        return ra.deg, dec.deg
+
+    def corners(self, pixels: np.ndarray) -> np.ndarray:
+        """Return (N, 4, 2) right ascension and declination of corners; the former within 180 of the centre's."""
+        from astropy_healpix import boundaries_lonlat
+
+        ra, dec = boundaries_lonlat(pixels, 1, self.nside, order="ring")
+        centre = self.centres(pixels)[0][:, None]
+        return np.stack([centre + np.mod(ra.deg - centre + 180.0, 360.0) - 180.0, dec.deg], axis=-1)
 
 
 def periods(seconds: np.ndarray, window_s: float) -> np.ndarray:
@@ -151,7 +138,8 @@ class SkyOptions:
     data: list[Path]
     """Dataset folders with event times."""
     zenith_max_deg: float = 30.0
-    pixel_deg: float = 1.5
+    nside: int = 32
+    """Of HEALPix: pixels are 58.6 degrees / NSIDE wide."""
     scrambles: int = 20
     window_h: float = 24.0
     """Times are exchanged within about so many hours."""
@@ -167,7 +155,7 @@ class SkyOptions:
     def checked(self) -> SkyOptions:
         """Return these options, or say in one line which cannot be."""
         limits = {
-            "--zenith-max": (self.zenith_max_deg, 1.0, 60.0), "--pixel": (self.pixel_deg, 0.1, 30.0),
+            "--zenith-max": (self.zenith_max_deg, 1.0, 60.0), "--nside": (self.nside, 1, 1024),
             "--scrambles": (self.scrambles, 2, 1000), "--window": (self.window_h, 0.5, 1e4),
             "--share": (self.share, 1e-6, 1.0),
             "--azimuth-of-north": (self.azimuth.of_north_deg if self.azimuth else 0.0, -360.0, 360.0),
@@ -175,6 +163,8 @@ class SkyOptions:
         for name, (value, low, high) in limits.items():
             if not low <= value <= high:
                 raise InputError(f"{name} {value:g}: expected a number from {low:g} to {high:g}")
+        if self.nside & (self.nside - 1):
+            raise InputError(f"--nside {self.nside}: expected a power of two, such as 32 (1.8 degrees)")
         return self
 
 
@@ -199,9 +189,8 @@ class SkyMap:
 
     @property
     def relative_exposure(self) -> np.ndarray:
-        """Expected counts by solid angle, the largest is 1."""
-        result = self.expected / self.pixels.solid_angle_sr()
-        return np.asarray(result / max(float(result.max()), 1e-300))
+        """Expected counts, the largest is 1."""
+        return np.asarray(self.expected / max(float(self.expected.max()), 1e-300))
 
     @property
     def significance(self) -> np.ndarray:
@@ -230,8 +219,7 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
     """
     options.checked()
     need("sky", what="a sky map")
-    reach = options.zenith_max_deg
-    pixels = SkyPixels.between(LATITUDE_DEG - reach, LATITUDE_DEG + reach, options.pixel_deg)
+    pixels = SkyPixels(options.nside)
     counts, off = np.zeros(len(pixels), dtype=np.int64), np.zeros(len(pixels), dtype=np.int64)
     remarks: list[str] = []
     prints: list[str] = []
@@ -346,34 +334,62 @@ def count_run(
     return pixels.counts(*equatorial(seconds, zenith_deg, azimuth_deg, options.azimuth)), off
 
 
-MAP_PARQUET, MAP_CSV, MAP_FILE = "sky_map.parquet", "sky_map.csv", "sky_map.json"
+MAP_FITS, MAP_PARQUET, MAP_CSV, MAP_FILE = "sky_map.fits", "sky_map.parquet", "sky_map.csv", "sky_map.json"
 
 
 def map_table(result: SkyMap) -> pl.DataFrame:
-    """Return one row a pixel, from south to north and by right ascension."""
-    ra_low, ra_high, dec_low, dec_high = result.pixels.borders().T
+    """Return one row a pixel in which something is measured or expected, by number."""
+    pixels = np.flatnonzero((result.counts > 0) | (result.scrambled_counts > 0))
+    ra_deg, dec_deg = result.pixels.centres(pixels)
     return pl.DataFrame(
         {
-            "ra_deg": (ra_low + ra_high) / 2,
-            "dec_deg": (dec_low + dec_high) / 2,
-            "ra_low_deg": ra_low,
-            "ra_high_deg": ra_high,
-            "dec_low_deg": dec_low,
-            "dec_high_deg": dec_high,
-            "solid_angle_sr": result.pixels.solid_angle_sr(),
-            "counts": result.counts,
-            "expected_counts": result.expected,
-            "relative_exposure": result.relative_exposure,
-            "significance_sigma": result.significance,
+            "pixel": pixels,
+            "ra_deg": ra_deg,
+            "dec_deg": dec_deg,
+            "counts": result.counts[pixels],
+            "expected_counts": result.expected[pixels],
+            "relative_exposure": result.relative_exposure[pixels],
+            "significance_sigma": result.significance[pixels],
         }
     ).with_columns(pl.col("significance_sigma").fill_nan(None))
 
 
+def write_fits(result: SkyMap, file: Path) -> None:
+    """Write the whole sky as a HEALPix FITS file: a row a pixel, in rings, ICRS; NaN where there is no significance."""
+    from astropy.io import fits
+
+    columns = [
+        fits.Column("COUNTS", "K", unit="ct", array=result.counts),
+        fits.Column("EXPECTED", "D", unit="ct", array=result.expected),
+        fits.Column("EXPOSURE", "D", array=result.relative_exposure),
+        fits.Column("SIGNIFICANCE", "D", array=result.significance),
+    ]
+    table = fits.BinTableHDU.from_columns(columns, name="SKY_MAP")
+    table.header.extend(
+        [
+            ("PIXTYPE", "HEALPIX", "HEALPix pixelisation"),
+            ("ORDERING", "RING", "rings from north to south"),
+            ("NSIDE", result.pixels.nside, "resolution parameter"),
+            ("FIRSTPIX", 0, "first pixel"),
+            ("LASTPIX", len(result.pixels) - 1, "last pixel"),
+            ("INDXSCHM", "IMPLICIT", "a row's number is the pixel's"),
+            ("OBJECT", "FULLSKY", "sky coverage"),
+            ("COORDSYS", "C", "equatorial"),
+            ("RADESYS", "ICRS", "reference frame"),
+            ("EVENTS", result.events, "showers in the map"),
+            ("SCRAMBLE", result.options.scrambles, "exchanges of times"),
+        ]
+    )
+    with atomic_path(file) as temporary:
+        fits.HDUList([fits.PrimaryHDU(), table]).writeto(temporary, overwrite=True)
+
+
 def write_map(result: SkyMap, out: Path) -> None:
-    """Write ``sky_map.parquet``, ``sky_map.csv`` and ``sky_map.json``."""
+    """Write ``sky_map.fits``, ``sky_map.parquet``, ``sky_map.csv`` and ``sky_map.json``."""
     out.mkdir(parents=True, exist_ok=True)
     table, options, highest = map_table(result), result.options, result.highest
     azimuth = options.azimuth or Azimuth()
+    write_fits(result, out / MAP_FITS)
     with atomic_path(out / MAP_PARQUET) as temporary:
         table.write_parquet(temporary)
     with atomic_path(out / MAP_CSV) as temporary:
@@ -390,6 +406,8 @@ def write_map(result: SkyMap, out: Path) -> None:
             "score_threshold": result.score_threshold,
             "events": result.events,
             "frame": "ICRS",
+            "nside": options.nside,
+            "ordering": "ring",
             "site": {"longitude_deg": LONGITUDE_DEG, "latitude_deg": LATITUDE_DEG, "height_m": HEIGHT_M},
             "azimuth": {
                 "of_north_deg": azimuth.of_north_deg,

@@ -237,13 +237,13 @@ def test_labels_where_none_should_be_are_told_and_not_read(gamma_run: Path, tiny
 
 
 def test_a_sky_map_of_the_highest_scores(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
-    pytest.importorskip("astropy")
+    pytest.importorskip("astropy_healpix")
     timed = tmp_path / "004000"
     shutil.copytree(gamma_sky, timed)
     (timed / "checksums.json").unlink()
     np.save(timed / "times.npy", np.linspace(1e9, 1e9 + 86_400, len(np.load(timed / "features.npy"))))
-    whole = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2))
-    result = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2, run=gamma_run, share=0.2), Context())
+    whole = sky_map(SkyOptions([timed], nside=2, scrambles=2))
+    result = sky_map(SkyOptions([timed], nside=2, scrambles=2, run=gamma_run, share=0.2), Context())
     assert result.score_threshold is not None
     assert abs(result.events - 0.2 * whole.events) <= 1
 
