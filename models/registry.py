@@ -1,7 +1,7 @@
 """Every base learner under its name: which class, inputs and settings, where it comes from, where it trains.
 
-``LEARNERS`` holds what the modules of :mod:`showerstack.models.catalogue` declare, our own learners and the published
-systems (``published.*``) among them, then those of the entry points ``showerstack.learners``. :func:`create` makes a
+``LEARNERS`` holds our own learners, the published systems (``published.*``) and those for tables
+(:mod:`showerstack.models.catalogue`), then those of the entry points ``showerstack.learners``. :func:`create` makes a
 learner, :func:`load` opens a saved one, :func:`listing` shows them all. Every library is asked for its devices itself,
 since one may have a GPU build beside one without.
 """
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from showerstack.features.device import gpu_answers
-from showerstack.models import catalogue
 from showerstack.models.base.average import member_class
 from showerstack.models.base.learner import Learner
 from showerstack.models.base.saving import HEADER_FILE, read_header
 from showerstack.models.base.spec import LearnerSpec
-from showerstack.runtime.code import plugins
+from showerstack.models.catalogue import ours, published, tables
+from showerstack.runtime.code import declared, installed_modules
 from showerstack.runtime.errors import InputError, like
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ def listing() -> Table:
     return table
 
 
-LEARNERS: dict[str, LearnerSpec] = plugins(catalogue, "LEARNERS", attrgetter("name"), "showerstack.learners")
+MODULES = (ours, published, tables, *installed_modules("showerstack.learners").values())
+LEARNERS: dict[str, LearnerSpec] = declared(MODULES, "LEARNERS", attrgetter("name"))
 """All learners by name."""
 
 

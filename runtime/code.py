@@ -155,34 +155,30 @@ def installed_versions(group: str) -> list[str]:
     return sorted(f"{owner.name}=={owner.version}" for owner in owners)
 
 
-def plugins(package: ModuleType, attribute: str, name_of: Callable[[Any], str], group: str = "") -> dict[str, Any]:
-    """Return what modules declare under one attribute, by name: those of a package, then installed ones.
+def declared(modules: Iterable[ModuleType], attribute: str, name_of: Callable[[Any], str]) -> dict[str, Any]:
+    """Return what modules declare under one attribute, by name.
 
     A module may declare one object or a tuple of them; modules without the attribute are passed over.
-
-    Parameters
-    ----------
-    group
-        Entry points whose modules count too; empty for none.
 
     Raises
     ------
     ValueError
         If a name is declared twice.
-    ImportError
-        If an installed module cannot be imported.
     """
-    ours = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
-    modules = [importlib.import_module(entry.name) for entry in ours]
-    modules += installed_modules(group).values() if group else ()
-    declared: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for module in modules:
         content = getattr(module, attribute, ())
         for one in content if isinstance(content, tuple) else (content,):
-            if name_of(one) in declared:
+            if name_of(one) in result:
                 raise ValueError(f"{module.__name__} declares {name_of(one)!r}, which exists already")
-            declared[name_of(one)] = one
-    return declared
+            result[name_of(one)] = one
+    return result
+
+
+def plugins(package: ModuleType, attribute: str, name_of: Callable[[Any], str]) -> dict[str, Any]:
+    """Return what the modules of a package declare; see :func:`declared`."""
+    ours = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    return declared([importlib.import_module(entry.name) for entry in ours], attribute, name_of)
 
 
 PACKAGES = (

@@ -24,7 +24,7 @@ from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
 from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
-from showerstack.stacking.pools import POOLS
+from showerstack.stacking.pools import POOLS, pool_specs
 
 WHERE_IT_RUNS = ("run", "data", "features", "table", "test_table", "workers", "scheduler")
 """Options that say where a run happens, not what it computes; the hash leaves them out."""
@@ -113,8 +113,8 @@ class EngineConfig(BaseModel, RunOptions):
         for name in (*(self.learners or ()), *self.settings, *self.rows):
             spec(name)
         for name in self.pools:
-            if name not in POOLS:
-                raise ValueError(f"unknown pool {name!r}: choose from {', '.join(POOLS)}")
+            if name not in pool_specs():
+                raise ValueError(f"unknown pool {name!r}: choose from {', '.join(pool_specs())}")
         return self
 
     @property
@@ -159,6 +159,9 @@ class EngineConfig(BaseModel, RunOptions):
         """Return the options that can change a prediction, as JSON content."""
         content = self.model_dump(mode="json", exclude=set(WHERE_IT_RUNS))
         content["folds"] = self.n_folds
+        content["pools"] = [
+            name if name in POOLS else f"{name} of version {pool_specs()[name].version}" for name in self.pools
+        ]
         return content
 
 

@@ -5,25 +5,29 @@ class. Three are tried, the simplest first: the plain average in log-probability
 its own sharpness; the same after vector scaling of every learner, for learners that are sharp between some classes and
 blurred between others. Of those within one standard error of the best in cross-validation the simplest is taken.
 Before, learners whose absence costs less than a tolerance leave, since a stack predicts new events as slowly as all its
-learners together.
+learners together. Others may be added by entry points ``showerstack.pools``: a pool is numbers, whoever found them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from functools import cache
+from operator import attrgetter
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from showerstack.models.base.posterior import log_softmax
+from showerstack.runtime.code import declared, installed_modules
+from showerstack.runtime.errors import InputError
 from showerstack.stacking.folds import assign_folds
 from showerstack.stacking.gate import MeanAndError, worse_in_survival
 from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.sample import Sample
 
 POOLS = ("average", "log_pool", "calibrated_pool")
-"""Names of the pools, the simplest first."""
+"""Names of our pools, the simplest first."""
 MOST_FOLDS = 5
 """More folds of the learners are merged for cross-validation."""
 CHOICE_EVENTS = 60_000
@@ -45,7 +49,7 @@ class Pool:
     """A fitted pool."""
 
     name: str
-    """One of :data:`POOLS`."""
+    """As in :func:`pool_specs`."""
     learners: tuple[str, ...]
     weights: np.ndarray
     """(L,) not negative."""
@@ -84,31 +88,72 @@ class Pool:
         return cls(str(content["name"]), tuple(map(str, content["learners"])), weights, scales, bias)
 
 
+Fitted: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Weights (L,), not negative; scales (L, C); bias (C,)."""
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """How a pool is found."""
+
+    name: str
+    fit: Callable[[np.ndarray, Sample], Fitted]
+    """Of (L, N, C) out-of-fold log-probabilities and the N events."""
+    version: int = 1
+    """Raised by hand when the numbers of an installed pool change."""
+
+
+@cache
+def pool_specs() -> dict[str, PoolSpec]:
+    """Return all pools by name: ours, the simplest first, then those of entry points ``showerstack.pools``."""
+    ours = {name: PoolSpec(name, fit) for name, fit in zip(POOLS, (_average, _log_pool, _calibrated), strict=True)}
+    installed = declared(installed_modules("showerstack.pools").values(), "POOLS", attrgetter("name"))
+    if again := ours.keys() & installed.keys():
+        raise ValueError(f"an installed distribution declares the pool {min(again)!r}, which exists already")
+    return ours | installed
+
+
+def _average(z: np.ndarray, sample: Sample) -> Fitted:
+    n_learners, _, n_classes = z.shape
+    return np.full(n_learners, 1.0 / n_learners), np.ones((n_learners, n_classes)), np.zeros(n_classes)
+
+
+def _log_pool(z: np.ndarray, sample: Sample) -> Fitted:
+    weights, bias = fit_weights(z, sample)
+    return weights, np.ones((len(z), z.shape[2])), bias
+
+
+def _calibrated(z: np.ndarray, sample: Sample) -> Fitted:
+    scales, shifts = map(np.array, zip(*(fit_scaling(one, sample) for one in z), strict=True))
+    # What would normalise a scaled posterior is the same for all classes of an event: the pool cancels it.
+    weights, bias = fit_weights(z * scales[:, None] + shifts[:, None], sample)
+    return weights, scales, bias + weights @ shifts
+
+
 def fit_pool(name: str, log_proba: LogProba, sample: Sample) -> Pool:
     """Fit one pool by log-loss.
 
     Parameters
     ----------
     name
-        One of :data:`POOLS`.
+        As in :func:`pool_specs`.
     log_proba
         By learner, (N, C) out-of-fold log-probabilities.
     sample
         The N events.
     """
     rows = sample.subsample(FIT_EVENTS)
-    part, z = sample.take(rows), np.stack([one[rows] for one in log_proba.values()])
+    z = np.stack([one[rows] for one in log_proba.values()])
+    weights, scales, bias = (np.asarray(each, float) for each in pool_specs()[name].fit(z, sample.take(rows)))
     n_learners, _, n_classes = z.shape
-    scales, shifts = np.ones((n_learners, n_classes)), np.zeros((n_learners, n_classes))
-    if name == "average":
-        return Pool(name, tuple(log_proba), np.full(n_learners, 1.0 / n_learners), scales, np.zeros(n_classes))
-    if name == "calibrated_pool":
-        for k, one in enumerate(z):
-            scales[k], shifts[k] = fit_scaling(one, part)
-        # What would normalise a scaled posterior is the same for all classes of an event: the pool cancels it.
-        z = z * scales[:, None] + shifts[:, None]
-    weights, bias = fit_weights(z, part)
-    return Pool(name, tuple(log_proba), weights, scales, bias + weights @ shifts)
+    shapes = weights.shape, scales.shape, bias.shape
+    finite = all(np.isfinite(each).all() for each in (weights, scales, bias))
+    if shapes != ((n_learners,), (n_learners, n_classes), (n_classes,)) or not finite or (weights < 0).any():
+        raise InputError(
+            f"pool {name!r} is not usable: it has to return weights ({n_learners},) of at least 0, scales "
+            f"({n_learners}, {n_classes}) and biases ({n_classes},), all finite"
+        )
+    return Pool(name, tuple(log_proba), weights, scales, bias)
 
 
 def fit_weights(z: np.ndarray, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
@@ -278,7 +323,7 @@ def fit_stack(
     """
     gone = left_out(log_proba, sample, tolerance, survival=survival)
     kept = {name: z for name, z in log_proba.items() if name not in {one.name for one in gone}}
-    tried = {name: cross_validated(name, kept, sample) for name in POOLS if name in names}
+    tried = {name: cross_validated(name, kept, sample) for name in pool_specs() if name in names}
     losses = {name: sample.losses(z) for name, z in tried.items()}
     best = min(losses, key=lambda name: float(losses[name].mean()))
     worse = {name: MeanAndError.of(loss - losses[best], sample) for name, loss in losses.items()}

@@ -1,13 +1,15 @@
-"""What docs/extending.md and docs/own_array.md show to be one file each works as it stands there."""
+"""What docs/extending.md and docs/own_array.md show works as it stands there, and is what ``examples/plugin`` holds."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import polars as pl
@@ -16,24 +18,27 @@ import pytest
 from showerstack.features import catalogue as features_catalogue
 from showerstack.features import compute, groups
 from showerstack.features.device import namespace
-from showerstack.models import catalogue, registry
+from showerstack.models import registry
 from showerstack.models.base.learner import Batch
+from showerstack.models.base.posterior import log_softmax
 from showerstack.report.doctor import column_quartiles, folder_findings
 from showerstack.report.run_page import write_report
-from showerstack.runtime.code import plugins
+from showerstack.runtime.code import declared
 from showerstack.runtime.errors import InputError
 from showerstack.scoring import tasks as scoring_tasks
 from showerstack.scoring.score import score_file
 from showerstack.scoring.tasks import base as scoring_registry
-from showerstack.showers import archives, schema
+from showerstack.showers import schema
+from showerstack.showers.archives import formats as archive_formats
 from showerstack.showers.archives.formats import convert_foreign
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.simulation import blocks, primaries, simulate
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.stacking import config as run_config
 from showerstack.stacking import folder as sealing
-from showerstack.stacking import predict
+from showerstack.stacking import pools, predict
 from showerstack.stacking import run as read
+from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import stack
 from tests.models.test_contract import test_contract as keeps_the_contract
 
@@ -51,37 +56,78 @@ def file_of(tmp_path: Path, name: str) -> None:
     (tmp_path / Path(name).name).write_text(BLOCKS[name])
 
 
+PLUGIN = DOCS.parent / "examples" / "plugin"
+
+
+@pytest.mark.parametrize("module", ["frequencies", "trigger", "sharpened", "event_table"])
+def test_the_pages_show_the_example(module: str) -> None:
+    name = f"showerstack_example/{module}.py"
+    assert BLOCKS[name] == f"# {name}\n{(PLUGIN / name).read_text()}"
+    assert f'{module} = "showerstack_example.{module}"' in (PLUGIN / "pyproject.toml").read_text()
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Import a module of the example as an installation would."""
+    monkeypatch.syspath_prepend(PLUGIN)
+    return lambda name: importlib.import_module(f"showerstack_example.{name}")
+
+
 @pytest.fixture(autouse=True)
 def _registries() -> Iterator[None]:
     yield
     scoring_registry.scorings.cache_clear()
 
 
-def test_a_feature_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file_of(tmp_path, "features/groups/trigger.py")
-    monkeypatch.setattr(groups, "__path__", [*groups.__path__, str(tmp_path)])
-    module = groups.modules()[-1]
-    assert module.GROUPS[0].name == "trigger"
-    monkeypatch.setattr(compute, "MODULES", (*features_catalogue.MODULES, module))
+Example = Callable[[str], ModuleType]
+
+
+def test_a_feature_group(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = example("trigger")
+    monkeypatch.setattr(groups, "installed_modules", lambda group: {"trigger": module})
+    assert groups.modules()[-1] is module
+    monkeypatch.setattr(compute, "MODULES", groups.modules())
     monkeypatch.setitem(features_catalogue.CATALOGUE, "trigger_share", module.FEATURES[0])
     grids = np.zeros((2, *KASCADE.grid_shape), np.float32)
     grids[1, :4, :4, 0] = 10.0
     columns = compute.compute_chunk(namespace("cpu"), grids, np.zeros((2, 5), np.float32), frozenset({"trigger"}))
     np.testing.assert_allclose(columns["trigger_share"], [0.0, 16 / 252], rtol=1e-6)
-    sys.modules.pop("showerstack.features.groups.trigger")
 
 
-def test_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file_of(tmp_path, "models/catalogue/frequencies.py")
-    monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path)])
-    monkeypatch.setattr(registry, "LEARNERS", plugins(catalogue, "LEARNERS", attrgetter("name")))
+def test_a_learner(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = (*registry.MODULES, example("frequencies"))
+    monkeypatch.setattr(registry, "LEARNERS", declared(modules, "LEARNERS", attrgetter("name")))
     labels = np.repeat([0, 1], [30, 10])
     events = Batch(index=np.arange(40), table=np.arange(40, dtype=np.float32)[:, None], columns=("x",), labels=labels)
     learner = registry.create(registry.spec("frequencies"), ("gamma", "hadron"))
     learner.fit(events, events, seed=1).save(tmp_path / "saved")
     np.testing.assert_allclose(np.exp(registry.load(tmp_path / "saved").predict_log_proba(events)[0]), [0.75, 0.25])
     keeps_the_contract("frequencies", tmp_path / "contract")
-    sys.modules.pop("showerstack.models.catalogue.frequencies")
+
+
+def test_a_pool(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learners that are half as sharp as they should be: one sharpness is all that the average lacks."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 20_000)
+    logits = 4.0 * rng.normal(size=(20_000, 2)) + 8.0 * np.eye(2)[labels]  # ln ratio is the difference times 1/2
+    learners = {name: log_softmax(0.25 * logits) for name in "ab"}
+    sample = Sample(labels, np.arange(20_000) % 4)
+    monkeypatch.setattr(pools, "installed_modules", lambda group: {"sharpened": example("sharpened")})
+    pools.pool_specs.cache_clear()
+    try:
+        assert list(pools.pool_specs()) == [*pools.POOLS, "sharpened_average"]
+        stack = pools.fit_stack(learners, sample, tolerance=0, names=("average", "sharpened_average"))
+        assert stack.pool.name == "sharpened_average"
+        np.testing.assert_allclose(stack.pool.weights, [1.0, 1.0], rtol=0.1)  # 2 of the sum, by halves
+        identity = run_config.TableConfig(run="r", table="t", label="l", pools=("sharpened_average",)).identity()
+        assert identity["pools"] == ["sharpened_average of version 1"]
+        bad = pools.PoolSpec("bad", lambda z, sample: (-np.ones(2), np.ones((2, 2)), np.zeros(2)))
+        monkeypatch.setattr(pools, "pool_specs", lambda: {"bad": bad})
+        with pytest.raises(InputError, match=r"pool 'bad' is not usable: it has to return weights \(2,\)"):
+            pools.fit_pool("bad", learners, sample)
+    finally:
+        monkeypatch.undo()
+        pools.pool_specs.cache_clear()
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -118,9 +164,9 @@ def test_an_array() -> None:
     assert made["ARRAY"].n_stations == made["ARRAY"].n_muon_detectors == 144
 
 
-def test_a_file_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file_of(tmp_path, "showers/archives/event_table.py")
-    monkeypatch.setattr(archives, "__path__", [*archives.__path__, str(tmp_path)])
+def test_a_file_format(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = example("event_table")
+    monkeypatch.setattr(archive_formats, "installed_modules", lambda group: {"event_table": module})
     (tmp_path / "mine").mkdir()
     frame = pl.DataFrame({"E": [15.0, 15.5, 16.0], "Ze": [10.0, 20.0, 25.0], "Ne": [5.0, 5.5, 6.0]})
     frame.write_csv(tmp_path / "mine" / "events.csv")
@@ -130,7 +176,6 @@ def test_a_file_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (columns["events"], columns["E"]) == (3, (15.25, 15.5, 15.75))
     (table,) = convert_foreign(tmp_path / "mine", tmp_path / "out", None)
     assert pl.read_parquet(table).equals(frame)
-    sys.modules.pop("showerstack.showers.archives.event_table")
 
 
 def test_a_hadronic_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

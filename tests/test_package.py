@@ -187,6 +187,12 @@ events = Batch(np.arange(4), np.arange(4, dtype=np.float32)[:, None], ("E",), la
 learner = create(spec("frequencies"), ("a", "b")).fit(events, events, seed=1)
 learner.save(Path("saved"))
 print(np.exp(load(Path("saved")).predict_log_proba(events)[0]).tolist())
+from showerstack.showers.archives.formats import convert_foreign
+from showerstack.stacking.pools import pool_specs
+print(list(pool_specs())[-1])
+Path("mine").mkdir()
+Path("mine", "events.csv").write_text("E,Ze\\n15.5,10\\n")
+print(convert_foreign(Path("mine"), Path("out"), None)[0].name)
 """
 
 
@@ -197,8 +203,9 @@ def test_plug_ins_of_another_distribution(installed: Path, tmp_path: Path) -> No
     _pip("install", "--no-deps", "--no-build-isolation", "--target", str(site), str(source))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(installed)))}
     command = [sys.executable, "-c", PLUGINS]
+    more = ["sharpened_average", "mine.parquet"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.stdout.splitlines() == ["this example", "[0.0, 0.0634920671582222]", "[0.75, 0.25]"], done.stderr
+    assert done.stdout.splitlines() == ["this example", "[0.0, 0.0634920671582222]", "[0.75, 0.25]", *more], done.stderr
     (site / "showerstack_example" / "frequencies.py").write_text("raise RuntimeError('broken')")
     command = [sys.executable, "-m", "showerstack", "learners"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)

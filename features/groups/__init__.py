@@ -1,6 +1,6 @@
 """Feature groups, one file each, which declares ``GROUPS`` and ``FEATURES`` and computes them; and what a feature is.
 
-A file put here is found by itself; installed distributions have entry points. ``compute(seen)``, if it has one, takes
+Files here stand in :data:`ORDER`; installed distributions have entry points. ``compute(seen)``, if it has one, takes
 :class:`showerstack.features.groups.FittedEvents`, a chunk of events with the lateral fits and the sums over stations
 made once, and returns columns, each (n,) float32.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import pkgutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
@@ -26,16 +25,12 @@ from showerstack.features.stations.sums import PARTS, Sums
 from showerstack.runtime.code import installed_modules
 
 ORDER = ("reconstruction", "deposits", "published", "lateral", "muons", "profile")
-"""Files in the order of their columns in a table; others follow by name."""
+"""Files in the order of their columns in a table."""
 
 
 def modules() -> tuple[ModuleType, ...]:
     """Return the modules of all groups; those of entry points ``showerstack.features`` come last."""
-    names = sorted(
-        (module.name for module in pkgutil.iter_modules(__path__)),
-        key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name),
-    )
-    ours = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    ours = [importlib.import_module(f"{__name__}.{name}") for name in ORDER]
     return (*ours, *installed_modules("showerstack.features").values())
 
 

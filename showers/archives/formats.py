@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ import polars as pl
 from showerstack.runtime.arrays import write_frames
 from showerstack.runtime.code import installed_modules
 from showerstack.runtime.errors import InputError, did_you_mean
-from showerstack.showers import archives
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.event_files import bad_cells, bad_quantities, check_true, units_remarks
 from showerstack.showers.protocols import MATCHED, Layout
@@ -99,12 +97,14 @@ class Format(Protocol):
         """Return what to do with it next, or one line that says why nothing can be done."""
 
 
+MODULES = ("folders", "kcdc", "measured", "raw", "station_lists")
+"""Modules with a format, in the order in which they are asked."""
+
+
 def formats() -> list[Format]:
-    """Return all formats, by the names of their modules; then installed ones (entry points ``showerstack.formats``)."""
-    names = [entry.name for entry in pkgutil.iter_modules(archives.__path__)]
-    modules = [importlib.import_module(f"{archives.__name__}.{name}") for name in sorted(names)]
-    modules += installed_modules("showerstack.formats").values()
-    return [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
+    """Return all formats: ours, then installed ones (entry points ``showerstack.formats``)."""
+    ours = [importlib.import_module(f"showerstack.showers.archives.{name}") for name in MODULES]
+    return [module.FORMAT for module in (*ours, *installed_modules("showerstack.formats").values())]
 
 
 def format_of(path: Path) -> Format | None:

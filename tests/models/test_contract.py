@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from dataclasses import replace
 from operator import attrgetter
@@ -12,12 +13,12 @@ import numpy as np
 import pytest
 
 from showerstack.features.catalogue import CATALOGUE, feature_set
-from showerstack.models import catalogue, registry
+from showerstack.models import registry
 from showerstack.models.base.average import LearnerAverage
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.networks.learner import NetworkLearner
-from showerstack.runtime.code import plugins
+from showerstack.runtime.code import declared
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import AGE, SCALAR_NAMES, TASKS
 
@@ -152,8 +153,10 @@ LEARNERS = (
 
 def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "frequencies.py").write_text(ONE_FILE)
-    monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path)])
-    result = plugins(catalogue, "LEARNERS", attrgetter("name"))
+    (tmp_path / "again.py").write_text(ONE_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    one, two = (importlib.import_module(name) for name in ("frequencies", "again"))
+    result = declared((*registry.MODULES, one), "LEARNERS", attrgetter("name"))
     assert set(result) == {*registry.LEARNERS, "frequencies"}
     monkeypatch.setattr(registry, "LEARNERS", result)
     events = events_of(result["frequencies"], 60, 4)
@@ -161,11 +164,10 @@ def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     learner.save(tmp_path / "saved")
     loaded = registry.load(tmp_path / "saved")
     np.testing.assert_array_equal(loaded.predict_log_proba(events), learner.predict_log_proba(events))
-    (tmp_path / "again.py").write_text(ONE_FILE)
     with pytest.raises(ValueError, match="exists already"):
-        plugins(catalogue, "LEARNERS", attrgetter("name"))
+        declared((*registry.MODULES, one, two), "LEARNERS", attrgetter("name"))
     for name in ("frequencies", "again"):
-        sys.modules.pop(f"showerstack.models.catalogue.{name}", None)
+        sys.modules.pop(name)
 
 
 def test_members_of_an_average_are_learners_of_this_package() -> None:

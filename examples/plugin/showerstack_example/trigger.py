@@ -1,16 +1,12 @@
 """How clearly a shower triggered."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from showerstack.features.groups import Feature, FittedEvents, Group
+from showerstack.features.groups import Feature, Group
 
 GROUPS = (Group("trigger", "how clearly a shower triggered", sets=("all",)),)
 FEATURES = (Feature("trigger_share", "1", "share of hit stations", "hits / stations", "this example", "trigger", 0, 1),)
 
 
-def compute(seen: FittedEvents) -> dict[str, Any]:
+def compute(seen):
     """Return the features of this group, each (n,) float32."""
     events = seen.events
     return {"trigger_share": seen.xp.sum(events.electron_hit, axis=1) / events.array.n_stations}
