@@ -65,3 +65,18 @@ def test_numbers_and_tables_of_stored_results() -> None:
     assert figures.numbers("1,300,000 | **iron +7.9 ± 0.9** [-1e-05, 2]") == [1_300_000, 7.9, 0.9, -1e-05, 2]
     rows = figures.table("robustness", "trained in | default/qgs", "## Accuracy")
     assert [cells[0] for cells in rows] == ["default/qgs", "default/epos", "default/sibyll", "harder/mix", "easier/mix"]
+
+
+DECIMAL = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?:e[-+]?\d+)?")
+MARKED = re.compile(r"<!-- result: (\w+) -->\n\n((?:\|.*\n)+)")
+TABLES = [(page, *mark) for page in PAGES for mark in MARKED.findall(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(("page", "result", "table"), TABLES, ids=lambda part: getattr(part, "stem", None))
+def test_marked_tables_hold_numbers_of_stored_results(page: Path, result: str, table: str) -> None:
+    stored = DECIMAL.findall((results.FOLDER / f"{result}.md").read_text(encoding="utf-8"))
+    values = [float(number.replace(",", "")) for number in stored]
+    for number in DECIMAL.findall(table):
+        places = len(number.partition(".")[2])
+        rounded = stored if "e" in number else {f"{value:,.{places}f}" for value in values}
+        assert number in rounded, f"{page.name}: {number} is not in {result}.md"
