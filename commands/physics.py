@@ -40,9 +40,9 @@ class BlindOptions(OptionGroup):
     """Which runs are looked at."""
 
     open_share: float | None = None
-    """Look at this share of the runs alone, chosen by their names; the rest stays shut."""
+    """Analyse only this share of the runs, chosen by their names; the others stay blinded."""
     unblind: Annotated[bool, "--unblind"] = False
-    """Look at the shut runs as well; provenance says that you did."""
+    """Also analyse the blinded runs; the output records it."""
 
     def blinding(self, context: typer.Context) -> Blinding:
         """Return what the options ask for."""
