@@ -16,7 +16,10 @@ import sys
 from showerstack.runtime.packages import libraries
 
 with libraries():
-    from showerstack.__main__ import main as run_command
+    from showerstack.commands import verify
+    from showerstack.commands.app import main as run_command
+
+__all__ = ["main", "verify"]
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Commands that show results: report, verify, compare, leaderboard, taskcard, submit, display, doctor."""
+"""Commands that show results: report, compare, leaderboard, taskcard, submit, display, doctor."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.text import Text
 
 from showerstack.commands.app import (
     JsonOption,
     OutputFormat,
-    Protocol,
-    TaskName,
     app,
     console,
     refuse_unused,
 )
 from showerstack.runtime.context import bar
 from showerstack.runtime.errors import need
-from showerstack.showers.schema import task_named
 
 
 class CardFormat(StrEnum):
@@ -56,46 +52,6 @@ def report(
 
         written = write_table_report(run, bars=bar)
     console.print(f"wrote {written} and {write_card(run)}", soft_wrap=True)
-
-
-@app.command()
-def verify(
-    predictions: Annotated[Path, typer.Argument(help="predictions.npz")],
-    task: Annotated[TaskName | None, typer.Option(help="Default: the task whose array the file contains.")] = None,
-    data: Annotated[Path, typer.Option(help="Folder with {task}_test.")] = Path("data"),
-    protocol: Annotated[
-        Protocol | None, typer.Option(help="Require a test set of this protocol and apply its rules.")
-    ] = None,
-    log: Annotated[Path | None, typer.Option(help="Append to this list of attempts (protocol 2026).")] = None,
-    description: Annotated[str | None, typer.Option(help="With --log: what was tried.")] = None,
-    published_order: Annotated[
-        bool, typer.Option("--published-order", help="Rows are in the published order.")
-    ] = False,
-    intervals: Annotated[bool, typer.Option(help="Compute confidence intervals.")] = True,
-    *,
-    output: OutputFormat,
-) -> None:
-    """Score predictions against the test labels, as verify.py does; writes metrics_{task}.json beside them.
-
-    Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
-    """
-    from showerstack.report.public.rules import score_by_protocol
-    from showerstack.report.tasks.target import summarise
-    from showerstack.scoring.score import metrics_path, task_of
-
-    chosen = task_named(task) if task else task_of(predictions)
-    metrics = score_by_protocol(
-        predictions,
-        data,
-        chosen,
-        protocol=protocol,
-        log=log,
-        description=description,
-        intervals=intervals,
-        published_order=published_order,
-    )
-    written = Text(f"written: {metrics_path(predictions, chosen)}")
-    output.show(lambda: Group(*summarise(metrics, chosen), written), lambda: metrics)
 
 
 @app.command()

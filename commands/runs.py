@@ -268,8 +268,8 @@ def export(
     Example: [bold]python cli.py export --run runs/gamma --out gamma-onnx --check data/gamma_test[/bold]
     """
     need("train", "export", *(("onnx",) if check else ()), what="export")
+    from showerstack.runtime.run_files import EXPORT_FILE
     from showerstack.stacking.export import export_run
-    from showerstack.stacking.names import EXPORT_FILE
 
     result = export_run(run, out, listed(learners), check, bars=output.bars)
     for name, reason in result.refused.items():

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from showerstack.report.shared.text import totals
-from showerstack.report.tasks.target import report_of
 from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.files import atomic_path, is_as_written, read_json
-from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.dataset import is_simulated, read_source
 from showerstack.showers.schema import TASKS, task_named
 from showerstack.stacking.folder import METRICS_FILE, TABLE_TEST_FILE
@@ -170,7 +169,7 @@ def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
             result[key] = {
                 "judged_on": f"{metrics['n_events']:,} test showers",
                 scoring_of(task).metric.name: {"value": value, **(interval.as_dict() if interval else {})},
-                **(report_of(task).details(metrics) if interval else {}),
+                **(scoring_of(task).details(metrics) if interval else {}),
             }
     return result
 

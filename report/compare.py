@@ -12,18 +12,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from showerstack.report.shared.belonging import check_predictions
 from showerstack.report.shared.subject import check_test_set, read_run_output
 from showerstack.report.shared.text import difference_text, metric_text
-from showerstack.report.shared.text import table as drawn_table
-from showerstack.report.tasks.target import report_of
 from showerstack.runtime.errors import InputError
-from showerstack.scoring import metric_for
+from showerstack.scoring.belonging import check_predictions
 from showerstack.scoring.metrics.composition import energy_bins
 from showerstack.scoring.metrics.gamma import zenith_bins
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
 from showerstack.scoring.score import read_output
+from showerstack.scoring.tasks import metric_for, scoring_of
+from showerstack.scoring.tasks.text import table as drawn_table
 from showerstack.scoring.tasks.truth import Truth, read_truth
 from showerstack.showers.schema import Task, task_named
 from showerstack.stacking.run import Run
@@ -116,7 +115,7 @@ def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
     else:
         output, origin = read_output(Path(run), task, len(truth.labels))
         check_predictions(Path(run), origin, truth.folder)
-    return Entry(name, output, report_of(task).right(truth.labels, output))
+    return Entry(name, output, scoring_of(task).right(truth.labels, output))
 
 
 def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
@@ -139,7 +138,7 @@ def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableTy
         f"{metric.name}, first minus second: {difference_text(result, metric.logarithmic)}, "
         f"p = {result.p_value:.2g}: {shown}"
     )
-    yield from report_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
+    yield from scoring_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
     yield _where(a, b, truth, task)
 
 
@@ -160,7 +159,7 @@ def _is_enough(mask: np.ndarray, groups: np.ndarray | None) -> bool:
 
 def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
     """Say where they differ: events that only one of the two gets right, and the exact probability of the split."""
-    what = report_of(task).right_words
+    what = scoring_of(task).right_words
     title = f"where: {what}, only the first / only the second"
     table = drawn_table(title, "", "events", "first", "second", "share, %", "p", wide=True)
     before = ""

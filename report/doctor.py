@@ -25,8 +25,6 @@ from rich.table import Table
 
 from showerstack.features.device import cupy_obstacle, resolve_device
 from showerstack.features.table import CATALOGUE_FILE, FeatureTable
-from showerstack.report.shared.belonging import check_run
-from showerstack.report.shared.published import origin_of
 from showerstack.report.shared.text import Finding, findings_table
 from showerstack.runtime.arrays import read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
@@ -34,7 +32,10 @@ from showerstack.runtime.context import Bars, Progress, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.packages import EXTRAS, lacking
 from showerstack.runtime.resources import cores, memory_limit_bytes
+from showerstack.runtime.run_files import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.scoring.belonging import check_run
 from showerstack.scoring.score import ORIGIN_KEYS, Origin
+from showerstack.scoring.tasks.published import origin_of
 from showerstack.showers import writer
 from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in
 from showerstack.showers.archives.formats import DEPOSITS, UNITS, format_of, formats
@@ -45,7 +46,6 @@ from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.event_files import EventFiles, bad_cells, units_remarks
 from showerstack.showers.protocols import TEST, TEST_WITH_AGE
 from showerstack.showers.schema import AGE, ARRIVAL_FILE, RANGES, SCALAR_NAMES, TASKS, Task
-from showerstack.stacking.names import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 from showerstack.stacking.run import Run
 
 NEEDED_PYTHON = (3, 11)

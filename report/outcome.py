@@ -21,25 +21,25 @@ from rich.table import Table
 from rich.text import Text
 
 from showerstack.report.card import CARD_FILE, write_card
-from showerstack.report.public.rules import score_by_protocol
 from showerstack.report.run_page import REPORT_FILE, write_report
 from showerstack.report.run_sections import left_out_line, no_time_for
 from showerstack.report.shared.subject import mean_loss, read_labels
-from showerstack.report.shared.text import gain_text, metric_text, plus_minus
+from showerstack.report.shared.text import gain_text, metric_text
 from showerstack.report.table_page import write_table_report
-from showerstack.report.tasks.target import report_of
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.cost import Deadline
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import is_as_written, read_json
 from showerstack.runtime.logs import remark
-from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.composition import share_errors
 from showerstack.scoring.metrics.intervals import linearised
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import paired_mean
+from showerstack.scoring.rules import score_by_protocol
+from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.base import TaskScoring
+from showerstack.scoring.tasks.text import plus_minus
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
@@ -67,7 +67,7 @@ def learner_table(run: Path, data: Path) -> Table:
     opened = Run.open(run)
     truth = read_labels(opened, data)
     labels = truth.labels
-    scoring, task_report = scoring_of(opened.task), report_of(opened.task)
+    scoring = scoring_of(opened.task)
     metric = scoring.metric
     by_name: dict[str, list[System]] = {}
     for system in opened.test_systems(len(labels)):
@@ -86,7 +86,7 @@ def learner_table(run: Path, data: Path) -> Table:
     )
     table.add_column("", no_wrap=True)
     first = next(iter(by_name.values()))[0]
-    beside = task_report.second_metric(labels, first.log_proba, first.output, truth.weights)
+    beside = scoring.second_metric(labels, first.log_proba, first.output, truth.weights)
     losses_of = {row["name"]: row["log_loss"] for row in opened.manifest["learners"] if "log_loss" in row}
     by_name = dict(sorted(by_name.items(), key=lambda one: -losses_of.get(one[0], -math.inf)))
     published = next((systems[0] for name, systems in reversed(by_name.items()) if name.startswith("published.")), None)
@@ -108,7 +108,7 @@ def learner_table(run: Path, data: Path) -> Table:
             for s in systems
         }
         raw = systems[0]
-        shares = task_report.second_metric(labels, raw.log_proba, raw.output, truth.weights).plus_minus
+        shares = scoring.second_metric(labels, raw.log_proba, raw.output, truth.weights).plus_minus
         losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth), 3)
         style = "bold" if name == opened.shipped else None
         cells_of_row = [losses, *(cells.get(rule, "") for rule in shown)]

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from showerstack.report.card import write_card
-from showerstack.report.public.rules import score_by_protocol
 from showerstack.report.public.submission import write_submission
 from showerstack.report.run_page import write_report
 from showerstack.runtime.context import Context
@@ -26,6 +25,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, read_json, write_json
 from showerstack.runtime.logs import handled
 from showerstack.scoring.metrics.level import LEVEL, LEVEL_TEXT
+from showerstack.scoring.rules import score_by_protocol
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.archives.download import download_raw
 from showerstack.showers.dataset import Dataset

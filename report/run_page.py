@@ -29,29 +29,29 @@ from showerstack.report.shared.markup import (
     table,
 )
 from showerstack.report.shared.subject import EvaluatedRun, mean_loss
-from showerstack.report.shared.text import difference_text, metric_text, plus_minus, signed
-from showerstack.report.tasks.base import Part
-from showerstack.report.tasks.target import report_of
+from showerstack.report.shared.text import difference_text, metric_text, signed
+from showerstack.report.task_sections import Part, sections_of
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import escaped
 from showerstack.runtime.files import atomic_path, check_target
-from showerstack.scoring import scoring_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired
+from showerstack.scoring.tasks import scoring_of
+from showerstack.scoring.tasks.text import plus_minus
 from showerstack.stacking.run import COMBINED, ONE_ANSWER
 
 
 def headline(evaluated: EvaluatedRun) -> str:
     """Return the boxes at the top (metric, accuracy or what stands for it, mean loss) and what the metric means."""
-    task_report, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
+    scoring = scoring_of(evaluated.task)
     loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output), evaluated.truth)
-    boxes = task_report.boxes(evaluated)
+    boxes = scoring.boxes(evaluated.metrics, evaluated.truth, evaluated.final, evaluated.output)
     name = f"{scoring.loss_name}, {scoring.loss_unit}"
     boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
     n = f"{len(evaluated.labels):,} test showers"
     limits = f"{n}. Ranges are {LEVEL_TEXT} intervals from their number; they hold no systematic error."
-    return numbers(boxes) + (paragraph(task_report.meaning) if task_report.meaning else "") + paragraph(limits, "quiet")
+    return numbers(boxes) + (paragraph(scoring.meaning) if scoring.meaning else "") + paragraph(limits, "quiet")
 
 
 def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: bool = False) -> str:
@@ -131,7 +131,7 @@ def limits(evaluated: EvaluatedRun) -> list[str]:
 
 def learners(evaluated: EvaluatedRun) -> Section:
     """Return the comparison of learners, average and stack."""
-    task_report, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
+    scoring = scoring_of(evaluated.task)
     label = f"{evaluated.metric.name} (lower is better)"
     figure = learners_picture(evaluated.points, label, logarithmic=evaluated.metric.logarithmic)
     caption = f"Test set, {LEVEL_TEXT} intervals of each system by itself. Paired differences are sharper: see the "
@@ -139,7 +139,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(evaluated.points, evaluated.systems, strict=True):
-        beside = task_report.second_metric(evaluated.labels, system.log_proba, system.output, evaluated.truth.weights)
+        beside = scoring.second_metric(evaluated.labels, system.log_proba, system.output, evaluated.truth.weights)
         loss = plus_minus(*mean_loss(evaluated.losses(system), evaluated.truth), 4)
         metric, gap = ("", "")
         if (system.name, system.rule) in evaluated.against_shipped:
@@ -322,7 +322,7 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequenc
     sections += run_sections.left_out_section(without, Path(run), data)
     kind = "simulated showers" if evaluated.simulated else f"protocol {evaluated.dataset.protocol}"
     lead = f'<p class="quiet">{escape("; ".join([kind, *run_sections.made(evaluated)]))}</p>'
-    title = f"{escaped(evaluated.run.name)}: {report_of(evaluated.task).title.lower()}"
+    title = f"{escaped(evaluated.run.name)}: {scoring_of(evaluated.task).title.lower()}"
     file = Path(run) / REPORT_FILE
     with atomic_path(file) as temporary:
         temporary.write_text(page(title, lead + headline(evaluated), sections), encoding="utf-8")
@@ -333,7 +333,7 @@ def _parts(evaluated: EvaluatedRun) -> list[Part]:
     return [
         plain_words,
         learners,
-        *report_of(evaluated.task).sections,
+        *sections_of(evaluated.task),
         *(() if evaluated.task.target else (gallery,)),
         importance,
         run_sections.choices,

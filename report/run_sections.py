@@ -21,12 +21,13 @@ from showerstack.report.pictures.learners import training_picture
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.shared.markup import Section, paragraph, picture, pictures, table
 from showerstack.report.shared.subject import EvaluatedRun
-from showerstack.report.shared.text import duration, short, totals
+from showerstack.report.shared.text import duration, totals
 from showerstack.runtime.cost import Deadline, reached
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import read_json
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
+from showerstack.scoring.tasks.text import short
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.fits import Fit, fold_folder
 from showerstack.stacking.run import Run

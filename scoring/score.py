@@ -15,7 +15,7 @@ import numpy as np
 from showerstack.runtime.arrays import Header, array_names, read_arrays
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import with_checksum, write_json
-from showerstack.scoring.tasks.base import scoring_of
+from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import Truth, read_truth
 from showerstack.showers.schema import COMPOSITION, TASKS, Task
 

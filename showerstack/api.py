@@ -236,8 +236,8 @@ def fitted(run: Place) -> Fitted:
     showerstack.InputError
         If it is none.
     """
+    from showerstack.runtime.run_files import EXPORT_FILE
     from showerstack.stacking.exported import ExportedRun
-    from showerstack.stacking.names import EXPORT_FILE
     from showerstack.stacking.run import Run
 
     folder = Path(run).expanduser()
@@ -352,12 +352,11 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     >>> scored.low < float(scored) < scored.high
     True
     """
-    from showerstack.report.public.rules import score_by_protocol
-    from showerstack.report.shared.belonging import check_events
     from showerstack.runtime.errors import InputError
-    from showerstack.scoring import metric_for
+    from showerstack.scoring.belonging import check_events
+    from showerstack.scoring.rules import score_by_protocol
     from showerstack.scoring.score import score_arrays, task_of
-    from showerstack.scoring.tasks.base import scoring_of, scorings
+    from showerstack.scoring.tasks import SCORINGS, metric_for, scoring_of
     from showerstack.scoring.tasks.truth import read_truth
     from showerstack.showers.archives.formats import labels_of
     from showerstack.showers.schema import Task, task_named
@@ -373,11 +372,11 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
             raise InputError(f"the predictions are of task {predictions.task}, not {task}")
         task, fingerprint = predictions.task, predictions.test_fingerprint
         output = predictions.labels if predictions.scores is None else predictions.scores
-        if task in scorings():
+        if task in SCORINGS:
             output = predictions.arrays.get(scoring_of(task_named(task)).key, output)
     if task is None:
         raise InputError("say what the predictions are of: task='composition' or task='gamma'")
-    known = task_named(task) if task in scorings() else Task(task, ("0", "1"))
+    known = task_named(task) if task in SCORINGS else Task(task, ("0", "1"))
     if isinstance(truth, str | os.PathLike):
         test = read_truth(Path(truth).expanduser(), known)
         remarks = check_events("the prediction", fingerprint, test.folder) if fingerprint else []
@@ -388,14 +387,14 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
         metrics["warnings"] += remarks
         return _scored(known, metrics)
     labels = np.asarray(truth)
-    if task in scorings():
+    if task in SCORINGS:
         labels = labels_of(labels, known, "true classes", 0)
-    checked = scoring_of(known).checked(np.asarray(output), "predictions") if task in scorings() else np.asarray(output)
+    checked = scoring_of(known).checked(np.asarray(output), "predictions") if task in SCORINGS else np.asarray(output)
     if labels.shape != checked.shape:
         raise InputError(f"predictions have shape {checked.shape}, true classes {labels.shape}")
-    if task not in scorings() and isinstance(predictions, Predicted):
+    if task not in SCORINGS and isinstance(predictions, Predicted):
         labels, checked = (_class_numbers(values, predictions.classes) for values in (labels, checked))
-    elif task not in scorings() and (labels.dtype.kind in "OSU") != (checked.dtype.kind in "OSU"):
+    elif task not in SCORINGS and (labels.dtype.kind in "OSU") != (checked.dtype.kind in "OSU"):
         raise InputError(f"predictions are {checked.dtype}, true classes {labels.dtype}: give both as words or numbers")
     metric = metric_for(known)
     interval = metric.interval(labels, checked, None if groups is None else _groups(groups, len(labels)))
@@ -432,7 +431,7 @@ def _groups(groups: Any, n_events: int) -> np.ndarray:
 
 
 def _scored(task: Any, metrics: dict[str, Any]) -> Scored:
-    from showerstack.scoring.tasks.base import scoring_of
+    from showerstack.scoring.tasks import scoring_of
 
     value, interval = scoring_of(task).headline(metrics)
     low, high = (interval.low, interval.high) if interval else (float("nan"), float("nan"))

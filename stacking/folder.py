@@ -26,10 +26,10 @@ from showerstack.runtime.files import (
     write_json,
     write_npz,
 )
+from showerstack.runtime.run_files import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 from showerstack.showers.schema import TASKS
 from showerstack.stacking.chain import Chain, Predictions
 from showerstack.stacking.config import SECOND_LEVEL
-from showerstack.stacking.names import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 
 METRICS_FILE = "metrics_table.json"
 

@@ -28,6 +28,7 @@ from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import hash_json, read_json
 from showerstack.runtime.logs import LogFile, handled, remark
 from showerstack.runtime.processes import limited_threads
+from showerstack.runtime.run_files import LOG_FILE
 from showerstack.stacking.answers import DecisionSample
 from showerstack.stacking.calibration import calibrated, reliability
 from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated, save_chain, stacking_of
@@ -63,7 +64,6 @@ from showerstack.stacking.folder import (
 from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.gate import decide_gate
 from showerstack.stacking.job import Job, shower_job, table_job
-from showerstack.stacking.names import LOG_FILE
 from showerstack.stacking.oof import OutOfFold, collected
 from showerstack.stacking.pools import Stack, fit_stack, nested
 from showerstack.stacking.sample import Sample

@@ -196,6 +196,6 @@ def test_learners_are_listed_without_their_libraries(tmp_path: Path) -> None:
 
 
 def test_scoring_imports_no_library_of_learners_or_pictures(tmp_path: Path) -> None:
-    code = "import json, sys, verify, showerstack.report.tasks.target; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys, verify, showerstack.scoring.tasks; print(json.dumps(sorted(sys.modules)))"
     modules = set(json.loads(run(["-c", code], tmp_path, environment(tmp_path, ())).stdout))
     assert modules & (HEAVY - {"polars", "scipy"} | {"scipy.stats", "scipy.sparse", "scipy.optimize"}) == set()

@@ -6,7 +6,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +27,6 @@ from showerstack.runtime.code import declared
 from showerstack.runtime.errors import InputError
 from showerstack.scoring import tasks as scoring_tasks
 from showerstack.scoring.score import score_file
-from showerstack.scoring.tasks import base as scoring_registry
 from showerstack.showers import schema
 from showerstack.showers.archives import formats as archive_formats
 from showerstack.showers.archives.formats import convert_foreign
@@ -71,12 +70,6 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Import a module of the example as an installation would."""
     monkeypatch.syspath_prepend(PLUGIN)
     return lambda name: importlib.import_module(f"showerstack_example.{name}")
-
-
-@pytest.fixture(autouse=True)
-def _registries() -> Iterator[None]:
-    yield
-    scoring_registry.scorings.cache_clear()
 
 
 Example = Callable[[str], ModuleType]
@@ -139,12 +132,8 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     depth = schema.TASKS["depth"]
     for module in (blocks, run_config, sealing, read, predict):
         monkeypatch.setattr(module, "TASKS", schema.TASKS)
-    for package in (scoring_tasks,):
-        folder = tmp_path / package.__name__
-        folder.mkdir()
-        file_of(folder, f"{package.__name__.removeprefix('showerstack.').replace('.', '/')}/depth.py")
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    scoring_registry.scorings.cache_clear()
+    monkeypatch.setattr(scoring_tasks, "SCORINGS", dict(scoring_tasks.SCORINGS))
+    exec(BLOCKS["scoring/tasks/__init__.py"], vars(scoring_tasks) | {"DEPTH": depth})
     simulate(depth, tmp_path, n_train=1200, n_test=400, seed=3, train_cuts="test", workers=1)
     options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu"}
     options |= {"pools": ("average", "log_pool"), "settings": {"lightgbm": {"rounds": 40}}}
@@ -154,7 +143,6 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics["resolution"] < 0.95 * constant
     assert abs(metrics["bias"]) < 0.2 * constant
     assert "g/cm2" in write_report(tmp_path / "run", tmp_path).read_text()
-    sys.modules.pop("showerstack.scoring.tasks.depth")
 
 
 def test_an_array() -> None:

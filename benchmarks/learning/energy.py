@@ -27,7 +27,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics
-from showerstack.scoring.tasks.base import scoring_of
+from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import ENERGY, SCALAR_NAMES, bins
 from showerstack.stacking.events import CONTEXT_SCALARS

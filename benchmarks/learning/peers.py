@@ -34,9 +34,9 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, read_json, write_json, write_npz
 from showerstack.runtime.processes import in_processes
 from showerstack.runtime.versions import FEATURES_VERSION
-from showerstack.scoring import metric_for
 from showerstack.scoring.metrics.intervals import accuracy_interval
 from showerstack.scoring.metrics.paired import paired_log_loss, paired_mean
+from showerstack.scoring.tasks import metric_for
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
 from showerstack.stacking.events import ShowerEvents

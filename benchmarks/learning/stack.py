@@ -22,10 +22,10 @@ from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.files import read_json
-from showerstack.scoring import metric_for
 from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.intervals import accuracy_interval, survival_interval
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss, paired_survival
+from showerstack.scoring.tasks import metric_for
 from showerstack.scoring.tasks.base import Metric
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, SOURCE_FILE, TASKS, Task

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
-from showerstack.report.shared.published import SURVIVAL_CURVE
 from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.scoring.metrics.level import LEVEL, standard_errors
+from showerstack.scoring.tasks.published import SURVIVAL_CURVE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

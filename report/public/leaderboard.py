@@ -18,8 +18,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from showerstack.report.shared.belonging import check_run
-from showerstack.report.shared.published import CITATIONS, PublishedResult, origin_of, published_for
 from showerstack.report.shared.subject import (
     check_test_set,
     oof_metrics,
@@ -27,14 +25,16 @@ from showerstack.report.shared.subject import (
     read_run_output,
     score_test_table,
 )
-from showerstack.report.shared.text import duration, metric_text, short, table, totals, with_interval
-from showerstack.report.tasks.target import report_of
+from showerstack.report.shared.text import duration, metric_text, totals
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.scoring import metric_for, scoring_of
+from showerstack.scoring.belonging import check_run
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.score import Origin, metrics_path, score_arrays
+from showerstack.scoring.tasks import scoring_of
+from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, origin_of, published_for
+from showerstack.scoring.tasks.text import short, table, with_interval
 from showerstack.showers.schema import task_named
 from showerstack.stacking.run import Run
 
@@ -52,7 +52,7 @@ class Standing:
 
     task: str
     protocol: str
-    """As :attr:`showerstack.report.shared.published.DataOrigin.protocol`; only equal ones share a table."""
+    """As :attr:`showerstack.scoring.tasks.published.DataOrigin.protocol`; only equal ones share a table."""
     system: str
     value: float
     interval: Interval | None
@@ -110,7 +110,7 @@ def leaderboard(runs: Sequence[Path], *, data: Path | None = None) -> Renderable
     result = tables(runs, data)
     shown: list[RenderableType] = []
     for (task, protocol), rows in result.items():
-        what = report_of(task_named(task)).metric_words
+        what = scoring_of(task_named(task)).metric_words
         shown.append(Text(f"{task}, {protocol}: {what}, lower is better", style="bold"))
         shown.append(_table(rows, task))
         shown += [Text(f"Published: {CITATIONS[protocol]}\n", style="dim")] if protocol in CITATIONS else []
@@ -208,12 +208,13 @@ def scores(rows: Sequence[Standing]) -> list[float | None]:
 
 
 def _table(rows: Sequence[Standing], task: str) -> Table:
-    task_report, metric = report_of(task_named(task)), metric_for(task_named(task))
+    scoring = scoring_of(task_named(task))
+    metric = scoring.metric
     with_accuracy = any(row.accuracy is not None for row in rows)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("system")
     for head in (
-        task_report.metric_column,
+        scoring.metric_column,
         *(("accuracy, %",) if with_accuracy else ()),
         "parameters",
         "score",

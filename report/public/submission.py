@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.report.shared.published import origin_of
 from showerstack.report.shared.subject import read_labels, read_run_output
 from showerstack.report.shared.text import duration, metric_text, totals
-from showerstack.report.tasks.target import report_of
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import atomic_folder, write_npz
-from showerstack.scoring import metric_for, scoring_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.score import read_output, score_arrays
+from showerstack.scoring.tasks import metric_for, scoring_of
+from showerstack.scoring.tasks.published import origin_of
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import is_simulated, read_source
 from showerstack.stacking.run import ONE_ANSWER, Run
@@ -117,7 +116,7 @@ def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
     value, interval = scoring.headline(metrics)
     assert interval is not None
     words = metric_text(value, interval, scoring.metric)
-    return {scoring.metric.name: words, **report_of(run.task).details(metrics)}
+    return {scoring.metric.name: words, **scoring_of(run.task).details(metrics)}
 
 
 def _is_public(run: Run, truth: Truth) -> bool:
@@ -234,7 +233,7 @@ def _learner_rows(run: Run, truth: Truth) -> list[str]:
     metric = metric_for(run.task)
     lines: list[str] = []
     for system in run.test_systems(len(truth.labels)):
-        beside = report_of(run.task).second_metric(truth.labels, system.log_proba, system.output, truth.weights)
+        beside = scoring_of(run.task).second_metric(truth.labels, system.log_proba, system.output, truth.weights)
         lines = lines or [f"| system | {beside.head} | {metric.name} |", "|---|---|---|"]
         text = metric_text(metric.of(truth, system.output), metric.interval_of(truth, system.output), metric)
         label = system.name if system.rule in ONE_ANSWER else f"{system.name}, {system.rule}"

@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.report.shared.belonging import check_events, check_run
-from showerstack.report.shared.published import origin_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json, with_checksum, write_json
 from showerstack.runtime.tables import column_names, read_table
-from showerstack.scoring import Metric, metric_for, scoring_of
+from showerstack.scoring.belonging import check_events, check_run
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.scoring.metrics.intervals import Interval, linearised
 from showerstack.scoring.metrics.paired import Paired, paired_mean
 from showerstack.scoring.score import read_output, read_raw_labels, score_arrays
+from showerstack.scoring.tasks import metric_for, scoring_of
+from showerstack.scoring.tasks.base import Metric
+from showerstack.scoring.tasks.published import origin_of
 from showerstack.scoring.tasks.truth import Truth, read_truth
 from showerstack.showers.dataset import Dataset, is_simulated
 from showerstack.showers.schema import Task

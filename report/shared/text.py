@@ -1,4 +1,4 @@
-"""Text for terminal and pages: tables, numbers with their intervals, times, energies, lines with a verdict."""
+"""Text for terminal and pages: metrics and differences with their intervals, times, lines with a verdict."""
 
 from __future__ import annotations
 
@@ -10,50 +10,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from showerstack.scoring import Metric
 from showerstack.scoring.metrics.intervals import Interval
-from showerstack.scoring.metrics.paired import McNemar, Paired
-
-
-def table(title: str, *columns: str, wide: bool = False) -> Table:
-    """Return an empty table, its first column to the left; ``wide``: never narrower than its title."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    if wide:
-        made.min_width = len(title)
-    for k, column in enumerate(columns):
-        # Where a terminal is too narrow, names are broken into two lines; numbers are never cut off.
-        made.add_column(column, justify="right" if k else "left", no_wrap=k > 0, overflow="ellipsis" if k else "fold")
-    return made
-
-
-def with_interval(value: float, interval: dict[str, Any] | None, form: str) -> str:
-    """Return ``value [low, high]`` in the given format, ``< high`` for a limit, the value alone without an interval."""
-    if interval is None:
-        return format(value, form)
-    if interval.get("is_limit"):
-        return f"< {interval['high']:{form}}"
-    return f"{value:{form}} [{interval['low']:{form}}, {interval['high']:{form}}]"
-
-
-def mcnemar_table(what: str, mc_nemar: McNemar, a: str, b: str) -> Table:
-    """Return how often two systems, called a and b, agree and disagree."""
-    made = table(f"McNemar: {what}, p = {mc_nemar.p_value:.2g}", "", f"{b}: yes", f"{b}: no", wide=True)
-    made.add_row(f"{a}: yes", f"{mc_nemar.both:,}", f"{mc_nemar.only_a:,}")
-    made.add_row(f"{a}: no", f"{mc_nemar.only_b:,}", f"{mc_nemar.neither:,}")
-    return made
-
-
-def plus_minus(value: float, interval: Interval, digits: int, scale: float = 1.0) -> str:
-    """Return ``value ± half the interval's width``, for intervals that are symmetric enough."""
-    return f"{scale * value:.{digits}f} ± {scale * (interval.high - interval.low) / 2:.{digits}f}"
-
-
-def short(value: float) -> str:
-    """Return a small share in scientific notation without padding: ``3.2e-4``, and ``0`` for none."""
-    if value == 0:
-        return "0"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
+from showerstack.scoring.metrics.paired import Paired
+from showerstack.scoring.tasks.base import Metric
+from showerstack.scoring.tasks.text import plus_minus, short
 
 
 def signed(value: float) -> str:

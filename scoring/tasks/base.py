@@ -1,26 +1,22 @@
-"""What scoring knows of each task: which array it scores, by which metric, and how that metric is compared in pairs.
+"""What a task has to say of itself: the array that is scored, metric and loss, comparisons in pairs, words and tables.
 
-:func:`scorings` finds the tasks: it collects what the modules of :mod:`showerstack.scoring.tasks` declare. A
-:class:`Metric` is the one number of a task, used by stacking and report alike.
+A :class:`Metric` is the one number of a task, used by stacking and report alike.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from rich.console import RenderableType
 
-from showerstack.runtime.code import plugins
-from showerstack.runtime.errors import InputError
-from showerstack.scoring import tasks
-from showerstack.scoring.metrics.intervals import Interval, share_interval
+from showerstack.scoring.metrics.intervals import Interval, accuracy_interval, share_interval
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired, paired_accuracy
+from showerstack.scoring.tasks.text import plus_minus
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.schema import Task
 
@@ -77,9 +73,57 @@ ERROR_RATE = Metric("error rate", "share of events", _error_rate, _error_rate_in
 """Of hard labels, for any task of the user's own."""
 
 
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its interval, and how it is written."""
+
+    name: str
+    value: float
+    interval: Interval
+    digits: int
+    unit: str = ""
+    scale: float = 1.0
+
+    @property
+    def head(self) -> str:
+        """Name and unit, for the head of a column."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    @property
+    def number(self) -> str:
+        """The value with its unit."""
+        return f"{self._in_units(self.value)} {self.unit}".rstrip()
+
+    @property
+    def span(self) -> str:
+        """The interval in words."""
+        low, high = self._in_units(self.interval.low), self._in_units(self.interval.high)
+        return f"{low} to {high} {self.unit}".rstrip()
+
+    @property
+    def plus_minus(self) -> str:
+        """Value and half the width of the interval."""
+        return plus_minus(self.value, self.interval, self.digits, self.scale)
+
+    @property
+    def bracketed(self) -> str:
+        """Value and interval."""
+        low, high = self._in_units(self.interval.low), self._in_units(self.interval.high)
+        return f"{self._in_units(self.value)} [{low}, {high}]"
+
+    def _in_units(self, value: float) -> str:
+        return f"{self.scale * value:.{self.digits}f}"
+
+
+Named: TypeAlias = tuple[str, np.ndarray]
+"""A system's name and its output (N,)."""
+
+
 class TaskScoring(ABC):
-    """The scoring of one task; its instance stands in a module of :mod:`showerstack.scoring.tasks`, where it is found
-    by itself."""
+    """One task, as it is scored and spoken of; its instance stands in ``SCORINGS`` of :mod:`showerstack.scoring.tasks`.
+
+    What it looks like on pages is in ``report/task_sections.py``.
+    """
 
     task: ClassVar[Task]
     key: ClassVar[str]
@@ -92,6 +136,16 @@ class TaskScoring(ABC):
     loss_unit: ClassVar[str] = "nats"
     headline_key: ClassVar[str]
     """Where the metric's value stands in :meth:`metrics`, and its interval below ``intervals``."""
+    title: ClassVar[str]
+    """Of the page."""
+    metric_words: ClassVar[str]
+    """The metric, in full."""
+    metric_column: ClassVar[str]
+    """The metric, as the head of a column."""
+    right_words: ClassVar[str]
+    """What :meth:`right` counts."""
+    meaning: ClassVar[str] = ""
+    """The metric's definition and scale, for readers who meet it first."""
 
     @abstractmethod
     def checked(self, output: np.ndarray, where: str) -> np.ndarray:
@@ -130,27 +184,59 @@ class TaskScoring(ABC):
         interval = metrics.get("intervals", {}).get(self.headline_key)
         return float(metrics[self.headline_key]), Interval(**interval) if interval else None
 
+    @abstractmethod
+    def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:
+        """Yield what ``verify.py`` prints but for the warnings: the headline, then tables."""
 
-@cache
-def scorings() -> dict[str, TaskScoring]:
-    """Return every task's scoring by the task's name: ``SCORING`` of the modules in
-    :mod:`showerstack.scoring.tasks`."""
-    return plugins(tasks, "SCORING", attrgetter("task.name"))
+    @abstractmethod
+    def box(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
+        """Return the metric for the box at the top of the page: name, value, remark."""
+
+    def boxes(
+        self, metrics: dict[str, Any], truth: Truth, log_proba: np.ndarray, output: np.ndarray
+    ) -> list[tuple[str, str, str]]:
+        """Return the boxes at the top of the page but for the loss: name, value, remark."""
+        beside = self.second_metric(truth.labels, log_proba, output, truth.weights)
+        return [self.box(metrics), (beside.name, beside.number, beside.span)]
+
+    @abstractmethod
+    def second_metric(
+        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+    ) -> Quantity:
+        """Return the number that stands beside the metric for every system, such as the accuracy.
+
+        Of the tasks here gamma/hadron separation alone has importance weights (N,).
+        """
+
+    @abstractmethod
+    def details(self, metrics: dict[str, Any]) -> dict[str, str]:
+        """Return what a submission says beside the metric."""
+
+    @abstractmethod
+    def right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
+        """Return (N,) bool by which two systems are compared event by event."""
+
+    @abstractmethod
+    def pair(
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
+    ) -> Iterator[RenderableType]:
+        """Yield what a comparison says of two systems beside the metric's difference.
+
+        Events of one value of ``groups`` (N,) are one observation.
+        """
 
 
-def scoring_of(task: Task) -> TaskScoring:
-    """Return how a task is scored.
+class ClassScoring(TaskScoring):
+    """What tasks with classes have in common."""
 
-    Raises
-    ------
-    InputError
-        For a task of the user's own, which nothing here scores.
-    """
-    if task.name not in scorings():
-        raise InputError(f"task {task.name!r} has no public metric: choose one of {', '.join(scorings())}")
-    return scorings()[task.name]
+    def hard(self, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
+        """Return (N,) class numbers: the most probable class."""
+        return np.asarray(log_proba.argmax(axis=1))
 
-
-def metric_for(task: Task) -> Metric:
-    """Return the metric of a task; the error rate of hard labels for any task of the user's own."""
-    return scorings()[task.name].metric if task.name in scorings() else ERROR_RATE
+    def second_metric(
+        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+    ) -> Quantity:
+        """Return the accuracy."""
+        result = self.hard(log_proba, output)
+        share = float(np.mean(result == labels))
+        return Quantity("accuracy", share, accuracy_interval(labels, result), 2, "%", 100)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
 
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.classes import Estimate, area, efficiency_at_survival, q_factor
 from showerstack.scoring.metrics.composition import energy_bins
 from showerstack.scoring.metrics.gamma import (
     EFFICIENCIES,
@@ -17,6 +21,7 @@ from showerstack.scoring.metrics.gamma import (
     hadron_survival,
     zenith_bins,
 )
+from showerstack.scoring.metrics.gamma import GAMMA as PHOTON
 from showerstack.scoring.metrics.intervals import (
     MIN_CLASS_EVENTS,
     Interval,
@@ -24,8 +29,11 @@ from showerstack.scoring.metrics.intervals import (
     share_interval,
     survival_interval,
 )
-from showerstack.scoring.metrics.paired import Paired, paired_survival
-from showerstack.scoring.tasks.base import Metric, TaskScoring
+from showerstack.scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
+from showerstack.scoring.metrics.paired import Paired, mcnemar, paired_survival
+from showerstack.scoring.tasks.base import ClassScoring, Metric, Named, Quantity
+from showerstack.scoring.tasks.published import best_published
+from showerstack.scoring.tasks.text import mcnemar_table, short, table, with_interval
 from showerstack.scoring.tasks.truth import Truth, check_finite
 from showerstack.showers.schema import GAMMA
 
@@ -55,11 +63,13 @@ SURVIVAL = Metric(
 )  # fmt: skip
 
 
+FIXED_SURVIVAL = 1e-3
+"""Hadron survival at which the gamma efficiency is given."""
 EXACT = 2**53
 """float64 tells all whole numbers below this apart."""
 
 
-class GammaScoring(TaskScoring):
+class GammaScoring(ClassScoring):
     """Numbers, higher = more gamma-like."""
 
     task = GAMMA
@@ -67,6 +77,16 @@ class GammaScoring(TaskScoring):
     dtype = np.float64
     metric = SURVIVAL
     headline_key = "key_metric"
+    title = "Gamma/hadron separation"
+    metric_words = "hadron survival at 75 % gamma efficiency"
+    metric_column = "survival"
+    meaning = (
+        "Hadron survival: the share of hadrons that pass the threshold which keeps 75 % of the gammas. 0 is perfect, "
+        f"0.75 random scores; the best published is {short(best_published(GAMMA.name))} (public test sets). Q-factor: "
+        "gamma efficiency over the root of the hadron survival, by which a cut raises the significance of a weak "
+        "source. AUC: area under the ROC curve, 0.5 for random scores."
+    )
+    right_words = "right side of its threshold"
 
     def checked(self, output: np.ndarray, where: str) -> np.ndarray:
         """Return (N,) float64."""
@@ -92,8 +112,112 @@ class GammaScoring(TaskScoring):
         """Say what ties cost."""
         return tie_warnings(truth.labels, output, truth.weights)
 
+    def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:
+        """Yield survivals by gamma efficiency, energy and zenith."""
+        rates = metrics["survival_rates"]
+        spans = "interval" in rates["75%"]
+        yield Text.assemble(
+            ("hadron survival ", "bold"),
+            (_survival_words(rates["75%"]), "bold green"),
+            f" at 75 % gamma efficiency, {metrics['n_gamma']:,} gammas, {metrics['n_hadron']:,} hadrons"
+            f"{f', {LEVEL_TEXT} intervals in brackets' if spans else ''}",
+        )
+        weighted = "n_effective" in rates["75%"]
+        more = ("worth by weight",) if weighted else ()
+        drawn = table("by gamma efficiency", "wanted", "reached", "threshold", "hadrons left", *more, "hadron survival")
+        for name, row in rates.items():
+            drawn.add_row(
+                name,
+                f"{row['gamma_efficiency']:.4f}",
+                f"{row['threshold']:.5g}",
+                f"{row['hadron_surviving']:,}",
+                *([f"{row['n_effective']:,.0f}"] if weighted else []),
+                _survival_words(row),
+            )
+        yield drawn
+        for title, key in (
+            ("by energy, lg(E/eV), at 75 %", "energy_binned"),
+            ("by zenith, deg, at 75 %", "zenith_binned"),
+        ):
+            drawn = table(title, "bin", "gammas", "hadrons", "hadrons left", "hadron survival")
+            for name, row in metrics[key].items():
+                few = row.get("too_few_events", False)
+                survival = _survival_words(row)
+                drawn.add_row(
+                    name,
+                    f"{row['n_gamma']:,}",
+                    f"{row['n_hadron']:,}",
+                    f"{row['hadron_surviving']:,}",
+                    "too few events" if few else survival,
+                )
+            yield drawn
 
-SCORING = GammaScoring()
+    def box(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
+        """Return the survival at 75 %."""
+        rate = metrics["survival_rates"]["75%"]
+        interval, left = rate["interval"], f"{rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
+        if "n_effective" in rate:
+            left += f" thrown, worth {rate['n_effective']:,.0f} by their weights"
+        if interval.get("is_limit"):
+            return self.metric_words, f"< {short(interval['high'])}", f"{LEVEL_TEXT} upper limit; {left}"
+        words = f"{short(interval['low'])} to {short(interval['high'])}"
+        return self.metric_words, short(metrics["key_metric"]), f"{words}; {left}"
+
+    def boxes(
+        self, metrics: dict[str, Any], truth: Truth, log_proba: np.ndarray, output: np.ndarray
+    ) -> list[tuple[str, str, str]]:
+        """Return survival, Q-factor, efficiency at a fixed survival and area under the curve."""
+        labels, scores, weights = truth.labels, output, truth.weights
+        kept = f"gamma efficiency at hadron survival {FIXED_SURVIVAL:g}"
+        result = (
+            _quantity(kept, efficiency_at_survival(labels, scores, FIXED_SURVIVAL, weights), 1, "%", 100),
+            self.second_metric(labels, log_proba, scores, weights),
+        )
+        gain = _quantity("Q-factor at 75 % gamma efficiency", q_factor(labels, scores, weights=weights), 1)
+        if gain.interval.is_limit:
+            words = (gain.name, f"> {gain.interval.low:.1f}", f"from the survival's {LEVEL_TEXT} upper limit")
+        elif metrics["survival_rates"]["75%"]["hadron_surviving"]:
+            words = (gain.name, gain.number, gain.span)
+        else:
+            words = (gain.name, f"> {gain.interval.low:.1f}", f"no hadron is left: {TAIL_TEXT} lower limit")
+        return [self.box(metrics), words, *((one.name, one.number, one.span) for one in result)]
+
+    def second_metric(
+        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+    ) -> Quantity:
+        """Return the area under the ROC curve: accuracies say little where one class is rare."""
+        return _quantity("AUC", area(labels, output, weights), 4)
+
+    def details(self, metrics: dict[str, Any]) -> dict[str, str]:
+        """Return the number of surviving hadrons."""
+        left = metrics["survival_rates"]["75%"]["hadron_surviving"]
+        return {"hadrons surviving at 75 % gamma efficiency": f"{left} of {metrics['n_hadron']}"}
+
+    def right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
+        """Return which gammas are kept and which hadrons rejected at 75 %."""
+        kept = output >= hadron_survival(labels, output).threshold
+        return np.asarray(kept != (labels == HADRON))
+
+    def pair(
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
+    ) -> Iterator[RenderableType]:
+        """Yield who keeps which gammas and rejects which hadrons."""
+        first, second = self.right(labels, a[1]), self.right(labels, b[1])
+        for name, label in (("gammas kept at 75 %", PHOTON), ("hadrons rejected at 75 %", HADRON)):
+            mine = labels == label
+            same = None if groups is None else groups[mine]
+            yield mcnemar_table(name, mcnemar(first[mine], second[mine], same), a[0], b[0])
+
+
+def _survival_words(row: dict[str, Any]) -> str:
+    """Return a survival with its interval, or its upper limit where weights determine no number."""
+    if not row.get("quoted", True):
+        row = {"interval": {"high": row["upper_limit"], "is_limit": True}} | row
+    return with_interval(row["hadron_survival"], row.get("interval"), ".2e")
+
+
+def _quantity(name: str, estimate: Estimate, digits: int, unit: str = "", scale: float = 1.0) -> Quantity:
+    return Quantity(name, estimate.value, estimate.interval, digits, unit, scale)
 
 
 def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarray) -> None:

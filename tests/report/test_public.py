@@ -22,14 +22,14 @@ from showerstack.report import selftest
 from showerstack.report.compare import compare, differences
 from showerstack.report.doctor import column_quartiles, examine_datasets, findings, folder_findings
 from showerstack.report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
-from showerstack.report.public.rules import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_by_protocol
 from showerstack.report.public.submission import write_submission, yaml_text
-from showerstack.report.shared.published import PUBLISHED, TEST_CLASSES, DataOrigin, origin_of, published_for
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json, write_npz
 from showerstack.scoring.metrics.composition import fraction_error
+from showerstack.scoring.rules import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_by_protocol
 from showerstack.scoring.score import score_file
+from showerstack.scoring.tasks.published import PUBLISHED, TEST_CLASSES, DataOrigin, origin_of, published_for
 from showerstack.scoring.tasks.truth import read_truth
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset

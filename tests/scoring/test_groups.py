@@ -16,7 +16,8 @@ from showerstack.scoring.metrics.intervals import (
     share_interval,
 )
 from showerstack.scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
-from showerstack.scoring.tasks.base import ERROR_RATE, scoring_of
+from showerstack.scoring.tasks import scoring_of
+from showerstack.scoring.tasks.base import ERROR_RATE
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
 
 N_GROUPS, IN_GROUP = 60, 50

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from showerstack.runtime.errors import InputError
-from showerstack.scoring import metric_for
 from showerstack.scoring.metrics.composition import (
     class_fraction_errors,
     confusion_matrix,
@@ -28,6 +27,7 @@ from showerstack.scoring.metrics.intervals import (
     widened,
 )
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy, paired_fraction_error, paired_survival
+from showerstack.scoring.tasks import metric_for
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 
 P = np.array(

@@ -37,7 +37,7 @@ from showerstack.scoring.metrics.paired import (
     paired_mean,
     paired_survival,
 )
-from showerstack.scoring.tasks.base import scoring_of
+from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import _read_groups, check_range
 from showerstack.showers.schema import COMPOSITION, ENERGY
 from showerstack.showers.schema import GAMMA as GAMMA_TASK

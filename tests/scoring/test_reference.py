@@ -42,7 +42,7 @@ from showerstack.scoring.metrics.residuals import (
     resolution_interval,
 )
 from showerstack.scoring.score import score_arrays
-from showerstack.scoring.tasks.base import scoring_of
+from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
 

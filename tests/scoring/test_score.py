@@ -31,8 +31,8 @@ from showerstack.scoring.metrics.gamma import gamma_metrics, hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
 from showerstack.scoring.score import score_arrays, score_file
-from showerstack.scoring.tasks.base import scoring_of
-from showerstack.scoring.tasks.gamma import SCORING, tie_warnings
+from showerstack.scoring.tasks import scoring_of
+from showerstack.scoring.tasks.gamma import tie_warnings
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, SCALARS_FILE
 
@@ -119,7 +119,7 @@ def test_intervals_of_gamma_are_those_of_its_counts() -> None:
     )
     labels = np.repeat([0, 1], [40, 60]).astype(np.int8)
     truth = Truth(Path("nowhere"), labels, np.full(100, 15.2, np.float32), np.full(100, 12.0, np.float32))
-    metrics = SCORING.metrics(truth, scores, intervals=True)
+    metrics = scoring_of(GAMMA).metrics(truth, scores, intervals=True)
     assert metrics["intervals"]["accuracy_at_0.5"] == clopper_pearson(32 + 57, 100).as_dict()
     for share, n_surviving in (("75%", 2), ("50%", 1)):
         result = metrics["survival_rates"][share]

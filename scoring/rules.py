@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from showerstack.report.shared.belonging import check_predictions
-from showerstack.report.shared.published import origin_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
+from showerstack.scoring.belonging import check_predictions
 from showerstack.scoring.score import score_file
+from showerstack.scoring.tasks.published import origin_of
 from showerstack.scoring.tasks.truth import labelled_folder
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 

@@ -9,10 +9,10 @@ from typing import Any
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
+from showerstack.runtime.run_files import MANIFEST_FILE, PREDICTIONS_FILE
 from showerstack.scoring.score import Origin
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import MATRICES_FILE, ORDER_FILE
-from showerstack.stacking.names import MANIFEST_FILE, PREDICTIONS_FILE
 
 SHOWN = 12
 """Digits of a hash in messages."""

@@ -1,4 +1,4 @@
-"""Names of files in a run folder that others look for. Imports nothing."""
+"""Names of files in a run folder that several packages look for."""
 
 from __future__ import annotations
 
