@@ -41,7 +41,9 @@ from showerstack.features.stations.sums import (
     MUON_AGE_FROM_M,
     OUTER_M,
     PARTS,
+    PATTERN,
     PATTERNS,
+    PLAIN,
     RINGS,
     RINGS_M,
     Sums,
@@ -61,6 +63,8 @@ PLANES = (
     "d_e", "d_m", "f_e", "f_m", "v_e", "v_m",  # densities: signal, expected, variance
 )  # fmt: skip
 """Planes of one event, (cells,) float32 each; see :func:`expect` and :func:`add_rings`."""
+PLAIN_SUMS, PATTERN_SUMS = (np.dtype([(name, np.float32) for name in names]) for names in (PLAIN, PATTERN))
+"""One event's sums by name."""
 N_RINGS, N_LCM = len(RINGS_M), len(LCM_RINGS_M)
 RING_EDGES = np.array([low for low, _ in RINGS_M] + [RINGS_M[-1][1]], np.float32)
 LCM_EDGES = np.array([low for low, _ in LCM_RINGS_M] + [LCM_RINGS_M[-1][1]], np.float32)
@@ -205,11 +209,14 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
         weight = template[k] / (variance + TINY)
         signal += weight * beyond
         signal_var += weight * weight * variance
-    out[3], out[4], out[5], out[6], out[7], out[8], out[9] = hits40, values, hits, lives, areas, largest(value), seen_e
-    out[10], out[11], out[12], out[13], out[14] = by_fit, by_fit_var, expected, blank, blank_var
-    out[15], out[16], out[17], out[18], out[19], out[20] = near, near_mean, near_hits, beyond_all, signal, signal_var
-    out[21], out[22], out[23], out[24] = mid_m, mid_am, mid_e, mid_ae
-    out[25], out[26], out[27], out[28] = out_m, out_am, out_e, out_ae
+    out.muon_age_hits, out.far_seen, out.far_hits, out.far_live = hits40, values, hits, lives
+    out.far_area, out.far_max, out.far_seen_e = areas, largest(value), seen_e
+    out.fit_empty, out.fit_empty_var = by_fit, by_fit_var
+    out.reco_expected, out.reco_empty, out.reco_empty_var = expected, blank, blank_var
+    out.near_seen, out.near_expected, out.near_hits = near, near_mean, near_hits
+    out.unexplained, out.signal, out.signal_var = beyond_all, signal, signal_var
+    out.mid_seen_mu, out.mid_area_mu, out.mid_seen_e, out.mid_area_e = mid_m, mid_am, mid_e, mid_ae
+    out.outer_seen_mu, out.outer_area_mu, out.outer_seen_e, out.outer_area_e = out_m, out_am, out_e, out_ae
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -270,8 +277,8 @@ def add_pattern(
         s1 += deviate * d
         c2 += deviate * (c * c - d * d)
         s2 += deviate * TWO * c * d
-    out[0], out[1], out[2], out[3], out[4] = lives, far_live, tail05, tail1, tail2
-    out[5], out[6], out[7], out[8] = c1, s1, c2, s2
+    out.live, out.far_live, out.tail_05, out.tail_1, out.tail_2 = lives, far_live, tail05, tail1, tail2
+    out.dipole_cos, out.dipole_sin, out.quadrupole_cos, out.quadrupole_sin = c1, s1, c2, s2
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -347,11 +354,12 @@ def _sum_events(
             continue
         expect(res, electron_mev[n], muon_mev[n], fit, cosine[n], u[n], v[n], z)
         limit = f32(res.saturation_mev) * f32(cosine[n] / res.electron_deposit_mev)
-        plain[n, 0] = deviance(z.s_e, z.mean_e, z.var_e, limit, z.value)
+        sums = plain[n]
+        sums.deviance_e = deviance(z.s_e, z.mean_e, z.var_e, limit, z.value)
         limit = f32(res.muon_saturation_mev) * f32(cosine[n] / res.muon_deposit_mev)
-        plain[n, 1] = deviance(z.s_m, z.mean_m, z.var_fit, limit, z.value)
-        plain[n, 2] = largest(z.value)
-        muon_sums(res, reco[n], z, plain[n])
+        sums.deviance_mu = deviance(z.s_m, z.mean_m, z.var_fit, limit, z.value)
+        sums.deviance_mu_max = largest(z.value)
+        muon_sums(res, reco[n], z, sums)
         if with_rings:
             add_rings(z, rings[n])
         if with_patterns:
@@ -379,5 +387,6 @@ def sum_fused(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) ->
     dispersions = (response.electron_dispersion, response.muon_dispersion)
     tails = tuple((dispersion, tail_table(dispersion).ravel()) for dispersion in dispersions)
     grids, wanted = (events.electron_mev, events.muon_mev), (RINGS in parts, PATTERNS in parts)
-    _sum_events(grids, columns, _scratch(events.array), fits, response, tails, wanted, out)
+    filled = (out[0].view(PLAIN_SUMS)[:, 0], out[1].view(PATTERN_SUMS)[..., 0], *out[2:])
+    _sum_events(grids, columns, _scratch(events.array), fits, response, tails, wanted, filled)
     return named(~np.isnan(fits["electron"][:, 0]), parts, out)
