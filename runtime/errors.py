@@ -14,7 +14,7 @@ import sys
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from showerstack.runtime.packages import how_to_install, lacking, listed
@@ -189,7 +189,8 @@ def reporting_errors(interrupted: Callable[[], str]) -> Iterator[None]:
     except (KeyboardInterrupt, BrokenPipeError) as error:
         if isinstance(error, BrokenPipeError) and error.filename is None:
             # Whoever read the output (head, less) has seen enough; nothing more can be printed.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            with suppress(BrokenPipeError):
+                sys.stdout.close()  # what is left in it would be written at the end, and fail again
             sys.exit(0)
         print(interrupted(), file=sys.stderr)
         sys.exit(INTERRUPTED)
