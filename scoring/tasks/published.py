@@ -7,6 +7,7 @@ conversion too. All else is of unknown origin.
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from showerstack.scoring.metrics.intervals import Interval, clopper_pearson
 from showerstack.scoring.metrics.level import standard_errors
 from showerstack.showers.dataset import is_simulated, read_source
 from showerstack.showers.protocols import RAW_LABELS_ONLY
-from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
+from showerstack.showers.schema import GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 
 TEST_CLASSES = {
     ("composition", "v2"): (32_804, 26_886, 22_065, 19_584, 17_688),
@@ -55,7 +56,7 @@ class PublishedResult:
     accuracy: float | None = None
     n_parameters: int | None = None
     tuned_on_test: bool = False
-    note: str = ""
+    source: str = ""
 
     @property
     def n_trials(self) -> int | None:
@@ -71,77 +72,16 @@ class PublishedResult:
         return Interval(self.value - half, self.value + half)
 
 
-def _composition(
-    protocol: str, *rows: tuple[str, int | None, float | None, float, float | None]
-) -> list[PublishedResult]:
-    result = []
-    for system, n_parameters, accuracy, value, tuned in rows:
-        result.append(PublishedResult(COMPOSITION.name, protocol, system, value, accuracy, n_parameters))
-        if tuned is not None:
-            name = f"{system}, biases"
-            result.append(PublishedResult(COMPOSITION.name, protocol, name, tuned, None, n_parameters, True))
-    return result
+def _read(row: dict[str, str]) -> PublishedResult:
+    accuracy, parameters = row["accuracy"], row["n_parameters"]
+    return PublishedResult(
+        row["task"], row["protocol"], row["system"], float(row["value"]), float(accuracy) if accuracy else None,
+        int(parameters) if parameters else None, row["tuned_on_test"] == "yes", row["source"],
+    )  # fmt: skip
 
 
-PUBLISHED: tuple[PublishedResult, ...] = (
-    *_composition(
-        "matched",
-        ("CNN + channel attention + MLP, SAM", 731_000, 0.5134, 0.1055, 0.1045),
-        ("LeNet, batch norm, 32 channels, 6 features", 139_000, 0.5106, 0.1060, 0.1056),
-        ("ViT-128-4", 567_000, 0.5040, 0.1073, 0.1064),
-        ("GNN, 3 layers (200 k events)", 77_000, 0.5053, 0.1074, 0.1058),
-        ("HistGradientBoosting, 26 scalar + 28 grid features", None, 0.5053, 0.1073, 0.1066),
-        ("RandomForest 1000, same features", None, 0.5007, 0.1083, None),
-        ("HistGradientBoosting, 24 scalar features", None, 0.4988, 0.1084, None),
-        ("LeNet of JINST 2024, as published", 36_600, 0.51, 0.107, None),
-        ("LeNet of JINST 2024, reproduced", 36_810, 0.503, 0.1081, None),
-    ),
-    *_composition(
-        "v2",
-        ("two CNNs", None, None, 0.1080, 0.1060),
-        ("MLP on 63 grid statistics + 13 scalars", None, None, 0.1083, None),
-        ("MLP on scalars alone", None, None, 0.118, None),
-    ),
-    *(
-        PublishedResult("composition", "2026", system, value, accuracy, None, tuned)
-        for system, value, accuracy, tuned in (
-            ("five CNN + MLP networks, 16 views, best of 50 attempts, chosen on the test set", 0.1051, None, True),
-            ("CNN + MLP networks, mean of 3 seeds (0.1054 ± 0.0003)", 0.1054, None, False),
-            ("a second system, mean of 3 seeds (0.10560 ± 0.00005)", 0.10560, None, False),
-            ("a third system, mean of 3 seeds (0.10589 ± 0.00048)", 0.10589, None, False),
-            ("the best one, trained again with another seed (0.1053 at first)", 0.10926, None, False),
-            ("second best of 50 attempts", 0.1052, None, True),
-            ("third best of 50 attempts", 0.1054, None, True),
-            ("fourth best of 50 attempts", 0.1063, None, True),
-            ("average of the three best of 50 attempts, chosen on the test set", 0.1051, None, True),
-            ("logistic stack of the three best, fitted on half of the test", 0.1057, None, True),
-            ("balanced stack of the three best, fitted on half of the test", 0.1054, None, True),
-            ("MLP stack of the three best, fitted on half of the test", 0.1070, None, True),
-            ("LeNet baseline", 0.1073, 0.504, False),
-        )
-    ),
-    *(
-        PublishedResult("gamma", "2026", system, value, None, None, tuned)
-        for system, value, tuned in (
-            ("two-branch CNN, squeeze-and-excitation, 3 seeds, best of 50", 9 / 34_267, True),
-            ("second best of 50 attempts", 2.92e-4, True),
-            ("best of 7 attempts", 3.21e-4, True),
-            ("best of 23 attempts", 3.50e-4, True),
-            ("third best of 50 attempts", 3.79e-4, True),
-            ("fourth best of 50 attempts", 4.09e-4, True),
-            ("random forest baseline (about 1e-2)", 1e-2, False),
-        )
-    ),
-    PublishedResult("gamma", "v2", "attention CNN + ResNet + ViT, weights chosen on test", 3.2e-4, tuned_on_test=True),
-    PublishedResult("gamma", "v2", "attention CNN alone, best of 5 seeds", 4.4e-4, tuned_on_test=True),
-    PublishedResult("gamma", "v2", "attention CNN alone, worst of 5 seeds", 7.3e-4),
-    PublishedResult("gamma", "v2", "MLP ensemble", 6.4e-4),
-    PublishedResult("gamma", "v2", "DNN + physics ensemble", 3.2e-3),
-    PublishedResult("gamma", "v2", "MLP 512x2", 5.1e-3),
-    PublishedResult("gamma", "v2", "MLP 517-512-512", 7.3e-3),
-    PublishedResult("gamma", "v2", "trees on 8 to 15 scalars (5.3e-3 to 5.9e-3)", 5.3e-3),
-    PublishedResult("gamma", "v2", "random forest of ICRC 2021 (1e-3 to 1e-2)", 1e-3),
-)
+with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as _file:
+    PUBLISHED = tuple(map(_read, csv.DictReader(_file)))
 """Everything known; where a range was published, its better end, with the range in the name."""
 
 
