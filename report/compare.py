@@ -16,8 +16,7 @@ from showerstack.report.shared.subject import check_test_set, read_run_output
 from showerstack.report.shared.text import difference_text, metric_text
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.belonging import check_predictions
-from showerstack.scoring.metrics.composition import energy_bins
-from showerstack.scoring.metrics.gamma import zenith_bins
+from showerstack.scoring.metrics.bins import energy_bins, zenith_bins
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
 from showerstack.scoring.score import read_output

@@ -25,6 +25,7 @@ from showerstack.report.pictures.tasks import (
 )
 from showerstack.report.shared.markup import Section, paragraph, picture, pictures
 from showerstack.report.shared.markup import table as page_table
+from showerstack.scoring.metrics.bins import ENERGY_BINS, ZENITH_BINS
 from showerstack.scoring.metrics.classes import BinAtThreshold, bins_at_threshold
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.tasks.text import short
@@ -172,11 +173,11 @@ def survival(evaluated: EvaluatedRun) -> Section:
         weights=truth.weights,
     )
     tables = ""
-    for binned, key, label in (
-        (by_energy, "energy", "reconstructed energy, lg(E/eV)"),
-        (by_zenith, "zenith", "reconstructed zenith angle, deg"),
+    for binned, bins, key, label in (
+        (by_energy, ENERGY_BINS, "energy", "reconstructed energy, lg(E/eV)"),
+        (by_zenith, ZENITH_BINS, "zenith", "reconstructed zenith angle, deg"),
     ):
-        drawn = survival_by_bin_picture(binned, label, n_hadron, at_one[key])
+        drawn = survival_by_bin_picture(binned, bins, label, n_hadron, at_one[key])
         caption = (
             f"Bars: threshold of each bin's own gammas, {LEVEL_TEXT} intervals with the threshold's uncertainty; "
             "diamonds: one threshold for all, as an analysis would cut. Triangles: no hadron left, upper limit."
@@ -191,7 +192,12 @@ def _bins_table(label: str, own: dict[str, Any], at_one: list[BinAtThreshold]) -
     rows = []
     for row in at_one:
         efficiency = f"{100 * row.n_kept / row.n_gamma:.1f}" if row.n_gamma else "–"
-        cells = (row.name, f"{row.n_kept:,} of {row.n_gamma:,}", efficiency, f"{row.n_surviving:,} of {row.n_hadron:,}")
+        cells = (
+            row.name,
+            f"{row.n_kept:,} of {row.n_gamma:,}",
+            efficiency,
+            f"{row.n_surviving:,} of {row.n_hadron:,}",
+        )
         mine = own.get(row.name)
         if mine is None or mine.get("too_few_events"):
             rows.append((*cells, "too few events", ""))

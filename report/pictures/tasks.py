@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
+from showerstack.scoring.metrics.bins import ENERGY_BINS, Bin, enough
 from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson
@@ -102,14 +103,11 @@ def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
         figure = new_figure(2.7)
         axes = figure.add_subplot()
         axes.axhline(1 / n_classes, color=INK, lw=0.8, ls="--")
-        for name, row in metrics["energy_binned"].items():
-            if row.get("too_few_events"):
-                continue
-            low, high = (float(edge) for edge in name.split("-"))
-            result, middle = balanced_accuracy(np.array(row["confusion_matrix"])), (low + high) / 2
-            axes.plot([low, high], [result.value] * 2, color=INK)
-            axes.plot([middle] * 2, [result.interval.low, result.interval.high], color=INK)
-            place = (middle, result.interval.high)
+        for one, row in enough(metrics["energy_binned"], ENERGY_BINS):
+            result = balanced_accuracy(np.array(row["confusion_matrix"]))
+            axes.plot([one.low, one.high], [result.value] * 2, color=INK)
+            axes.plot([one.middle] * 2, [result.interval.low, result.interval.high], color=INK)
+            place = (one.middle, result.interval.high)
             axes.annotate(f"{row['count']:,}", place, va="bottom", ha="center", fontsize=7)
         axes.set_xlim(14, 18)
         axes.margins(y=0.2)
@@ -147,14 +145,13 @@ def by_energy_picture(metrics: dict[str, Any]) -> Figure:
     with drawing():
         figure = new_figure(2.7)
         axes = figure.add_subplot()
-        for name, row in metrics["energy_binned"].items():
-            if row.get("too_few_events") or key not in row["intervals"]:
+        for one, row in enough(metrics["energy_binned"], ENERGY_BINS):
+            if key not in row["intervals"]:
                 continue
-            low, high = (float(edge) for edge in name.split("-"))
-            value, span, middle = row["fraction_error"][key], row["intervals"][key], (low + high) / 2
-            axes.plot([low, high], [value, value], color=INK)
-            axes.plot([middle, middle], [span["low"], span["high"]], color=INK)
-            axes.annotate(f"{row['count']:,}", (middle, span["high"]), va="bottom", ha="center", fontsize=7)
+            value, span = row["fraction_error"][key], row["intervals"][key]
+            axes.plot([one.low, one.high], [value, value], color=INK)
+            axes.plot([one.middle, one.middle], [span["low"], span["high"]], color=INK)
+            axes.annotate(f"{row['count']:,}", (one.middle, span["high"]), va="bottom", ha="center", fontsize=7)
         axes.set_xlim(14, 18)
         axes.margins(y=0.2)
         axes.set_xlabel("reconstructed energy, lg(E/eV)")
@@ -169,12 +166,11 @@ def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
         axes = figure.add_subplot()
         for k, name in enumerate(metrics["per_class"]):
             x, y = [], []
-            for edges, row in metrics["energy_binned"].items():
-                if row.get("too_few_events") or "fraction_error" not in row:
+            for one, row in enough(metrics["energy_binned"], ENERGY_BINS):
+                if "fraction_error" not in row:
                     continue
-                low, high = (float(edge) for edge in edges.split("-"))
                 span = row["intervals"]["per_class_fraction_error"][k]
-                x.append((low + high) / 2 + 0.05 * (k - 2))
+                x.append(one.middle + 0.05 * (k - 2))
                 y.append(row["fraction_error"]["per_class_fraction_error"][k])
                 axes.plot([x[-1]] * 2, [span["low"], span["high"]], color=PALETTE[k], lw=1.0)
             axes.plot(x, y, MARKERS[k], color=PALETTE[k], ls=":", lw=0.6, label=name)
@@ -332,7 +328,7 @@ def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> 
 
 
 def survival_by_bin_picture(
-    binned: dict[str, Any], label: str, n_hadron: int, at_one: Sequence[BinAtThreshold] = ()
+    binned: dict[str, Any], bins: Sequence[Bin], label: str, n_hadron: int, at_one: Sequence[BinAtThreshold] = ()
 ) -> Figure:
     """Draw the survival at 75 % by energy or zenith: own threshold with intervals, and one threshold for all.
 
@@ -341,23 +337,21 @@ def survival_by_bin_picture(
     with drawing():
         figure = new_figure(2.7)
         axes = figure.add_subplot()
-        for name, row in binned.items():
-            if row.get("too_few_events"):
-                continue
-            low, high = (float(edge) for edge in name.split("-"))
-            span, middle = row["interval"], (low + high) / 2
+        for one, row in enough(binned, bins):
+            span, middle = row["interval"], one.middle
             floor = 0.1 * span["high"] if span.get("is_limit") else 0.3 / n_hadron
             axes.plot([middle, middle], [max(span["low"], floor), span["high"]], color=INK)
             if row["hadron_surviving"] and not span.get("is_limit"):
-                axes.plot([low, high], [row["hadron_survival"]] * 2, color=INK)
+                axes.plot([one.low, one.high], [row["hadron_survival"]] * 2, color=INK)
             else:
                 axes.plot(middle, span["high"], "v", color=INK)
             note = f"{row['n_gamma']:,}\n{row['n_hadron']:,}"
             axes.annotate(note, (middle, span["high"]), (0, 3), textcoords="offset points", ha="center", fontsize=6.5)
-        for bin_ in at_one:
-            if bin_.n_hadron and bin_.n_surviving and not binned.get(bin_.name, {}).get("too_few_events", True):
-                low, high = (float(edge) for edge in bin_.name.split("-"))
-                axes.plot(low + 0.3 * (high - low), bin_.survival, MARKERS[3], color=PALETTE[5], ms=4.5)
+        counts = {count.name: count for count in at_one}
+        for one, _ in enough(binned, bins):
+            count = counts.get(one.name)
+            if count and count.n_hadron and count.n_surviving:
+                axes.plot(one.low + 0.3 * (one.high - one.low), count.survival, MARKERS[3], color=PALETTE[5], ms=4.5)
         axes.set_yscale("log")
         axes.margins(y=0.25)
         axes.set_xlabel(label)

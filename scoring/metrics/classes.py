@@ -7,20 +7,19 @@ survival: Q-factor, efficiency at a fixed survival, bins at one threshold.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from showerstack.scoring.metrics.composition import energy_bins
+from showerstack.scoring.metrics.bins import ENERGY_BINS, ZENITH_BINS, Bin
 from showerstack.scoring.metrics.gamma import (
     GAMMA,
     HADRON,
     KEY_EFFICIENCY,
     area_under_curve,
     hadron_survival,
-    zenith_bins,
 )
 from showerstack.scoring.metrics.intervals import (
     Interval,
@@ -174,18 +173,19 @@ def bins_at_threshold(
 ) -> dict[str, list[BinAtThreshold]]:
     """Return counts in each bin of ``energy`` and ``zenith`` at one threshold for all, as an analysis would cut."""
 
-    def counted(bins: Iterator[tuple[str, np.ndarray]]) -> list[BinAtThreshold]:
+    def counted(bins: Sequence[Bin], values: np.ndarray) -> list[BinAtThreshold]:
         passed, gamma = scores >= threshold, labels == GAMMA
         rows = []
-        for name, inside in bins:
+        for one in bins:
+            inside = one.holds(values)
             g, h = inside & gamma, inside & ~gamma
             n_gamma, n_kept, n_hadron, n_left = (int(np.count_nonzero(mask)) for mask in (g, g & passed, h, h & passed))
             total, left = (float(mask.sum() if weights is None else weights[mask].sum()) for mask in (h, h & passed))
             survival = left / total if total else 0.0
-            rows.append(BinAtThreshold(name, n_gamma, n_kept, n_hadron, n_left, survival))
+            rows.append(BinAtThreshold(one.name, n_gamma, n_kept, n_hadron, n_left, survival))
         return [row for row in rows if row.n_gamma + row.n_hadron]
 
-    return {"energy": counted(energy_bins(energy)), "zenith": counted(zenith_bins(zenith_deg))}
+    return {"energy": counted(ENERGY_BINS, energy), "zenith": counted(ZENITH_BINS, zenith_deg)}
 
 
 def balanced_accuracy(matrix: np.ndarray) -> Estimate:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.bins import energy_bins
 from showerstack.showers.schema import COMPOSITION
 
 MIXTURE_SIZE = 5000
@@ -22,27 +23,6 @@ GRID_STEP = 0.1
 """Step of the fractions in a mixture [benchmark]."""
 SEED = 2026
 """Seed of the benchmark's generator; the energy bins share a second one with the same seed [benchmark]."""
-ENERGY_BINS: tuple[tuple[float, float], ...] = (
-    (14.0, 15.0),
-    (15.0, 15.5),
-    (15.5, 16.0),
-    (16.0, 16.5),
-    (16.5, 17.0),
-    (17.0, 18.0),
-)
-"""lg(E/eV), lower edge included, upper edge not [benchmark]."""
-
-
-def bin_name(low: float, high: float) -> str:
-    """Return the key of an energy bin, as in ``15.0-15.5``."""
-    return f"{low:.1f}-{high:.1f}"
-
-
-def energy_bins(energy: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield name and (N,) bool mask of each energy bin; ``energy`` (N,) lg(E/eV) is compared in float32."""
-    energy = np.asarray(energy, dtype=np.float32)
-    for low, high in ENERGY_BINS:
-        yield bin_name(low, high), (energy >= low) & (energy < high)
 
 
 @functools.cache

@@ -6,7 +6,6 @@ Beside it stands the area under the ROC curve with its standard error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from scipy.special import gammaincinv
 
 from showerstack.runtime.errors import InputError
-from showerstack.scoring.metrics.composition import bin_name, energy_bins
+from showerstack.scoring.metrics.bins import energy_bins, energy_zenith_grid, zenith_bins
 from showerstack.scoring.metrics.level import LEVEL
 
 GAMMA, HADRON = 0, 1
@@ -23,9 +22,6 @@ EFFICIENCIES: tuple[float, ...] = (0.50, 0.75, 0.90, 0.95, 0.99)
 """Gamma efficiencies at which survivals are reported [benchmark]."""
 KEY_EFFICIENCY = 0.75
 """Gamma efficiency of the key metric [benchmark]."""
-ZENITH_BINS_DEG: tuple[tuple[int, int], ...] = ((0, 10), (10, 20), (20, 30))
-GRID_ENERGY_BINS: tuple[tuple[float, float], ...] = tuple((14 + 0.5 * k, 14.5 + 0.5 * k) for k in range(8))
-"""lg(E/eV) bins of the energy-zenith grid [benchmark]."""
 
 Numbers = float | np.ndarray
 
@@ -218,21 +214,6 @@ def hadron_survival(
 def efficiency_name(efficiency: float) -> str:
     """Return the key of an efficiency, as in ``75%``."""
     return f"{efficiency:.0%}"
-
-
-def zenith_bins(zenith_deg: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield name and (N,) bool mask of each zenith bin; compared in float32."""
-    zenith_deg = np.asarray(zenith_deg, dtype=np.float32)
-    for low, high in ZENITH_BINS_DEG:
-        yield f"{low}-{high}", (zenith_deg >= low) & (zenith_deg < high)
-
-
-def energy_zenith_grid(energy: np.ndarray, zenith_deg: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield zenith name, energy name and (N,) bool mask of each cell of the grid."""
-    energy = np.asarray(energy, dtype=np.float32)
-    for zenith_name, row in zenith_bins(zenith_deg):
-        for low, high in GRID_ENERGY_BINS:
-            yield zenith_name, bin_name(low, high), row & (energy >= low) & (energy < high)
 
 
 def _in_bin(

@@ -11,14 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.bins import energy_bins, zenith_bins
 from showerstack.scoring.metrics.composition import (
     composition_metrics,
     confusion_matrix,
-    energy_bins,
     expected_fraction_error,
     fraction_error,
 )
-from showerstack.scoring.metrics.gamma import zenith_bins
 from showerstack.scoring.metrics.intervals import (
     MIN_CLASS_EVENTS,
     RESAMPLES,

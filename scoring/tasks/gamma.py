@@ -10,16 +10,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.bins import energy_bins, energy_zenith_grid, zenith_bins
 from showerstack.scoring.metrics.classes import Estimate, area, efficiency_at_survival, q_factor
-from showerstack.scoring.metrics.composition import energy_bins
 from showerstack.scoring.metrics.gamma import (
     EFFICIENCIES,
     HADRON,
     efficiency_name,
-    energy_zenith_grid,
     gamma_metrics,
     hadron_survival,
-    zenith_bins,
 )
 from showerstack.scoring.metrics.gamma import GAMMA as PHOTON
 from showerstack.scoring.metrics.intervals import (

@@ -12,6 +12,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.bins import GRID_ENERGY_BINS, energy_bins
 from showerstack.scoring.metrics.classes import (
     area,
     bins_at_threshold,
@@ -19,10 +20,9 @@ from showerstack.scoring.metrics.classes import (
     q_factor,
     table_metrics,
 )
-from showerstack.scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
+from showerstack.scoring.metrics.composition import composition_metrics, row_normalised
 from showerstack.scoring.metrics.gamma import (
     GAMMA,
-    GRID_ENERGY_BINS,
     HADRON,
     area_under_curve,
     gamma_metrics,
@@ -214,7 +214,7 @@ def test_bins_of_energy_hold_their_events_alone() -> None:
 
 def test_bins_of_the_grid_are_half_a_decade_each() -> None:
     borders = [14.0, 14.5, 15.0, 15.5, 16.0, 16.5, 17.0, 17.5, 18.0]
-    assert list(GRID_ENERGY_BINS) == list(pairwise(borders))
+    assert [(one.low, one.high) for one in GRID_ENERGY_BINS] == list(pairwise(borders))
 
 
 def test_every_empty_row_of_a_confusion_is_named() -> None:
