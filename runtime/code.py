@@ -1,8 +1,6 @@
-"""Which code made a result: hashes of source files, versions of libraries, the commit, and plug-ins found by name.
+"""Which code made a result: hashes of source files, versions of libraries, the commit, and modules of plug-ins.
 
 The hash of source code changes when its meaning can, and not when a docstring, comment or line break does.
-:func:`plugins` collects what the modules of a package declare under one name, so that tasks and learners need no list
-of their parts.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-import pkgutil
 import platform
 import shlex
 import subprocess
@@ -173,12 +170,6 @@ def declared(modules: Iterable[ModuleType], attribute: str, name_of: Callable[[A
                 raise ValueError(f"{module.__name__} declares {name_of(one)!r}, which exists already")
             result[name_of(one)] = one
     return result
-
-
-def plugins(package: ModuleType, attribute: str, name_of: Callable[[Any], str]) -> dict[str, Any]:
-    """Return what the modules of a package declare; see :func:`declared`."""
-    ours = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
-    return declared([importlib.import_module(entry.name) for entry in ours], attribute, name_of)
 
 
 PACKAGES = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import sys
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -48,11 +47,6 @@ BLOCKS = {
     for block in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
 }
 """Blocks by their first line, which names the file that they belong into."""
-
-
-def file_of(tmp_path: Path, name: str) -> None:
-    """Write a block under its name, where its package is then also looked for."""
-    (tmp_path / Path(name).name).write_text(BLOCKS[name])
 
 
 PLUGIN = DOCS.parent / "examples" / "plugin"
