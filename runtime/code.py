@@ -10,17 +10,21 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from showerstack.runtime.files import atomic_path
 
 _CODE = {".py", ".cu"}
 
@@ -60,18 +64,53 @@ def _files(place: Path) -> list[Path]:
     return sorted(path for path in place.rglob("*") if path.suffix in _CODE and "__pycache__" not in path.parts)
 
 
-@cache
+_PARSED = Path(importlib.util.cache_from_source(__file__)).with_suffix(".json")
+"""What was read from files of code: by path, the SHA-256 of the bytes, of the meaning, and the imports.
+
+Parsing the sources of all kernels takes a third of a second, more than loading their machine code.
+"""
+
+
 def _meaning(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
+    """Return the SHA-256 of what a file means."""
+    return str(_parsed(path)[1])
+
+
+@cache
+def _parsed(path: Path) -> tuple[str, str, list[tuple[str, list[str]]]]:
+    """Return the SHA-256 of a file's bytes and of its meaning, and each import: a module, and names from it."""
+    content = path.read_bytes()
+    digest, key = hashlib.sha256(content).hexdigest(), str(path)
     if path.suffix != ".py":
-        return text
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            # Bare strings are docstrings, of modules, classes, functions and constants alike: they do nothing.
-            node.body = [line for line in body if not _is_bare_string(line)]  # type: ignore[attr-defined]
-    return ast.dump(tree)
+        return digest, digest, []
+    kept = _read_parsed()
+    if kept.get(key, ("",))[0] != digest:
+        tree = ast.parse(content)
+        imports: list[tuple[str, list[str]]] = []
+        imports += [(alias.name, []) for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        imports += [
+            (node.module, [alias.name for alias in node.names])
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module
+        ]
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list):
+                # Bare strings are docstrings, of modules, classes, functions and constants alike: they do nothing.
+                node.body = [line for line in body if not _is_bare_string(line)]  # type: ignore[attr-defined]
+        kept[key] = (digest, hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imports)
+        if path.is_relative_to(Path(__file__).parents[1]):
+            with suppress(OSError), atomic_path(_PARSED) as temporary:  # a folder that cannot be written to
+                temporary.write_text(json.dumps(kept), encoding="utf-8")
+    return kept[key]
+
+
+@cache
+def _read_parsed() -> dict[str, tuple[str, str, list[tuple[str, list[str]]]]]:
+    try:
+        return dict(json.loads(_PARSED.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
 
 
 def _is_bare_string(node: ast.AST) -> bool:
@@ -112,13 +151,11 @@ def _module_file(module: str) -> Path | None:
 @cache
 def _imports(file: Path, packages: tuple[str, ...]) -> list[str]:
     names = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names if _inside(alias.name, packages)]
-        elif isinstance(node, ast.ImportFrom) and node.module and _inside(node.module, packages):
+    for module, inner in _parsed(file)[2]:
+        if _inside(module, packages):
             # A name is a module of a package, or something inside one.
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            names += [name if _module_file(name) else node.module for name in inner]
+            entries = [f"{module}.{name}" for name in inner] or [module]
+            names += [name if _module_file(name) else module for name in entries]
     return names
 
 

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import fcntl
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numba import njit
+from numba.core import entrypoints
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 
 from showerstack.runtime.code import imported_files, source_hash
+from showerstack.runtime.files import atomic_path
 
 LIBRARIES = ("llvmlite", "numba", "numpy")
 PACKAGES = ("showerstack.showers", "showerstack.features", "showerstack.analysis")
@@ -32,13 +36,31 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        sources = source_hash(imported_files(function.__module__, PACKAGES), LIBRARIES)
+        sources = _sources(function, LIBRARIES)
         name = f"{function.__qualname__}.py{sys.version_info.major}{sys.version_info.minor}"
         self._cache_file = IndexDataCacheFile(self._cache_path, name, sources)
         # What stands first in the file and is compared before the rest is read, which names classes that other sources
         # may have under other names.
         self._cache_file._version = sources
         self.lock_file = Path(self._cache_path) / f"{function.__module__}.{name}.lock"
+
+
+def _sources(function: Any, libraries: tuple[str, ...]) -> str:
+    return source_hash(imported_files(function.__module__, PACKAGES), libraries)
+
+
+@contextmanager
+def _without_extensions() -> Iterator[None]:
+    """Let Numba compile or load without the extensions that installed packages declare for it.
+
+    They teach it types that our kernels do not have; importing them (awkward) takes longer than loading a kernel. They
+    are still there for others in this process.
+    """
+    before, entrypoints._already_initialized = entrypoints._already_initialized, True
+    try:
+        yield
+    finally:
+        entrypoints._already_initialized = before
 
 
 @contextmanager
@@ -76,11 +98,12 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None
         def compiled() -> Any:
             dispatcher = njit(**options)(function)
             dispatcher._cache = _Cache(function)
+            dispatcher._compilation_chain_init_hook = lambda: None  # see _without_extensions
             compile_or_load = dispatcher.compile
 
             def one_at_a_time(signature: Any) -> Any:
                 # Numba's own lock first, which a thread that compiles holds while it waits for another function's.
-                with global_compiler_lock, _alone(dispatcher._cache.lock_file):
+                with global_compiler_lock, _without_extensions(), _alone(dispatcher._cache.lock_file):
                     return compile_or_load(signature)
 
             dispatcher.compile = one_at_a_time
@@ -91,5 +114,34 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None
             compiled()(*arguments)
 
         return call
+
+    return decorate
+
+
+def kept(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], Callable[[float], np.ndarray]]:
+    """Keep the table that a function makes of a number beside the machine code, tied to its sources in the same way.
+
+    Parameters
+    ----------
+    libraries
+        Distributions whose version can change the table.
+    """
+
+    def decorate(function: Callable[[float], np.ndarray]) -> Callable[[float], np.ndarray]:
+        @cache
+        def table(number: float) -> np.ndarray:
+            sources = _sources(function, libraries)
+            name = f"{function.__module__}.{function.__qualname__}-{number!r}.npz"
+            file = Path(FunctionCache(function)._cache_path) / name
+            with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), file.open("rb") as stream:
+                stored = np.load(stream)
+                if str(stored["sources"]) == sources:
+                    return np.asarray(stored["table"])
+            result = function(number)
+            with suppress(OSError), atomic_path(file) as temporary:  # a folder that cannot be written to
+                np.savez(temporary, table=result, sources=np.array(sources))
+            return result
+
+        return wraps(function)(table)
 
     return decorate

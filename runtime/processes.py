@@ -22,15 +22,13 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
-
-import joblib
-from joblib.externals.loky import ProcessPoolExecutor
-from joblib.externals.loky.backend import get_context
-from joblib.parallel import get_active_backend
-from threadpoolctl import ThreadpoolController
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from showerstack.runtime.errors import InputError, explained
+
+if TYPE_CHECKING:
+    from joblib.externals.loky import ProcessPoolExecutor
+    from threadpoolctl import ThreadpoolController
 
 _PR_SET_PDEATHSIG = 1
 _WATCH_EVERY_S = 1.0
@@ -44,6 +42,8 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA
 @lru_cache(maxsize=1)
 def _pools(n_modules: int) -> ThreadpoolController:
     """Return the thread pools of all libraries of this process, in which so many modules are imported."""
+    from threadpoolctl import ThreadpoolController
+
     return ThreadpoolController()
 
 
@@ -59,6 +59,8 @@ def in_processes(
 
     A surrounding ``joblib.parallel_config`` chooses where: processes here, which end with this one, or a cluster.
     """
+    import joblib  # a tenth of a second, which work in threads does not need
+
     pool = joblib.Parallel(
         n_jobs=workers,
         return_as="generator" if ordered else "generator_unordered",
@@ -123,6 +125,8 @@ def in_pools(
     InputError
         If a worker of any device is lost: killed by somebody or by the system.
     """
+    from joblib.externals.loky import ProcessPoolExecutor
+
     pools: dict[str, ProcessPoolExecutor] = {}
     at_work: dict[Future[Any], tuple[str, tuple[Any, ...]]] = {}
     tried: set[int] = set()
@@ -198,6 +202,8 @@ def in_own_process(
     RuntimeError
         With the traceback, for every other error of the function.
     """
+    from joblib.externals.loky.backend import get_context
+
     context = get_context("loky")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_hand_over, args=(there, os.getpid(), silenced, function, arguments), daemon=True)
@@ -244,6 +250,8 @@ def _raise(line: str | None, text: str) -> NoReturn:
 
 def _of_this_machine() -> dict[str, Any]:
     """Return what joblib's own processes are started with; workers of a cluster are not ours to end."""
+    from joblib.parallel import get_active_backend
+
     backend, _ = get_active_backend()
     if type(backend).__name__ != "LokyBackend":
         return {}

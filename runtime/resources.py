@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,25 @@ _UNLIMITED = 1 << 60
 
 
 def cores() -> int:
-    """Return how many processors this process may use, at least 1."""
-    import joblib
+    """Return how many processors this process may use, at least 1.
 
-    return int(joblib.cpu_count())
+    Affinity, the quotas of its control groups (rounded up) and ``LOKY_MAX_CPU_COUNT`` count, as for joblib.
+    """
+    has_affinity = hasattr(os, "sched_getaffinity")
+    limits = [float(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1), *_quotas()]
+    loky = os.environ.get("LOKY_MAX_CPU_COUNT", "")
+    if loky.isdigit():
+        limits.append(float(loky))
+    return max(1, math.ceil(min(limits)))
+
+
+def _quotas() -> Iterator[float]:
+    """Yield how many processors the control groups of this process may keep busy, nearest first."""
+    shares = [_read(file).split() for file in _places("", "cpu.max")]
+    shares += [[_read(file), _read(file.with_name("cpu.cfs_period_us"))] for file in _places("cpu", "cpu.cfs_quota_us")]
+    for share in shares:
+        if len(share) == 2 and all(part.isdigit() and int(part) for part in share):
+            yield int(share[0]) / int(share[1])
 
 
 def memory_limit_bytes() -> int | None:

@@ -12,7 +12,6 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.special
 from array_api_compat import is_cupy_namespace, is_torch_namespace
 
 ELECTRON_R0_M = 40.0
@@ -35,7 +34,7 @@ def special_functions(xp: Any) -> Any:
     """
     if is_cupy_namespace(xp):
         return importlib.import_module("cupyx.scipy.special")
-    return importlib.import_module("torch.special") if is_torch_namespace(xp) else scipy.special
+    return importlib.import_module("torch.special" if is_torch_namespace(xp) else "scipy.special")
 
 
 def electron_normalisation(age: Any, r0_m: float = ELECTRON_R0_M, xp: Any = np) -> Any:

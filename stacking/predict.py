@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-import joblib
 import numpy as np
 import polars as pl
 
@@ -33,7 +32,8 @@ from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import check_target, hash_file, read_json
 from showerstack.runtime.logs import remark
-from showerstack.runtime.processes import limited_threads
+from showerstack.runtime.processes import in_threads, limited_threads
+from showerstack.runtime.resources import cores
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import TASKS, Task
@@ -376,13 +376,13 @@ def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, pr
     """
     folders = {folder for learner in learners for folder in learner.folders}
     open_fits, every, n_fits = _OpenFits(folders), list(pieces(len(events))), len(folders)
-    workers = max(1, (ctx.workers or joblib.cpu_count()) // ctx.threads)
-    threads = joblib.Parallel(n_jobs=workers, backend="threading", return_as="generator")
+    workers = max(1, (ctx.workers or cores()) // ctx.threads)
     at_once, done = -(-workers // n_fits), 0  # few fits work on several pieces
     for first in range(0, len(every), at_once):
         jobs = [job for piece in every[first : first + at_once] for job in _jobs(events, piece, learners)]
         outcomes: dict[int, dict[str, list[np.ndarray]]] = {}
-        for job, outcome in zip(jobs, threads(joblib.delayed(open_fits.predict)(job) for job in jobs), strict=True):
+        made = in_threads(open_fits.predict, ((job,) for job in jobs), workers=workers)
+        for job, outcome in zip(jobs, made, strict=True):
             for name, values in outcome.items():
                 outcomes.setdefault(job.piece.start, {}).setdefault(name, []).append(values)
             done += len(job.batch)

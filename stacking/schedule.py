@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 
 from showerstack.features.device import free_gpu_memory
@@ -358,6 +357,8 @@ def _location(events: Events | None) -> Path | None:
 def local_processes(threads: int) -> Iterator[None]:
     """Let :func:`showerstack.runtime.processes.in_processes` work in processes of this machine with so many threads
     each."""
+    import joblib
+
     with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
         yield
 

@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import numpy as np
 import polars as pl
-from scipy.optimize import minimize
 from scipy.special import softmax
 
 from showerstack.models.base.inputs import TARGETS
@@ -132,6 +131,8 @@ class EstimatePool:
 
         spread = float(np.average((free.mean(axis=0) - truth) ** 2, weights=importance)) or 1.0
         bounds = [(-LARGEST, LARGEST)] * len(names)
+        from scipy.optimize import minimize  # predictions need no fit
+
         best = minimize(loss, np.zeros(len(names)), jac=True, method="L-BFGS-B", bounds=bounds).x
         deviations = np.cov((free - truth) / np.maximum(errors, SMALLEST_ERROR), aweights=importance).reshape(
             len(names), -1

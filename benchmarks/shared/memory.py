@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-SAMPLED_EVERY_S = 0.5
-
 
 class FamilyMemory:
     """The largest memory of a process and its descendants together, sampled until :meth:`stop`.
@@ -14,7 +12,8 @@ class FamilyMemory:
     Memory that several of them share is counted once, mapped files included (Linux's proportional set size).
     """
 
-    def __init__(self, process: int) -> None:
+    def __init__(self, process: int, every_s: float = 0.5) -> None:
+        self._every_s = every_s
         self.peak, self._process, self._over = 0, process, threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
@@ -26,7 +25,7 @@ class FamilyMemory:
         return self.peak
 
     def _sample(self) -> None:
-        while not self._over.wait(SAMPLED_EVERY_S):
+        while not self._over.wait(self._every_s):
             self.peak = max(self.peak, sum(map(_own_bytes, _family(self._process))))
 
 

@@ -5,7 +5,7 @@
 Each size goes through simulate, features, stack (with a time limit, if there is one), predict and verify, each step a
 command in a process of its own. A step that is finished is not done again: stopped and started once more, the benchmark
 goes on. Printed are wall-clock and processor time of each command with its children, and the largest memory of all of
-them together, sampled twice a second (memory that they share is counted once); then what fits take, from the run's
+them together, sampled every two seconds (memory that they share is counted once); then what fits take, from the run's
 manifest, whatever was stopped between them. With --kills 3 --kill-after 300 the
 stack is killed three times, each time 300 seconds after its start, and started again; its costs are then those of
 all starts, but for the processor time of fits that a kill cut off, and each start says how many finished fits it
@@ -69,7 +69,7 @@ def measured_command(
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with log.open("ab") as said:
         process = subprocess.Popen([*program, *arguments], stdout=said, stderr=said, cwd=ROOT, env=os.environ)
-        memory = FamilyMemory(process.pid)
+        memory = FamilyMemory(process.pid, every_s=2.0)
         try:
             code = process.wait(kill_after_s)
         except subprocess.TimeoutExpired:

@@ -22,10 +22,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from scipy.interpolate import CubicSpline
-from scipy.special import gammaincc, gammaln, log_ndtr
 
 from showerstack.features.lateral.elementwise import LG_E
+from showerstack.runtime.kernels import kept
 
 MIN_MEAN, MAX_MEAN = 2e-3, 1.2e4
 """Range of k, beyond which it counts as its limit: half the strays of a station alone, twice the s/m of a saturated
@@ -53,6 +52,8 @@ def summed(tails: np.ndarray, mean: float) -> np.ndarray:
     mean
         Mean number of deposits, k.
     """
+    from scipy.special import gammaln  # imported to make a table alone, which is kept
+
     n = np.arange(1.0, tails.shape[1] + 1.0)
     return np.log(np.maximum(tails @ np.exp(n * math.log(mean) - mean - gammaln(n + 1.0)), 1e-300))
 
@@ -67,6 +68,8 @@ def asymptotic(signal: np.ndarray, mean: float, shape: float) -> np.ndarray:
     mean, shape
         Mean number of deposits, k, and the shape a of their Gamma distribution.
     """
+    from scipy.special import log_ndtr
+
     d = np.log(signal / mean) / (shape + 1.0)
     # Where signal and mean agree, w and u vanish together: r* is smooth, so a line bridges that place.
     near = 0.02 / math.sqrt(mean * shape * (shape + 1.0))
@@ -84,9 +87,12 @@ def _r_star(d: np.ndarray, mean: float, shape: float) -> np.ndarray:
     return w + np.log(u / w) / w
 
 
-@lru_cache(maxsize=8)
+@kept("numpy", "scipy")
 def tail_table(dispersion: float) -> np.ndarray:
     """Return the table, (means, steps) float32: sqrt(-lg P) for deposits of variance over mean ``dispersion``."""
+    from scipy.interpolate import CubicSpline
+    from scipy.special import gammaincc
+
     shape = 1.0 / (dispersion - 1.0)
     means = MIN_MEAN * np.exp(MEAN_STEP * np.arange(N_MEANS))
     steps = LOW + STEP * np.arange(N_STEPS)

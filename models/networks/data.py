@@ -15,7 +15,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from scipy.spatial import KDTree
 
 from showerstack.models.base.spec import READ_AHEAD, RESIDENT_BYTES, RESIDENT_SHARE
 from showerstack.runtime.errors import InputError
@@ -171,6 +170,8 @@ def cell_sources(array: DetectorArray) -> np.ndarray:
     InputError
         If the array has no such symmetry: a cell would move off the grid, or onto another kind of station.
     """
+    from scipy.spatial import KDTree
+
     positions = np.stack([array.x_m.ravel(), array.y_m.ravel()])
     sources = np.empty((len(SYMMETRIES), array.n_cells), dtype=np.int64)
     for k, matrix in enumerate(SYMMETRIES):

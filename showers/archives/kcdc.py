@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
-from scipy.optimize import linear_sum_assignment
 
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.tables import read_text, readable
@@ -405,6 +404,8 @@ def stations_by_cores(chunks: Iterable[dict[str, np.ndarray]], file: Path) -> np
         good = np.isfinite(near).all(axis=1)
         for k, half in enumerate(halves):
             half.add(signal[good][k::2], near[good][k::2])
+    from scipy.optimize import linear_sum_assignment
+
     results = [linear_sum_assignment(-half.values())[1] for half in halves]
     differing = int((results[0] != results[1]).sum())
     if differing:

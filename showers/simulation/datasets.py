@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.protocols import CUTS_FOR_ALL, evaluation_cuts_of, layout_of, modes_of
@@ -176,7 +176,7 @@ def accepted(job: BlockJob, n: int, workers: int | None = None) -> Iterator[Simu
     InputError
         If the settings let no event pass.
     """
-    threads = workers or joblib.cpu_count()
+    threads = workers or cores()
     with ThreadPoolExecutor(threads) as pool:
         waiting = deque(pool.submit(simulate_block, job, block) for block in range(2 * threads))
         block, done = len(waiting), 0

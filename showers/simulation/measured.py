@@ -20,7 +20,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import joblib
 import numpy as np
 import polars as pl
 
@@ -28,6 +27,7 @@ from showerstack.runtime.arrays import told_when_full
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
+from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.archives.measured import COLUMNS, MEASURED_KINDS
 from showerstack.showers.archives.raw import TIME_COLUMN, TIMES_KIND, archive_path
@@ -228,7 +228,7 @@ def _write_conditions(out: Path, run: RunConditions) -> None:
 
 def _events(run: RunConditions, sky: Sky, job: BlockJob, seed: int, workers: int | None) -> Iterator[SimulatedEvents]:
     """Yield a run's accepted events block by block; at most two blocks per thread are in memory."""
-    thrower, threads = Thrower(sky), workers or joblib.cpu_count()
+    thrower, threads = Thrower(sky), workers or cores()
 
     def simulated(block: int) -> SimulatedEvents:
         rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, run.number, block, 0)))

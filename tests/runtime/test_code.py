@@ -40,7 +40,7 @@ def _hash(folder: Path, text: str, name: str = "code.py") -> str:
     file.write_text(text)
     import showerstack.runtime.code as module
 
-    module._meaning.cache_clear()
+    module._parsed.cache_clear()
     return source_hash([folder])
 
 
@@ -128,7 +128,7 @@ def run(tmp_path, monkeypatch):
             (folder / name).write_text(changed.get(name.removesuffix(".py"), text))
         for name in [name for name in sys.modules if name.startswith("kernel_case")]:
             del sys.modules[name]
-        runtime_code._meaning.cache_clear()
+        runtime_code._parsed.cache_clear()
         runtime_code._imports.cache_clear()
         importlib.invalidate_caches()
         # Two versions written within the clock's resolution would share one byte-code file.
@@ -221,6 +221,74 @@ def test_kernels_know_their_sources(module, inside):
     names = {file.relative_to(root).as_posix() for file in files}
     assert inside <= names
     assert "features/build.py" not in names
+
+
+def test_sources_are_parsed_once_for_all_processes(monkeypatch):
+    source, kept = Path(runtime_code.__file__), runtime_code._PARSED
+    if not os.access(kept.parent, os.W_OK):
+        pytest.skip("nothing can be kept here")
+    runtime_code._parsed.cache_clear()
+    before = source_hash([source])
+    for forgotten in (runtime_code._parsed, runtime_code._read_parsed):
+        forgotten.cache_clear()
+    monkeypatch.setattr(runtime_code.ast, "parse", None)
+    assert source_hash([source]) == before
+
+
+TABLE = '''"""A table."""
+
+import numpy as np
+
+from showerstack.runtime.kernels import kept
+
+made = []
+
+
+@kept("numpy")
+def table(number: float) -> np.ndarray:
+    """Make."""
+    made.append(number)
+    return np.array([number, 2.0 * number])
+'''
+
+
+def test_a_table_is_kept_until_its_source_changes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def imported(text):
+        (tmp_path / "table_case.py").write_text(text)
+        sys.modules.pop("table_case", None)
+        runtime_code._parsed.cache_clear()
+        importlib.invalidate_caches()
+        for old in tmp_path.glob("__pycache__/*.pyc"):
+            old.unlink()
+        return importlib.import_module("table_case")
+
+    first = imported(TABLE)
+    np.testing.assert_array_equal([first.table(1.5), first.table(1.5)], [[1.5, 3.0]] * 2)
+    assert first.made == [1.5]
+    again = imported(TABLE.replace("Make.", "Make it."))
+    np.testing.assert_array_equal(again.table(1.5), [1.5, 3.0])
+    np.testing.assert_array_equal(again.table(2.5), [2.5, 5.0])
+    assert again.made == [2.5], "the other one is on disk"
+    for file in tmp_path.glob("__pycache__/*.npz"):
+        file.write_bytes(file.read_bytes()[:100])
+    np.testing.assert_array_equal(imported(TABLE).table(1.5), [1.5, 3.0])
+    changed = imported(TABLE.replace("2.0", "4.0"))
+    np.testing.assert_array_equal(changed.table(1.5), [1.5, 6.0])
+
+
+def test_kernels_leave_extensions_of_numba_to_others():
+    code = (
+        "import numpy as np; from numba.core import entrypoints; from showerstack.features.compute import warm_up\n"
+        "from unittest.mock import patch\n"
+        "with patch.object(entrypoints.importlib_metadata, 'entry_points', side_effect=AssertionError):\n"
+        "    warm_up()\n"
+        "assert not entrypoints._already_initialized\n"
+        "import numba; numba.njit(lambda x: x + 1)(1)\n"
+        "assert entrypoints._already_initialized"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(kernels.__file__).parents[2])
 
 
 def test_no_other_function_keeps_its_code():

@@ -64,3 +64,23 @@ def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatc
         assert cores() == 1
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "expected"),
+    [
+        ("0::/job\n", {"cpu.max": "max 100000", "job/cpu.max": "150000 100000"}, 2),
+        ("0::/job\n", {"cpu.max": "100000 100000", "job/cpu.max": "300000 100000"}, 1),
+        ("2:cpu,cpuacct:/job\n", {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"}, 2),
+        ("2:cpu,cpuacct:/job\n", {"cpu/job/cpu.cfs_quota_us": "-1", "cpu/job/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_the_quota_of_a_control_group_counts(
+    system: Path, monkeypatch: pytest.MonkeyPatch, lines: str, files: dict[str, str], expected: int
+) -> None:
+    monkeypatch.delenv("LOKY_MAX_CPU_COUNT", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    limited(system, lines, files)
+    assert cores() == expected
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert cores() == 1
