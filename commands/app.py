@@ -31,7 +31,7 @@ from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.runtime.logs import LOG, Lines, LogFile, handled
 from showerstack.showers.schema import TASKS
-from showerstack.stacking.options import REQUIRED, Device, Option, OptionGroup, RunOptions, options_of
+from showerstack.stacking.options import REQUIRED, Device, Limits, Option, OptionGroup, RunOptions, options_of
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
 """Commands that keep finished parts: given again after an interruption, they go on."""
@@ -104,9 +104,6 @@ class Configured(Expanding):
     more_in_files = True
 
 
-SIGNS = {"min": "ge", "max": "le"}
-
-
 def _is_list(declared: Option) -> bool:
     return tuple in [get_origin(each) for each in (declared.type, *get_args(declared.type))]
 
@@ -119,11 +116,9 @@ def _parameter(name: str, declared: Option, heading: str | None) -> inspect.Para
     absent = _is_list(declared) or declared.default is REQUIRED
     kind = str if _is_list(declared) else TaskName if name == "task" else declared.type
     flags = [each for each in declared.metadata if isinstance(each, str)]
-    limits = {
-        end: getattr(limit, sign) for limit in declared.metadata for end, sign in SIGNS.items() if hasattr(limit, sign)
-    }
+    limits = next((each for each in declared.metadata if isinstance(each, Limits)), Limits())
     text = f"{declared.help} Commas between them." if _is_list(declared) else declared.help
-    shown = typer.Option(*flags, help=text, rich_help_panel=heading, **limits)
+    shown = typer.Option(*flags, help=text, rich_help_panel=heading, min=limits.ge, max=limits.le)
     default = None if absent else declared.default
     return inspect.Parameter(
         name,

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from annotated_types import Ge, Le
 
 from showerstack.commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError, need
-from showerstack.stacking.options import OptionGroup
+from showerstack.stacking.options import Limits, OptionGroup
 
 if TYPE_CHECKING:
     from showerstack.analysis.blinding import Blinding
@@ -30,9 +29,9 @@ class ExposureOptions(OptionGroup):
 
     exposure: str | None = None
     """Area times solid angle times live time, m2 sr s, such as 6.7e11; default: of the runs' own live time."""
-    dead_time: Annotated[float, Ge(0)] = 0.0
+    dead_time: Annotated[float, Limits(0)] = 0.0
     """Seconds after each event without another one, for the runs' live time."""
-    exposure_error: Annotated[float, Ge(0), Le(1)] = 0.05
+    exposure_error: Annotated[float, Limits(0, 1)] = 0.05
     """Relative error of the exposure, common to all fluxes and limits."""
 
 

@@ -175,7 +175,6 @@ def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scored(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the files of metrics that there are."""
     if manifest["task"] in TASKS:
         files = {"test": folder / f"metrics_{manifest['task']}.json"}
     else:

@@ -241,7 +241,6 @@ def _metric(task: Task) -> str:
 
 
 def _score(wanted: Reproduction, data: Path, run: Path, seed: int) -> Score:
-    """Score a run by the rules of the protocol."""
     task = wanted.task
     metrics = score_by_protocol(run / PREDICTIONS_FILE, data, task, protocol=wanted.protocol)
     if task == GAMMA:

@@ -208,5 +208,4 @@ def _scalars(data: Dataset, part: slice) -> tuple[np.ndarray, np.ndarray | None]
 
 
 def _groups(columns: tuple[str, ...]) -> frozenset[str]:
-    """Return the groups that hold these features."""
     return frozenset(CATALOGUE[name].group for name in columns if name in CATALOGUE)

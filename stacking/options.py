@@ -8,19 +8,36 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
 
-from annotated_types import Ge, Le, Lt
-
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
 
 TOLERANCE = 2e-4
 """Log-loss, nats, that all learners left out may cost together."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Smallest and largest value of a number, and what it lies below."""
+
+    ge: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    __is_annotated_types_grouped_metadata__ = True  # pydantic takes them one by one
+
+    def __iter__(self) -> Iterator[Any]:
+        from annotated_types import Ge, Le, Lt
+
+        for name, kind in (("ge", Ge), ("le", Le), ("lt", Lt)):
+            if (value := getattr(self, name)) is not None:
+                yield kind(value)
 
 
 class OptionGroup:
@@ -43,17 +60,17 @@ class RunOptions(OptionGroup):
     a time limit ends it earlier."""
     learners: tuple[str, ...] | None = None
     """Names of learners instead of the preset's."""
-    folds: Annotated[int | None, Ge(2), Le(100)] = None
+    folds: Annotated[int | None, Limits(2, 100)] = None
     """Number of folds instead of the preset's."""
     time_limit: str | None = None
     """Limit for the whole run, e.g. 4h, 30m: three folds at most, fits end early and keep their best."""
-    prune: Annotated[float, Ge(0), Le(1)] = TOLERANCE
+    prune: Annotated[float, Limits(0, 1)] = TOLERANCE
     """Log-loss (nats) that learners left out of the stack may cost together; 0 keeps every learner."""
-    seed: Annotated[int, Ge(0), Lt(2**31)] = 1
+    seed: Annotated[int, Limits(0, lt=2**31)] = 1
     """Seed of all random numbers."""
     device: Device = "auto"
     """auto: the GPU if there is one."""
-    workers: Annotated[int | None, Ge(1)] = None
+    workers: Annotated[int | None, Limits(1)] = None
     """Number of processes; default: all cores."""
     scheduler: str | None = None
     """Dask scheduler that shares this file system, e.g. tcp://host:8786; default: this machine alone."""
@@ -110,7 +127,7 @@ class Option:
     default: Any
     """:data:`REQUIRED` where there is none."""
     metadata: tuple[Any, ...]
-    """Limits of ``annotated_types``, names on the command line."""
+    """:class:`Limits`, and names on the command line."""
     help: str
 
 

@@ -25,7 +25,6 @@ import numpy as np
 import polars as pl
 import pytest
 import typer
-from annotated_types import Ge, Le
 from pydantic_core import PydanticUndefined
 from rich.table import Table
 from rich.text import Text
@@ -41,7 +40,15 @@ from showerstack.scoring.score import score_file
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking.config import StackConfig, TableConfig
-from showerstack.stacking.options import REQUIRED, OptionGroup, RunOptions, ShowerOptions, TableOptions, options_of
+from showerstack.stacking.options import (
+    REQUIRED,
+    Limits,
+    OptionGroup,
+    RunOptions,
+    ShowerOptions,
+    TableOptions,
+    options_of,
+)
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import load
 from tests.faults.damages import patience
@@ -418,7 +425,7 @@ class Orchard(OptionGroup):
 
     heading = "Trees"
 
-    trees: Annotated[int, Ge(1), Le(9)] = 3
+    trees: Annotated[int, Limits(1, 9)] = 3
     """How many there are."""
     kinds: tuple[str, ...] | None = None
     """Names of what grows."""

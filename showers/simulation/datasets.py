@@ -132,7 +132,6 @@ def simulate(
 def _write(
     folder: Path, job: BlockJob, n: int, source: dict[str, Any], *, workers: int | None, overwrite: bool, bars: Bars
 ) -> None:
-    """Write one dataset folder."""
     layout = layout_of(source["protocol"], job.task)
     kinds: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
     kinds |= {"age": np.float32} if layout.age == "file" else {}
