@@ -35,7 +35,7 @@ def test_every_stored_result_has_a_head_and_a_page_that_names_it(file: Path) -> 
     assert text.startswith("# ")
     for row in ("command", "commit"):
         assert re.search(rf"^\| {row} \| .+ \|$", text, re.MULTILINE), row
-    name = f"`benchmarks/results/{file.name}`"
+    name = f"benchmarks/results/{file.name}"
     assert any(name in page.read_text(encoding="utf-8") for page in PAGES), name
 
 
