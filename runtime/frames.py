@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from importlib import import_module
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,7 +16,7 @@ from showerstack.runtime.errors import InputError
 
 def is_frame(values: Any) -> bool:
     """Return whether something is a data frame, or a table of Arrow."""
-    return type(values).__name__ in ("DataFrame", "Table") and hasattr(values, "columns")
+    return type(values).__name__ in ("DataFrame", "Table", "RecordBatch") and hasattr(values, "columns")
 
 
 def frame_of(values: Any, columns: Mapping[str, Any] | None = None) -> pl.DataFrame:
@@ -30,14 +31,14 @@ def frame_of(values: Any, columns: Mapping[str, Any] | None = None) -> pl.DataFr
     """
     if isinstance(values, pl.DataFrame):
         frame = values
-    elif type(values).__module__.split(".")[0] == "pandas" and is_frame(values):
-        names = [str(name) for name in values.columns]
+    elif is_frame(values):
+        is_pandas = hasattr(values, "iloc")
+        names = [str(name) for name in (values.columns if is_pandas else values.schema.names)]
         for name in names:
             if names.count(name) > 1:
                 raise InputError(f"the data frame has {names.count(name)} columns {name!r}: rename them")
-        frame = pl.DataFrame([_of_pandas(values.iloc[:, k], name) for k, name in enumerate(names)])
-    elif is_frame(values):
-        frame = pl.DataFrame(values)
+        each = (values.iloc[:, k] if is_pandas else values.column(k) for k in range(len(names)))
+        frame = pl.DataFrame([column_of(column, name) for name, column in zip(names, each, strict=True)])
     else:
         array = values if isinstance(values, np.ndarray) else np.asarray(values)
         if array.ndim != 2 or array.dtype.kind not in "fiub":
@@ -56,13 +57,17 @@ def frame_of(values: Any, columns: Mapping[str, Any] | None = None) -> pl.DataFr
 
 def column_of(values: Any, name: str) -> pl.Series:
     """Return a list, array or column (N,) of any library as one of Polars, see :func:`frame_of`."""
-    if isinstance(values, pl.Series):
-        return values.alias(name)
-    if type(values).__module__.split(".")[0] == "pandas":
-        return _of_pandas(values if hasattr(values, "iloc") else values.to_series(), name)
-    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
-        return _of_numbers(values, name)
-    return _of_objects(values.tolist() if isinstance(values, np.ndarray) else list(values), name)
+    module = type(values).__module__.split(".")[0]
+    try:
+        if isinstance(values, pl.Series) or module == "pyarrow":
+            return pl.Series(name, values)
+        if module == "pandas":
+            return _of_pandas(values if hasattr(values, "iloc") else import_module("pandas").Series(values), name)
+        if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+            return _of_numbers(values, name)
+        return _of_objects(values.tolist() if isinstance(values, np.ndarray) else list(values), name)
+    except (TypeError, OverflowError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise InputError(f"column {name!r} cannot be converted: {str(error).splitlines()[0]}") from None
 
 
 def _of_pandas(values: Any, name: str) -> pl.Series:
@@ -71,12 +76,14 @@ def _of_pandas(values: Any, name: str) -> pl.Series:
         values = values.sparse.to_dense()
     if kind == "CategoricalDtype":
         levels = [str(level) for level in values.cat.categories]
+        if twice := [level for level in levels if levels.count(level) > 1]:
+            raise InputError(f"column {name!r} has several categories that are {twice[0]!r} as text: rename them")
         texts = [None if code < 0 else levels[code] for code in values.cat.codes.tolist()]
-        return pl.Series(name, texts, dtype=pl.Enum(list(dict.fromkeys(levels))))
+        return pl.Series(name, texts, dtype=pl.Enum(levels))
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "fiub":
         return _of_numbers(values.to_numpy(), name)
     if kind == "DatetimeTZDtype":
-        return pl.Series(name, values.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy())
+        return pl.Series(name, values.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()).dt.replace_time_zone("UTC")
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "mM":
         return pl.Series(name, values.to_numpy())
     if kind in ("PeriodDtype", "IntervalDtype") or (isinstance(values.dtype, np.dtype) and values.dtype.kind == "c"):
@@ -112,8 +119,11 @@ def _of_objects(values: Sequence[Any], name: str) -> pl.Series:
         if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
             raise InputError(f"row {row}, column {name!r} holds {value!r}, others {first!r}: one column, one type")
     if kind == Real | Decimal and not all(isinstance(value, Integral | None) for value in plain):
+        for row, value in enumerate(plain):
+            if isinstance(value, Integral) and int(float(value)) != value:
+                raise InputError(f"row {row}, column {name!r} holds {value}, which float64 cannot: round it first")
         plain = [None if value is None else float(value) for value in plain]
-    try:
-        return pl.Series(name, plain, strict=True)
-    except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
-        raise InputError(f"column {name!r} cannot be converted: {str(error).splitlines()[0]}") from None
+    result = pl.Series(name, plain, strict=True)
+    if result.dtype.is_nested():
+        raise InputError(f"column {name!r} holds {type(first).__name__}s, expected numbers, text or times")
+    return result

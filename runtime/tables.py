@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import os
+import re
 import tempfile
 import threading
 import zlib
@@ -38,6 +39,8 @@ _ERRORS = (
     zlib.error,
 )
 """What reading a damaged table raises; a panic of the parser is an error like others."""
+_NO_NAME = re.compile(r"\s*|_duplicated_\d+")
+"""A second column without a name is ``_duplicated_0`` to Polars."""
 _stderr_taken = threading.Lock()
 
 
@@ -99,7 +102,7 @@ def _scan(file: Path, separator: str | None, *, header: bool = False) -> pl.Lazy
         between = separator or ("\t" if kind.startswith(".tsv") else ",")
         scan = read_text(file, between, n_rows=0 if header else None).lazy()
     names = scan.collect_schema().names()
-    return scan.rename({name: f"unnamed_{k + 1}" for k, name in enumerate(names) if not name.strip()})
+    return scan.rename({name: f"unnamed_{k + 1}" for k, name in enumerate(names) if _NO_NAME.fullmatch(name)})
 
 
 def read_text(file: Path, separator: str, *, n_rows: int | None = None) -> pl.DataFrame:
@@ -113,28 +116,31 @@ def read_text(file: Path, separator: str, *, n_rows: int | None = None) -> pl.Da
     Raises
     ------
     InputError
-        If a row has not as many fields as the header; its line is named.
+        If a row has not as many fields as the header (its line is named), or the header repeats a name.
     """
     source = _unpacked(file) if file.name.lower().endswith(".gz") else file
-    blank = np.zeros(0, dtype=bool) if n_rows == 0 else _blank_rows(file, source, separator)
+    blank = _blank_rows(file, source, separator, n_rows)
     result = pl.read_csv(source, separator=separator, infer_schema=False, glob=False, n_rows=n_rows)
     if len(blank) != result.height:
         raise InputError(f"{file}: {len(blank)} rows by their line ends, {result.height} by their quotation marks")
     return result.filter(~blank) if blank.any() else result
 
 
-def _blank_rows(file: Path, source: Path | bytes, separator: str) -> np.ndarray:
+def _blank_rows(file: Path, source: Path | bytes, separator: str, n_rows: int | None) -> np.ndarray:
     """Return which rows are blank lines, (N,) bool, after counting the fields of every row."""
     opened = io.BytesIO(source) if isinstance(source, bytes) else open_regular(source)
     with io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(lines, delimiter=separator)
-        width = len(next(filter(None, reader), ()))
+        header = next(filter(None, reader), [])
+        for name in header:
+            if name.strip() and header.count(name) > 1:
+                raise InputError(f"{file} has {header.count(name)} columns {name!r}: rename them")
         blank = []
-        for fields in reader:
-            is_blank = not fields or (len(fields) == 1 < width and not fields[0].strip())
-            if len(fields) != width and not is_blank:
+        for fields in reader if n_rows is None else ():
+            is_blank = not fields or (len(fields) == 1 < len(header) and not fields[0].strip())
+            if len(fields) != len(header) and not is_blank:
                 raise InputError(
-                    f"{file}: line {reader.line_num} has {len(fields)} fields, the header {width}: "
+                    f"{file}: line {reader.line_num} has {len(fields)} fields, the header {len(header)}: "
                     "every row needs as many as the header"
                 )
             blank.append(is_blank)
@@ -168,6 +174,8 @@ def readable(file: Path) -> Iterator[None]:
             written = message.read()
         except InputError:
             raise
+        except UnicodeDecodeError:
+            raise InputError(f"{file} is not text in UTF-8: save it as that") from None
         except _ERRORS as error:
             lines = str(error).splitlines() or [type(error).__name__]
             raise InputError(f"{file} cannot be read (damaged, or not what its name says?): {lines[0]}") from None

@@ -386,16 +386,16 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
         metrics = score_arrays(test, checked, known)
         metrics["warnings"] += remarks
         return _scored(known, metrics)
-    labels = np.asarray(truth)
-    if task in SCORINGS:
-        labels = labels_of(labels, known, "true classes", 0)
-    checked = scoring_of(known).checked(np.asarray(output), "predictions") if task in SCORINGS else np.asarray(output)
+    labels, checked = _complete(truth, "true classes"), _complete(output, "predictions")
     if labels.shape != checked.shape:
         raise InputError(f"predictions have shape {checked.shape}, true classes {labels.shape}")
-    if task not in SCORINGS and isinstance(predictions, Predicted):
+    if task in SCORINGS:
+        labels = labels_of(labels, known, "true classes", 0)
+        checked = scoring_of(known).checked(checked, "predictions")
+    elif isinstance(predictions, Predicted):
         labels, checked = (_class_numbers(values, predictions.classes) for values in (labels, checked))
-    elif task not in SCORINGS and (labels.dtype.kind in "OSU") != (checked.dtype.kind in "OSU"):
-        raise InputError(f"predictions are {checked.dtype}, true classes {labels.dtype}: give both as words or numbers")
+    else:
+        labels, checked = _comparable(labels, checked)
     metric = metric_for(known)
     interval = metric.interval(labels, checked, None if groups is None else _groups(groups, len(labels)))
     return Scored(metric.name, metric.value(labels, checked), interval.low, interval.high, len(labels))
@@ -421,10 +421,40 @@ def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     return result
 
 
+def _comparable(labels: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers that are equal where two columns of labels (N,) are, as text; whole numbers of any size."""
+    import polars as pl
+
+    from showerstack.runtime.errors import InputError
+    from showerstack.stacking.columns import as_text
+
+    columns = column_of(labels, "true classes"), column_of(predicted, "predictions")
+    kinds = {"numbers" if one.dtype.is_numeric() else str(one.dtype) for one in columns}
+    if len(kinds) > 1:
+        raise InputError(
+            f"predictions are {predicted.dtype}, true classes {labels.dtype}: give both as words or numbers"
+        )
+    numbers = pl.concat([as_text(one).alias("class") for one in columns]).rank("dense").to_numpy()
+    return numbers[: len(labels)], numbers[len(labels) :]
+
+
+def _complete(values: Any, name: str) -> np.ndarray:
+    """Return values of any library as an array, or refuse those that are missing or masked."""
+    from showerstack.runtime.errors import InputError
+
+    array = np.asarray(values)
+    missing = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else array != array
+    if array.dtype.kind == "O":
+        missing = np.array([value is None or value != value for value in array.ravel().tolist()], dtype=bool)
+    if missing.any():
+        raise InputError(f"{name}: row {int(missing.ravel().argmax())} is missing ({int(missing.sum())} of them)")
+    return array
+
+
 def _groups(groups: Any, n_events: int) -> np.ndarray:
     from showerstack.runtime.errors import InputError
 
-    result = np.asarray(groups)
+    result = _complete(groups, "groups")
     if result.shape != (n_events,):
         raise InputError(f"groups have shape {result.shape}, expected ({n_events},)")
     return result

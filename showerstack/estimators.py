@@ -192,7 +192,7 @@ class StackClassifier(ClassifierMixin, _Stack):
 
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        y = column_or_1d(y, warn=True)
+        y = _as_they_are(y)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         X = frame_of(self._checked(X, y))
@@ -250,6 +250,7 @@ class StackClassifier(ClassifierMixin, _Stack):
         if isinstance(X, np.ma.MaskedArray):
             X = np.ma.filled(X.astype(np.float64), np.nan)
         if is_frame(X):
+            X = frame_of(X)
             _check_feature_names(self, X, reset=reset)
             _check_n_features(self, X, reset=reset)
             return X
@@ -399,6 +400,21 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
         if not set(names) <= set(arrays):
             raise InputError(f"{self.run_} has no learner that was taught the core: train with a truth.parquet")
         return np.column_stack([arrays[name] for name in names])
+
+
+def _as_they_are(y: Any) -> np.ndarray:
+    """Return labels (N,) in their own type, or refuse those that are missing or masked."""
+    from showerstack.runtime.errors import InputError
+
+    kind = getattr(y, "dtype", None)
+    if hasattr(kind, "numpy_dtype") and kind.kind in "iub" and not y.isna().any():  # pandas' own integers and booleans
+        y = y.to_numpy(kind.numpy_dtype)
+    wrong = np.ma.getmaskarray(y) if isinstance(y, np.ma.MaskedArray) else None
+    y = column_or_1d(y, warn=True)
+    wrong = np.array([value is None for value in y.tolist()], dtype=bool) if wrong is None else wrong.ravel()
+    if wrong.any():
+        raise InputError(f"y: row {int(wrong.argmax())} has no label: every row needs one")
+    return y
 
 
 def _temporary() -> Path:

@@ -20,6 +20,8 @@ from showerstack.runtime.errors import InputError
 NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
 TIMES = {"Date": "time", "Datetime": "time", "Duration": "duration", "Time": "time of day"}
 """Kinds that become seconds, by the type that a file declares: since 1970, lasting, since midnight."""
+ZONED = "time with a zone"
+"""Seconds since 1970 in UTC; a time without a zone may be of any."""
 GAPS = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
 """Words that stand for a missing number in text, in any case of letters."""
 FAR = 1e30
@@ -40,7 +42,7 @@ class Column:
 
     name: str
     kind: str
-    """``number``, ``boolean``, ``category``, or one of :data:`TIMES`."""
+    """``number``, ``boolean``, ``category``, one of :data:`TIMES`, or :data:`ZONED`."""
     offset: float = 0.0
     """Subtracted first."""
     scale: float = 1.0
@@ -175,7 +177,7 @@ def learned_columns(
             remarks.append(f"{file}: column {name!r} is empty: it is ignored")
             continue
         if wanted is None and name not in categories:
-            _refuse_row_numbers(values, name, file)
+            remarks += _row_number_remarks(values, name, file)
         columns.append(_learned(values, name, file, is_category=name in categories))
         words = _gap_words(values) if columns[-1].kind == NUMBER else []
         if words:
@@ -215,6 +217,8 @@ def _declared_kind(dtype: pl.DataType) -> str | None:
         return NUMBER
     if isinstance(dtype, pl.Categorical | pl.Enum):
         return CATEGORY
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone:
+        return ZONED
     return BOOLEAN if dtype == pl.Boolean else TIMES.get(str(dtype.base_type()))
 
 
@@ -293,25 +297,26 @@ def as_text(values: pl.Series) -> pl.Series:
     return pl.Series(values.name, texts, dtype=pl.String)
 
 
-def _refuse_row_numbers(values: pl.Series, name: str, file: Path) -> None:
-    """Refuse what numbers the rows: in a table that was ordered by class, it tells the class of every row."""
-    counts = values.dtype.is_numeric() or values.dtype == pl.String
-    if counts and (_ROW_NAME.fullmatch(name) or _is_dense(values)):
+def _row_number_remarks(values: pl.Series, name: str, file: Path) -> list[str]:
+    """Refuse what numbers the rows: in a table that was ordered by class, it tells the class of every row.
+
+    Whole numbers that are all different with wide gaps may be row numbers of a larger table: a remark.
+    """
+    if not (values.dtype.is_numeric() or values.dtype == pl.String):
+        return []
+    numbers = values.cast(pl.Float64, strict=False)
+    given = numbers.drop_nulls().drop_nans()
+    all_differ = given.len() == values.drop_nulls().len() >= COUNTING_ROWS and given.n_unique() == given.len()
+    is_counting = bool(all_differ and given.is_finite().all() and (given == given.floor()).all())
+    span = float(given.max()) - float(given.min()) + 1 if is_counting else np.inf  # type: ignore[arg-type]
+    if _ROW_NAME.fullmatch(name) or span <= 2 * given.len():
         raise InputError(
             f"{file}: column {name!r} numbers the rows, and may tell the class by their order: set it apart (--id), or "
             "name it among the columns to learn from (--columns)"
         )
-
-
-def _is_dense(values: pl.Series) -> bool:
-    """Return whether values are whole numbers, all different, that fill at least half of their range."""
-    if len(values) < COUNTING_ROWS or values.null_count():
-        return False
-    numbers = values.cast(pl.Float64, strict=False)
-    if numbers.null_count() or not (numbers.is_finite().all() and (numbers == numbers.floor()).all()):
-        return False
-    span = float(numbers.max()) - float(numbers.min()) + 1  # type: ignore[arg-type]
-    return span <= 2 * len(values) and numbers.n_unique() == len(values)
+    if not is_counting:
+        return []
+    return [f"{file}: column {name!r} holds whole numbers that are all different: set it apart (--id) if it names rows"]
 
 
 def repeated_remarks(train: pl.DataFrame, labels: np.ndarray, test: pl.DataFrame | None) -> list[str]:

@@ -44,7 +44,6 @@ from showerstack.stacking.folder import (
 from showerstack.stacking.folds import class_counts
 from showerstack.stacking.run import COMBINED, evaluated_rows, finished_learners, read_oof, shipped_system
 from showerstack.stacking.tables import (
-    REPEATED,
     check_identifiers,
     probabilities,
     read_folds,
@@ -266,7 +265,6 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
     remarks = [
         *config.learner_remarks(),
         *_label_remarks(classes, config.table),
-        *_header_remarks(train, config.table),
         *remarks,
     ]
     resolved, more = config.for_rows(label, classes, group, fold)
@@ -317,11 +315,3 @@ def _label_remarks(classes: tuple[str, ...], file: Path) -> list[str]:
     if not groups:
         return []
     return [f"{file}: labels {' and '.join(groups)} differ in spaces or case alone: they are classes of their own"]
-
-
-def _header_remarks(frame: pl.DataFrame, file: Path) -> list[str]:
-    repeated = [name for name in frame.columns if REPEATED in name and name.partition(REPEATED)[0] in frame.columns]
-    remarks = [f"{file}: a second column {name.partition(REPEATED)[0]!r} is called {name!r}" for name in repeated]
-    if len(frame.columns) == 1:
-        remarks.append(f"{file} has one column only: is there another --separator?")
-    return remarks

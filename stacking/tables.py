@@ -17,8 +17,6 @@ from showerstack.stacking.events import ROW_GROUP
 MAX_CLASSES = 100
 """More different labels are taken for a quantity, not for classes."""
 MAX_FOLDS = 100
-REPEATED = "_duplicated_"
-"""What Polars adds to a name that a header repeats."""
 
 
 def own_names(classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -114,13 +112,14 @@ def read_weights(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndar
     """Return (N,) float64 weights, all positive; None without such a column."""
     if column is None:
         return None
-    weights = _complete(frame, file, column, "weight").cast(pl.Float64, strict=False)
+    stored = _complete(frame, file, column, "weight")
+    if not (stored.dtype.is_numeric() or stored.dtype == pl.String):
+        raise InputError(f"{file}: column {column!r} holds {stored.dtype}, expected weights")
+    weights = stored.cast(pl.Float64, strict=False)
     wrong = (~(weights.is_finite() & (weights > 0))).fill_null(True)
     if wrong.any():
         row = int(wrong.arg_true()[0])
-        raise InputError(
-            f"{file}: row {row}, column {column!r} holds {frame[column][row]!r}, expected a weight above 0"
-        )
+        raise InputError(f"{file}: row {row}, column {column!r} holds {stored[row]!r}, expected a weight above 0")
     return weights.to_numpy()
 
 
@@ -148,7 +147,10 @@ def read_folds(
 def check_identifiers(frame: pl.DataFrame, file: Path, names: Sequence[str], classes: tuple[str, ...]) -> None:
     """Refuse identifiers that are not there, or named as columns of the predictions are."""
     for name in names:
-        _present(frame, file, name, "identifier")
+        if _present(frame, file, name, "identifier").dtype.is_nested():
+            raise InputError(
+                f"{file}: column {name!r} holds {frame[name].dtype}, expected text or numbers (identifier)"
+            )
         if name in own_names(classes):
             raise InputError(
                 f"{file}: predictions have a column {name!r} of their own: rename the identifier, or leave it out "
@@ -158,6 +160,8 @@ def check_identifiers(frame: pl.DataFrame, file: Path, names: Sequence[str], cla
 
 def _complete(frame: pl.DataFrame, file: Path, column: str, what: str) -> pl.Series:
     values = _present(frame, file, column, what)
+    if values.dtype.is_nested() or values.dtype == pl.Binary:
+        raise InputError(f"{file}: column {column!r} holds {values.dtype}, expected text or numbers ({what})")
     empty = as_text(values).is_null() | (values.is_nan() if values.dtype.is_float() else False)
     if empty.any():
         first = int(empty.arg_true()[0])
@@ -168,7 +172,8 @@ def _complete(frame: pl.DataFrame, file: Path, column: str, what: str) -> pl.Ser
 def _present(frame: pl.DataFrame, file: Path, column: str, what: str) -> pl.Series:
     if column not in frame.columns:
         alone = " (one column only: is there another --separator?)" if len(frame.columns) == 1 else ""
-        raise InputError(f"{file} has no column {column!r} ({what}): it has {', '.join(frame.columns[:20])}{alone}")
+        there = ", ".join(map(repr, frame.columns[:20]))
+        raise InputError(f"{file} has no column {column!r} ({what}): it has {there}{alone}")
     return frame[column]
 
 

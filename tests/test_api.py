@@ -164,7 +164,7 @@ def test_score_takes_arrays_files_and_predictions(tmp_path: Path) -> None:
 def test_true_classes_and_scores_are_never_cast() -> None:
     labels = np.arange(1000) % 5
     assert float(showerstack.score(labels, labels.astype(float), task="composition")) == 0
-    for wrong in (labels + 0.3, np.where(labels == 0, np.nan, labels), labels + 256, labels - 1):
+    for wrong in (labels + 0.3, np.where(labels == 0, 0.5, labels), labels + 256, labels - 1):
         with pytest.raises(InputError, match=r"true classes: event 0 has label .* expected 0 to 4 or proton, helium"):
             showerstack.score(labels, wrong, task="composition")
     hadron = np.arange(1000) % 2
@@ -172,6 +172,29 @@ def test_true_classes_and_scores_are_never_cast() -> None:
     with pytest.raises(InputError, match="row 0 holds 9007199254740993, which float64 may not tell"):
         showerstack.score(scores, hadron, task="gamma")
     assert float(showerstack.score(scores - 2**53, hadron, task="gamma")) == 0
+
+
+def test_missing_values_are_not_scored() -> None:
+    labels = np.arange(40) % 2
+    masked = np.ma.masked_array(labels, mask=labels == 1)
+    for values in (masked, [None, *labels[1:].tolist()], np.where(labels, np.nan, 0.0)):
+        with pytest.raises(InputError, match=r"predictions: row [01] is missing"):
+            showerstack.score(values, labels, task="table")
+        with pytest.raises(InputError, match=r"true classes: row [01] is missing"):
+            showerstack.score(labels, values, task="table")
+        with pytest.raises(InputError, match=r"groups: row [01] is missing"):
+            showerstack.score(labels, labels, task="table", groups=values)
+    with pytest.raises(InputError, match="event 0 has label True"):
+        showerstack.score(labels * 0.5, labels == 0, task="gamma")
+
+
+def test_classes_of_a_table_are_compared_as_they_are() -> None:
+    large = 2**53 + np.arange(40) % 2
+    assert float(showerstack.score(large, np.full(40, 2.0**53), task="table")) == 0.5
+    assert float(showerstack.score(["1"] * 20 + ["1.0"] * 20, ["1"] * 40, task="table")) == 0.5
+    assert float(showerstack.score([1.0] * 40, [1] * 40, task="table")) == 0
+    with pytest.raises(InputError, match="predictions are bool, true classes int64: give both"):
+        showerstack.score(large > 2**53, large, task="table")
 
 
 plain = st.text() | st.integers(-(2**60), 2**60) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)

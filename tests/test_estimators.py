@@ -10,6 +10,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from joblib.externals.loky import get_reusable_executor
 from sklearn.base import clone
@@ -179,13 +180,39 @@ def test_frames_are_converted_exactly_or_refused_by_column() -> None:
         (pd.period_range("2000-01", periods=6, freq="M"), r"column 's' holds period\[M\]: convert it"),
         (np.array([1 / np.longdouble(3)] * 6), "row 0, column 's' holds .* which float64 cannot"),
         (x * 1j, "column 's' holds complex128"),
+        (pd.Series([{}] * 6), "column 's' holds dicts"),
+        (pd.Series([2**53 + 1, 0.5] * 3, dtype=object), "row 0, column 's' holds 9007199254740993, which float64"),
+        (pd.Categorical(np.array([1, "1"] * 3, dtype=object)), "several categories that are '1' as text"),
     ):
         with pytest.raises(InputError, match=message):
             frame_of(pd.DataFrame({"s": column}))
-    with pytest.raises(InputError, match="2 columns 'a'"):
-        frame_of(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+    twice = pd.DataFrame([[1, 2]] * 4, columns=["a", "a"])
+    for read in (frame_of, lambda frame: StackClassifier(**QUICK).fit(frame, [0, 1, 0, 1])):
+        with pytest.raises(InputError, match="2 columns 'a'"):
+            read(twice)
+    for column, message in (
+        (pa.array([1], pa.decimal256(60, 2)), "column 's' cannot be converted"),
+        (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "column 's' cannot be converted"),
+    ):
+        with pytest.raises(InputError, match=message):
+            frame_of(pa.table({"s": column}))
     masked = np.ma.masked_array([[-9999.0], [2.0]], mask=[[True], [False]])
     assert frame_of(masked)["x0"].to_list() == [None, 2.0]
+
+
+def test_labels_keep_their_type_and_none_is_missing() -> None:
+    x, y = _two_classes()
+    for labels in (
+        pd.Series(2**53 + y, dtype="Int64"),
+        pd.Series(y > 0, dtype="boolean"),
+        pd.Series(2**53 + y, dtype="int64[pyarrow]"),
+    ):
+        model = StackClassifier(**QUICK).fit(x, labels)
+        assert model.classes_.tolist() == sorted(set(labels.tolist()))
+        assert model.classes_.dtype.kind == labels.dtype.kind
+    for missing in (np.ma.masked_array(y, mask=y == 1), np.array([None, *y[1:]], dtype=object)):
+        with pytest.raises(InputError, match=r"y: row \d has no label"):
+            StackClassifier(**QUICK).fit(x, missing)
 
 
 def test_options_reach_the_run_and_models_are_cloned(tmp_path: Path) -> None:

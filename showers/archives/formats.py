@@ -11,6 +11,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -147,7 +148,7 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
     result = []
     for reader in one.open(path, tell):
         is_dataset = {DEPOSITS, *SCALAR_NAMES} <= set(reader.units)
-        result.append(_dataset(reader, out, one, task, tell) if is_dataset else _table(reader, out))
+        result.append(_dataset(reader, out, one, task, tell) if is_dataset else _table(reader, out, tell))
     return result
 
 
@@ -216,11 +217,17 @@ def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarr
         If one is missing, no whole number of a class, no name of a class, or no possible true value.
     """
     if task.target:
+        if values.dtype.kind not in "fiu":
+            raise InputError(f"{name}: true values are {values.dtype}, expected numbers, {task.target.unit}")
         result = values.astype(np.float64)
         check_true(result, task.target, Path(name))
         return result
     known = class_of(task)
-    numbers = [known.get(value, -1) for value in values.tolist()]  # 1.0 is the key 1, 0.7 is none
+    is_kind = (
+        isinstance(value, str | int | float | Decimal) and not isinstance(value, bool) for value in values.tolist()
+    )
+    # 1.0 is the key 1, 0.7 is none, and True is no number of a class.
+    numbers = [known.get(value, -1) if fits else -1 for value, fits in zip(values.tolist(), is_kind, strict=True)]
     if -1 in numbers:
         row = numbers.index(-1)
         bad = f"{values.tolist()[row]!r} ({numbers.count(-1)} bad ones)"
@@ -231,16 +238,30 @@ def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarr
     return np.array(numbers, dtype=np.int64)
 
 
-def _table(reader: EventReader, out: Path) -> Path:
+def _table(reader: EventReader, out: Path, tell: Callable[[str], None]) -> Path:
     file, names = out / f"{reader.name}.parquet", [name for name in reader.units if name != DEPOSITS]
     out.mkdir(parents=True, exist_ok=True)
     if not reader.n_events:
         raise InputError(f"{reader.name} holds no events")
-    frames = (
-        pl.DataFrame([pl.Series(name, _of_one_type(chunk[name])) for name in names]) for chunk in reader.chunks(names)
-    )
-    write_frames(file, frames)
+    write_frames(file, _checked_frames(reader, names, tell))
     return file
+
+
+def _checked_frames(reader: EventReader, names: list[str], tell: Callable[[str], None]) -> Iterator[pl.DataFrame]:
+    """Yield all rows in frames; remarks say of which rows no shower can have the quantities, and what units may be."""
+    checked = tuple(name for name in (*SCALAR_NAMES, AGE.name) if name in names)
+    start, n_bad, first = 0, 0, ""
+    for chunk in reader.chunks(names):
+        if checked:
+            values = np.column_stack([chunk[name] for name in checked])
+            bad = bad_quantities(reader.name, values, checked, start)
+            n_bad, first = n_bad + len(bad), first or (str(bad[0]) if bad else "")
+            for remark in units_remarks(reader.name, values, checked) if not start else ():
+                tell(remark)
+        yield pl.DataFrame([pl.Series(name, _of_one_type(chunk[name])) for name in names])
+        start += len(chunk[names[0]])
+    if n_bad:
+        tell(f"{n_bad:,} of {start:,} rows hold what no shower has, the first: {first}")
 
 
 def _of_one_type(values: np.ndarray) -> pl.Series:

@@ -33,6 +33,7 @@ QUANTITIES = {
     "calorimeter": ("Nhad", "Ehad"),
 }
 """Quantities that are taken, by table, as KCDC names them; the first column of a table is by what it is known."""
+NUMBERS = {name.lower() for names in QUANTITIES.values() for name in names} - {"datetime"}
 NEEDED = {"array": QUANTITIES["array"], "general": ("R", "Ev"), "calorimeter": ("Nhad",)}
 """By what a table is known, whatever it is called."""
 SIGNALS = ("EDeposit", "MDeposit")
@@ -66,10 +67,19 @@ class TextTable:
 
     @classmethod
     def open(cls, file: Path) -> TextTable:
-        """Read a file; a column is of one type, by all its rows: integers with a gap become floats."""
+        """Read a file; a column is of one type, by all its rows: integers with a gap become floats.
+
+        Raises
+        ------
+        InputError
+            If a row is empty, a quantity no number, or a whole number too large beside a gap.
+        """
         with readable(file):
             frame = read_text(file, "\t").rename(str.strip)
-        return cls(frame.select(_of_all_rows(values) for values in frame))
+        empty = frame.select(pl.all_horizontal(pl.all().is_null()))
+        if empty.to_series().any():
+            raise InputError(f"{file}: row {empty.to_series().arg_max()} is empty, and would shift the rows below it")
+        return cls(frame.select(_of_all_rows(values, file) for values in frame))
 
     @property
     def columns(self) -> dict[str, tuple[int, ...]]:
@@ -83,11 +93,22 @@ class TextTable:
         return {name: self.frame[name][start:stop].to_numpy() for name in names}
 
 
-def _of_all_rows(values: pl.Series) -> pl.Series:
+def _of_all_rows(values: pl.Series, file: Path) -> pl.Series:
     """Return text as whole numbers or numbers where all of it is, with gaps as numbers; else as text."""
-    kinds = (pl.Float64,) if values.null_count() else (pl.Int64, pl.Float64)
-    each = (values.str.strip_chars().cast(kind, strict=False) for kind in kinds)
-    return next((numbers for numbers in each if numbers.null_count() == values.null_count()), values)
+    text = values.str.strip_chars()
+    numbers, whole = (text.cast(kind, strict=False) for kind in (pl.Float64, pl.Int64))
+    no_number = numbers.is_null() & values.is_not_null()
+    if no_number.any() and values.name.lower() not in NUMBERS:
+        return values
+    # Beside a gap, and beyond 64 bits, a column is of float64.
+    if no_number.any() or whole.null_count():
+        inexact = text.str.contains(r"^[+-]?\d+$") & (numbers.abs() >= 2**53)
+        for wrong, expected in ((no_number, "a number"), (inexact, "a number that float64 can hold")):
+            if wrong.any():
+                row = int(wrong.arg_true()[0])
+                raise InputError(f"{file}: row {row}, column {values.name} holds {text[row]!r}, expected {expected}")
+        return numbers
+    return whole
 
 
 @dataclass(frozen=True)
@@ -233,7 +254,7 @@ class KcdcEvents:
         known: dict[str, tuple[str, Table, dict[str, str]]] = {}
         for role, needed in NEEDED.items():
             for key, table in sorted(tables.items(), key=lambda one: one[0].rsplit("/", 1)[-1].lower() != role):
-                names = {column.lower(): column for column in table.columns}
+                names = _by_lower_case(table.columns, file)
                 called = role != "array" and key.rsplit("/", 1)[-1].lower() == role
                 known_by_name = called and any(one.lower() in names for one in QUANTITIES[role])
                 if role not in known and (known_by_name or all(one.lower() in names for one in needed)):
@@ -353,6 +374,15 @@ def _decoded(values: np.ndarray) -> np.ndarray:
     )
 
 
+def _by_lower_case(columns: Iterable[str], file: Path) -> dict[str, str]:
+    """Return names as they are stored by those in small letters, or refuse two that differ in case alone."""
+    result: dict[str, str] = {}
+    for name in columns:
+        if result.setdefault(name.lower(), name) != name:
+            raise InputError(f"{file}: columns {result[name.lower()]!r} and {name!r} differ in case alone: rename one")
+    return result
+
+
 def _mapping(file: Path, role_of: Mapping[str, str], tables: Mapping[str, Table]) -> dict[str, np.ndarray] | None:
     """Return each event's row (n,) int64 in each table by its role; None where no table says."""
     for key, table in tables.items():
@@ -360,12 +390,23 @@ def _mapping(file: Path, role_of: Mapping[str, str], tables: Mapping[str, Table]
         names = {short[name.lower()]: name for name in table.columns if name.lower() in short}
         if "array" in names and (key.rsplit("/", 1)[-1].lower() == MAPPING or len(names) > 1):
             stored = table.read(list(names.values()), 0, table.length)
-            try:
-                return {role: np.nan_to_num(stored[name].astype(float), nan=-1).astype(np.int64)
-                        for role, name in names.items()}  # fmt: skip
-            except (ValueError, TypeError):
-                raise InputError(f"{file}: {key} holds other things than row numbers") from None
+            return {role: _row_numbers(stored[name], f"{file}: {key}, column {name}") for role, name in names.items()}
     return None
+
+
+def _row_numbers(stored: np.ndarray, where: str) -> np.ndarray:
+    """Return row numbers (n,) int64, -1 for none, or refuse what is none or there twice."""
+    try:
+        rows = stored.astype(float)
+    except (ValueError, TypeError):
+        raise InputError(f"{where} holds other things than row numbers") from None
+    wrong = np.flatnonzero(~((rows >= -1) & (rows < 2**53) & (rows == np.floor(rows))))
+    if wrong.size:
+        raise InputError(f"{where}, row {wrong[0]} holds {stored[wrong[0]]}, expected a row number, or -1 for none")
+    numbers, counts = np.unique(rows[rows >= 0], return_counts=True)
+    if (counts > 1).any():
+        raise InputError(f"{where} gives row {int(numbers[counts > 1][0])} to several events")
+    return rows.astype(np.int64)
 
 
 REACH_M = 25.0

@@ -27,10 +27,13 @@ FILES = {
     "events": ("event", *SCALAR_NAMES),
 }
 """Columns that each file needs."""
+EXACT = 2**53
+"""Whole numbers in floats from here on may be those of several events."""
 KEYS = ("id", "station", "event")
 """Columns by which the files are joined: whole numbers or text."""
 CHANNELS = ("electron_mev", "muon_mev")
 """Columns of deposits, by channel."""
+NUMBERS = ("x_m", "y_m", "electron_area_m2", "muon_area_m2", *CHANNELS, *SCALAR_NAMES)
 
 
 class StationLists:
@@ -69,6 +72,9 @@ class StationLists:
         if strange.height:
             raise InputError(f"{path / 'signals.parquet'}: station {strange['station'][0]} is not in stations.parquet")
         placed = placed.join(numbered, on="event", how="inner").sort("row")
+        if not placed.height:
+            here, there = signals["event"][0], events["event"][0]
+            raise InputError(f"{path}: no signal is of an event: signals.parquet has event {here!r}, events {there!r}")
         if placed.height < signals.height:
             tell(f"{signals.height - placed.height:,} signals are of events that events.parquet does not have")
         silent = events.height - placed["row"].n_unique()
@@ -117,7 +123,12 @@ class ListedEvents:
         """Yield columns of consecutive events."""
         rows, cell = self.signals["row"].to_numpy(), self.signals["cell"].to_numpy()
         channels = [name for name in CHANNELS if name in self.signals.columns]
-        values = self.signals.select(channels).cast(pl.Float32).fill_null(0.0).to_numpy()
+        # A deposit that is not known is none of 0; a detector that is not there has none.
+        has_muons = self.array.muon_area_m2.ravel()[cell] > 0
+        known = self.signals.select(channels).cast(pl.Float32).fill_null(np.nan).to_numpy()
+        values = np.where(
+            np.isnan(known) & ~np.column_stack([np.ones(len(cell), bool), has_muons])[:, : len(channels)], 0, known
+        )
         for start in range(0, self.n_events, GRID_EVENTS):
             stop = min(start + GRID_EVENTS, self.n_events)
             chunk = {name: self.events[name][start:stop].to_numpy() for name in names if name != DEPOSITS}
@@ -169,14 +180,28 @@ def _read(file: Path, columns: tuple[str, ...]) -> pl.DataFrame:
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise InputError(f"{file} has no column {missing[0]}: found {', '.join(table.columns)}")
+    if not table.height:
+        raise InputError(f"{file} has no rows")
+    for name in table.columns:
+        if name in NUMBERS and not table[name].dtype.is_numeric():
+            raise InputError(f"{file}: column {name} holds {table[name].dtype}, expected numbers")
     keys = (name for name in KEYS if name in table.columns)
     return table.with_columns(_key(table[name], file) for name in keys)
 
 
 def _key(values: pl.Series, file: Path) -> pl.Series:
-    """Return numbers of events or stations as int64, whatever type of number a file has; text stays text."""
-    whole = values if values.dtype == pl.String else values.cast(pl.Int64, strict=False)
-    wrong = (whole.is_null() | (whole != values)).fill_null(True)
+    """Return numbers of events or stations as whole numbers, whatever type of number a file has; text stays text."""
+    if values.dtype in (pl.String, pl.Categorical, pl.Enum):
+        whole = values = values.cast(pl.String)
+        wrong = values.is_null()
+    elif values.dtype.is_numeric():
+        whole = values.cast(pl.Int128, strict=False)
+        wrong = whole.is_null() | (whole != values)
+        if values.dtype.is_float():
+            wrong |= values.abs() >= EXACT
+    else:
+        raise InputError(f"{file}: column {values.name} holds {values.dtype}, expected whole numbers or text")
+    wrong = wrong.fill_null(True)
     if wrong.any():
         row = int(wrong.arg_true()[0])
         raise InputError(

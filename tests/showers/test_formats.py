@@ -93,6 +93,18 @@ def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
             r"column event holds .*\.5, expected a whole",
         ),
         ("signals", lambda t: t.with_columns(pl.col("event").cast(pl.String)), r"signals\.parquet has event '"),
+        ("signals", lambda t: t.with_columns(pl.col("event") + 100), "no signal is of an event: .* has event 1"),
+        ("signals", lambda t: t.with_columns(pl.col("event") == 8), "column event holds Boolean, expected whole"),
+        (
+            "events",
+            lambda t: t.with_columns((pl.col("event") + 2**53).cast(pl.Float64)),
+            r"event holds 90071992547\d+\.0",
+        ),
+        ("events", lambda t: t[:0], r"events\.parquet has no rows"),
+        ("signals", lambda t: t.with_columns(electron_mev=pl.lit("1,5")), "column electron_mev holds String"),
+        ("events", lambda t: t.with_columns(E=pl.lit(True)), "column E holds Boolean, expected numbers"),
+        ("events", lambda t: t.with_columns(label=pl.col("label") == 1), "event 0 has label False"),
+        ("events", lambda t: t.with_columns(label=pl.concat_list("label")), r"event 0 has label array"),
         ("events", lambda t: t.with_columns(label=pl.Series([0, 1, None, *[1] * 17])), "event 2 has label nan"),
         ("events", lambda t: t.with_columns(label=pl.Series([0.0, 0.7, *[1.0] * 18])), "event 1 has label 0.7"),
         ("events", lambda t: t.with_columns(label=pl.Series([257, *[1] * 19])), "event 0 has label 257"),
@@ -131,6 +143,26 @@ def test_labels_are_names_or_numbers_and_events_any_whole_numbers(tmp_path: Path
         "1 signals are of events that events.parquet does not have",
         "1 of 20 events have no signal in signals.parquet",
     ]
+
+
+def test_a_deposit_that_is_not_known_is_not_zero_and_event_numbers_are_whole(tmp_path: Path) -> None:
+    tables = station_lists(tmp_path / "lists", 20, seed=1)
+    number = (pl.col("event").cast(pl.UInt64) + 2**63).alias("event")
+    first = tables["signals"]["event"][0]
+    row = tables["events"]["event"].to_list().index(first)
+    lost = pl.when(pl.int_range(pl.len()) > 0).then(pl.col("muon_mev"))
+    tables["events"].with_columns(number).write_parquet(tmp_path / "lists" / "events.parquet")
+    tables["signals"].with_columns(number, muon_mev=lost).write_parquet(tmp_path / "lists" / "signals.parquet")
+    said: list[str] = []
+    (folder,) = convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA, said.append)
+    assert said[0].startswith("1 of 20 rows cannot be used")
+    assert np.flatnonzero(~Dataset.open(folder, GAMMA).usable).tolist() == [row]
+    # Of a station without a muon detector nothing is missing.
+    tables["stations"].with_columns(muon_area_m2=pl.lit(0.0)).write_parquet(tmp_path / "lists" / "stations.parquet")
+    none = pl.lit(None, pl.Float32).alias("muon_mev")
+    tables["signals"].with_columns(number, none).write_parquet(tmp_path / "lists" / "signals.parquet")
+    (folder,) = convert_foreign(tmp_path / "lists", tmp_path / "no_muons", GAMMA)
+    assert Dataset.open(folder, GAMMA).usable.all()
 
 
 @pytest.mark.parametrize(("name", "n_classes", "task"), [("composition_train", 5, "composition"), ("mine", 2, "gamma")])
@@ -265,7 +297,7 @@ def test_a_row_that_a_table_lacks_is_refused(tmp_path: Path) -> None:
         ):
             convert_foreign(tmp_path / "job", tmp_path / "out", None)
     (tmp_path / "job" / "row_mapping.txt").write_text("array\tgeneral\nx\t0\n")
-    with pytest.raises(InputError, match=r"array\.txt: row_mapping holds other things than row numbers"):
+    with pytest.raises(InputError, match=r"array\.txt: row_mapping, column array holds other things"):
         convert_foreign(tmp_path / "job", tmp_path / "out", None)
 
 
@@ -474,6 +506,46 @@ def test_a_blank_line_shifts_no_table(tmp_path: Path, name: str) -> None:
     file.write_text("\n".join([head, rows[0] + "\t7", *rows[1:]]))
     with pytest.raises(InputError, match=rf"{name}\.txt: line 2 has \d+ fields, the header \d+"):
         convert_foreign(tmp_path / "job", tmp_path / "surplus", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("array", ("1.51000e+01", "n/a"), "row 1, column E holds 'n/a', expected a number"),
+        ("array", ("1.51000e+01", "15,1"), "row 1, column E holds '15,1', expected a number"),
+        ("array", ("Age\t", "e\t"), "columns 'e' and 'E' differ in case alone"),
+        ("array", ("Age\t", "E\t"), "has 2 columns 'E': rename them"),
+        ("row_mapping", ("\n1\t", "\n0.5\t"), "column array, row . holds 0.5, expected a row number, or -1"),
+        ("row_mapping", ("\n1\t", "\ninf\t"), "column array, row . holds inf"),
+        ("row_mapping", ("\n1\t", "\n\t"), "column array, row . holds nan"),
+        ("row_mapping", ("\n1\t", "\n0\t"), "column array gives row 0 to several events"),
+    ],
+)
+def test_kcdc_text_that_would_shift_or_cast_is_refused(
+    tmp_path: Path, name: str, change: tuple[str, str], message: str
+) -> None:
+    kcdc_text(tmp_path / "job")
+    file = tmp_path / "job" / f"{name}.txt"
+    file.write_text(file.read_text().replace(*change, 1))
+    with pytest.raises(InputError, match=message):
+        convert_foreign(tmp_path / "job", tmp_path / "out", None)
+
+
+def test_an_empty_row_and_large_numbers_beside_gaps_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "general.txt"
+    for row, message in (("\t", "row 1 is empty, and would shift"), (f"{2**53 + 1}\t", "row 1, column R holds")):
+        file.write_text(f"R\tP\n1\t2\n{row}\n\t3\n")
+        with pytest.raises(InputError, match=message):
+            TextTable.open(file)
+
+
+def test_impossible_quantities_of_a_table_are_told(tmp_path: Path) -> None:
+    kcdc_text(tmp_path / "job")
+    file = tmp_path / "job" / "array.txt"
+    file.write_text(file.read_text().replace("1.51000e+01", "-999"))
+    said: list[str] = []
+    convert_foreign(tmp_path / "job", tmp_path / "out", None, said.append)
+    assert said[-1] == "1 of 3 rows hold what no shower has, the first: job: row 1, column E holds -999"
 
 
 def test_types_are_those_of_all_rows(tmp_path: Path) -> None:

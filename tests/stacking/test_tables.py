@@ -35,7 +35,7 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.job import table_job
 from showerstack.stacking.predict import predict
 from showerstack.stacking.sample import Sample
-from showerstack.stacking.tables import check_identifiers, class_positions, read_labels
+from showerstack.stacking.tables import check_identifiers, class_positions, read_groups, read_labels, read_weights
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
@@ -548,6 +548,52 @@ def test_times_that_a_file_declares_are_seconds() -> None:
     assert _schema(t=clock)[0].columns[0].offset == 120
 
 
+def test_a_time_without_a_zone_is_none_with_one() -> None:
+    times = pl.Series([datetime.datetime(2026, 1, 1, hour) for hour in (0, 1, 3)])
+    naive, aware = _schema(t=times)[0], _schema(t=times.dt.replace_time_zone("UTC"))[0]
+    elsewhere = times.dt.replace_time_zone("UTC").dt.convert_time_zone("Europe/Berlin")
+    np.testing.assert_array_equal(_encoded(aware, t=elsewhere)[0], _encoded(naive, t=times)[0])
+    with pytest.raises(InputError, match=r"in training it was a time$"):
+        _encoded(naive, t=elsewhere)
+    with pytest.raises(InputError, match="in training it was a time with a zone"):
+        _encoded(aware, t=times)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [pl.Series([[1], [2]]), pl.Series([{"a": 1}, {"a": 2}]), pl.Series([b"a", b"\xff"])],
+    ids=["list", "struct", "bytes"],
+)
+def test_what_is_no_value_names_no_row(values: pl.Series) -> None:
+    frame = pl.DataFrame({"v": values})
+    expected = r"t\.csv: column 'v' holds \w+.*, expected text or numbers \("
+    for read in (read_labels, read_groups):
+        with pytest.raises(InputError, match=expected):
+            read(frame, HERE, "v")
+    if values.dtype.is_nested():
+        with pytest.raises(InputError, match=expected + "identifier"):
+            check_identifiers(frame, HERE, ("v",), ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "values", [[True, True], [datetime.date(2026, 1, 1)] * 2, pl.Series(["1", "2"], dtype=pl.Categorical)]
+)
+def test_weights_are_numbers(values: Any) -> None:
+    with pytest.raises(InputError, match=r"column 'w' holds .* expected weights"):
+        read_weights(pl.DataFrame({"w": values}), HERE, "w")
+
+
+def test_whole_numbers_that_are_all_different_are_refused_where_they_are_dense() -> None:
+    rng = np.random.default_rng(0)
+    gap = pl.Series([None, *range(199)])
+    with pytest.raises(InputError, match="column 'n' numbers the rows"):
+        _schema(n=gap, x=rng.normal(size=200))
+    _, remarks, _ = _schema(n=rng.permutation(200) * 7 + 3, x=rng.normal(size=200), k=rng.integers(0, 150, 200))
+    assert remarks == [
+        "t.csv: column 'n' holds whole numbers that are all different: set it apart (--id) if it names rows"
+    ]
+
+
 @pytest.mark.parametrize("name", ["unnamed_1", "Unnamed: 0", "__index_level_0__", "index", "x"])
 def test_row_numbers_are_refused_unless_they_are_named(name: str) -> None:
     rng = np.random.default_rng(0)
@@ -591,11 +637,19 @@ def test_a_column_without_a_name_in_a_parquet_file_gets_one(tmp_path: Path) -> N
     assert frame.rows() == [(1, 2, "a")]
 
 
-def test_another_separator_and_repeated_names(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("x;x;kind\n1;2;a\n")
-    assert read_table(tmp_path / "t.csv", separator=";").columns == ["x", "x_duplicated_0", "kind"]
+def test_another_separator_repeated_names_and_other_encodings(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x;y;;\n1;2;;\n")
+    assert read_table(tmp_path / "t.csv", separator=";").columns == ["x", "y", "unnamed_3", "unnamed_4"]
     with pytest.raises(InputError, match="expected one character"):
         read_table(tmp_path / "t.csv", separator=";;")
+    (tmp_path / "t.csv").write_text("kind,x,kind\na,1,a\n")
+    for read in (read_table, column_names):
+        with pytest.raises(InputError, match=r"t\.csv has 2 columns 'kind': rename them"):
+            read(tmp_path / "t.csv")
+    for encoding in ("latin-1", "utf-16"):
+        (tmp_path / "t.csv").write_text("x,kind\n1,é\n", encoding=encoding)
+        with pytest.raises(InputError, match=r"t\.csv is not text in UTF-8: save it as that"):
+            read_table(tmp_path / "t.csv")
 
 
 def test_a_packed_table_that_unpacks_to_more_than_the_memory_is_refused(
