@@ -337,15 +337,13 @@ def convert_measured(
     table = write_run_list(result.folders, folder / "runs.csv")
     for run, off in table.filter(table["off"] != "").select("run", "off").iter_rows():
         console.print(f"off: run {run} differs from the others in {off}", soft_wrap=True)
-    passed = " ".join(
-        f"{name.removeprefix('pass_')} {round(float((table[name] * table['events']).sum())):,}"
-        for name in ("pass_test_age", "pass_matched")
-    )
+    cuts = table["evaluation_cuts"][0]
+    passed = round(float((table[f"pass_{cuts}"] * table["events"]).sum()))
     unusable = sum(len({bad.row for bad in EventFiles.open(one).left_out()}) for one in result.folders)
     read = len(result.folders) + len(result.left_out)
     console.print(
         f"runs: read {read}, written {len(result.folders)}; events: written {table['events'].sum():,}, "
-        f"unusable {unusable:,}, pass the cuts {passed}",
+        f"unusable {unusable:,}, pass the evaluation cuts ({cuts}) {passed:,}",
         soft_wrap=True,
     )
     console.print(f"wrote {len(result.folders)} runs to {folder}, listed in {folder / 'runs.csv'}", soft_wrap=True)

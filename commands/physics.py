@@ -175,8 +175,9 @@ def runs(
     for row in table.iter_rows(named=True):
         share = "" if row["live_time_share"] is None else f", {100 * row['live_time_share']:.2f} % of the time"
         off = f"  OFF: {row['off']}" if row["off"] else ""
-        rate = 100 * row["pass_test_age"]
-        console.print(f"{row['run']}: {row['events']:,} events{share}, {rate:.2f} % pass the cuts{off}", soft_wrap=True)
+        cuts = row["evaluation_cuts"]
+        passed = f"{100 * row[f'pass_{cuts}']:.2f} % pass the evaluation cuts ({cuts})"
+        console.print(f"{row['run']}: {row['events']:,} events{share}, {passed}{off}", soft_wrap=True)
 
 
 @app.command()

@@ -397,8 +397,8 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         named = ", ".join(f"{name} {count:,}" for name, count in zip(task.classes, counts, strict=True))
         yield Finding("classes", named, "ok" if counts.min() else "note")
     if len(data):
-        passed = int((data.evaluation_cuts.mask(data.scalar_frame()) & data.usable).sum())
-        share = f"{passed:,} of {len(data):,} events pass ({100 * passed / len(data):.2f} %)"
+        passed, usable = data.evaluation_cuts.mask(data.scalar_frame()) & data.usable, int(data.usable.sum())
+        share = f"{passed.sum():,} of {usable:,} usable events pass ({100 * passed.sum() / max(usable, 1):.2f} %)"
         yield Finding("evaluation cuts", f"{data.evaluation_cuts.name}: {share}", "ok")
     if data.groups is not None:
         n = len(np.unique(np.asarray(data.groups)))

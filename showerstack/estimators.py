@@ -406,7 +406,7 @@ def _as_they_are(y: Any) -> np.ndarray:
     """Return labels (N,) in their own type, or refuse those that are missing or masked."""
     from showerstack.runtime.errors import InputError
 
-    kind = getattr(y, "dtype", None)
+    kind: Any = getattr(y, "dtype", None)
     if hasattr(kind, "numpy_dtype") and kind.kind in "iub" and not y.isna().any():  # pandas' own integers and booleans
         y = y.to_numpy(kind.numpy_dtype)
     wrong = np.ma.getmaskarray(y) if isinstance(y, np.ma.MaskedArray) else None

@@ -192,7 +192,14 @@ def compute_block(
     """
     # Pages of a mapping count as memory of the process as long as it is open: a new one for each block bounds them.
     cells = EventFiles(dataset, None).matrices(array.grid_shape)[part]
-    return _columns(compute_events(decoded(cells), scalars, age, _groups(wanted), array), wanted)
+    return compute_columns(decoded(cells), scalars, age, wanted, array)
+
+
+def compute_columns(
+    grids: np.ndarray, scalars: np.ndarray, age: np.ndarray | None, wanted: tuple[str, ...], array: DetectorArray
+) -> np.ndarray:
+    """Return features of events in memory, (n, F) float32, Fortran-ordered; see :func:`compute_block`."""
+    return _columns(compute_events(grids, scalars, age, _groups(wanted), array), wanted)
 
 
 def _columns(table: pl.DataFrame, wanted: tuple[str, ...]) -> np.ndarray:

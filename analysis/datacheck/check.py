@@ -16,6 +16,7 @@ from showerstack.analysis.datacheck.sample import (
     open_sample,
     predicted,
     read_reference,
+    with_dead_detectors,
 )
 from showerstack.analysis.datacheck.streamed import (
     CHANNELS,
@@ -24,6 +25,7 @@ from showerstack.analysis.datacheck.streamed import (
     RowOrder,
     StationHits,
     compare_stations,
+    shifts_of_runs,
 )
 from showerstack.analysis.datacheck.weights import FittedWeights, fit_weights
 from showerstack.analysis.datacheck.zenith import MassEvents, ZenithTest, zenith_bands
@@ -141,13 +143,15 @@ def check_data(
     energy, zenith = np.concatenate(scalars).astype(np.float64).T
     s = simulation
     fitted = fit_weights(s.labels, s.lg_energy, s.reconstructed, s.log_proba, energy, posteriors)
-    histograms, order = _streamed(sample, simulation, fitted.weights, ctx.bars)
+    masked, folder = with_dead_detectors(simulation, sample, ctx)
+    histograms, order = _streamed(sample, simulation, masked, fitted.weights, ctx.bars)
     stations = compare_stations(
         [(f.data, r) for f, r in zip(sample.folders, rows, strict=True)], s.data, s.rows, fitted.weights
     )
     differences, ordered = histograms.differences(), order.p_values()
     several = len(sample.folders) > 1
-    run_p, residuals = histograms.unstable() if several else (np.zeros(0), np.zeros((1, 0)))
+    moved = shifts_of_runs(s.values, masked, fitted.weights, folder, len(sample.folders))
+    run_p, residuals = histograms.unstable(*moved) if several else (np.zeros(0), np.zeros((1, 0)))
     p_values = {
         "features": min((d.p for d in differences), default=1.0),
         "stations": float(stations.p.min()),
@@ -187,17 +191,17 @@ def check_data(
 
 
 def _streamed(
-    sample: DataSample, simulation: Reference, weights: np.ndarray, bars: Bars
+    sample: DataSample, simulation: Reference, values: np.ndarray, weights: np.ndarray, bars: Bars
 ) -> tuple[Histograms, RowOrder]:
     """Go once through the data."""
     s, names = simulation, sample.columns
-    histograms = Histograms.of(names, s.values, weights, s.reconstructed, len(sample.folders))
+    histograms = Histograms.of(names, values, weights, s.reconstructed, len(sample.folders))
     places = tuple(names.index(name) for name in ORDERED if name in names)
     order = RowOrder(
         names=tuple(names[k] for k in places),
         columns=places,
         lengths=tuple(len(folder.data) for folder in sample.folders),
-        centre=np.nanmean(s.values[:, places].astype(np.float64), axis=0),
+        centre=np.nanmean(values[:, places].astype(np.float64), axis=0),
     )
     done = 0
     with bars("data check", "events") as progress:

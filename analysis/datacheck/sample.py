@@ -15,15 +15,21 @@ import polars as pl
 
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import NOT_LEARNED
+from showerstack.features.device import decoded
 from showerstack.features.table import FeatureTable
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.processes import in_threads
+from showerstack.runtime.resources import cores
 from showerstack.showers.archives.measured import measured_folders
+from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import finite
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import TRUTH_FILE, Task
+from showerstack.stacking.computed import BLOCK_EVENTS, compute_columns
 from showerstack.stacking.events import EVERY, Events, ShowerEvents
 from showerstack.stacking.predict import predict, refuse_other_kind
 from showerstack.stacking.run import Run
@@ -31,10 +37,6 @@ from showerstack.stacking.run import Run
 MAX_EVENTS = 60_000
 """Training events that data are compared with; more would cost memory and tell little more."""
 LEAST_EVENTS = 500
-
-
-LIVE_DETECTORS = frozenset({"mu_far_stations"})
-"""Features that say how many detectors are alive in a run, whatever the shower: no evidence against a simulation."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,8 @@ def read_reference(
 
 
 def usable_columns(table: FeatureTable) -> tuple[str, ...]:
-    """Return the features that are compared: all but the azimuth and those that count detectors."""
-    return tuple(name for name in table.columns if name not in NOT_LEARNED | LIVE_DETECTORS)
+    """Return the features that are compared: all but the azimuth."""
+    return tuple(name for name in table.columns if name not in NOT_LEARNED)
 
 
 def _out_of_fold(run: Run, n_events: int) -> np.ndarray:
@@ -223,6 +225,46 @@ def open_sample(run: Run, path: Path, reference: Reference, ctx: Context = Conte
     if not len(sample):
         raise InputError(f"{path}: no event passes the cuts {reference.cuts.name}")
     return sample
+
+
+def with_dead_detectors(
+    simulation: Reference, sample: DataSample, ctx: Context = Context()
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features of the simulation with detectors as dead as in the data, and which folder each event is of.
+
+    Each folder of data has its share of the simulated events, in proportion to its own. In these its dead detectors
+    have no deposits, and are missing in the fits. Quantities that the simulation has reconstructed stay as they are.
+
+    Returns
+    -------
+    values
+        (R, F) float32.
+    folder
+        (R,) int64 number of the folder.
+    """
+    sizes = np.array([len(folder.rows) for folder in sample.folders])
+    borders = np.rint(np.cumsum(sizes) / sizes.sum() * len(simulation)).astype(np.int64)
+    number = np.searchsorted(borders, np.arange(len(simulation)), side="right")
+    values, places, tasks = simulation.values.copy(), [], []
+    for k, folder in enumerate(sample.folders):
+        if folder.data.working != simulation.data.working:
+            mine = np.flatnonzero(number == k)
+            parts = [mine[start : start + BLOCK_EVENTS] for start in range(0, len(mine), BLOCK_EVENTS)]
+            places += parts
+            tasks += [
+                (simulation.data, simulation.rows[part], folder.data.working, simulation.columns) for part in parts
+            ]
+    for part, block in zip(places, in_threads(_masked, tasks, workers=ctx.workers or cores()), strict=True):
+        values[part] = block
+    return values, number
+
+
+def _masked(data: Dataset, rows: np.ndarray, array: DetectorArray, columns: tuple[str, ...]) -> np.ndarray:
+    """Return features of simulated events (n, F) as an array with dead detectors has them."""
+    grids = decoded(data.matrices[rows]) * np.moveaxis(array.there, 0, -1)
+    scalars = finite(np.asarray(data.scalars[rows], dtype=np.float32))
+    age = None if data.age is None else finite(np.asarray(data.age[rows], dtype=np.float32))
+    return compute_columns(grids, scalars, age, columns, array)
 
 
 @dataclass(frozen=True)

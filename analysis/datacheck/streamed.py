@@ -127,21 +127,56 @@ class Histograms:
         ]
         return sorted(entries, key=lambda d: (d.p, -abs(np.nan_to_num(d.sigmas))))
 
-    def unstable(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return, per feature, Holm's p that the runs' means differ by chance, and (runs, F) residuals of the runs."""
+    def unstable(
+        self, expected: np.ndarray | float = 0.0, variances: np.ndarray | float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return, per feature, Holm's p that the runs' means differ by chance, and (runs, F) residuals of the runs.
+
+        Parameters
+        ----------
+        expected, variances
+            (runs, F) by how much dead detectors move each run's mean, and the variance of that.
+        """
         n = np.maximum(self.by_run[..., 0], 1.0)
         mean = self.by_run[..., 1] / n
         whole = self.by_run.sum(axis=0)
-        middle = whole[:, 1] / np.maximum(whole[:, 0], 1.0)
         within = np.maximum((self.by_run[..., 2] - n * mean**2).sum(axis=0), 0.0) / np.maximum(
             whole[:, 0] - len(n), 1.0
         )
         used = self.by_run[..., 0] >= 20
         with np.errstate(divide="ignore", invalid="ignore"):
-            residuals = np.where(used & (within > 0), (mean - middle) / np.sqrt(within / n), 0.0)
+            errors = within / n + variances
+            middle = np.average(mean - expected, axis=0, weights=1 / np.where(errors > 0, errors, np.inf) + 1e-300)
+            residuals = np.where(used & (within > 0), (mean - expected - middle) / np.sqrt(errors), 0.0)
         freedom = used.sum(axis=0) - 1
         p = np.where(freedom > 0, chi2.sf((residuals**2).sum(axis=0), np.maximum(freedom, 1)), 1.0)
         return holm(np.maximum(p, TINY_P)), residuals
+
+
+def shifts_of_runs(
+    whole: np.ndarray, masked: np.ndarray, weights: np.ndarray, number: np.ndarray, n_runs: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return by how much dead detectors move the mean of each feature in each run, (runs, F), and the variance.
+
+    Parameters
+    ----------
+    whole, masked
+        (R, F) features of simulated events without and with the dead detectors of a run.
+    weights, number
+        (R,) of the events, and which run each stands for.
+    """
+    difference = masked.astype(np.float64) - whole
+    known = np.isfinite(difference)
+    w = np.where(known, weights[:, None], 0.0)
+    difference[~known] = 0.0
+    total, shift, square, squares = (np.zeros((n_runs, whole.shape[1])) for _ in range(4))
+    for sums, terms in ((total, w), (shift, w * difference), (square, w**2), (squares, (w * difference) ** 2)):
+        np.add.at(sums, number, terms)
+    total = np.maximum(total, 1e-100)
+    mean = shift / total
+    crossed = np.zeros_like(mean)
+    np.add.at(crossed, number, w**2 * difference)
+    return mean, np.maximum(squares - 2 * mean * crossed + mean**2 * square, 0.0) / total**2
 
 
 def _quantiles(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -390,21 +390,24 @@ def _mapping(file: Path, role_of: Mapping[str, str], tables: Mapping[str, Table]
         names = {short[name.lower()]: name for name in table.columns if name.lower() in short}
         if "array" in names and (key.rsplit("/", 1)[-1].lower() == MAPPING or len(names) > 1):
             stored = table.read(list(names.values()), 0, table.length)
-            return {role: _row_numbers(stored[name], f"{file}: {key}, column {name}") for role, name in names.items()}
+            return {
+                role: _row_numbers(stored[name], f"{file}: {key}, column {name}", once=role in ("array", "general"))
+                for role, name in names.items()
+            }
     return None
 
 
-def _row_numbers(stored: np.ndarray, where: str) -> np.ndarray:
-    """Return row numbers (n,) int64, -1 for none, or refuse what is none or there twice."""
+def _row_numbers(stored: np.ndarray, where: str, *, once: bool) -> np.ndarray:
+    """Return row numbers (n,) int64, -1 for none, or refuse what is none, or where asked there twice."""
     try:
-        rows = stored.astype(float)
+        rows = np.nan_to_num(stored.astype(float), nan=-1.0)  # a gap is none, too
     except (ValueError, TypeError):
         raise InputError(f"{where} holds other things than row numbers") from None
     wrong = np.flatnonzero(~((rows >= -1) & (rows < 2**53) & (rows == np.floor(rows))))
     if wrong.size:
         raise InputError(f"{where}, row {wrong[0]} holds {stored[wrong[0]]}, expected a row number, or -1 for none")
     numbers, counts = np.unique(rows[rows >= 0], return_counts=True)
-    if (counts > 1).any():
+    if once and (counts > 1).any():
         raise InputError(f"{where} gives row {int(numbers[counts > 1][0])} to several events")
     return rows.astype(np.int64)
 

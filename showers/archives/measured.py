@@ -91,6 +91,8 @@ class RunSummary:
     """Sums over a run's events, filled block by block."""
 
     run: str
+    scalar_type: Any = np.float16
+    """In which the folder stores scalars: cuts are made on what is stored, as everywhere."""
     n_events: int = 0
     passed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(protocols.CUT_SETS, 0))
     sums: np.ndarray = field(default_factory=lambda: np.zeros((2, len(MEANS))))
@@ -101,7 +103,7 @@ class RunSummary:
 
     def add(self, grids: np.ndarray, scalars: np.ndarray, age: np.ndarray, seconds: np.ndarray | None) -> None:
         """Add consecutive events: (n, 16, 16, 2) MeV, (n, 5), (n,) and (n,) seconds."""
-        frame = protocols.scalar_frame(scalars, age)
+        frame = protocols.scalar_frame(scalars.astype(self.scalar_type), age)
         masks = {name: cut_set.mask(frame) for name, cut_set in protocols.CUT_SETS.items()}
         self.n_events += len(grids)
         for name, mask in masks.items():
@@ -139,9 +141,10 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
     """Return one row a run: events, pass rates of the cuts, means with errors, and what is off.
 
     The live-time share is the run's share of the time between first and last events, null where times were not read.
-    Means and errors are over events that pass the cuts with age; ``off`` names the means that lie more than 5 standard
-    deviations from the median run, the scatter of the runs included, and pass rates likewise. Dead detectors are flat
-    cells (16 row + column) between blanks.
+    Rates are of usable events, and the pass rate of a run is that of its evaluation cuts, as ``doctor`` has it. Means
+    and errors are over events that pass the cuts with age; ``off`` names the means that lie more than 5 standard
+    deviations from the median run, the scatter of the runs included, and the pass rate likewise. Dead detectors are
+    flat cells (16 row + column) between blanks.
 
     Parameters
     ----------
@@ -160,7 +163,8 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
         if not isinstance(summary, dict):
             raise InputError(f"{folder} has no summary of a measured run in its source.json: convert the archive again")
         n, passed = summary["n_events"], summary["passed"]
-        mean, error = means_of(summary)
+        cuts = str(source.get("evaluation_cuts", protocols.TEST_WITH_AGE.name))
+        mean, error = means_of(summary, cuts)
         means.append(mean)
         errors.append(error)
         timed = summary["first_s"] is not None
@@ -169,6 +173,7 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
                 "run": str(source.get("run", Path(folder).name)),
                 "events": n,
                 "seconds": summary["last_s"] - summary["first_s"] if timed else None,
+                "evaluation_cuts": cuts,
                 **{f"pass_{name}": passed[name] / n for name in protocols.CUT_SETS if name != protocols.NONE.name},
                 **{f"mean_{name}": float(value) for name, value in zip(MEANS, mean[:-1], strict=True)},
                 **{f"error_{name}": float(value) for name, value in zip(MEANS, error[:-1], strict=True)},
@@ -187,12 +192,12 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
     return table.with_columns(live_time_share=share, off=pl.Series(off, dtype=pl.String))
 
 
-def means_of(summary: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return :data:`MEANS` and the pass rate of a run's summary, and their errors."""
+def means_of(summary: Mapping[str, Any], cuts: str = protocols.TEST_WITH_AGE.name) -> tuple[np.ndarray, np.ndarray]:
+    """Return :data:`MEANS` of a run's summary and the pass rate of cuts, and their errors."""
     n, n_passed = summary["n_events"], summary["passed"][protocols.TEST_WITH_AGE.name]
     mean, square = np.asarray(summary["sums"]) / max(n_passed, 1)
     error = np.sqrt(np.maximum(square - mean**2, 0.0) / max(n_passed, 1))
-    rate = n_passed / n
+    rate = summary["passed"][cuts] / n
     return np.append(mean, rate), np.append(error, np.sqrt(max(rate * (1 - rate), 1 / n) / n))
 
 
@@ -456,11 +461,15 @@ def convert_measured(
             else:
                 seconds = _times(run, result.remarks) if times else None
                 try:
-                    n_again = run.n_events - _write(folder, run, source, seconds, strict=strict)
+                    n_written, n_alike = _write(folder, run, source, seconds, strict=strict)
+                    n_again = run.n_events - n_written
                     result.folders.append(folder)
                     if n_again:
                         again = f"{n_again:,} of {run.n_events:,} events are there again, time and quantities alike"
                         result.remarks.append(f"{name}: {again}: counted once")
+                    if n_alike:
+                        alike = f"{n_alike:,} of {n_written:,} events have deposits and quantities of another one"
+                        result.remarks.append(f"{name}: {alike}: with --times they count once")
                     result.remarks.extend(_unusable(folder))
                 except DamagedRun as error:
                     result.left_out.append(LeftOut(name, str(error)))
@@ -605,8 +614,8 @@ def _unusable(folder: Path) -> list[str]:
 
 def _write(
     folder: Path, run: MeasuredReader, source: dict[str, Any], seconds: np.ndarray | None, *, strict: bool = False
-) -> int:
-    """Write the folder of a run; return how many events it has."""
+) -> tuple[int, int]:
+    """Write the folder of a run; return how many events it has, and without times how many are as another one."""
     try:
         features = run.features()
     except InputError as error:
@@ -626,13 +635,13 @@ def _write(
     age = features[:, COLUMNS.index("Age")]
     usable = np.ones(n_events, dtype=bool)
     usable[[bad.row for bad in left_out]] = False
-    summary = RunSummary(run.name)
+    summary = RunSummary(run.name, layout.scalar_type)
     written = dict(source)
     timed = bool(source.get("arrival_times"))
     with write_dataset(
         folder, n_events, None, source=written, extras=extras, layout=layout, arrival_times=timed
     ) as writer:
-        start, read, fronts = 0, 0, list[np.ndarray]()
+        start, read, fronts, alike, seen = 0, 0, list[np.ndarray](), 0, set[int]()
         for block, arrival in _grids(run, layout.grid_type):
             inside = once[read : read + len(block)]
             read += len(block)
@@ -647,6 +656,11 @@ def _write(
             kept |= {ARRIVAL_STEM: arrival} if timed else {}
             writer.put(start, block, layout.columns(scalars[rows], age[rows]), **kept)
             good = usable[rows]
+            if seconds is None:
+                for number in np.flatnonzero(block.any(axis=(1, 2, 3))):
+                    event = hash(block[number].tobytes() + features[start + number].tobytes())
+                    alike += event in seen
+                    seen.add(event)
             if start < FRONTS:
                 hit = (block[..., 0] > 0) & (arrival != 0)
                 fronts.append(front_azimuth(arrival.astype(np.float32), hit, KASCADE.x_m, KASCADE.y_m))
@@ -659,7 +673,7 @@ def _write(
         convention = azimuth_convention(front, scalars[: len(front), 2], scalars[: len(front), 1])
         if convention.is_known:
             written[AZIMUTH] = convention.as_json()
-    return n_events
+    return n_events, alike
 
 
 def first_of_each(features: np.ndarray, seconds: np.ndarray | None) -> np.ndarray:

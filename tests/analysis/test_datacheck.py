@@ -20,7 +20,7 @@ import cli
 from benchmarks.physics.damaged import CLUSTER, damaged
 from showerstack.analysis.datacheck.check import DataCheck, check_data, verdict
 from showerstack.analysis.datacheck.sample import Piece
-from showerstack.analysis.datacheck.streamed import Histograms, compare_stations
+from showerstack.analysis.datacheck.streamed import Histograms, compare_stations, shifts_of_runs
 from showerstack.analysis.datacheck.tests import histograms_differ, holm
 from showerstack.analysis.datacheck.weights import fit_weights
 from showerstack.analysis.datacheck.zenith import MassEvents, zenith_bands
@@ -29,8 +29,10 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.protocols import Layout
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import simulate
+from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 
@@ -93,6 +95,48 @@ def test_a_spoiled_sample_is_noticed(
     assert re.search(named, verdict(check)), verdict(check)
     if kind == "cluster":
         assert (check.stations.data[CLUSTER] == 0).all()
+
+
+def _two_runs(source: Path, out: Path, dead: list[int], factor: float = 1.0, *, known: bool = True) -> Path:
+    """Write halves of a sample as two runs; in the second stations are dead and deposits larger by a factor."""
+    data = Dataset.open(source, labels=False)
+    for number, cells in enumerate(([], dead)):
+        rows = np.arange(len(data))[number::2]
+        grids = data.matrices[rows].astype(np.float32) * (factor if number else 1.0)
+        grids.reshape(len(rows), -1, 2)[:, cells] = 0.0
+        named = {"dead_stations": cells} if cells and known else {}
+        layout = Layout(scalar_type=data.scalars.dtype)
+        with write_dataset(
+            out / f"run{number}", len(rows), None, source={"generator": "test", **named}, layout=layout
+        ) as writer:
+            writer.put(0, grids.astype(np.float16), np.asarray(data.scalars[rows]))
+    return out
+
+
+def test_dead_stations_of_a_run_are_dead_in_its_simulation(world: Path, tmp_path: Path) -> None:
+    source, dead = world / "new" / "composition_test", np.flatnonzero(KASCADE.has_muon)[20:110:6].tolist()
+    check = check_data(world / "run", _two_runs(source, tmp_path / "dead", dead), **OPTIONS)
+    assert check.raised == [], check.p_values
+    assert "mu_far_stations" in check.histograms.names
+    unknown = check_data(world / "run", _two_runs(source, tmp_path / "unknown", dead, known=False), **OPTIONS)
+    assert {"features", "trend", "stations"} <= set(unknown.raised)
+    shifted = check_data(world / "run", _two_runs(source, tmp_path / "shifted", dead, 1.15), **OPTIONS)
+    assert {"features", "trend"} <= set(shifted.raised), "a shift in that run is seen as before"
+
+
+def test_shifts_of_runs_are_means_of_paired_differences_with_their_errors() -> None:
+    rng = np.random.default_rng(5)
+    n, number = 40_000, np.arange(40_000) % 2
+    weights = rng.uniform(0.5, 1.5, n)
+    before = rng.normal(size=(n, 2)).astype(np.float32)
+    after = before + np.where(number == 1, rng.normal(-0.3, 0.1, n), 0.0)[:, None].astype(np.float32)
+    after[::7, 1] = np.nan
+    mean, variance = shifts_of_runs(before, after, weights, number, 3)
+    assert (mean[[0, 2]] == 0).all()
+    assert (variance[[0, 2]] == 0).all()
+    effective = (weights[1::2].sum()) ** 2 / (weights[1::2] ** 2).sum()
+    assert np.sqrt(variance[1, 0]) == pytest.approx(0.1 / np.sqrt(effective), rel=0.05)
+    assert (np.abs(mean[1] + 0.3) < 5 * np.sqrt(variance[1])).all()
 
 
 def _toy(n: int, seed: int, *, inclined: float = 0.0) -> MassEvents:

@@ -517,7 +517,6 @@ def test_a_blank_line_shifts_no_table(tmp_path: Path, name: str) -> None:
         ("array", ("Age\t", "E\t"), "has 2 columns 'E': rename them"),
         ("row_mapping", ("\n1\t", "\n0.5\t"), "column array, row . holds 0.5, expected a row number, or -1"),
         ("row_mapping", ("\n1\t", "\ninf\t"), "column array, row . holds inf"),
-        ("row_mapping", ("\n1\t", "\n\t"), "column array, row . holds nan"),
         ("row_mapping", ("\n1\t", "\n0\t"), "column array gives row 0 to several events"),
     ],
 )

@@ -32,7 +32,7 @@ import pytest
 import cli
 from showerstack.features.build import build_table
 from showerstack.features.compute import FITTED, compute_chunk, compute_events
-from showerstack.report.doctor import folder_findings
+from showerstack.report.doctor import dataset_findings, folder_findings
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.download import download_measured, listed
@@ -317,6 +317,9 @@ def test_an_event_that_is_there_again_counts_once(raw: Path, tmp_path: Path) -> 
     )
     for name in ("matrices.npy", "features.npy", "times.npy"):
         assert (result.folders[0] / name).read_bytes() == (once / name).read_bytes()
+    without = convert_measured(tmp_path / "raw", tmp_path / "no_times")
+    assert any(f"{n:,} of {2 * n:,} events have deposits and quantities of another" in one for one in without.remarks)
+    assert not any("of another" in line for line in convert_measured(raw, tmp_path / "plain", runs=["004000"]).remarks)
     # A folder of others, times as dates.
     other = tmp_path / "other"
     other.mkdir()
@@ -803,6 +806,19 @@ def test_other_predictions_are_never_overwritten(
         predict_measured(measured_raw, tmp_path, run, **options)
     with pytest.raises(InputError, match="unknown protocol 'v3'"):
         predict_measured(measured_raw, tmp_path / "other", run, protocol="v3")
+
+
+def test_the_pass_rate_is_that_of_the_evaluation_cuts_on_what_is_stored(raw: Path, tmp_path: Path) -> None:
+    for protocol, cuts in (("v2", "test"), ("matched", "matched")):
+        (folder,) = convert_measured(raw, tmp_path / protocol, runs=["004000"], protocol=protocol).folders
+        row = run_list([folder]).row(0, named=True)
+        data = Dataset.open(folder, labels=False)
+        passed = int((data.evaluation_cuts.mask(data.scalar_frame()) & data.usable).sum())
+        assert row["evaluation_cuts"] == cuts
+        assert row[f"pass_{cuts}"] == passed / data.usable.sum()
+        (said,) = (one.outcome for one in dataset_findings(folder) if one.what == "evaluation cuts")
+        words = f"{cuts}: {passed:,} of {data.usable.sum():,} usable events pass ({100 * row[f'pass_{cuts}']:.2f} %)"
+        assert said == words
 
 
 def test_sums_of_a_run_by_hand() -> None:

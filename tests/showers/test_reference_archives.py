@@ -192,7 +192,7 @@ def test_a_set_of_other_units_is_refused(tmp_path: Path) -> None:
             events = RawEvents(archives, features, features[:, 0] - 1, features[:, 0] == 1, None, truth)
 
             def used(events: RawEvents = events, split: conversion.Split = split) -> int:
-                conversion._with_labels(COMPOSITION, events, split, logging.getLogger())
+                conversion._with_labels(COMPOSITION, events, split)
                 return len(conversion._bad_scalars(COMPOSITION, "2026", events, split, strict=False))
 
             if refused:
@@ -297,7 +297,7 @@ def test_events_of_other_formats(task: Task | None, reference: Reference, tmp_pa
     assert told[0].startswith("4 of 24 rows")
     bare = Listed()
     bare.units = {name: "" for name in Listed.units if name != "Az"}
-    table = pl.read_parquet(formats._table(bare, tmp_path))
+    table = pl.read_parquet(formats._table(bare, tmp_path, told.append))
     assert table.columns == [name for name in bare.units if name != DEPOSITS]
     assert table.height == 24
     elsewhere = Listed()
