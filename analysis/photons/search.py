@@ -39,7 +39,8 @@ from showerstack.analysis.photons.events import (
     read_simulation,
 )
 from showerstack.analysis.photons.limits import BAND, LEVEL, cls_limit
-from showerstack.analysis.photons.on_off import Common, signal_limits, significance
+from showerstack.analysis.photons.on_off import Common, OnOff, signal_limits, significance
+from showerstack.analysis.photons.workspace import workspace
 from showerstack.analysis.spectra.response import Binning, Thrown, binning
 from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
@@ -116,6 +117,8 @@ class Limit:
     """Particles that the measured events stand for, in the exposure."""
     leak: float
     """Signal events in the sideband for one above the threshold, which the likelihood knows of."""
+    counts: OnOff
+    common: Common
 
     @property
     def flux_per_event(self) -> float:
@@ -361,11 +364,13 @@ def _limit(
         result.limit, cls_limit(n, expected.simulation, options.level, efficiency_error=common.efficiency),
         result.expected,
         result.interval, significance(pair, transfer.relative), exposure.m2_sr_s * width if known else float("nan"),
-        float(hadrons[used].sum()), float(pair.c.sum()),
+        float(hadrons[used].sum()), float(pair.c.sum()), pair, common,
     )  # fmt: skip
 
 
 LIMITS_CSV, CANDIDATES_CSV, SEARCH_FILE = "limits.csv", "candidates.csv", "gamma_limit.json"
+WORKSPACES = "pyhf"
+"""Folder of the models, a file an energy range."""
 
 
 @dataclass(frozen=True)
@@ -434,8 +439,12 @@ class PhotonResult:
         )
 
     def write(self, out: Path) -> None:
-        """Write both tables and the provenance."""
-        out.mkdir(parents=True, exist_ok=True)
+        """Write both tables, the models for pyhf and the provenance."""
+        (out / WORKSPACES).mkdir(parents=True, exist_ok=True)
+        for one in self.search.limits:
+            energy = f"above_{one.lg_energy_low:g}" if one.integral else f"{one.lg_energy_low:g}-{one.lg_energy_high:g}"
+            if one.efficiency > 0:
+                write_json(out / WORKSPACES / f"{energy}.json", workspace(one.counts, one.efficiency, one.common))
         for name, frame in ((LIMITS_CSV, self.limits()), (CANDIDATES_CSV, self.candidates())):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)

@@ -64,6 +64,14 @@ def test_hepdata_holds_fluxes_errors_and_covariances(spectra: Path) -> None:
     assert len(matrix["independent_variables"]) == 2
 
 
+# The validator leaves files open.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_hepdatas_own_validator_takes_the_submission(spectra: Path) -> None:
+    validator = pytest.importorskip("hepdata_validator.full_submission_validator").FullSubmissionValidator()
+    write_exchange(spectra)
+    assert validator.validate(directory=str(spectra / "hepdata")), validator.get_messages()
+
+
 def test_crdb_rows_are_in_gev_and_have_all_errors(spectra: Path) -> None:
     rows = crdb_rows(pl.read_parquet(spectra / "spectra.parquet"), "KASCADE")
     assert rows["DATA-QTY"].to_list() == ["H", "AllParticles"], "iron's model error is unknown"

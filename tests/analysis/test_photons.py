@@ -192,6 +192,9 @@ def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Pa
     assert message["exposure_m2_sr_s"] == 1e8
     assert message["efficiency_and_migration_known"]
     assert any("out-of-fold" in remark for remark in message["remarks"])
+    model = read_json(tmp_path / "pyhf" / "above_14.8.json")
+    assert model["observations"][0] == {"name": "above_threshold", "data": [float(len(candidates))]}
+    assert model["channels"][0]["samples"][0]["data"] == pytest.approx([whole["photon_efficiency"]])
     page = write_photon_page(result, tmp_path).read_text()
     assert page.count("<svg") == 4 + 1 + 6
     assert "Warning: " in page.split("<nav>")[0], "many candidates are no limit"
