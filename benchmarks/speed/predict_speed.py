@@ -1,18 +1,12 @@
 """How fast a finished run predicts: all that ships, each of its learners alone, and without a table.
 
     python -m benchmarks.speed.predict_speed --run runs/composition --data data/composition_test
-    python -m benchmarks.speed.predict_speed --against OTHER_CHECKOUT --data data/composition_test --events 20000
 
 Features are given, but for ``--no-table``, which computes them as it goes, from a copy of the grids that is as
 long; the events are taken several times over to fill the asked number. Each row is measured in rounds that take turns;
 rates are means with the standard error of the rounds, starting the processes included. Processor time is that of all
 processes, with the part of it spent in the system; memory is the largest of this process and those that it has started,
 together.
-
-With ``--against FOLDER``, another checkout of this project, processor time and peak memory of ``predict --no-table`` of
-a run that ships ``pretrained``, and of ``features``, from folder to table with all columns; in turn, in one process
-each, medians and ranges. Each checkout trains its own run on the same showers, and predicts the same new ones. What
-starting takes is read off a set of 1,000 showers.
 """
 
 from __future__ import annotations
@@ -21,15 +15,13 @@ import argparse
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 import numpy as np
 from joblib.externals.loky import get_reusable_executor
@@ -42,8 +34,7 @@ from showerstack.features.build import build_table
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Context
-from showerstack.showers.schema import AGE_FILE, COMPOSITION, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
-from showerstack.showers.simulation import simulate
+from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 from showerstack.stacking.events import EVERY, Events, ShowerEvents
 from showerstack.stacking.predict import Options, predict, predict_fits
 from showerstack.stacking.run import Run
@@ -165,9 +156,7 @@ def _printed(what: str) -> Iterator[None]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, help="finished run; not with --against")
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="checkout to compare with")
-    parser.add_argument("--train", type=int, default=2500, help="training showers of both checkouts' runs")
+    parser.add_argument("--run", type=Path, required=True, help="finished run")
     parser.add_argument("--data", type=Path, required=True, help="dataset folder")
     parser.add_argument("--events", type=int, default=60_000, help="for all that ships, and for each learner")
     parser.add_argument("--long-events", type=int, default=200_000, help="without a table")
@@ -175,106 +164,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--learners", action="store_true", help="also each learner alone, once")
     options = parser.parse_args()
-    if (options.run is None) == (options.against is None):
-        parser.error("give either --run or --against")
     with tempfile.TemporaryDirectory(prefix="predict-speed-") as scratch:
-        if options.against:
-            print(compare(options.against, options.data, Path(scratch), options))
-            return
         _measure(options, _repeated(options.data, Path(scratch) / "events", options.long_events))
-
-
-START_EVENTS = 1000
-SHORT = """learners = ["pretrained"]
-metas = ["log_pool"]
-folds = 5
-holdout = 0.3
-[settings.pretrained]
-epochs = 1
-"""
-"""Options of both runs: how long they learn makes predictions no slower."""
-
-
-def compare(folder: Path, data: Path, scratch: Path, options: argparse.Namespace) -> str:
-    """Return a Markdown table of the processor time of ``predict``, of the checkout ``folder`` and of this one."""
-    sides = {"before": folder.resolve(), "now": Path(__file__).resolve().parents[2]}
-    simulate(COMPOSITION, scratch / "data", n_train=options.train, n_test=200, seed=5, train_cuts="test")
-    (scratch / "stack.toml").write_text(SHORT, encoding="utf-8")
-    for side, root in sides.items():
-        with _printed(f"training {side}"):
-            own = shutil.copytree(scratch / "data", scratch / f"{side}-data")  # beside it come feature tables
-            _command(root, "stack", "--task", "composition", "--data", own, "--run", scratch / side,
-                     "--config", scratch / "stack.toml", "--workers", 1, "--device", "cpu")  # fmt: skip
-    chain = stacking.load(scratch / "now").chain
-    if "pretrained" not in chain.networks:
-        raise SystemExit(f"with --train {options.train} the fits were not averaged in their weights: give it more")
-    sets = {n: _repeated(data, scratch / f"new-{n}", n) for n in (START_EVENTS, options.events)}
-    few, many = START_EVENTS, options.events
-    commands = {"start": few, "predict": many, "features": many}
-    spent: dict[tuple[str, str], list[_Cost]] = {(what, side): [] for what in commands for side in sides}
-    for number in range(options.rounds + 1):
-        for (what, side), costs in spent.items():
-            root, out, events = sides[side], scratch / f"{what}-{side}-{number}", sets[commands[what]]
-            if what == "features":
-                cost = _command(root, "features", events, "--out", out, "--device", "cpu", "--workers", 1, "--quiet")
-                shutil.rmtree(out)
-            else:
-                new = ("--data", events, "--out", out.with_suffix(".npz"), "--no-table", "--device", "cpu")
-                cost = _command(root, "predict", "--run", scratch / side, *new, "--quiet")
-            if number:  # the first round compiles and fills caches
-                costs.append(cost)
-        Console(stderr=True).print(f"round {number} of {options.rounds}: {spent if number else 'not counted'}")
-
-    def seconds(what: str, side: str) -> list[float]:
-        return [cost.seconds for cost in spent[what, side]]
-
-    def further(side: str) -> list[float]:
-        pairs = zip(seconds("start", side), seconds("predict", side), strict=True)
-        return [1e6 * (long - short) / (many - few) for short, long in pairs]
-
-    rows: dict[str, tuple[list[list[float]], int]] = {
-        f"predict, {many:,} showers, s": ([seconds("predict", side) for side in sides], 1),
-        f"predict, start and {few:,} showers, s": ([seconds("start", side) for side in sides], 1),
-        "predict, a further shower, us": ([further(side) for side in sides], 1),
-        f"features, {many:,} showers, s": ([seconds("features", side) for side in sides], 1),
-    }
-    for what in ("predict", "features"):
-        peaks = [[cost.peak_gb for cost in spent[what, side]] for side in sides]
-        rows[f"{what}, {many:,} showers, peak memory, GB"] = peaks, 3
-    lines = ["| | before (range) | now (range) | ratio (range) |", "|---|---|---|---|"]
-    for name, ((before, now), digits) in rows.items():
-        ratios = [b / a for a, b in zip(before, now, strict=True)]
-        lines.append(f"| {name} | {_range(before, digits)} | {_range(now, digits)} | {_range(ratios, 3)} |")
-    return "\n".join(lines)
-
-
-def _range(values: list[float], digits: int) -> str:
-    return f"{np.median(values):.{digits}f} ({min(values):.{digits}f}..{max(values):.{digits}f})"
-
-
-class _Cost(NamedTuple):
-    """What a command took, that of its processes included."""
-
-    seconds: float
-    """Processor time."""
-    peak_gb: float
-    """Largest resident memory of one process."""
-
-
-def _command(root: Path, *arguments: object) -> _Cost:
-    """Run a command of a checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
-    environment["LOKY_MAX_CPU_COUNT"] = "1"  # one process, whose time is counted
-    command = [sys.executable, str(root / "cli.py"), *map(str, arguments)]
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, env=environment, cwd=root, stdout=subprocess.DEVNULL, stderr=errors)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            errors.seek(0)
-            what = errors.read().decode(errors="replace")[-2000:]
-            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {what}")
-    return _Cost(used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6)
 
 
 def _measure(options: argparse.Namespace, long: Path) -> None:

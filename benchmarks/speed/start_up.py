@@ -1,11 +1,12 @@
 """How long commands take to begin, and what an installation takes.
 
 Processor time (user and system) of whole processes, the commands in turn, after one round that is not counted: median
-of the rounds with its 95 % interval (of the order statistics). With ``--against`` the same commands of another
-checkout, turn by turn, and the median ratio. ``--install`` makes virtual environments with the named extras (``core``
-for none) and prints size and processor time of pip; ``--demo`` times ``cli.py demo``, in a new folder each time.
+of the rounds and their range. ``features`` and ``predict``, with a run that ships one network, are of 100 showers. With
+``--against`` the same commands of another checkout, turn by turn, and the median ratio. ``--install`` makes virtual
+environments with the named extras (``core`` for none) and prints size and processor time of pip; ``--demo`` times
+``cli.py demo``, in a new folder each time.
 
-    python -m benchmarks.speed.start_up --rounds 15 --against ../other_checkout
+    python -m benchmarks.speed.start_up --against ../other_checkout
     python -m benchmarks.speed.start_up --install core train all
     python -m benchmarks.speed.start_up --demo --rounds 3 --against ../other_checkout
 """
@@ -23,9 +24,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import binom
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.speed.commands import ROOT, Cost, features, one_network, predict, ranged, repeated
+
+FEW = 100
+"""Showers of the commands that compute."""
 HELP = ("simulate", "stack", "spectra")
 """Commands whose help is timed beside that of the program."""
 
@@ -50,14 +53,6 @@ def scored(folder: Path) -> list[str]:
     return [sys.executable, "verify.py", str(folder / "predictions.npz"), "--data", str(test.parent), "--no-intervals"]
 
 
-def median_interval(values: list[float], level: float = 0.95) -> tuple[float, float, float]:
-    """Return the median and its interval between two order statistics (all values where there are fewer than 6)."""
-    ordered = np.sort(values)
-    n = len(ordered)
-    low = int(binom.ppf((1 - level) / 2, n, 0.5))
-    return float(np.median(ordered)), float(ordered[max(low - 1, 0)]), float(ordered[min(n - low, n - 1)])
-
-
 def start_up(rounds: int, against: Path | None) -> None:
     """Print the processor time of each command, here and in another checkout."""
     roots = [ROOT, *([against.resolve()] if against else [])]
@@ -72,8 +67,18 @@ def start_up(rounds: int, against: Path | None) -> None:
             commands["verify.py --help"] = [sys.executable, "verify.py", "--help"]
             commands["verify.py, 1,000 events, no intervals"] = scored(place)
             for label, command in commands.items():
-                work.setdefault(label, []).append(lambda command=command, root=root: processor_s(command, root))  # type: ignore[misc]
+                work.setdefault(label, []).append(partial(processor_s, command, root))
+            run = one_network(root, place)
+            few = repeated(place / "data" / "composition_test", place / "few", FEW)
+            computing = {"features": partial(features, root, few, place / "table")}
+            computing["predict, one network"] = partial(predict, root, run, few, place / "new.npz")
+            for label, call in computing.items():
+                work.setdefault(f"{label}, {FEW} showers", []).append(partial(_cpu_s, call))
         print_times(work, rounds, first=1)
+
+
+def _cpu_s(call: Callable[[], Cost]) -> float:
+    return call().cpu_s
 
 
 def demo_s(root: Path) -> float:
@@ -91,12 +96,12 @@ def print_times(work: dict[str, list[Callable[[], float]]], rounds: int, first: 
                 taken = call()
                 if number >= first:
                     kept.append(taken)
-    print(f"processor time, s: median of {rounds} rounds and its 95 % interval")
+    print(f"processor time, s: median of {rounds} rounds (range)")
     for label, columns in times.items():
-        text = "".join("{:>28}".format("{:.2f} [{:.2f}, {:.2f}]".format(*median_interval(one))) for one in columns)
+        text = "".join(f"{ranged(one, 2):>28}" for one in columns)
         if len(columns) == 2:
             ratios = [ours / theirs for ours, theirs in zip(*columns, strict=True)]
-            text += "{:>28}".format("ratio {:.2f} [{:.2f}, {:.2f}]".format(*median_interval(ratios)))
+            text += f"{'ratio ' + ranged(ratios, 2):>28}"
         print(f"{label:<40}{text}")
 
 
@@ -125,7 +130,7 @@ def size_mb(folder: Path) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--against", type=Path, help="another checkout")
     parser.add_argument("--install", nargs="+", metavar="EXTRA", help="core, train, all...: needs a package index")
     parser.add_argument("--demo", action="store_true", help="time the demo")
