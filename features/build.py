@@ -39,7 +39,7 @@ from showerstack.runtime.code import installed_versions, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, FileState, atomic_path, locked, write_json
-from showerstack.runtime.processes import in_own_process, in_threads, limited_threads
+from showerstack.runtime.processes import in_own_process, in_processes, in_threads, limited_threads
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.dataset import Dataset, state_of
@@ -162,6 +162,8 @@ def _clear(folder: Path, kept: dict[str, tuple[int, str]]) -> None:
 
 SHARD_EVENTS = 16_384
 """Events per shard on a CPU: what is lost at most by an interruption, and what a worker is handed at once."""
+MOST_THREADS = 4
+"""A third of the work holds the interpreter's lock, for which more threads would wait: then processes do it."""
 GPU_SHARD_EVENTS = 262_144
 WRITERS = 2
 """Threads that write shards of a GPU, which is faster than one; each holds some 0.6 GB."""
@@ -192,7 +194,7 @@ def build_table(
     groups
         Feature groups, by default all.
     ctx
-        Device, progress, and threads (``workers``; one a core).
+        Device, progress, and threads (``workers``; one a core; processes where these are many).
 
     Raises
     ------
@@ -279,7 +281,8 @@ def _run(writer: TableWriter, source: Source, groups: tuple[str, ...], device: s
             if jobs > 1:
                 warm_up()
             arguments = [(k, source, writer.folder, shard_events, groups) for k in missing]
-            written = in_threads(write_shard, arguments, workers=jobs)
+            spread = in_threads if jobs <= MOST_THREADS else in_processes
+            written = spread(write_shard, arguments, workers=jobs)
         for number, n_bytes, digest in written:
             writer.add(number, n_bytes, digest)
             done += _length(number, shard_events, total)

@@ -265,7 +265,7 @@ def predict(
     data
         Dataset folder, table (CSV, Parquet, data frame), or array (N, F), with the columns that were trained on.
     device, workers
-        Where features of showers are computed, and how many processes predict; all cores if None.
+        Where features of showers are computed, and how many threads work; one a core if None.
     no_table
         Of showers: compute the features in memory, write no feature table.
     verbose, callback

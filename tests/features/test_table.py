@@ -75,6 +75,8 @@ def test_same_bits_for_any_number_of_workers_and_shards(write, draw, tmp_path, m
     one = build_table(folder, tmp_path / "one", ctx=Context(workers=1))
     two = build_table(folder, tmp_path / "two", ctx=Context(workers=2))
     assert len(one.parts()) == 3
+    monkeypatch.setattr(build, "MOST_THREADS", 1)
+    _same_bits(_all(one), _all(build_table(folder, tmp_path / "processes", ctx=Context(workers=2))))
     monkeypatch.setattr(build, "SHARD_EVENTS", 16_384)
     whole = build_table(folder, tmp_path / "whole", ctx=Context(workers=1))
     assert len(whole.parts()) == 1
