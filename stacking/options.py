@@ -71,7 +71,7 @@ class RunOptions(OptionGroup):
     device: Device = "auto"
     """auto: the GPU if there is one."""
     workers: Annotated[int | None, Limits(1)] = None
-    """Number of processes; default: all cores."""
+    """Processes or threads at work; default: one a core."""
     scheduler: str | None = None
     """Dask scheduler that shares this file system, e.g. tcp://host:8786; default: this machine alone."""
 

@@ -38,7 +38,7 @@ epochs = 1
 """Options of a run that ships one network: how long it learns makes predictions no slower."""
 
 
-class Cost(NamedTuple):
+class CommandCost(NamedTuple):
     """What a command took, with its processes."""
 
     cpu_s: float
@@ -46,7 +46,7 @@ class Cost(NamedTuple):
     peak_gb: float
 
 
-def timed(root: Path, *arguments: object, program: str = "cli.py") -> Cost:
+def timed(root: Path, *arguments: object, program: str = "cli.py") -> CommandCost:
     """Run a command of a checkout to its end; it must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
     command = [sys.executable, str(root / program), *map(str, arguments)]
@@ -59,7 +59,7 @@ def timed(root: Path, *arguments: object, program: str = "cli.py") -> Cost:
             errors.seek(0)
             what = errors.read().decode(errors="replace")[-2000:]
             raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {what}")
-    return Cost(used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1e6)
+    return CommandCost(used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1e6)
 
 
 def one_network(root: Path, folder: Path) -> Path:
@@ -84,14 +84,14 @@ def repeated(data: Path, folder: Path, n_events: int) -> Path:
     return folder
 
 
-def features(root: Path, data: Path, out: Path, *options: object) -> Cost:
+def features(root: Path, data: Path, out: Path, *options: object) -> CommandCost:
     """Make a feature table and remove it again."""
     cost = timed(root, "features", data, "--out", out, "--device", "cpu", "--quiet", *options)
     shutil.rmtree(out)
     return cost
 
 
-def predict(root: Path, run: Path, data: Path, out: Path) -> Cost:
+def predict(root: Path, run: Path, data: Path, out: Path) -> CommandCost:
     """Predict with a run of a checkout; the file is removed again."""
     cost = timed(
         root, "predict", "--run", run, "--data", data, "--out", out, "--no-table", "--device", "cpu", "--quiet"

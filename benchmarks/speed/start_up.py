@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.speed.commands import ROOT, Cost, features, one_network, predict, ranged, repeated
+from benchmarks.speed.commands import ROOT, CommandCost, features, one_network, predict, ranged, repeated
 
 FEW = 100
 """Showers of the commands that compute."""
@@ -77,7 +77,7 @@ def start_up(rounds: int, against: Path | None) -> None:
         print_times(work, rounds, first=1)
 
 
-def _cpu_s(call: Callable[[], Cost]) -> float:
+def _cpu_s(call: Callable[[], CommandCost]) -> float:
     return call().cpu_s
 
 
