@@ -148,13 +148,13 @@ def beside(fits: Fits, run: Path) -> Iterator[tuple[str, Any]]:
     for name, a, b in (("stack", ours.stack, theirs["stack"]), ("what ships", ours.shipped, shipped)):
         gain = sample.losses(a) - sample.losses(b)
         yield f"log-loss of {name}", f"{1e3 * gain.mean():+.2f} ± {1e3 * sample.error(gain):.2f}"
-        if fits.task != "gamma":
+        if fits.task == "composition":
             paired = paired_fraction_error(sample.labels, a.argmax(axis=1), b.argmax(axis=1))
             yield f"fraction error of {name}", f"{paired.difference:+.5f} ± {paired.standard_error:.5f}"
-            continue
-        scores = [z[:, GAMMA] - z[:, HADRON] for z in (a, b)]
-        for efficiency in EFFICIENCIES:
-            yield f"ln survival of {name} at {100 * efficiency:.0f} %", _survival(sample, *scores, efficiency)
+        elif fits.task == "gamma":
+            scores = [z[:, GAMMA] - z[:, HADRON] for z in (a, b)]
+            for efficiency in EFFICIENCIES:
+                yield f"ln survival of {name} at {100 * efficiency:.0f} %", _survival(sample, *scores, efficiency)
 
 
 def _shipped(gate: Gate) -> str:
