@@ -21,6 +21,9 @@ from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.event_files import release
 
+READ_AT_ONCE = 1 << 14
+"""Grids read between two releases of the memory map: few events from all over a file bring most of it into memory."""
+
 
 class GridSource:
     """The grids of some events, by position in the batch they belong to.
@@ -47,7 +50,6 @@ class GridSource:
         self.resident: torch.Tensor | None = None
         if resident:
             self.resident = torch.from_numpy(_read(grids, self.index)).to(device)
-            release(grids)
 
     def fetch(self, positions: np.ndarray) -> torch.Tensor:
         """Return (len(positions), rows, columns, 2) on the device, of the type that is stored."""
@@ -144,7 +146,11 @@ def _read(grids: np.ndarray, rows: np.ndarray) -> np.ndarray:
     # In ascending order the memory map is read forwards; a copy, since torch wants writable memory.
     order = np.argsort(rows, kind="stable")
     out = np.empty((len(rows), *grids.shape[1:]), dtype=grids.dtype)
-    out[order] = grids[rows[order]]
+    for start in range(0, len(rows), READ_AT_ONCE):
+        part = order[start : start + READ_AT_ONCE]
+        out[part] = grids[rows[part]]
+        if len(rows) > READ_AT_ONCE:
+            release(grids)
     return out
 
 
