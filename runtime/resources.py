@@ -38,10 +38,18 @@ def _quotas() -> Iterator[float]:
 def memory_limit_bytes() -> int | None:
     """Return the least limit on memory that a control group or SLURM sets for this job; None without one."""
     limits = [*_groups()]
-    slurm = os.environ.get("SLURM_MEM_PER_NODE", "")
-    if slurm.isdigit() and int(slurm) > 0:
-        limits.append(int(slurm) << 20)
+    a_node, a_core, cores_here = (
+        int(text) if (text := os.environ.get(f"SLURM_{name}", "")).isdigit() else 0
+        for name in ("MEM_PER_NODE", "MEM_PER_CPU", "CPUS_ON_NODE")
+    )
+    limits += [megabytes << 20 for megabytes in (a_node, a_core * cores_here) if megabytes]
     return min(limits, default=None)
+
+
+def memory_bytes() -> int:
+    """Return how much memory this job may take: what it was given, else all of the machine's."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(memory_limit_bytes() or total, total)
 
 
 def _groups() -> Iterator[int]:

@@ -19,7 +19,7 @@ from showerstack.runtime.cost import Cost, measured, seconds_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, write_json
 from showerstack.runtime.logs import remark
-from showerstack.runtime.resources import cores
+from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.runtime.tables import read_table
 from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.scoring.metrics.classes import table_metrics
@@ -106,6 +106,11 @@ class TableInput:
         write_table(run / PREDICTIONS_TABLE, probabilities(log_proba, classes, self.identifiers))
 
 
+LIBRARIES_BYTES, TABLE_COPIES = 700 << 20, 3
+"""What a process that fits learners takes without events, and how often it holds its table, so that no fit took more
+(``benchmarks/speed/fit_memory.py``)."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What one run works on."""
@@ -171,8 +176,29 @@ class Job:
 
     @property
     def workers(self) -> int:
-        """Processes at work at once."""
-        return self.config.workers or cores()
+        """Processes at work at once: as many as were asked for, else as there are cores and memory for."""
+        return self.config.workers or max(1, min(cores(), memory_bytes() // self.process_bytes))
+
+    @property
+    def process_bytes(self) -> int:
+        """Memory that a process takes at most while it fits a learner."""
+        cells = max(
+            min(len(self.train), self.config.rows_of(spec.name)) * len(self.train.columns_for(spec))
+            for spec in self.config.learner_specs(self.task)
+        )
+        return LIBRARIES_BYTES + TABLE_COPIES * cells * np.dtype(np.float32).itemsize
+
+    def memory_remark(self) -> str | None:
+        """Return a remark where all processes together may take more memory than this job was given."""
+        needed, given = self.workers * self.process_bytes, memory_bytes()
+        if self.config.scheduler or needed <= given:
+            return None
+        those = f"{self.workers} processes" if self.workers > 1 else "a process"
+        fewer = f"give --workers {max(1, given // self.process_bytes)}, or " if self.workers > 1 else "give "
+        return (
+            f"{those} may take {needed / 1e9:.1f} GB of memory, and this job was given {given / 1e9:.1f} GB: {fewer}"
+            "fewer training events a fit (rows, in a file for --config)"
+        )
 
     @property
     def ends(self) -> float | None:

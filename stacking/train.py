@@ -139,6 +139,7 @@ def run(job: Job) -> StackResult:
         folds, tasks = make_folds(job), fold_tasks(job)
         manifest = _opening(job, folds, tasks)
         remark(LOG, manifest["remarks"][len(job.remarks) :])
+        remark(LOG, filter(None, [job.memory_remark()]))
         write_config(folder / CONFIG_FILE, manifest["config"])
         write_manifest(folder, manifest)
         with job.ctx.bars("training", "fits") as progress:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from showerstack.runtime import resources
-from showerstack.runtime.resources import cores, memory_limit_bytes
+from showerstack.runtime.resources import cores, memory_bytes, memory_limit_bytes
 
 GB = 1 << 30
 
@@ -18,7 +18,8 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without limits."""
     monkeypatch.setattr(resources, "CONTROL_GROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(resources, "PROC", tmp_path / "proc")
-    monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
+    for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / "proc" / "self").mkdir(parents=True)
     return tmp_path
 
@@ -50,9 +51,23 @@ def test_version_one_of_control_groups(system: Path) -> None:
     assert memory_limit_bytes() == 4 * GB
 
 
+def test_all_memory_is_given_where_there_is_no_limit(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    total = memory_bytes()
+    assert total == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
+    assert memory_bytes() == GB // 2
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", str(2 * total >> 20))
+    assert memory_bytes() == total
+
+
 def test_slurm_without_control_groups(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "2048")
     assert memory_limit_bytes() == 2 * GB
+    monkeypatch.delenv("SLURM_MEM_PER_NODE")
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "3072")
+    assert memory_limit_bytes() is None
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
+    assert memory_limit_bytes() == 12 * GB
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")

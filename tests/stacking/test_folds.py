@@ -6,6 +6,7 @@ No GPU is needed: a learner that is asked for the GPU computes here.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import LEARNERS
+from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_pools
 from showerstack.showers.schema import TASKS
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
-from showerstack.stacking.job import Job
+from showerstack.stacking.job import LIBRARIES_BYTES, Job, table_job
 from showerstack.stacking.train import StackResult, stack
 from tests.stacking.work import FullDisk, Sleeping, Unlucky, meet, slow_or_lost
 
@@ -235,6 +237,31 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
                 for run in (one, two)
             ]
             np.testing.assert_array_equal(*files)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_as_many_processes_are_at_work_as_the_memory_allows(
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TableConfig(run=tmp_path / "run", table=two_gaussians[0], label="kind", learners=("fake_linear",))
+    job = table_job(config, Context())
+    assert job.table is not None
+    job.table.write(config.run)
+    assert job.process_bytes == pytest.approx(LIBRARIES_BYTES, rel=0.01)
+    monkeypatch.setattr("showerstack.stacking.job.cores", lambda: 16)
+    monkeypatch.setattr("showerstack.stacking.job.memory_bytes", lambda: int(5.5 * job.process_bytes))
+    assert (job.workers, job.memory_remark()) == (5, None)
+    asked = replace(job, config=config.model_copy(update={"workers": 6}))
+    assert asked.workers == 6
+    assert "6 processes may take 4.4 GB of memory, and this job was given 4.0 GB: give --workers 5" in str(
+        asked.memory_remark()
+    )
+    monkeypatch.setattr("showerstack.stacking.job.memory_bytes", lambda: 1 << 28)
+    assert job.workers == 1
+    assert "a process may take 0.7 GB of memory, and this job was given 0.3 GB: give fewer training events" in str(
+        job.memory_remark()
+    )
+    assert replace(job, config=config.model_copy(update={"scheduler": "tcp://a:1"})).memory_remark() is None
 
 
 @pytest.mark.parametrize("least", [50, 51])
