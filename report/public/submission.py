@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from showerstack.models.registry import spec
 from showerstack.report.shared.subject import read_labels, read_run_output
 from showerstack.report.shared.text import duration, metric_text, totals
 from showerstack.runtime.errors import InputError, escaped
@@ -79,13 +81,17 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
         (folder / "README.md").write_text(_readme(name, opened, truths, scored), encoding="utf-8")
         metadata = _metadata(name, opened, truths, scored)
         (folder / "metadata.yaml").write_text(yaml_text(metadata), encoding="utf-8")
-        snapshot(folder / "code")
+        snapshot(folder / "code", [name for run in opened for name in run.learners])
         check(folder, opened, truths, handed_in)
     return Path(out) / name
 
 
 def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: Sequence[np.ndarray]) -> None:
     """Read a submission folder back as scoring does, and compare with what it was made from."""
+    sources = (f"code/{source.name}" for run in runs for source in _foreign(run.learners))
+    for part in sources:
+        if not (folder / part).exists():
+            raise InputError(f"{folder / part} is missing, of which a learner is")
     for part in ("predictions.npz", "README.md", "metadata.yaml", "code/pyproject.toml", "code/cli.py"):
         if not (folder / part).is_file() or not (folder / part).stat().st_size:
             raise InputError(f"{folder / part} is missing or empty")
@@ -101,13 +107,24 @@ def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: S
                 raise InputError(f"{folder / part} names a folder of this machine")
 
 
-def snapshot(target: Path) -> None:
-    """Copy the project's source, without caches or data."""
+def snapshot(target: Path, learners: Sequence[str] = ()) -> None:
+    """Copy the project's source, and that of installed packages that learners are of; without caches or data."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
-    shutil.copytree(PACKAGE, target / PACKAGE.name, ignore=ignore)
+    for source in (PACKAGE, *_foreign(learners)):
+        if source.is_dir():
+            shutil.copytree(source, target / source.name, ignore=ignore)
+        else:
+            shutil.copy2(source, target / source.name)
     for file in (PACKAGE / "source").iterdir():
         if file.is_file():
             shutil.copy2(file, target / file.name)
+
+
+def _foreign(learners: Sequence[str]) -> list[Path]:
+    """Return the packages or modules, other than ours, that learners are of."""
+    modules = {spec(name).learner.partition(":")[0].partition(".")[0] for name in learners} - {PACKAGE.name}
+    places = (Path(str(importlib.import_module(module).__file__)) for module in sorted(modules))
+    return [place.parent if place.name == "__init__.py" else place for place in places]
 
 
 def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
@@ -225,6 +242,8 @@ def _approach(run: Run) -> list[str]:
         f"- pool: {_markdown(pool.get('chosen', 'see metadata'))}",
         f"- gate: {_markdown(gate.get('reason', 'see metadata'))}",
     ]
+    for source in _foreign(run.learners):
+        lines.append(f"- `code/{source.name}` is another package, to be installed with its entry point")
     lines.append(f"- cost: {duration(cost['cpu_s'])} of CPU time, {cost['peak_mb']:,.0f} MB peak")
     return lines
 

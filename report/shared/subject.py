@@ -31,7 +31,7 @@ from showerstack.showers.schema import Task
 from showerstack.stacking.columns import as_text
 from showerstack.stacking.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
 from showerstack.stacking.run import COMBINED, Run, System, evaluated_rows
-from showerstack.stacking.tables import class_positions
+from showerstack.stacking.tables import class_positions, read_weights
 
 
 @dataclass(frozen=True)
@@ -228,15 +228,30 @@ def score_test_table(run: Run) -> dict[str, Any] | None:
         return None
     classes = run.task.classes
     rows, labels, remarks = result
+    weights, more = _weights_of_test(run)
+    weights = None if weights is None else weights[rows]
     content = {
         "judged_on": f"{len(rows)} labelled rows of the test table",
         "shipped": run.shipped,
-        "remarks": remarks,
-        "systems": {name: table_metrics(labels, log_proba_of_test(run, name)[rows], classes) for name in run.systems},
+        "remarks": [*remarks, *more],
+        "systems": {
+            name: table_metrics(labels, log_proba_of_test(run, name)[rows], classes, weights) for name in run.systems
+        },
     }
     metrics = with_checksum(content)
     write_json(run.folder / TABLE_TEST_FILE, metrics)
     return metrics
+
+
+def _weights_of_test(run: Run) -> tuple[np.ndarray | None, list[str]]:
+    """Return what each row of the test table counts, (N,) float64, None where all count alike, and remarks."""
+    config = run.manifest["config"]
+    file, column = Path(config["test_table"]), config.get("weight")
+    if column is None:
+        return None, []
+    if column not in column_names(file, config["separator"]):
+        return None, [f"{file} has no column {column!r}: its rows count alike"]
+    return read_weights(read_table(file, [column], config["separator"]), file, column), []
 
 
 def log_proba_of_test(run: Run, system: str) -> np.ndarray:

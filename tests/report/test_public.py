@@ -10,6 +10,7 @@ import io
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,13 @@ from rich.console import Console
 
 import cli
 import verify
+from showerstack.models import registry
 from showerstack.report import selftest
 from showerstack.report.compare import compare, differences
 from showerstack.report.doctor import column_quartiles, examine_datasets, findings, folder_findings
+from showerstack.report.public import submission
 from showerstack.report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
-from showerstack.report.public.submission import write_submission, yaml_text
+from showerstack.report.public.submission import snapshot, write_submission, yaml_text
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json, write_npz
@@ -35,6 +38,7 @@ from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, task_named
 from showerstack.stacking.folder import write_run_checksums
+from showerstack.stacking.run import Run
 from tests.report.conftest import make_world
 
 
@@ -211,6 +215,24 @@ def test_submission_of_both_tasks(
     assert not list((folder / "code").rglob("__pycache__"))
     with pytest.raises(InputError, match="exists already"):
         write_submission(runs, "mine-1", data=data, out=tmp_path / "out")
+
+
+def test_a_submission_holds_learners_of_other_packages(
+    composition_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data = composition_world
+    (tmp_path / "theirs").mkdir()
+    for name in ("__init__.py", "learner.py"):
+        (tmp_path / "theirs" / name).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = Run.open(run).learners[0]
+    monkeypatch.setitem(registry.LEARNERS, name, replace(registry.LEARNERS[name], learner="theirs.learner:Theirs"))
+    folder = write_submission([run], "with-theirs", data=data, out=tmp_path / "out")
+    assert (folder / "code" / "theirs" / "learner.py").exists()
+    assert "`code/theirs` is another package" in (folder / "README.md").read_text()
+    monkeypatch.setattr(submission, "snapshot", lambda target, learners: snapshot(target))
+    with pytest.raises(InputError, match=r"code/theirs is missing"):
+        write_submission([run], "without", data=data, out=tmp_path / "out")
 
 
 def test_submission_refusals_leave_nothing(composition_world: tuple[Path, Path], tmp_path: Path) -> None:

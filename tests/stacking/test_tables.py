@@ -702,6 +702,29 @@ def test_identifiers_are_text_as_written_and_labels_of_no_class_are_an_error(
         score_test_table(stacking.load(result.run))
 
 
+@pytest.mark.usefixtures("fakes")
+def test_weights_of_the_test_table_count(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    train, test = (pl.read_parquet(file) for file in two_gaussians)
+    test = test.with_columns(kind=pl.Series(np.array(CLASSES)[gaussians(800, 2)[1]]))
+    heavy = pl.when(pl.col("kind") == "near").then(3.0).otherwise(1.0).alias("w")
+    train.with_columns(heavy).write_parquet(tmp_path / "train.parquet")
+    test.with_columns(heavy).write_parquet(tmp_path / "test.parquet")
+    options = {"test_table": tmp_path / "test.parquet", "weight": "w", "learners": ("fake_linear",)}
+    run = stacking.load(stack(_config(tmp_path / "run", tmp_path / "train.parquet", **options)).run)
+    scored = score_test_table(run)
+    assert scored is not None
+    right = (pl.read_parquet(run.folder / "predictions.parquet")["predicted"] == test["kind"]).to_numpy()
+    weights = np.where(test["kind"] == "near", 3.0, 1.0)
+    assert scored["systems"][run.shipped]["accuracy"]["value"] == pytest.approx(np.average(right, weights=weights))
+    test.write_parquet(tmp_path / "test.parquet")
+    options = options | {"test_table": tmp_path / "test.parquet"}
+    scored = score_test_table(
+        stacking.load(stack(_config(tmp_path / "alike", tmp_path / "train.parquet", **options)).run)
+    )
+    assert scored is not None
+    assert "has no column 'w': its rows count alike" in scored["remarks"][0]
+
+
 @pytest.mark.parametrize("name", ["row", "predicted", "p_a"])
 def test_identifiers_named_like_columns_of_the_predictions_are_refused(name: str) -> None:
     frame = pl.DataFrame({name: [7, 9]})
