@@ -179,9 +179,11 @@ def learned_columns(
         if wanted is None and name not in categories:
             remarks += _row_number_remarks(values, name, file)
         columns.append(_learned(values, name, file, is_category=name in categories))
-        words = _gap_words(values) if columns[-1].kind == NUMBER else []
-        if words:
-            remarks.append(f"{file}: column {name!r} counts {', '.join(map(repr, words))} as missing numbers")
+        if columns[-1].kind == NUMBER and values.dtype == pl.String:
+            words = values.drop_nulls().unique().sort().to_list()
+            gaps = [word for word in words if word.strip() and word.strip().lower() in GAPS]
+            if gaps:
+                remarks.append(f"{file}: column {name!r} counts {', '.join(map(repr, gaps))} as missing numbers")
     if not columns:
         raise InputError(f"{file} has no usable column beside {', '.join(sorted(reserved)) or 'those left out'}")
     return tuple(columns), remarks
@@ -197,7 +199,7 @@ def _learned(values: pl.Series, name: str, file: Path, *, is_category: bool) -> 
         return Column(name, kind, levels=levels, numeric=values.dtype.is_numeric())
     if kind == BOOLEAN:
         return Column(name, kind)
-    present = _relative(values, name, file, 0.0, remedy=WAYS_OUT)
+    present = _relative(values, name, file, 0.0, remedy=f": {WAYS_OUT}")
     present = np.unique(present[~np.isnan(present)])
     if not len(present):
         return Column(name, kind)
@@ -223,7 +225,12 @@ def _declared_kind(dtype: pl.DataType) -> str | None:
 
 
 def _relative(
-    values: pl.Series, name: str, file: Path, offset: float, gaps: tuple[str, ...] = GAPS, remedy: str = ""
+    values: pl.Series,
+    name: str,
+    file: Path,
+    offset: float,
+    gaps: tuple[str, ...] = GAPS,
+    remedy: str = ", as in training",
 ) -> np.ndarray:
     """Return (N,) float64 of what values have more than the offset, NaN where missing.
 
@@ -236,7 +243,7 @@ def _relative(
     if values.dtype == pl.String:
         values = values.str.strip_chars()
         values = values.set(values.str.to_lowercase().is_in(list(gaps)).fill_null(True), None)
-        _refuse_first(~values.str.contains(_NUMBER), values, name, file, remedy)
+        _refuse_first(~values.str.contains(_NUMBER), values, name, file, f"a number{remedy}")
     exact = values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
     if np.isinf(exact).any():
         row = int(np.flatnonzero(np.isinf(exact))[0])
@@ -252,19 +259,10 @@ def _relative(
     return result
 
 
-def _gap_words(values: pl.Series) -> list[str]:
-    if values.dtype != pl.String:
-        return []
-    words = values.drop_nulls().unique().sort()
-    return [word for word in words.filter(words.str.strip_chars().str.to_lowercase().is_in(list(GAPS))) if word.strip()]
-
-
-def _refuse_first(wrong: pl.Series, values: pl.Series, name: str, file: Path, remedy: str) -> None:
-    wrong = wrong.fill_null(False)
-    if wrong.any():
+def _refuse_first(wrong: pl.Series, values: pl.Series, name: str, file: Path, expected: str) -> None:
+    if (wrong := wrong.fill_null(False)).any():
         row = int(wrong.arg_true()[0])
-        more = f": {remedy}" if remedy else ", as in training"
-        raise InputError(f"{file}: row {row}, column {name!r} holds {values[row]!r}, expected a number{more}")
+        raise InputError(f"{file}: row {row}, column {name!r} holds {values[row]!r}, expected {expected}")
 
 
 def _truth_values(values: pl.Series, name: str, file: Path, gaps: tuple[str, ...]) -> pl.Series:
@@ -273,10 +271,7 @@ def _truth_values(values: pl.Series, name: str, file: Path, gaps: tuple[str, ...
         return values
     words = values.str.strip_chars().str.to_lowercase()
     result = words.replace_strict(["true", "false"], [True, False], default=None, return_dtype=pl.Boolean)
-    wrong = (result.is_null() & words.is_not_null() & ~words.is_in(list(gaps))).fill_null(False)
-    if wrong.any():
-        row = int(wrong.arg_true()[0])
-        raise InputError(f"{file}: row {row}, column {name!r} holds {values[row]!r}, expected true or false")
+    _refuse_first(result.is_null() & ~words.is_in(list(gaps)), values, name, file, "true or false")
     return result
 
 

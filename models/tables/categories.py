@@ -7,14 +7,14 @@ only: any other is missing to it. Learners that need numbers stand behind a step
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from showerstack.models.base.average import member_class
-from showerstack.models.base.learner import Batch, Learner, check_settings, check_training
+from showerstack.models.base.learner import Batch, Learner, check_training, select_table
 from showerstack.models.base.saving import read_header, write_header
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
@@ -57,13 +57,11 @@ class Levels:
             return table
         table = np.array(table, dtype=np.float32, order="F")
         for name, codes in self.codes.items():
-            k = columns.index(name)
-            values, out = table[:, k], np.full(len(table), np.nan, dtype=np.float32)
-            order = np.argsort(codes)
-            place = np.clip(np.searchsorted(codes[order], values), 0, max(len(codes) - 1, 0))
-            known = codes[order][place] == values if len(codes) else np.zeros(len(values), dtype=bool)
-            out[known] = np.minimum(order[place[known]], self.count(name) - 1)
-            table[:, k] = out
+            # The last place is that of missing and unknown codes.
+            numbers = np.full(int(codes.max(initial=-1)) + 2, np.nan, dtype=np.float32)
+            numbers[codes.astype(np.int64)] = np.minimum(np.arange(len(codes)), self.count(name) - 1)
+            column = table[:, columns.index(name)]
+            column[:] = numbers[np.clip(np.nan_to_num(column, nan=-1.0), -1, len(numbers) - 1).astype(np.int64)]
         return table
 
     def state(self) -> dict[str, Any]:
@@ -92,20 +90,18 @@ class CategoryEncoder:
         assert train.table is not None
         assert train.labels is not None
         levels = Levels.of(train.table, train.columns, train.categories, None)
-        table = levels.apply(train.table, train.columns)
+        table, n_classes = levels.apply(train.table, train.columns), int(train.labels.max()) + 1
         frequencies, others = {}, {}
-        parts = np.random.default_rng(seed).permutation(len(train)) % PARTS
+        part = np.random.default_rng(seed).permutation(len(train)) % PARTS
         for name in train.categories:
-            if levels.count(name) <= ONE_HOT:
-                continue
-            # The last place is that of missing values.
-            place = np.nan_to_num(table[:, train.columns.index(name)], nan=levels.count(name)).astype(np.int64)
-            frequencies[name] = _frequencies(place, train.labels, levels.count(name) + 1)
-            others[name] = np.empty((len(train), frequencies[name].shape[1]))
-            for part in range(PARTS):
-                inside = parts == part
-                learned = _frequencies(place[~inside], train.labels[~inside], levels.count(name) + 1, train.labels)
-                others[name][inside] = learned[place[inside]]
+            if levels.count(name) > ONE_HOT:
+                n_places = levels.count(name) + 1
+                place = _places(table[:, train.columns.index(name)], n_places)
+                frequencies[name], *by_part = (
+                    _frequencies(place[rows], train.labels[rows], n_places, n_classes)
+                    for rows in (slice(None), *(part != k for k in range(PARTS)))
+                )
+                others[name] = np.stack(by_part)[part, place]
         result = cls(train.columns, levels, frequencies)
         return result, result._batch(train, others)
 
@@ -114,40 +110,26 @@ class CategoryEncoder:
         return self._batch(batch, {})
 
     def _batch(self, batch: Batch, given: Mapping[str, np.ndarray]) -> Batch:
-        from dataclasses import replace
-
-        from showerstack.models.base.learner import select_table
-
         table = self.levels.apply(select_table(batch, self.columns), self.columns)
         parts = []
-        for k, name in enumerate(self.columns):
-            values = table[:, k]
-            if name not in self.levels.codes:
-                parts.append(values[:, None])
+        for name, values in zip(self.columns, table.T, strict=True):
+            if name in given:
+                parts.append(given[name])
             elif name in self.frequencies:
-                place = np.nan_to_num(values, nan=self.levels.count(name)).astype(np.int64)
-                parts.append(given.get(name, self.frequencies[name][place]))
-            else:
+                parts.append(self.frequencies[name][_places(values, len(self.frequencies[name]))])
+            elif name in self.levels.codes:
                 parts.append(values[:, None] == np.arange(self.levels.count(name)))
-        concatenated = np.asfortranarray(np.column_stack(parts), dtype=np.float32)
-        return replace(
-            batch,
-            table=concatenated,
-            columns=tuple(f"x{k}" for k in range(concatenated.shape[1])),
-            categories=(),
-            scalars=None,
-        )
+            else:
+                parts.append(values[:, None])
+        numbers = np.asfortranarray(np.column_stack(parts), dtype=np.float32)
+        columns = tuple(f"x{k}" for k in range(numbers.shape[1]))
+        return replace(batch, table=numbers, columns=columns, categories=(), scalars=None)
 
     def owners(self) -> list[str]:
         """Return for each column of numbers the column that it comes from."""
-        result = []
-        for name in self.columns:
-            if name not in self.levels.codes:
-                width = 1
-            else:
-                width = self.frequencies[name].shape[1] if name in self.frequencies else self.levels.count(name)
-            result += [name] * width
-        return result
+        widths = {name: self.levels.count(name) for name in self.levels.codes}
+        widths |= {name: values.shape[1] for name, values in self.frequencies.items()}
+        return [name for name in self.columns for _ in range(widths.get(name, 1))]
 
     def state(self) -> dict[str, Any]:
         """Return JSON content."""
@@ -161,11 +143,13 @@ class CategoryEncoder:
         return cls(tuple(state["columns"]), Levels.from_state(state["levels"]), frequencies)
 
 
-def _frequencies(
-    place: np.ndarray, labels: np.ndarray, n_places: int, all_labels: np.ndarray | None = None
-) -> np.ndarray:
+def _places(values: np.ndarray, n_places: int) -> np.ndarray:
+    """Return the number (n,) int64 of each level; the last place is that of missing values."""
+    return np.nan_to_num(values, nan=n_places - 1).astype(np.int64)
+
+
+def _frequencies(place: np.ndarray, labels: np.ndarray, n_places: int, n_classes: int) -> np.ndarray:
     """Return the class frequencies (K, C) at each place, mixed with the overall ones."""
-    n_classes = int((labels if all_labels is None else all_labels).max()) + 1
     counts = np.zeros((n_places, n_classes))
     np.add.at(counts, (place, labels), 1.0)
     mix = counts.sum(axis=0) / counts.sum()
@@ -183,10 +167,8 @@ class AsNumbers(Learner):
 
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
         super().__init__(classes, settings, threads=threads)
-        own = {name: value for name, value in self.settings.items() if name in self.defaults}
-        chosen = check_settings(type(self).__name__, own, self.defaults)
-        inner = {name: value for name, value in self.settings.items() if name not in self.defaults}
-        self.inner = member_class(str(chosen["learner"]))(classes, inner, threads=threads)
+        inner = dict(self.settings)
+        self.inner = member_class(str(inner.pop("learner", "")))(classes, inner, threads=threads)
         self.numbers_: CategoryEncoder | None = None
 
     def fit(
