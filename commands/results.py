@@ -56,7 +56,10 @@ def report(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders of one task; the first is compared with the others.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Runs or predictions files of one task; the others are compared with the first."),
+    ],
     data: Annotated[Path, typer.Option(help="Folder with {task}_test.")] = Path("data"),
     as_json: JsonOption = False,
 ) -> None:
@@ -73,7 +76,7 @@ def compare(
 @app.command()
 def leaderboard(
     context: typer.Context,
-    runs: Annotated[list[Path], typer.Argument(help="Scored run folders.")],
+    runs: Annotated[list[Path], typer.Argument(help="Scored run folders, or predictions files with --data.")],
     data: Annotated[Path | None, typer.Option(help="Folder with the test sets, if they moved.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -85,7 +88,7 @@ def leaderboard(
     from showerstack.report.public.leaderboard import standings_shown, table_standings, tables
     from showerstack.stacking.run import Run
 
-    of_showers = [run for run in runs if Run.open(run).has_grids]
+    of_showers = [run for run in runs if run.is_file() or Run.open(run).has_grids]
     of_tables = [run for run in runs if run not in of_showers]
     if of_tables and not of_showers:
         refuse_unused(context, "with runs on tables", ("data",))

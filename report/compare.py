@@ -19,7 +19,7 @@ from showerstack.scoring.belonging import check_predictions
 from showerstack.scoring.metrics.bins import energy_bins, zenith_bins
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
-from showerstack.scoring.score import read_output
+from showerstack.scoring.score import read_output, task_of
 from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.text import table as drawn_table
 from showerstack.scoring.tasks.truth import Truth, read_truth
@@ -47,7 +47,7 @@ def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> Re
     Parameters
     ----------
     runs
-        Two or more run folders or ``predictions.npz`` files (these need ``task``), of the same task.
+        Two or more run folders or ``predictions.npz`` files, of the same task.
     data
         Folder that holds ``{task}_test``.
 
@@ -91,7 +91,7 @@ def _opened(runs: Sequence[Path], data: Path, task: Task | None) -> tuple[list[E
 
 
 def _task_of(runs: Sequence[Path]) -> Task:
-    result = {Run.open(run).task.name for run in runs}
+    result = {(task_of(Path(run)) if Path(run).is_file() else Run.open(run).task).name for run in runs}
     if len(result) > 1:
         raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(result))}")
     return task_named(result.pop())

@@ -19,10 +19,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from showerstack.api import Fitted, Predicted, Scored, fit, fitted, predict, score
+    from showerstack.api import Fitted, Predicted, Scored, feature_table, fit, fitted, predict, save_predictions, score
     from showerstack.runtime.errors import InputError
 
-_API = ("Fitted", "Predicted", "Scored", "fit", "fitted", "predict", "score")
+_API = ("Fitted", "Predicted", "Scored", "feature_table", "fit", "fitted", "predict", "save_predictions", "score")
 _ESTIMATORS = ("EnergyRegressor", "ShowerClassifier", "StackClassifier")
 
 
@@ -58,8 +58,10 @@ __all__ = [
     "Scored",
     "ShowerClassifier",
     "StackClassifier",
+    "feature_table",
     "fit",
     "fitted",
     "predict",
+    "save_predictions",
     "score",
 ]

@@ -401,6 +401,66 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     return Scored(metric.name, metric.value(labels, checked), interval.low, interval.high, len(labels))
 
 
+def save_predictions(file: Place, values: Any, data: Place, *, task: str) -> Path:
+    """Write predictions of any origin as ``predictions.npz``, with the fingerprint of the events they are for.
+
+    ``verify.py``, ``compare`` and ``leaderboard`` take the file.
+
+    Parameters
+    ----------
+    file
+        Its name ends in ``.npz``.
+    values
+        (N,) class numbers, gamma scores (higher = more gamma-like), or energies, in the order of the test set's rows.
+    data
+        Test set, or the folder that holds it as ``{task}_test``; its labels are not looked at.
+    task
+        ``composition``, ``gamma`` or ``energy``.
+
+    Raises
+    ------
+    showerstack.InputError
+        For values that cannot be scored, or not one for each event.
+    """
+    from showerstack.runtime.errors import InputError
+    from showerstack.runtime.files import write_npz
+    from showerstack.scoring.tasks import scoring_of
+    from showerstack.showers.dataset import Dataset
+    from showerstack.showers.schema import task_named
+
+    known, folder = task_named(task), Path(data).expanduser()
+    inside = folder / f"{known.name}_test"
+    test = Dataset.open(inside if inside.is_dir() else folder, labels=False)
+    scoring = scoring_of(known)
+    output = scoring.checked(_complete(values, "predictions"), "predictions")
+    if output.shape != (len(test),):
+        raise InputError(f"predictions have shape {output.shape}, but {test.path} has {len(test)} events")
+    result = Path(file).expanduser()
+    if result.suffix != ".npz":
+        raise InputError(f"{result}: name a file that ends in .npz")
+    fingerprint = np.array(test.fingerprint())
+    write_npz(result, **{scoring.key: output.astype(scoring.dtype), "test_fingerprint": fingerprint})
+    return result
+
+
+def feature_table(data: Place, *, workers: int | None = None) -> Any:
+    """Return the feature table of a dataset folder as a frame of Polars: ``event``, then one column a feature.
+
+    It is computed where it is not there yet.
+
+    Raises
+    ------
+    showerstack.InputError
+        If the folder cannot be used.
+    """
+    from showerstack.features.build import build_table
+    from showerstack.features.table import FeatureTable
+    from showerstack.runtime.context import Context
+
+    folder = build_table(Path(data).expanduser(), ctx=Context(workers=workers)).folder
+    return FeatureTable.open(folder).frame().collect()
+
+
 def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     """Return the position of each label (N,) among the classes, or refuse one that is none."""
     import polars as pl

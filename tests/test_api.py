@@ -161,6 +161,13 @@ def test_score_takes_arrays_files_and_predictions(tmp_path: Path) -> None:
         showerstack.score(labels[1:], tmp_path, task="composition")
 
 
+def test_a_feature_table_is_a_frame(tiny_composition: Path) -> None:
+    folder = tiny_composition / "composition_test"
+    frame = showerstack.feature_table(folder, workers=1)
+    assert frame["event"].to_list() == list(range(len(np.load(folder / "features.npy"))))
+    assert {"E", "fit_lg_ne", "mu_e_fit"} <= set(frame.columns)
+
+
 def test_true_classes_and_scores_are_never_cast() -> None:
     labels = np.arange(1000) % 5
     assert float(showerstack.score(labels, labels.astype(float), task="composition")) == 0

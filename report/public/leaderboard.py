@@ -28,13 +28,14 @@ from showerstack.report.shared.subject import (
 from showerstack.report.shared.text import duration, metric_text, totals
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.scoring.belonging import check_run
+from showerstack.scoring.belonging import check_predictions, check_run
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
-from showerstack.scoring.score import Origin, metrics_path, score_arrays
+from showerstack.scoring.score import Origin, metrics_path, read_output, read_raw_labels, score_arrays, task_of
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, origin_of, published_for
 from showerstack.scoring.tasks.text import short, table, with_interval
+from showerstack.scoring.tasks.truth import read_truth
 from showerstack.showers.schema import task_named
 from showerstack.stacking.run import Run
 
@@ -98,7 +99,7 @@ def leaderboard(runs: Sequence[Path], *, data: Path | None = None) -> Renderable
     Parameters
     ----------
     runs
-        Scored run folders (``metrics_{task}.json`` beside ``predictions.npz``).
+        Scored run folders (``metrics_{task}.json`` beside ``predictions.npz``), or predictions files.
     data
         Folder with the test sets, if they are no longer where the runs' manifests say.
 
@@ -132,7 +133,9 @@ def tables(runs: Sequence[Path], data: Path | None = None) -> dict[tuple[str, st
 
 
 def standing(folder: Path, data: Path | None = None) -> Standing:
-    """Return the row of one scored run."""
+    """Return the row of one scored run, or of a predictions file."""
+    if folder.is_file():
+        return _standing_of_file(folder, data)
     run = Run.open(folder)
     file = metrics_path(run.predictions, run.task)
     if not file.exists():
@@ -166,6 +169,24 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
         ours=True,
         n_trials=metrics.get("n_hadron"),
     )
+
+
+def _standing_of_file(file: Path, data: Path | None) -> Standing:
+    task = task_of(file)
+    if data is None:
+        raise InputError(f"{file} does not say where its test set is: give the folder that holds it with --data")
+    truth = read_truth(data, task)
+    output, stated = read_output(file, task, len(truth.labels))
+    check_predictions(file, stated, truth.folder)
+    origin = origin_of(truth.folder, task)
+    if origin.takes_raw_labels(task):
+        output = read_raw_labels(file, task, output)
+    metrics = score_arrays(truth, output, task)
+    value, interval = scoring_of(task).headline(metrics)
+    return Standing(
+        task.name, origin.protocol, file.stem if file.stem != "predictions" else file.resolve().parent.name,
+        value, interval, metrics.get("accuracy"), None, False, (), True, metrics.get("n_hadron"),
+    )  # fmt: skip
 
 
 def _test_folder(run: Run, data: Path | None) -> Path:
@@ -240,7 +261,7 @@ def _cost_table(rows: Sequence[Standing]) -> Table:
     for head in ("wall-clock", "CPU time", "memory, MB", "device"):
         table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(f"{row.system} ({row.task})", *row.cost)
+        table.add_row(f"{row.system} ({row.task})", *row.cost or ("?",) * 4)
     return table
 
 

@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 
 import cli
+import showerstack
 import verify
 from showerstack.models import registry
 from showerstack.report import selftest
@@ -56,6 +57,32 @@ def other_run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
         write_npz(run / "predictions.npz", **{**own, "predictions": weakest["predictions"]})
     write_run_checksums(run)
     return run
+
+
+def test_predictions_of_any_origin_stand_beside_runs(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = composition_world
+    truth = np.load(data / "composition_test" / "labels_composition.npy").astype(np.int64)
+    mine = showerstack.save_predictions(tmp_path / "mine.npz", np.roll(truth, 1), data, task="composition")
+    assert "composition against mine.npz" in text(compare([run, mine], data))
+    assert score_file(mine, data, COMPOSITION, write=False)["n_events"] == len(truth)
+    run = shutil.copytree(run, tmp_path / "scored")
+    score_file(run / "predictions.npz", data, COMPOSITION)
+    (rows,) = tables([run, mine], data).values()
+    assert [row.system for row in rows if row.ours] == [Run.open(run).name, "mine"]
+    assert "mine" in text(leaderboard([mine], data=data))
+    with pytest.raises(InputError, match="give the folder that holds it with --data"):
+        leaderboard([mine])
+    for values, message in ((truth[1:], "have shape"), (truth + 0.5, "type float64"), (truth + 257, "outside 0..4")):
+        with pytest.raises(InputError, match=message):
+            showerstack.save_predictions(tmp_path / "no.npz", values, data, task="composition")
+    with pytest.raises(InputError, match=r"name a file that ends in \.npz"):
+        showerstack.save_predictions(tmp_path / "no.csv", truth, data, task="composition")
+    other = shutil.copytree(data / "composition_test", tmp_path / "other" / "composition_test")
+    grids = np.load(other / "matrices.npy")
+    np.save(other / "matrices.npy", grids[::-1])
+    (other / "checksums.json").unlink(missing_ok=True)
+    with pytest.raises(InputError, match="other events"):
+        compare([mine, mine], other.parent)
 
 
 def test_compare_finds_the_better_run(composition_world: tuple[Path, Path], other_run: Path) -> None:
