@@ -56,6 +56,8 @@ class BadValue:
         return f"{self.file}: row {row}, {self.column} holds {self.value:g}"
 
 
+LATEST_S = 1e10
+"""Times beyond this, in the year 2286, are no seconds since 1970."""
 CHANNEL_NAMES = ("e/gamma", "muon")
 """Of a grid's deposits."""
 LEFT_OUT_SCHEMA = {"row": pl.Int64, "file": pl.String, "file_row": pl.Int64, "column": pl.String, "value": pl.Float64}
@@ -163,7 +165,11 @@ class EventFiles:
         n_events = len(open_npy(self.path(SCALARS_FILE))) if self.has(SCALARS_FILE) else stored.size
         if stored.shape != (n_events,):
             raise InputError(f"{path} has shape {stored.shape}, but {SCALARS_FILE} beside it has {n_events} rows")
-        return np.asarray(stored, dtype=np.float64)
+        seconds = np.asarray(stored, dtype=np.float64)
+        known = seconds[np.isfinite(seconds)]
+        if known.size and np.median(known) > LATEST_S:
+            raise InputError(f"{path}: half of the times are above {LATEST_S:.0e}, expected seconds since 1970")
+        return seconds
 
     def left_out(self) -> list[BadValue]:
         """Return what ``left_out.csv`` says of events that cannot be used; nothing where there is no such file."""

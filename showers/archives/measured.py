@@ -608,8 +608,9 @@ def _times(run: MeasuredReader, remarks: list[str]) -> np.ndarray | None:
 
 
 def _unusable(folder: Path) -> list[str]:
-    words = Dataset.open(folder, labels=False).unusable_words()
-    return [f"{words}; they stay in place and get the training prior"] if words else []
+    data = Dataset.open(folder, labels=False)
+    words = data.unusable_words()
+    return [*data.remarks, *([f"{words}; they stay in place and get the training prior"] if words else [])]
 
 
 def _write(
