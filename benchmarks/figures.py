@@ -66,7 +66,7 @@ def learning_curve() -> Figure:
 
 def learners() -> Figure:
     """Log-loss of each learner against its processor time."""
-    figure = new_figure(3.4)
+    figure = new_figure(4.0)
     draw = figure.add_subplot()
     for cells in table("peers", "learner | accuracy", "## composition"):
         name, (loss, error), seconds = cells[0], numbers(cells[2])[:2], numbers(cells[8])[1]
@@ -84,8 +84,8 @@ def learners() -> Figure:
     ):
         draw.plot([], [], marker, color=colour, label=label)
     draw.set(xscale="log", xlabel="training, processor seconds", ylabel="log-loss, five classes", ylim=(1.0, 1.37))
-    draw.set_title("15,000 training showers")
-    draw.legend(loc="upper right")
+    figure.suptitle("15,000 training showers")
+    figure.legend(loc="outside lower center", ncols=1)
     return figure
 
 
@@ -166,7 +166,7 @@ def resolution() -> Figure:
         draw.yaxis.set_minor_formatter(NullFormatter())
         if k >= 2:
             draw.set_xlabel("reconstructed lg(E/eV)")
-    figure.axes[0].legend()
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
 
 
