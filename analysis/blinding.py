@@ -9,19 +9,20 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from showerstack.runtime.errors import InputError
+from showerstack.stacking.options import OptionGroup
 
 
 @dataclass(frozen=True)
-class Blinding:
+class Blinding(OptionGroup):
     """Which runs are looked at."""
 
     open_share: float = 1.0
-    """Share of the names that are open."""
-    unblind: bool = False
-    """Look at the others as well; provenance says so."""
+    """Analyse only this share of the runs, chosen by their names; the others stay blinded."""
+    unblind: Annotated[bool, "--unblind"] = False
+    """Also analyse the blinded runs; the output records it."""
 
     def is_open(self, name: str) -> bool:
         """Tell whether a run of this name is among the open ones."""

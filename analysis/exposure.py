@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from showerstack.analysis.options import EXPOSURE_ERROR
 from showerstack.runtime.errors import InputError
 from showerstack.showers.event_files import EventFiles
 from showerstack.showers.kascade import CORE_RADIUS_M
@@ -36,8 +37,6 @@ SUSPICIOUS_ERRORS = 3.0
 """A difference of fewer standard errors says nothing about the exposure."""
 SUSPICIOUS, IMPOSSIBLE = 1.3, 30.0
 """Ratios from which an exposure is remarked upon, and refused."""
-RELATIVE_ERROR = 0.05
-"""Relative error of an exposure of which nothing else is said: an assumption."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def exposure_of(
     folders: Sequence[Path],
     zenith_max_deg: float,
     dead_time_s: float = 0.0,
-    relative_error: float = RELATIVE_ERROR,
+    relative_error: float = EXPOSURE_ERROR,
 ) -> Exposure:
     """Return the exposure that was given, or that of the runs' own live time.
 

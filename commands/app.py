@@ -26,12 +26,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from showerstack.commands.config_file import SOURCE, ConfigOption, file_of, is_from_file
+from showerstack.commands.config_file import SOURCE, file_of, is_from_file
 from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.runtime.logs import LOG, Lines, LogFile, handled
 from showerstack.showers.schema import TASKS
-from showerstack.stacking.options import REQUIRED, Device, Limits, Option, OptionGroup, RunOptions, options_of
+from showerstack.stacking.options import (
+    REQUIRED,
+    Device,
+    Limits,
+    Option,
+    OptionGroup,
+    RunOptions,
+    groups_in,
+    is_group,
+    options_of,
+)  # fmt: skip
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
 """Commands that keep finished parts: given again after an interruption, they go on."""
@@ -108,56 +118,75 @@ def _is_list(declared: Option) -> bool:
     return tuple in [get_origin(each) for each in (declared.type, *get_args(declared.type))]
 
 
-def _parameter(name: str, declared: Option, heading: str | None) -> inspect.Parameter:
-    """Return the parameter by which typer knows an option.
+def numbers(text: str, option: str) -> tuple[float, ...]:
+    """Return comma-separated numbers."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} {text!r}: give numbers with commas between, such as 15.2,15.4,15.6") from None
 
-    Names in a list are given with commas between. What has no default may stand in a file of options.
-    """
-    absent = _is_list(declared) or declared.default is REQUIRED
+
+def _flags(declared: Option) -> list[str]:
+    return [each for each in declared.metadata if isinstance(each, str)]
+
+
+def _parameter(name: str, declared: Option, group: type[OptionGroup]) -> inspect.Parameter:
+    """Return the parameter by which typer knows an option; names in a list are given with commas between."""
     kind = str if _is_list(declared) else TaskName if name == "task" else declared.type
-    flags = [each for each in declared.metadata if isinstance(each, str)]
     limits = next((each for each in declared.metadata if isinstance(each, Limits)), Limits())
     text = f"{declared.help} Commas between them." if _is_list(declared) else declared.help
-    shown = typer.Option(*flags, help=text, rich_help_panel=heading, min=limits.ge, max=limits.le)
-    default = None if absent else declared.default
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, shown],
-    )
+    shown = typer.Option(*_flags(declared), help=text, rich_help_panel=group.heading, min=limits.ge, max=limits.le)
+    default = declared.default
+    if _is_list(declared) or (default is REQUIRED and not group.needed):
+        default = None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])
+
+
+def _taken(declared: Mapping[str, Option], given: dict[str, Any]) -> dict[str, Any]:
+    """Return what was given of some options, which are then no longer among what was given."""
+    result = {name: given.pop(name) for name in declared}
+    for name, one in declared.items():
+        if _is_list(one) and result[name] is None:
+            result[name] = one.default
+        elif _is_list(one):
+            of_numbers = float in get_args(one.type)
+            result[name] = numbers(result[name], _flags(one)[0]) if of_numbers else listed(result[name])
+    return result
+
+
+def _made(group: type[OptionGroup], given: dict[str, Any]) -> OptionGroup:
+    inner = {name: _made(kind, given) for name, kind in groups_in(group).items()}
+    return group(**inner, **_taken(options_of(group), given))
+
+
+def _parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
+    own = [_parameter(name, one, group) for name, one in options_of(group).items()]
+    return own + [each for inner in groups_in(group).values() for each in _parameters(inner)]
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command as typer takes it, with an option each in place of its groups of options.
 
-    A parameter of type ``Annotated[T, GROUP]`` is the option of its name in that group. ``--config`` is added.
+    A parameter of type ``Annotated[T, GROUP]`` is the option of its name in that group.
     """
-    groups, single = dict[str, tuple[type[OptionGroup], dict[str, Option]]](), dict[str, Option]()
+    groups, single = dict[str, type[OptionGroup]](), dict[str, Option]()
     parameters = list[inspect.Parameter]()
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         name, kind = parameter.name, parameter.annotation
         (*_, of) = getattr(kind, "__metadata__", (None,))
-        if isinstance(kind, type) and issubclass(kind, OptionGroup):
-            groups[name] = kind, options_of(kind)
-            parameters += [_parameter(key, one, kind.heading) for key, one in groups[name][1].items()]
-        elif isinstance(of, type) and issubclass(of, OptionGroup):
+        if is_group(kind):
+            groups[name] = kind
+            parameters += _parameters(kind)
+        elif is_group(of):
             single[name] = options_of(of)[name]
-            parameters.append(_parameter(name, single[name], None).replace(default=parameter.default))
+            parameters.append(_parameter(name, single[name], of).replace(default=parameter.default))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    if parameters:
-        config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
-        parameters.append(config)
 
     @wraps(command)
-    def flat(config: None = None, **given: Any) -> None:
-        def taken(options: Mapping[str, Option]) -> dict[str, Any]:
-            values = {name: given.pop(name) for name in options}
-            return {name: listed(value) if _is_list(options[name]) else value for name, value in values.items()}
-
-        made = {name: kind(**taken(options)) for name, (kind, options) in groups.items()}
-        command(**made, **taken(single), **given)
+    def flat(**given: Any) -> None:
+        made = {name: _made(kind, given) for name, kind in groups.items()}
+        command(**made, **_taken(single, given), **given)
 
     flat.__signature__, flat.__annotations__ = inspect.Signature(parameters), {}  # type: ignore[attr-defined]
     return flat

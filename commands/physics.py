@@ -2,104 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from showerstack.analysis.blinding import Blinding
+from showerstack.analysis.options import SearchOptions, SpectraOptions
 from showerstack.commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from showerstack.runtime.context import Context, bar
-from showerstack.runtime.errors import InputError, need
-from showerstack.stacking.options import Limits, OptionGroup
-
-if TYPE_CHECKING:
-    from showerstack.analysis.blinding import Blinding
+from showerstack.runtime.errors import need
 
 
-def numbers(text: str, option: str) -> tuple[float, ...]:
-    """Return comma-separated numbers."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{option} {text!r}: give numbers with commas between, such as 15.2,15.4,15.6") from None
-
-
-class ExposureOptions(OptionGroup):
-    """How long and how well the sky was watched."""
-
-    exposure: str | None = None
-    """Area times solid angle times live time, m2 sr s, such as 6.7e11; default: of the runs' own live time."""
-    dead_time: Annotated[float, Limits(0)] = 0.0
-    """Seconds after each event without another one, for the runs' live time."""
-    exposure_error: Annotated[float, Limits(0, 1)] = 0.05
-    """Relative error of the exposure, common to all fluxes and limits."""
-
-
-class BlindOptions(OptionGroup):
-    """Which runs are looked at."""
-
-    open_share: float | None = None
-    """Analyse only this share of the runs, chosen by their names; the others stay blinded."""
-    unblind: Annotated[bool, "--unblind"] = False
-    """Also analyse the blinded runs; the output records it."""
-
-    def blinding(self, context: typer.Context) -> Blinding:
-        """Return what the options ask for."""
-        from showerstack.analysis.blinding import Blinding
-
-        if self.open_share is None:
-            refuse_unused(context, "without --open-share", ("unblind",))
-            return Blinding()
-        return Blinding(self.open_share, self.unblind)
+def _looked_at(context: typer.Context, data: list[Path], blinding: Blinding) -> list[Path]:
+    """Return the folders of runs that may be looked at."""
+    if blinding.open_share == 1.0:
+        refuse_unused(context, "without --open-share", ("unblind",))
+    return blinding.chosen(_folders(data))
 
 
 @app.command()
-def spectra(
-    context: typer.Context,
-    run: Annotated[Path, typer.Option(help="Finished composition run.")],
-    data: Annotated[
-        list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
-    ],
-    watched: ExposureOptions,
-    blinds: BlindOptions,
-    out: Annotated[Path, typer.Option(help="Folder for tables and provenance.")] = Path("spectra"),
-    simulation: Annotated[
-        list[Path] | None,
-        typer.Option(help="Labelled simulated set, not trained on, for the response; default: held-out events."),
-    ] = None,
-    bins: Annotated[str | None, typer.Option(help="Bin edges of lg(E/eV), separated by commas.")] = None,
-    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees), as in the exposure.")] = 18.0,
-    energy_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the energy scale, in lg E.")] = 0.04,
-    muon_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the muon number scale, in lg Nmu.")] = 0.02,
-    electron_scale: Annotated[float, typer.Option(min=0, help="The same of the electron number, in lg Ne.")] = 0.02,
-    knee_sharpness: Annotated[float, typer.Option(help="How sharp knees are.")] = 5.0,
-    seed: SeedOption = 1,
-) -> None:
+def spectra(context: typer.Context, options: SpectraOptions) -> None:
     """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
 
     Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
     --exposure 6.7e11[/bold]
     """
     need("train", "report", "physics", what="spectra")
-    from showerstack.analysis.spectra.folding import Widths
-    from showerstack.analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
+    from showerstack.analysis.spectra.run import measure_spectra
     from showerstack.report.physics_pages import knee_lines, spectra_text, write_spectra_page
     from showerstack.runtime.files import check_out
 
-    check_out(out)
-    blinding = blinds.blinding(context)
-    options = SpectraOptions(
-        run, blinding.chosen(_folders(data)), watched.exposure, out, simulation or [],
-        edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
-        widths=Widths(energy_scale, muon_scale, electron_scale),
-        knee_sharpness=knee_sharpness, blinding=blinding, seed=seed,
-        dead_time_s=watched.dead_time, exposure_error=watched.exposure_error,
-    )  # fmt: skip
+    check_out(options.out)
+    options = replace(options, data=_looked_at(context, options.data, options.blinding))
     result, remarks = measure_spectra(options, Context(bars=bar))
     console.print(spectra_text(result))
     for line in knee_lines(result):
         console.print(line, soft_wrap=True)
-    console.print(f"wrote {write_spectra_page(result, out, remarks)} and tables beside it", soft_wrap=True)
+    page = write_spectra_page(result, options.out, remarks)
+    console.print(f"wrote {page} and tables beside it", soft_wrap=True)
 
 
 def _folders(data: list[Path]) -> list[Path]:
@@ -110,53 +52,26 @@ def _folders(data: list[Path]) -> list[Path]:
 
 
 @app.command(name="gamma-limit")
-def gamma_limit(
-    context: typer.Context,
-    run: Annotated[Path, typer.Option(help="Finished gamma run.")],
-    data: Annotated[
-        list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
-    ],
-    watched: ExposureOptions,
-    blinds: BlindOptions,
-    out: Annotated[Path, typer.Option(help="Folder for tables, provenance and page.")] = Path("gamma_limit"),
-    simulation: Annotated[
-        Path | None, typer.Option(help="Labelled simulated set, not trained on; default: the run's held-out events.")
-    ] = None,
-    bins: Annotated[str | None, typer.Option(help="Bin edges of lg(E/eV), separated by commas.")] = None,
-    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees), as in the exposure.")] = 30.0,
-    level: Annotated[float, typer.Option(help="Confidence level.")] = 0.9,
-    efficiency: Annotated[
-        float | None, typer.Option(help="Share of photons above the threshold; default: of the best expected limit.")
-    ] = None,
-    index: Annotated[float, typer.Option(help="Spectral index assumed for the photons.")] = 2.7,
-    toys: Annotated[int, typer.Option(help="Experiments drawn for each signal that is tried.")] = 1000,
-    seed: SeedOption = 1,
-) -> None:
+def gamma_limit(context: typer.Context, options: SearchOptions) -> None:
     """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
 
     Example: [bold]python cli.py gamma-limit --run runs/gamma --data kascade --simulation data/gamma_test
     --exposure 1.75e12[/bold]
     """
     need("train", "report", what="gamma-limit")
-    from showerstack.analysis.photons.search import EDGES, PhotonResult, SearchOptions, search_photons
+    from showerstack.analysis.photons.search import PhotonResult, search_photons
     from showerstack.report.physics_pages import excess_warning, limits_text, write_photon_page
     from showerstack.runtime.files import check_out
 
-    check_out(out)
-    blinding = blinds.blinding(context)
-    options = SearchOptions(
-        run, blinding.chosen(_folders(data)), watched.exposure, out, simulation,
-        edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max, level=level,
-        efficiency=efficiency, index=index, toys=toys, blinding=blinding, seed=seed,
-        dead_time_s=watched.dead_time, exposure_error=watched.exposure_error,
-    )  # fmt: skip
+    check_out(options.out)
+    options = replace(options, data=_looked_at(context, options.data, options.blinding))
     photons = search_photons(options, Context(bars=bar))
     for line in excess_warning(photons):
         console.print(line, soft_wrap=True, markup=False)
     console.print(limits_text(photons))
     result = PhotonResult(photons)
-    result.write(out)
-    console.print(f"wrote {write_photon_page(result, out)} and tables beside it", soft_wrap=True)
+    result.write(options.out)
+    console.print(f"wrote {write_photon_page(result, options.out)} and tables beside it", soft_wrap=True)
 
 
 @app.command()
@@ -217,7 +132,7 @@ def sky_map(
     data: Annotated[
         list[Path], typer.Option(help="Dataset folder with event times, or folder of runs; may be given several times.")
     ],
-    blinds: BlindOptions,
+    blinding: Blinding,
     out: Annotated[Path, typer.Option(help="Folder for the map, its picture and provenance.")] = Path("sky_map"),
     zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees).")] = 30.0,
     nside: Annotated[int, typer.Option(help="HEALPix resolution: 32 are pixels of 1.8 degrees, 64 of 0.9.")] = 32,
@@ -252,11 +167,10 @@ def sky_map(
     from showerstack.runtime.files import check_out
 
     check_out(out)
-    blinding = blinds.blinding(context)
     said = azimuth_of_north is not None or clockwise is not None
     azimuth = Azimuth(azimuth_of_north or 0.0, clockwise is not False) if said else None
     options = SkyOptions(
-        blinding.chosen(_folders(data)), zenith_max, nside, scrambles, window, azimuth,
+        _looked_at(context, data, blinding), zenith_max, nside, scrambles, window, azimuth,
         run, share, seed, blinding,
     )  # fmt: skip
     result = measure(options, Context(bars=bar))

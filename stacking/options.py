@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard, get_origin, get_type_hints
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -45,6 +45,8 @@ class OptionGroup:
 
     heading: ClassVar[str | None] = None
     """Under which ``--help`` lists them."""
+    needed: ClassVar[bool] = True
+    """Whether those without a default must be given."""
 
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
@@ -52,6 +54,8 @@ class OptionGroup:
 
 class RunOptions(OptionGroup):
     """Options of every run; a file or Python sets those of ``EngineConfig`` too."""
+
+    needed = False
 
     run: Path
     """Run folder; an interrupted run is continued."""
@@ -93,6 +97,7 @@ class TableOptions(OptionGroup):
     """Options of a run on a table."""
 
     heading = "On a table"
+    needed = False
 
     table: Path
     """Train on this table (Parquet, CSV, TSV), not on showers."""
@@ -145,11 +150,21 @@ def _texts(file: str) -> dict[str, dict[str, str]]:
     }
 
 
+def is_group(kind: Any) -> TypeGuard[type[OptionGroup]]:
+    """Return whether a type is a group of options."""
+    return isinstance(kind, type) and issubclass(kind, OptionGroup)
+
+
+def groups_in(group: type[OptionGroup]) -> dict[str, type[OptionGroup]]:
+    """Return the groups that a group holds, by the names of their fields."""
+    return {name: kind for name, kind in get_type_hints(group).items() if is_group(kind)}
+
+
 def options_of(group: type[OptionGroup]) -> dict[str, Option]:
-    """Return the options that a group declares, by name."""
+    """Return the options that a group declares, by name; a field that is a group itself is left out."""
     texts, result = _texts(inspect.getfile(group))[group.__name__], {}
     for name, hint in get_type_hints(group, include_extras=True).items():
-        if get_origin(hint) is not ClassVar:
+        if get_origin(hint) is not ClassVar and not is_group(hint):
             plain, metadata = getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
             default = getattr(group, name, REQUIRED)
             result[name] = Option(plain if metadata else hint, default, metadata, texts[name])

@@ -420,11 +420,20 @@ def test_pretraining_leaves_other_folders_alone(
     assert "no.safetensors does not exist" in capsys.readouterr().err
 
 
+class Fence(OptionGroup):
+    """What is around it."""
+
+    heights: Annotated[tuple[float, ...], "--fence"] = (1.0, 2.0)
+    """Heights of its posts."""
+
+
 class Orchard(OptionGroup):
     """Options of a command that only this test has."""
 
     heading = "Trees"
+    needed = False
 
+    fence: Fence
     trees: Annotated[int, Limits(1, 9)] = 3
     """How many there are."""
     kinds: tuple[str, ...] | None = None
@@ -437,16 +446,18 @@ def test_a_declared_option_is_one_of_the_command_line(capsys: pytest.CaptureFixt
     taken = []
 
     def plant(orchard: Orchard, trees_before: int = 0) -> None:
-        taken.append({"trees_before": trees_before} | vars(orchard))
+        taken.append({"trees_before": trees_before} | vars(orchard) | {"fence": orchard.fence.heights})
 
     command = typer.Typer(rich_markup_mode=None)
     command.command()(with_options(plant))
-    command(["--trees", "4", "--kinds", "plum, pear"], standalone_mode=False)
+    command(["--trees", "4", "--kinds", "plum, pear", "--fence", "1,1.5,3"], standalone_mode=False)
     command(["--trees-before", "2", "--owner", "Ada"], standalone_mode=False)
     assert taken == [
-        {"trees_before": 0, "trees": 4, "kinds": ("plum", "pear"), "owner": None},
-        {"trees_before": 2, "trees": 3, "kinds": None, "owner": "Ada"},
+        {"trees_before": 0, "fence": (1.0, 1.5, 3.0), "trees": 4, "kinds": ("plum", "pear"), "owner": None},
+        {"trees_before": 2, "fence": (1.0, 2.0), "trees": 3, "kinds": None, "owner": "Ada"},
     ]
+    with pytest.raises(InputError, match="--fence '1,x': give numbers with commas"):
+        command(["--fence", "1,x"], standalone_mode=False)
     for wrong in ("0", "10", "many"):
         with pytest.raises(SystemExit):
             command(["--trees", wrong])

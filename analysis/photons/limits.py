@@ -16,9 +16,10 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import nbinom, poisson
 
+from showerstack.analysis.options import SearchOptions
 from showerstack.runtime.errors import InputError
 
-LEVEL = 0.90
+LEVEL = SearchOptions.level
 """Confidence level of the field's limits on photons."""
 BAND = (0.025, 0.16, 0.5, 0.84, 0.975)
 """Quantiles of the expected limits."""

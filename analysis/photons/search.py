@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.events import is_simulated, open_run
-from showerstack.analysis.exposure import RELATIVE_ERROR, Exposure, exposure_of, judge_exposure
+from showerstack.analysis.exposure import Exposure, exposure_of, judge_exposure
+from showerstack.analysis.options import SearchOptions
 from showerstack.analysis.photons.background import (
     Backgrounds,
     Counts,
@@ -38,7 +38,7 @@ from showerstack.analysis.photons.events import (
     read_data,
     read_simulation,
 )
-from showerstack.analysis.photons.limits import BAND, LEVEL, cls_limit
+from showerstack.analysis.photons.limits import BAND, cls_limit
 from showerstack.analysis.photons.on_off import Common, OnOff, signal_limits, significance
 from showerstack.analysis.photons.workspace import workspace
 from showerstack.analysis.spectra.response import Binning, Thrown, binning
@@ -52,7 +52,6 @@ from showerstack.showers.schema import GAMMA
 
 LOG = logging.getLogger(__name__)
 
-EDGES = (14.8, 15.0, 15.25, 15.5, 15.75, 16.0, 16.5, 17.0)
 """Borders of the energy bins, lg(E/eV)."""
 HALVES = 17
 """Keeps the random halves of the simulation apart from other random numbers of the same seed."""
@@ -60,31 +59,6 @@ LEAK = 0.3
 """Share of a signal that lies in the sideband, of what lies above it, from which a remark says so."""
 MANY_SIGMA = 3.0
 """Significance of all energies together from which a page says that a limit is not the result."""
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """What the user asks for."""
-
-    run: Path
-    data: list[Path]
-    exposure: str | None
-    """None: of the runs' own live time."""
-    out: Path
-    simulation: Path | None = None
-    edges: tuple[float, ...] = EDGES
-    zenith_max_deg: float = 30.0
-    level: float = LEVEL
-    efficiency: float | None = None
-    """Share of the accepted photons above the threshold; None: that of the smallest expected limit."""
-    index: float = 2.7
-    """Spectral index assumed for the photons."""
-    toys: int = 1000
-    """Experiments drawn for each signal that is tried."""
-    blinding: Blinding = field(default_factory=Blinding)
-    seed: int = 1
-    dead_time_s: float = 0.0
-    exposure_error: float = RELATIVE_ERROR
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from itertools import combinations
 
 import numpy as np
 
+from showerstack.analysis.options import Widths
 from showerstack.analysis.spectra.counting import count_moved
 from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
 from showerstack.models.base.posterior import log_softmax
@@ -35,22 +36,6 @@ ENERGY_DEGREE, CURVATURE_DEGREE = 6, 2
 wrong near the threshold, with more they are noisier (docs/benchmarks/closure.md)."""
 CUT_MARGIN = 0.15
 """How far below the cut in lg Nmu simulated events are kept: they may pass it when moved."""
-
-
-@dataclass(frozen=True)
-class Widths:
-    """Widths of nuisances, one standard deviation; a scale of width 0 is exact."""
-
-    lg_energy: float = 0.04
-    """Of the energy scale: 0.04 in lg E are 10 %."""
-    lg_muon: float = 0.02
-    """Of the muon number's scale: 0.02 in lg Nmu are 5 %."""
-    lg_electron: float = 0.02
-
-    @property
-    def values(self) -> np.ndarray:
-        """(3,) in the order of :data:`SCALES`."""
-        return np.array([self.lg_energy, self.lg_muon, self.lg_electron])
 
 
 def mass_summary(log_proba: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.events import is_simulated, open_run
 from showerstack.analysis.exchange import write_exchange
-from showerstack.analysis.exposure import RELATIVE_ERROR, exposure_of, judge_exposure
+from showerstack.analysis.exposure import exposure_of, judge_exposure
+from showerstack.analysis.options import SpectraOptions, Widths
 from showerstack.analysis.spectra.fluxes import (
     SOURCES,
     STATISTICAL,
@@ -33,7 +33,6 @@ from showerstack.analysis.spectra.fluxes import (
 from showerstack.analysis.spectra.folding import (
     SCALES,
     Cells,
-    Widths,
     make_cells,
     make_response,
     movable,
@@ -193,13 +192,12 @@ class Spectra:
         )
 
 
-EDGES = (15.2, 15.5, 15.8, 16.2, 16.8)
+EDGES = SpectraOptions.edges
 """Borders of the bins of the true energy, lg(E/eV)."""
 CELL_WIDTH, WIDE_CELL_WIDTH, WIDE_FROM = 0.1, 0.2, 16.2
 """Largest widths of the bins of the reconstructed energy, lg(E/eV); the wider ones where events are few."""
 BEYOND = 0.2
 """How far above the last border events are counted: their energies come out too high."""
-ZENITH_MAX_DEG = 18.0
 MIN_SIMULATED, MIN_MEASURED = 50, 100
 """Simulated events of each class, and measured ones, that must lie in the cells."""
 LEAST_SIMULATED, LEAST_MEASURED = 20, 10
@@ -208,26 +206,6 @@ FEW_A_CELL = 10
 """Simulated events of a class for each cell below which a remark says that their noise is large."""
 MIN_MODEL_EVENTS = 100
 """Events of each class from which a hadronic model alone can be used."""
-
-
-@dataclass(frozen=True)
-class SpectraOptions:
-    """What the user asks for."""
-
-    run: Path
-    data: list[Path]
-    exposure: str | None
-    """None: of the runs' own live time."""
-    out: Path
-    simulation: list[Path]
-    edges: tuple[float, ...] = EDGES
-    zenith_max_deg: float = ZENITH_MAX_DEG
-    widths: Widths = field(default_factory=Widths)
-    knee_sharpness: float = SHARPNESS
-    blinding: Blinding = field(default_factory=Blinding)
-    seed: int = 1
-    dead_time_s: float = 0.0
-    exposure_error: float = RELATIVE_ERROR
 
 
 def cell_binning(edges: tuple[float, ...]) -> Binning:
@@ -342,7 +320,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     run = open_run(options.run, COMPOSITION.name, "spectra")
     keep = options.out / PREDICTIONS_FOLDER
     data, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
-    response = read_response(run, options.simulation, prints, bins, options.zenith_max_deg, ctx, keep)
+    response = read_response(run, options.simulation or [], prints, bins, options.zenith_max_deg, ctx, keep)
     remarks += [*response.remarks, *exposure.remarks, *outside(data, response.events, bins)]
     cells = make_cells(bins, response.events)
     with ctx.bars("spectra", "steps") as progress:
@@ -364,7 +342,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         "run": options.run.resolve().name,
         "config_hash": run.chain.config_hash,
         "data_fingerprints": prints,
-        "simulation": [folder.name for folder in options.simulation] or "held-out events of the run",
+        "simulation": [folder.name for folder in options.simulation or []] or "held-out events of the run",
         "simulated_data": simulated,
         **exposure.as_json(options.zenith_max_deg),
         "zenith_max_deg": options.zenith_max_deg,

@@ -9,7 +9,7 @@ import pytest
 
 from showerstack.analysis.exposure import (
     ALL_PARTICLES,
-    RELATIVE_ERROR,
+    EXPOSURE_ERROR,
     exposure_of,
     judge_exposure,
     live_time,
@@ -79,7 +79,7 @@ def test_an_exposure_that_is_not_given_is_that_of_the_runs(tmp_path: Path) -> No
     assert "dead time not subtracted" in own.remarks[0]
     less = exposure_of(None, runs, 18.0, 0.1, 0.02)
     assert less.m2_sr_s == pytest.approx((1 - 0.1 * 4000 / 5000) * own.m2_sr_s, rel=0.01)
-    assert (less.relative_error, own.relative_error) == (0.02, RELATIVE_ERROR)
+    assert (less.relative_error, own.relative_error) == (0.02, EXPOSURE_ERROR)
     assert exposure_of(f"{1.2 * own.m2_sr_s}", runs, 18.0).remarks == ()
     wrong = exposure_of(f"{5.4 * own.m2_sr_s}", runs, 18.0)
     assert wrong.m2_sr_s == pytest.approx(5.4 * own.m2_sr_s)

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from showerstack.analysis.events import model_numbers
-from showerstack.analysis.exposure import RELATIVE_ERROR
+from showerstack.analysis.exposure import EXPOSURE_ERROR
 from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.analysis.spectra.fluxes import STATISTICAL
 from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
@@ -351,7 +351,7 @@ def test_spectra_of_a_small_sky(
     assert pl.read_csv(tmp_path / "spectra.csv").columns == table.columns
     groups = table.filter(pl.col("group").is_in(GROUPS) & pl.col("used"))
     common = groups["flux_error_exposure_m2_sr_s_eV"] / groups["flux_m2_sr_s_eV"].abs()
-    np.testing.assert_allclose(common.to_numpy(), RELATIVE_ERROR)
+    np.testing.assert_allclose(common.to_numpy(), EXPOSURE_ERROR)
     np.testing.assert_allclose(groups["fraction_error_exposure"].to_numpy(), 0, atol=1e-7)
     share, error = groups["fraction"].to_numpy(), groups["fraction_error_statistical"].to_numpy()
     assert np.abs((share - 0.2) / error).max() < 6, "all groups were thrown alike"

@@ -1,0 +1,100 @@
+"""Options of the analyses of measured events, each declared once: the commands are made from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from showerstack.analysis.blinding import Blinding
+from showerstack.stacking.options import Limits, OptionGroup
+
+if TYPE_CHECKING:
+    import numpy as np
+
+EXPOSURE_ERROR = 0.05
+"""Relative error of an exposure of which nothing else is said: an assumption."""
+
+
+@dataclass(frozen=True)
+class Widths(OptionGroup):
+    """Widths of nuisances, one standard deviation; a scale of width 0 is exact."""
+
+    lg_energy: Annotated[float, "--energy-scale", Limits(0)] = 0.04
+    """Uncertainty of the energy scale, in lg E: 0.04 are 10 %."""
+    lg_muon: Annotated[float, "--muon-scale", Limits(0)] = 0.02
+    """Uncertainty of the muon number scale, in lg Nmu: 0.02 are 5 %."""
+    lg_electron: Annotated[float, "--electron-scale", Limits(0)] = 0.02
+    """The same of the electron number, in lg Ne."""
+
+    @property
+    def values(self) -> np.ndarray:
+        """(3,) of energy, muon and electron number."""
+        import numpy as np
+
+        return np.array([self.lg_energy, self.lg_muon, self.lg_electron])
+
+
+@dataclass(frozen=True)
+class SpectraOptions(OptionGroup):
+    """What is asked for of spectra."""
+
+    run: Path
+    """Finished composition run."""
+    data: list[Path]
+    """Measured events: a dataset folder or a folder of runs; may be repeated."""
+    exposure: str | None = None
+    """Area times solid angle times live time, m2 sr s, such as 6.7e11; default: of the runs' own live time."""
+    out: Path = Path("spectra")
+    """Folder for tables and provenance."""
+    simulation: list[Path] | None = None
+    """Labelled simulated set, not trained on, for the response; default: held-out events."""
+    edges: Annotated[tuple[float, ...], "--bins"] = (15.2, 15.5, 15.8, 16.2, 16.8)
+    """Bin edges of lg(E/eV)."""
+    zenith_max_deg: Annotated[float, "--zenith-max"] = 18.0
+    """Largest zenith angle (degrees), as in the exposure."""
+    widths: Widths = field(default_factory=Widths)
+    knee_sharpness: float = 5.0
+    """How sharp knees are."""
+    blinding: Blinding = field(default_factory=Blinding)
+    seed: Annotated[int, Limits(0)] = 1
+    """Seed of all random numbers."""
+    dead_time_s: Annotated[float, "--dead-time", Limits(0)] = 0.0
+    """Seconds after each event without another one, for the runs' live time."""
+    exposure_error: Annotated[float, Limits(0, 1)] = EXPOSURE_ERROR
+    """Relative error of the exposure, common to all fluxes."""
+
+
+@dataclass(frozen=True)
+class SearchOptions(OptionGroup):
+    """What is asked for of a search for photons."""
+
+    run: Path
+    """Finished gamma run."""
+    data: list[Path]
+    """Measured events: a dataset folder or a folder of runs; may be repeated."""
+    exposure: str | None = None
+    """Area times solid angle times live time, m2 sr s, such as 6.7e11; default: of the runs' own live time."""
+    out: Path = Path("gamma_limit")
+    """Folder for tables, provenance and page."""
+    simulation: Path | None = None
+    """Labelled simulated set, not trained on; default: the run's held-out events."""
+    edges: Annotated[tuple[float, ...], "--bins"] = (14.8, 15.0, 15.25, 15.5, 15.75, 16.0, 16.5, 17.0)
+    """Bin edges of lg(E/eV)."""
+    zenith_max_deg: Annotated[float, "--zenith-max"] = 30.0
+    """Largest zenith angle (degrees), as in the exposure."""
+    level: float = 0.9
+    """Confidence level."""
+    efficiency: float | None = None
+    """Share of photons above the threshold; default: of the best expected limit."""
+    index: float = 2.7
+    """Spectral index assumed for the photons."""
+    toys: int = 1000
+    """Experiments drawn for each signal that is tried."""
+    blinding: Blinding = field(default_factory=Blinding)
+    seed: Annotated[int, Limits(0)] = 1
+    """Seed of all random numbers."""
+    dead_time_s: Annotated[float, "--dead-time", Limits(0)] = 0.0
+    """Seconds after each event without another one, for the runs' live time."""
+    exposure_error: Annotated[float, Limits(0, 1)] = EXPOSURE_ERROR
+    """Relative error of the exposure, common to all limits."""
