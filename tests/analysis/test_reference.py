@@ -47,6 +47,7 @@ from showerstack.analysis.spectra.likelihood import (
 from showerstack.analysis.spectra.reading import MODELS, joined_simulated, plateau_primaries, without_unknown
 from showerstack.analysis.spectra.response import Simulated, Thrown, binning
 from showerstack.analysis.spectra.run import Spectra, SpectraOptions, cell_binning, outside
+from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from tests.analysis.skies import EDGES, EXPOSURE, Sky, measured, simulated
@@ -317,7 +318,7 @@ def test_profiles_of_a_known_curve(monkeypatch: pytest.MonkeyPatch, reference: R
         knees._knee("open", wide, wide_profile, 0, sharp, models),
     ]
     # The curve's own crossings: 20 (1 - exp(-x^2 / 20)) is 1 and 3.841459.
-    ends = [np.sqrt(-20 * np.log1p(-level / 20)) for level in knees.LEVELS]
+    ends = [np.sqrt(-20 * np.log1p(-level / 20)) for level in CHI_SQUARE_LEVELS]
     for interval, end in zip((found[0].interval68, found[0].interval95), ends, strict=True):
         assert (interval.low, interval.high) == pytest.approx((15.7 - 0.1 * end, 15.7 + 0.05 * end), abs=0.004)
     assert (found[2].interval95.low, found[2].interval95.high) == (None, None)
@@ -329,7 +330,7 @@ def test_what_is_taken_where_nothing_is_said(reference: Reference) -> None:
         "priors": Priors(),
         "widths": Widths(),
         "options": SpectraOptions(Path(), [], None, Path(), []),
-        "cuts": [vars(reading.spectra_cuts(18.0)), vars(reading.spectra_cuts(18.0, 0.15))],
+        "cuts": [reading.spectra_cuts(18.0).cuts, reading.spectra_cuts(18.0, 0.15).cuts],
     })  # fmt: skip
 
 
