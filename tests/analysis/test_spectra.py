@@ -33,7 +33,7 @@ from showerstack.analysis.spectra.run import (
     measure_spectra,
     outside,
 )
-from showerstack.commands.physics import numbers
+from showerstack.commands.app import numbers
 from showerstack.report.physics_pages import knee_lines, spectra_text, write_spectra_page
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
