@@ -5,8 +5,9 @@
 Each command is run by both checkouts in turn, on the same simulated showers without cuts; the first round compiles and
 fills caches and does not count. Each checkout predicts with a run of its own that ships one network. Printed are
 medians with ranges, and the ratios of each pair: they count where other programs use the machine too. ``features``
-makes the table of all columns, ``predict`` keeps no table. Memory is the largest resident one of a process, the pages
-of mapped files included. At last the table's bytes are compared for 1, 2 and 4 threads, and after a kill.
+makes the table of all columns, ``predict`` keeps no table. Memory is the largest of a command and its processes
+together, sampled twice a second, the pages of mapped files included. At last the table's bytes are compared for 1, 2
+and 4 threads, and after a kill.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.shared.memory import FamilyMemory
 from showerstack.showers.schema import COMPOSITION, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 from showerstack.showers.simulation import simulate
 
@@ -53,13 +55,15 @@ def timed(root: Path, *arguments: object, program: str = "cli.py") -> CommandCos
     began = time.perf_counter()
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, env=environment, cwd=root, stdout=subprocess.DEVNULL, stderr=errors)
+        memory = FamilyMemory(process.pid)
         _, status, used = os.wait4(process.pid, 0)
+        peak_gb = memory.stop() / 1e9
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             errors.seek(0)
             what = errors.read().decode(errors="replace")[-2000:]
             raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {what}")
-    return CommandCost(used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1e6)
+    return CommandCost(used.ru_utime + used.ru_stime, time.perf_counter() - began, peak_gb)
 
 
 def one_network(root: Path, folder: Path) -> Path:
