@@ -247,11 +247,18 @@ def refuse_other_kind(run: Run, data: Dataset) -> None:
             "run on showers of this array"
         )
     rounded = trained.get("train_scalars")
-    if rounded is not None and rounded != str(data.scalars.dtype):
+    if rounded is not None and rounded != str(data.scalars.dtype) and not (rounded == "float16" and _is_half(data)):
         raise InputError(
             f"{data.path}: scalars are {data.scalars.dtype}, those that {run.folder} was trained on {rounded}: convert "
             f"with --protocol {(source or {}).get('protocol', 'v2')!s}"
         )
+
+
+def _is_half(data: Dataset) -> bool:
+    """Return whether scalars in a wider type are those of float16: of others one in thousands is by chance."""
+    values = np.asarray(data.scalars)
+    with np.errstate(over="ignore"):
+        return bool(np.mean(values.astype(np.float16) == values) > 0.5) if values.size else False
 
 
 def _rows(run: Run, file: Path, separator: str | None) -> _Source:

@@ -456,7 +456,10 @@ def test_events_of_another_array_or_rounding_are_refused(
         predict(run, folder)
     write_json(folder / "source.json", {})
     predict(run, folder)
-    np.save(folder / "features.npy", np.load(folder / "features.npy").astype(np.float32))
+    scalars = np.load(folder / "features.npy").astype(np.float32)
+    np.save(folder / "features.npy", scalars)
+    predict(run, folder)  # the same numbers in another type
+    np.save(folder / "features.npy", scalars + np.float32(1e-4))
     with pytest.raises(InputError, match=r"scalars are float32, .* trained on float16: convert with --protocol v2"):
         predict(run, folder)
 
