@@ -5,7 +5,7 @@ COPY . /opt/showerstack
 # On Linux torch brings several GB of CUDA libraries; --build-arg TORCH_INDEX_URL=... (the index of CPU builds that torch's
 # installation page names) avoids them.
 ARG TORCH_INDEX_URL=
-RUN python -m pip install --no-cache-dir ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch \
- && python -m pip install --no-cache-dir '/opt/showerstack[train,report,physics,onnx,files,sky]'
+RUN python -m pip install --no-cache-dir --constraint /opt/showerstack/constraints.txt ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch \
+ && python -m pip install --no-cache-dir --constraint /opt/showerstack/constraints.txt '/opt/showerstack[train,report,physics,onnx,files,sky]'
 ENV OMP_WAIT_POLICY=passive
 ENTRYPOINT ["showerstack"]

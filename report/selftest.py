@@ -11,6 +11,7 @@ import numpy as np
 
 from showerstack.report.shared.text import Finding
 from showerstack.runtime.context import Context
+from showerstack.runtime.logs import handled
 from showerstack.scoring.metrics.composition import composition_metrics
 from showerstack.scoring.metrics.gamma import gamma_metrics
 from showerstack.showers.archives.convert import convert
@@ -48,7 +49,8 @@ def selftest(workers: int | None = None) -> Iterator[Finding]:
 
 def _line(what: str, test: Callable[[], tuple[bool, str]]) -> Finding:
     try:
-        good, result = test()
+        with handled(level="ERROR"):  # remarks on made-up archives are none on this installation
+            good, result = test()
     except Exception as error:  # whatever fails here is what the test is for
         good, result = False, f"{type(error).__name__}: {' '.join(str(error).split())}"
     return Finding(what, result, "ok" if good else "bad")

@@ -68,9 +68,12 @@ def test_known_hashes_are_those_of_the_public_rules(tmp_path: Path, task: Task) 
     assert _by_hand(tmp_path, task) == converted_hash(tmp_path / "ours", task) == HASHES[task.name]
 
 
-def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selftest_passes_and_notices_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     entries = list(selftest.selftest(workers=1))
     assert [line.state for line in entries] == ["ok"] * 5, entries
+    assert not caplog.messages
     monkeypatch.setattr(selftest, "composition_metrics", lambda *given: {"mean_fraction_error": 0.31})
     line = selftest._line("scorer", selftest._scorer)
     assert line.state == "bad"
