@@ -50,7 +50,7 @@ CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "co
 OTHERS = "Other"
 PANELS = {
     "A day's work": ("demo", "doctor", "download", "convert", "simulate", "features", "stack", "predict", "verify",
-                     "report", "runs"),
+                     "report", "explain", "runs"),
     "Physics": ("spectra", "gamma-limit", "sky-map", "datacheck"),
     "Comparing and publishing": ("compare", "leaderboard", "reproduce", "submit", "export", "taskcard"),
 }  # fmt: skip

@@ -17,7 +17,7 @@ from showerstack.commands.app import (
     console,
     refuse_unused,
 )
-from showerstack.runtime.context import bar
+from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import need
 
 
@@ -176,6 +176,26 @@ def display(
     from showerstack.report.display import draw_event
 
     console.print(f"wrote {draw_event(dataset, event, out or Path(f'event-{event}.png'))}", soft_wrap=True)
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="Finished run folder.")],
+    data: Annotated[Path, typer.Argument(help="Dataset folder or table; labels are not needed.")],
+    event: Annotated[int, typer.Option(min=0, help="Row of the event, from 0.")],
+    out: Annotated[Path | None, typer.Option(help="File (.png, .svg, .pdf); default: explain-N.png.")] = None,
+) -> None:
+    """Say why a run prefers one class for one event: what each group of features moved, and what each learner said.
+
+    Example: [bold]python cli.py explain runs/gamma data/gamma_test --event 7[/bold]
+    """
+    need("train", "report", what="explain")
+    from showerstack.report.explain import explain_event, explain_words
+
+    file = out or Path(f"explain-{event}.png")
+    for line in explain_words(explain_event(run, data, event, file, Context(bars=bar))):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    console.print(f"wrote {file}", soft_wrap=True)
 
 
 @app.command()

@@ -31,8 +31,10 @@ GREY = "#8a8a8a"
 """Legible on white and on black, for what is drawn as pixels."""
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 HEIGHT_IN = 5.1
-MAPS = ((0.15, 0.59, 0.335, 0.2825), (0.63, 0.59, 0.335, 0.2825))
-SCALES = ((0.16, 0.504, 0.315, 0.0108), (0.64, 0.504, 0.315, 0.0108))
+MAPS = ((0.15, 3.009, 0.335, 1.441), (0.63, 3.009, 0.335, 1.441))
+SCALES = ((0.16, 2.57, 0.315, 0.055), (0.64, 2.57, 0.315, 0.055))
+"""Where maps and their colour scales lie in an event display: (left, bottom, width, height), sideways in parts of the
+figure, upwards in inches."""
 LATERAL = (0.15, 0.078, 0.82, 0.345)
 """Where maps, their colour scales and the lateral distributions lie, (left, bottom, width, height) in parts of the
 figure: a report has many of these pictures, and finding a layout takes as long as drawing."""
@@ -116,8 +118,7 @@ def event_picture(shower: Shower, title: str = "") -> Figure:
     """Draw both channels' maps and the lateral distribution of a shower."""
     with drawing():
         figure = new_figure(HEIGHT_IN, placed=True)
-        for channel, (place, scale) in enumerate(zip(MAPS, SCALES, strict=True)):
-            _map(figure.add_axes(place), scale, shower, channel)
+        draw_maps(figure, shower, HEIGHT_IN)
         _lateral(figure.add_axes(LATERAL), shower)
         s, f = shower.scalars, shower.fit
         facts = (
@@ -130,6 +131,16 @@ def event_picture(shower: Shower, title: str = "") -> Figure:
             f"{literal(title)}\n{facts}" if title else facts, fontsize=7.5, x=0.02, y=0.99, ha="left", va="top"
         )
     return figure
+
+
+def draw_maps(figure: Figure, shower: Shower, height_in: float) -> None:
+    """Draw both channels' maps at the top of a figure of that height, below its title."""
+    for channel, pair in enumerate(zip(MAPS, SCALES, strict=True)):
+        place, scale = (
+            (left, (bottom + height_in - HEIGHT_IN) / height_in, width, height / height_in)
+            for left, bottom, width, height in pair
+        )
+        _map(figure.add_axes(place), scale, shower, channel)
 
 
 def _text(value: float, digits: int) -> str:

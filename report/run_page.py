@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from showerstack.features.catalogue import CATALOGUE
+from showerstack.features.table import FeatureTable, default_path
 from showerstack.report import run_sections
 from showerstack.report.display import event_picture, read_showers
+from showerstack.report.explain import explain_line
 from showerstack.report.pictures.learners import gain_picture, learners_picture, shuffle_picture
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.run_sections import Importance, importances
@@ -32,13 +34,15 @@ from showerstack.report.shared.subject import EvaluatedRun, mean_loss
 from showerstack.report.shared.text import difference_text, metric_text, signed
 from showerstack.report.task_sections import Part, sections_of
 from showerstack.runtime.context import Bars, silent
-from showerstack.runtime.errors import escaped
+from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import atomic_path, check_target
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import plus_minus
+from showerstack.stacking.events import ShowerEvents
+from showerstack.stacking.explain import explain_events
 from showerstack.stacking.run import COMBINED, ONE_ANSWER
 
 
@@ -264,6 +268,7 @@ def gallery(evaluated: EvaluatedRun) -> Section:
     figures = []
     named = [(kind, int(usable[event])) for kind, events in chosen.items() for event in events]
     showers = read_showers(evaluated.dataset, [event for _, event in named])
+    explained = _explained(evaluated, [event for _, event in named])
     for (kind, event), shower in zip(named, showers, strict=True):
         posterior = np.exp(evaluated.final[event])
         log_proba = classes[int(posterior.argmax())]
@@ -271,7 +276,7 @@ def gallery(evaluated: EvaluatedRun) -> Section:
         own = f"{posterior[evaluated.labels[event]]:.3g}"
         title = f"{kind}: true {classes[evaluated.labels[event]]}, given {own}; said {log_proba} {posterior.max():.3g}"
         drawn = as_svg(event_picture(shower, title), f"event {event}, {kind}")
-        figures.append(picture(drawn, f"Event {event} of the test set."))
+        figures.append(picture(drawn, f"Event {event} of the test set.{explained.get(event, '')}"))
     note = paragraph(
         "Maps: deposits of the stations, open circles silent ones; cross: fitted core, with a line toward the azimuth. "
         "Below: densities in the shower plane. Markers are means over rings with standard errors (silent stations "
@@ -280,6 +285,18 @@ def gallery(evaluated: EvaluatedRun) -> Section:
         "quiet",
     )
     return Section("gallery", "Single showers", pictures(figures) + note)
+
+
+def _explained(evaluated: EvaluatedRun, events: list[int]) -> dict[int, str]:
+    """Return what moved the scores of events; nothing where the run's feature table is gone."""
+    folder = default_path(evaluated.truth.folder)
+    try:
+        FeatureTable.open(folder)
+    except InputError:
+        return {}
+    source = ShowerEvents(evaluated.truth.folder, folder, evaluated.task)
+    results = explain_events(evaluated.run, source, events)
+    return {event: f" {explain_line(result)}" for event, result in zip(events, results, strict=True)}
 
 
 REPORT_FILE = "report.html"

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.features.catalogue import CATALOGUE
 from showerstack.features.table import FeatureTable, default_path
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.saving import HEADER_FILE
@@ -29,6 +28,7 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.text import short
 from showerstack.stacking.events import ShowerEvents
+from showerstack.stacking.explain import group_of
 from showerstack.stacking.fits import Fit, fold_folder
 from showerstack.stacking.run import Run
 
@@ -210,11 +210,6 @@ class Importance:
     """Log-loss with the group shuffled minus without, fold 0; empty where it was not measured."""
     columns: dict[str, float] = field(default_factory=dict)
     """Share of the gain by column, as ``gain``."""
-
-
-def group_of(column: str) -> str:
-    """Return the catalogue's group of a column."""
-    return CATALOGUE[column].group if column in CATALOGUE else "other"
 
 
 def importances(evaluated: EvaluatedRun) -> list[Importance]:

@@ -22,6 +22,7 @@ from showerstack.runtime.frames import column_of, frame_of
 if TYPE_CHECKING:
     from showerstack.runtime.context import Bars, Callback
     from showerstack.stacking.config import StackConfig, TableConfig
+    from showerstack.stacking.explain import Explanation
 
 LABEL = "class"
 """Column of classes in tables made from arrays."""
@@ -74,6 +75,37 @@ class Fitted:
     def predict(self, data: Any, **options: Any) -> Predicted:
         """Predict new events; see :func:`predict`."""
         return predict(self, data, **options)
+
+    def explain(self, data: Any, event: int) -> Explanation:
+        """Say why the run prefers one class for one event of a dataset folder or table.
+
+        Parameters
+        ----------
+        data
+            As for :func:`predict`, two events or more.
+        event
+            Its row, from 0.
+
+        Returns
+        -------
+        showerstack.stacking.explain.Explanation
+            What each group of features adds to ``ln p(c) / p(d)`` of the most probable class and the next (of gammas
+            and hadrons), for each learner and all together; base and groups sum to the score.
+
+        Raises
+        ------
+        showerstack.InputError
+            For an export, a run that estimates a quantity, or an event that does not exist or cannot be used.
+        """
+        import tempfile
+
+        from showerstack.stacking.explain import explain
+        from showerstack.stacking.exported import open_predictor
+
+        with tempfile.TemporaryDirectory() as folder:
+            is_path = isinstance(data, str | os.PathLike)
+            place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
+            return explain(open_predictor(self.folder), place, event)
 
 
 @dataclass(frozen=True)

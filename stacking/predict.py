@@ -202,6 +202,14 @@ class _Source:
     identifiers: pl.DataFrame | None = None
 
 
+def open_events(run: Run, data: str | Path | Events, columns: tuple[str, ...], ctx: Context = Context()) -> Events:
+    """Return events that a run can be asked about, with these columns; see :func:`predict`."""
+    if isinstance(data, Events):
+        return data
+    source = _showers(run, Path(data), {}, ctx) if run.has_grids else _rows(run, Path(data), None)
+    return source.opened(columns)
+
+
 def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source:
     if dataset.is_file():
         raise InputError(f"{run.folder} was trained on showers: give it a dataset folder, not a table")

@@ -1,0 +1,108 @@
+"""Why a run prefers one class to another for one event: a line each in a terminal, and one figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from showerstack.features.catalogue import GROUPS
+from showerstack.report.display import Shower, draw_maps, read_showers
+from showerstack.report.pictures.style import INK, PALETTE, drawing, literal, new_figure, save_figure
+from showerstack.runtime.context import Context
+from showerstack.runtime.files import check_target
+from showerstack.showers.dataset import Dataset
+from showerstack.stacking.explain import STATIONS, Explanation, explain
+from showerstack.stacking.run import Run, load
+
+NAMED = 5
+"""Groups that are shown, the largest."""
+MEANINGS = GROUPS | {STATIONS: "the deposits themselves, station by station"}
+
+
+def explain_event(run: Path, data: Path, event: int, out: Path, ctx: Context = Context()) -> Explanation:
+    """Explain one event of a dataset folder or table, and draw it into a file (``.png``, ``.svg`` or ``.pdf``).
+
+    Raises
+    ------
+    InputError
+        If the run or the event cannot be explained, or the suffix is of no known format.
+    """
+    check_target(out, (".png", ".svg", ".pdf"))
+    opened = load(run)
+    result = explain(opened, data, event, ctx)
+    save_figure(explain_picture(result, _shower(opened, data, event)), out)
+    return result
+
+
+def _shower(run: Run, data: Path, event: int) -> Shower | None:
+    return read_showers(Dataset.open(data, labels=False), [event])[0] if run.has_grids else None
+
+
+def explain_words(result: Explanation) -> list[str]:
+    """Return in lines what was predicted, what moved it, and what each learner said."""
+    first, second = result.classes
+    lines = [
+        f"event {result.event}: {first} {result.probability:.3g}; ln p({first})/p({second}) = {result.score:+.2f}, "
+        f"of which {result.base:+.2f} without the event's features"
+    ]
+    for group, value in list(result.groups.items())[:NAMED]:
+        lines.append(f"  {value:+.2f}  {group}" + (f": {MEANINGS[group]}" if group in MEANINGS else ""))
+    rest = list(result.groups.values())[NAMED:]
+    lines += [f"  {sum(rest):+.2f}  {len(rest)} other groups"] if rest else []
+    lines += [
+        f"  {name} says {first} {one.probability:.3g} ({one.score:+.2f})" for name, one in result.learners.items()
+    ]
+    return lines
+
+
+def explain_line(result: Explanation) -> str:
+    """Return in one line what moved the score most."""
+    first, second = result.classes
+    moved = ", ".join(f"{group} {value:+.2f}" for group, value in list(result.groups.items())[:NAMED])
+    return f"ln p({first})/p({second}) is {result.score:+.2f}, moved by {moved}."
+
+
+def explain_picture(result: Explanation, shower: Shower | None = None, title: str = "") -> Figure:
+    """Draw the shower, the groups that moved its score most, and what each learner said."""
+    first, second = result.classes
+    groups = list(result.groups.items())[:NAMED]
+    maps_in, lines = (2.55 if shower else 0.0), len(groups) + len(result.learners)
+    height = maps_in + 0.19 * lines + 1.65
+    with drawing():
+        figure = new_figure(height, placed=True)
+        if shower is not None:
+            draw_maps(figure, shower, height)
+        learners_in = 0.19 * len(result.learners)
+        learners = figure.add_axes((0.32, 0.42 / height, 0.64, learners_in / height))
+        bars = figure.add_axes((0.32, (learners_in + 1.12) / height, 0.64, 0.19 * len(groups) / height))
+        _bars(bars, [name for name, _ in groups], [value for _, value in groups])
+        bars.set_title(f"what moved ln p({literal(first)})/p({literal(second)})", pad=3)
+        _learners(learners, result)
+        facts = f"event {result.event}: {first} {result.probability:.3g}"
+        figure.suptitle(literal(title or facts), fontsize=7.5, x=0.02, y=0.995, ha="left", va="top")
+    return figure
+
+
+def _bars(axes: Axes, names: list[str], values: list[float]) -> None:
+    y = np.arange(len(names))
+    axes.barh(y, values, color=[PALETTE[4] if value >= 0 else PALETTE[0] for value in values], height=0.6)
+    _named(axes, names)
+
+
+def _learners(axes: Axes, result: Explanation) -> None:
+    """Draw each learner's own score; the dashed line is what was predicted."""
+    shares = list(result.learners.values())
+    axes.plot([one.score for one in shares], np.arange(len(shares)), "o", color=PALETTE[4], ms=4)
+    axes.axvline(result.score, color=INK, linestyle="--", lw=0.8)
+    _named(axes, [f"{name} {one.probability:.2g}" for name, one in result.learners.items()])
+    axes.set_title("what each learner said; dashed: the prediction", pad=3)
+
+
+def _named(axes: Axes, names: list[str]) -> None:
+    axes.axvline(0.0, color=INK, lw=0.6)
+    axes.set_yticks(np.arange(len(names)), [literal(name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.margins(x=0.08)

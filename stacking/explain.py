@@ -1,0 +1,247 @@
+"""Why a run prefers one class to another for one event: what each group of features moved, for every learner and all.
+
+What is explained is ``ln p(c) / p(d)`` of two classes. It is a sum: boosters give their margins by TreeSHAP
+(S. Lundberg et al., Nature Machine Intelligence 2 (2020) 56); of any other learner groups are exchanged with those of
+other events in random orders (Shapley values by permutations, E. Strumbelj, I. Kononenko, Knowl. Inf. Syst. 41 (2014)
+647), its detector grid as one group. Fits are averaged, learners enter with their weights in the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from showerstack.features.catalogue import CATALOGUE
+from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.registry import load
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.processes import limited_threads
+from showerstack.showers.schema import GAMMA
+from showerstack.stacking.events import Events
+from showerstack.stacking.exported import ExportedRun
+from showerstack.stacking.predict import open_events
+from showerstack.stacking.run import Run
+
+STATIONS = "stations"
+"""The detector grid as a group."""
+SCALARS = "reconstruction"
+"""Group of the reconstructed scalars, which networks on grids take beside it."""
+OTHERS = 16
+"""Other events, chosen at random, from which exchanged groups come."""
+ORDERS = 4
+"""Random orders of the groups; each is also taken backwards."""
+
+
+@runtime_checkable
+class _Additive(Protocol):
+    """A learner that says itself what each of its columns adds."""
+
+    columns_: tuple[str, ...]
+
+    def contributions(self, batch: Batch) -> np.ndarray:
+        """Return (n, C, F + 1)."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one learner said of the event."""
+
+    probability: float
+    """Of the first class, calibrated as the run's tables are."""
+    score: float
+    """``ln p(c) / p(d)``, the mean of its fits: base plus groups."""
+    base: float
+    """The score of a typical event."""
+    groups: Mapping[str, float]
+    """What each group of features adds."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What moved the score of one event."""
+
+    event: int
+    classes: tuple[str, str]
+    """The class in question, and the one that it is compared with."""
+    probability: float
+    """Of the first class, as predicted."""
+    score: float
+    """``ln p(c) / p(d)`` as predicted: base plus groups."""
+    base: float
+    groups: Mapping[str, float]
+    """What each group of features adds to the score, the largest first."""
+    learners: Mapping[str, Share]
+
+
+def explain(run: Run, data: str | Path | Events, event: int, ctx: Context = Context(), *, seed: int = 1) -> Explanation:
+    """Explain the prediction of one event; see :func:`explain_events`."""
+    return explain_events(run, data, [event], ctx, seed=seed)[0]
+
+
+def explain_events(
+    run: Run, data: str | Path | Events, which: Sequence[int], ctx: Context = Context(), *, seed: int = 1
+) -> list[Explanation]:
+    """Explain predictions: the most probable class against the next, gammas against hadrons.
+
+    Parameters
+    ----------
+    run
+        What :func:`showerstack.stacking.load` returns.
+    data
+        Events as :func:`showerstack.stacking.predict.predict` takes them, two or more.
+    which
+        Positions of the events in question, from 0.
+    seed
+        Of the other events and the orders in which groups are exchanged.
+
+    Raises
+    ------
+    InputError
+        For an export, a run that estimates a quantity, an event that does not exist or cannot be used.
+    """
+    if isinstance(run, ExportedRun):
+        raise InputError(f"{run.folder} is an export, which cannot be explained: give the run that it was made of")
+    if run.task.target is not None:
+        raise InputError(f"{run.folder} estimates a quantity: only a choice between classes can be explained")
+    fits = [run.fits(name) for name in run.chain.needed]
+    events = open_events(run, data, tuple(dict.fromkeys(name for one in fits for name in one.columns)), ctx)
+    usable = events.usable()
+    for event in which:
+        if not 0 <= event < len(events):
+            raise InputError(f"there is no event {event}: expected 0..{len(events) - 1}")
+        if usable is not None and not usable[event]:
+            raise InputError(f"event {event} cannot be used: it was given the training prior")
+    others = np.arange(len(events)) if usable is None else np.flatnonzero(usable)
+    with limited_threads(int(run.manifest["config"]["threads"])):
+        learners = {one.name: [load(folder) for folder in one.folders] for one in fits}
+        explained = []
+        for event in which:
+            rows = _rows(event, others, seed)
+            batches = {one.name: events.batch(rows, one.columns, grids=one.needs_grid) for one in fits}
+            explained.append(_explained(run, learners, batches, event, seed))
+    return explained
+
+
+def _explained(
+    run: Run, learners: Mapping[str, list[Learner]], batches: Mapping[str, Batch], event: int, seed: int
+) -> Explanation:
+    """Explain the first event of the batches."""
+    one = np.array([0])
+    log_proba = {
+        name: np.stack([fit.predict_log_proba(batches[name].take(one)) for fit in fits])
+        for name, fits in learners.items()
+    }
+    posteriors = run.chain.posteriors(log_proba)
+    final = posteriors[run.chain.shipped][0]
+    first, second = (0, 1) if run.task == GAMMA else map(int, np.argsort(-final, kind="stable")[:2])
+    shares = {}
+    for name, fits in learners.items():
+        groups = _mean(_groups(fit, batches[name], first, second, seed) for fit in fits)
+        score = float(np.mean(log_proba[name][:, 0, first] - log_proba[name][:, 0, second]))
+        probability = float(np.exp(posteriors[name][0, first]))
+        shares[name] = Share(probability, score, score - sum(groups.values()), groups)
+    total: dict[str, float] = {}
+    for name, weight in _weights(run, first, second).items():
+        for group, value in shares[name].groups.items():
+            total[group] = total.get(group, 0.0) + weight * value
+    score = float(final[first] - final[second])
+    ordered = dict(sorted(total.items(), key=lambda item: -abs(item[1])))
+    names = run.task.classes[first], run.task.classes[second]
+    base = score - sum(total.values())
+    return Explanation(event, names, float(np.exp(final[first])), score, base, ordered, shares)
+
+
+def _rows(event: int, others: np.ndarray, seed: int) -> np.ndarray:
+    """Return the event and some others, all of them where there are few."""
+    drawn = np.random.default_rng(seed).permutation(others)
+    chosen = drawn[drawn != event][:OTHERS]
+    if not len(chosen):
+        raise InputError("an event is explained by comparing it with others: the data hold no other that can be used")
+    return np.concatenate([[event], np.sort(chosen)])
+
+
+def _weights(run: Run, first: int, second: int) -> dict[str, float]:
+    """Return by how much a learner's score enters the score of what ships; what classes differ by joins the base."""
+    chain, sharpness = run.chain, float(run.chain.scales[run.chain.shipped])
+    if chain.shipped != "stack":
+        return {chain.shipped: sharpness}
+    pool = chain.pool
+    scales = (pool.scales[:, first] + pool.scales[:, second]) / 2
+    each = zip(pool.learners, sharpness * pool.weights * scales, strict=True)
+    return {name: float(weight) for name, weight in each if name in pool.needed}
+
+
+def _mean(fits: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    each = list(fits)
+    return {group: float(np.mean([one[group] for one in each])) for group in each[0]}
+
+
+def group_of(column: str) -> str:
+    """Return the catalogue's group of a column; a column of another table is a group of its own."""
+    return CATALOGUE[column].group if column in CATALOGUE else column
+
+
+def _groups(learner: Learner, batch: Batch, first: int, second: int, seed: int) -> dict[str, float]:
+    """Return what each group adds to ``ln p(first) / p(second)`` of the first event of a batch."""
+    if isinstance(learner, _Additive):
+        try:
+            by_class = learner.contributions(batch.take(np.array([0])))[0]
+        except InputError:  # linear trees have none
+            return exchanged(learner, batch, first, second, seed)
+        result: dict[str, float] = {}
+        for column, value in zip(learner.columns_, by_class[first] - by_class[second], strict=False):
+            result[group_of(column)] = result.get(group_of(column), 0.0) + float(value)
+        return result
+    return exchanged(learner, batch, first, second, seed)
+
+
+def exchanged(learner: Learner, batch: Batch, first: int, second: int, seed: int) -> dict[str, float]:
+    """Return Shapley values of groups for the first event of a batch, with the others in its place.
+
+    They sum to its ``ln p(first) / p(second)`` less the mean of the others'.
+    """
+    places: dict[str, list[int]] = {}
+    for k, column in enumerate(batch.columns):
+        places.setdefault(group_of(column), []).append(k)
+    names = list(places)
+    if learner.needs_grid:
+        names += [STATIONS, *([] if SCALARS in places else [SCALARS])]
+    values: dict[frozenset[str], float] = {}
+
+    def value(kept: frozenset[str]) -> float:
+        """Return the mean score of the others with these groups taken from the event."""
+        if kept not in values:
+            log_proba = learner.predict_log_proba(_mixed(batch, kept, places))
+            values[kept] = float(np.mean(log_proba[:, first] - log_proba[:, second]))
+        return values[kept]
+
+    rng, result = np.random.default_rng(seed), dict.fromkeys(names, 0.0)
+    for _ in range(ORDERS):
+        order = rng.permutation(len(names))
+        for way in (order, order[::-1]):
+            kept: frozenset[str] = frozenset()
+            for k in way:
+                more = kept | {names[k]}
+                result[names[k]] += (value(more) - value(kept)) / (2 * ORDERS)
+                kept = more
+    return result
+
+
+def _mixed(batch: Batch, kept: frozenset[str], places: Mapping[str, list[int]]) -> Batch:
+    """Return the other events of a batch with groups of its first one."""
+    others = batch.take(np.arange(1, len(batch)))
+    mine = [k for group in kept for k in places.get(group, ())]
+    if others.table is not None and mine:
+        assert batch.table is not None
+        table = others.table.copy(order="F")
+        table[:, mine] = batch.table[0, mine]
+        others = replace(others, table=table)
+    if SCALARS in kept and others.scalars is not None:
+        assert batch.scalars is not None
+        others = replace(others, scalars=np.repeat(batch.scalars[:1], len(others), axis=0))
+    return replace(others, index=np.full(len(others), batch.index[0])) if STATIONS in kept else others
