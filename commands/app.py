@@ -18,13 +18,16 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from enum import Enum
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo
 
 from showerstack.commands.config_file import SOURCE, file_of, is_from_file
 from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
@@ -96,6 +99,13 @@ class Expanding(TyperCommand):
     more_in_files = False
     """Whether a file may hold options that the command line lacks."""
 
+    def get_help_option(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Return the option --help, which takes no value."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.metavar = ""
+        return option
+
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the command; what is logged goes where the program's options say."""
         for name, given in ctx.params.items():
@@ -112,6 +122,33 @@ class Configured(Expanding):
     """A command of which more can be set in a file than on the command line."""
 
     more_in_files = True
+
+
+WORDS = {Path: "PATH", str: "TEXT", int: "N", float: "X", bool: ""}
+"""What stands in the help for a value of a type."""
+
+
+def in_words(annotation: Any) -> Any:
+    """Return the annotation of a parameter with a short word for its type, and its choices in the help's text.
+
+    >>> in_words(Annotated[list[Path], typer.Option(help="Folders.")]).__metadata__[0].metavar
+    'PATH'
+    """
+    declared = [one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, OptionInfo)]
+    if not declared or declared[0].metavar is not None:
+        return annotation
+    kind, option = get_args(annotation)[0], copy(declared[0])
+    inner = [one for one in get_args(kind) if one is not type(None)]
+    if get_origin(kind) is not Literal and len(inner) == 1:
+        kind = inner[0]
+    if get_origin(kind) is Literal:
+        choices = list(get_args(kind))
+    else:
+        choices = [one.value for one in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+    option.metavar = "NAME" if choices else WORDS.get(kind)
+    if choices:
+        option.help = f"{option.help or ''} One of {', '.join(map(str, choices))}.".strip()
+    return Annotated[get_args(annotation)[0], option]
 
 
 def _is_list(declared: Option) -> bool:
@@ -182,6 +219,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(_parameter(name, single[name], of).replace(default=parameter.default))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    parameters = [each.replace(annotation=in_words(each.annotation)) for each in parameters]
 
     @wraps(command)
     def flat(**given: Any) -> None:

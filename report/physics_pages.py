@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from rich.table import Table
 
 from showerstack.analysis.photons.events import HADRON, PHOTON
 from showerstack.analysis.photons.limits import BAND
@@ -29,6 +28,7 @@ from showerstack.report.pictures.physics import (
 )
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from showerstack.report.shared.text import WholeTable
 from showerstack.runtime.files import atomic_path, read_json
 from showerstack.showers.dataset import Dataset
 
@@ -38,11 +38,11 @@ NAMED = 6
 SOURCES = ("data", "simulation", "scales", "hadronic_model", "total")
 
 
-def spectra_text(spectra: Spectra) -> Table:
+def spectra_text(spectra: Spectra) -> WholeTable:
     """Return shares of the groups by energy, with statistical and total errors, and the test of the fit."""
     rows = spectra.table().filter(pl.col("group").is_in(GROUPS))
     masses = spectra.masses()
-    drawn = Table(
+    drawn = WholeTable(
         "lg(E/eV)", "events", title="share of each group ± statistical ± total error, %", title_justify="left",
         caption=_goodness(spectra),
     )  # fmt: skip
@@ -80,20 +80,22 @@ def _mass(row: dict[str, float | None]) -> str:
 def write_spectra_page(spectra: Spectra, out: Path, remarks: list[str]) -> Path:
     """Write ``OUT/spectra.html`` and return its path."""
     sections = [_spectra(spectra), *_knees(spectra), _errors(spectra), _spectra_doubts(spectra, remarks)]
+    sections += _made_of(out / PROVENANCE_FILE)
+    lead = bullets([*knee_lines(spectra), _goodness(spectra)])
     file = out / SPECTRA_PAGE_FILE
     with atomic_path(file) as temporary:
-        temporary.write_text(page("Elemental spectra", _made_of(out / PROVENANCE_FILE), sections), encoding="utf-8")
+        temporary.write_text(page("Elemental spectra", lead, sections), encoding="utf-8")
     return file
 
 
-def _made_of(provenance: Path) -> str:
-    """Return what a page's figures were made from: run, data, exposure, cuts with the events left, versions, date."""
+def _made_of(provenance: Path) -> list[Section]:
+    """Return a section on what a page was made from: run, data, exposure, cuts with the events left, versions, date."""
     if not provenance.exists():
-        return ""
+        return []
     given = read_json(provenance)
     data, flow = given.get("data", []), given.get("cut_flow", {})
     if not data:
-        return ""
+        return []
     names = ", ".join(data) if len(data) <= NAMED else f"{', '.join(data[:NAMED])} and {len(data) - NAMED} more"
     own = given.get("exposure_of_live_time_m2_sr_s")
     exposure = f"{given['exposure_m2_sr_s']:.4g} m2 sr s ({given['exposure_from']})"
@@ -116,7 +118,7 @@ def _made_of(provenance: Path) -> str:
         ("revision", given["git_revision"] or "unknown"),
         ("date", given["date"]),
     ]
-    return table(("made from", ""), rows, kind="wide")
+    return [Section("made", "Made from", table(("", ""), rows, kind="wide"))]
 
 
 def _spectra(spectra: Spectra) -> Section:
@@ -268,7 +270,7 @@ HEADS = (
     "limit, events",
     "expected",
     "fraction",
-    "flux",
+    "flux, m⁻² sr⁻¹ s⁻¹ (bins: eV⁻¹)",
 )
 
 
@@ -287,11 +289,11 @@ def _cells(one: Limit) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def limits_text(photon_search: PhotonSearch) -> Table:
+def limits_text(photon_search: PhotonSearch) -> WholeTable:
     """Return limits by energy and walking up."""
-    drawn = Table(
+    drawn = WholeTable(
         title=f"photons, limits at {photon_search.options.level:.0%} (CLs, background from data)", title_justify="left",
-        caption="expected: median and 68 % without photons; flux m^-2 sr^-1 s^-1, in bins also eV^-1",
+        caption="expected: median and 68 % without photons",
     )  # fmt: skip
     for head in HEADS:
         drawn.add_column(head, justify="left" if head == HEADS[0] else "right", no_wrap=True)
@@ -310,13 +312,17 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
         [
             ("candidates", f"{whole.candidates:,}", f"of {whole.measured:,} from lg(E/eV) {whole.lg_energy_low:g}"),
             ("expected", f"{expected.mean:.1f} ± {expected.error:.1f}", "from the sideband"),
-            ("excess", f"{whole.significance:.1f} sigma", "see the warning above") if excess else
-            ("fraction", f"< {whole.limit * whole.fraction_per_event:.2g}",
-             f"at {search.options.level:.0%}; expected {whole.expected[2] * whole.fraction_per_event:.2g}"),
+            ("significance", f"{whole.significance:.1f} sigma",
+             "see the warning above" if excess else "of an excess; 0 for a deficit"),
+            *([] if excess else [
+                ("fraction", f"< {whole.limit * whole.fraction_per_event:.2g}",
+                 f"at {search.options.level:.0%}; expected {whole.expected[2] * whole.fraction_per_event:.2g}")
+            ]),
         ]
     )  # fmt: skip
-    lead = "".join(paragraph(line, "warn") for line in excess_warning(search)) + lead + _made_of(out / SEARCH_FILE)
+    lead = "".join(paragraph(line, "warn") for line in excess_warning(search)) + lead
     sections = [_limits(search), _scores(search), _background(search), _candidates(result), _photon_doubts(search)]
+    sections += _made_of(out / SEARCH_FILE)
     file = out / PHOTONS_PAGE_FILE
     with atomic_path(file) as temporary:
         temporary.write_text(page("Search for photons", lead, sections), encoding="utf-8")

@@ -29,7 +29,7 @@ from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.text import short
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import group_of
-from showerstack.stacking.fits import Fit, fold_folder
+from showerstack.stacking.fits import HISTORY_FILE, Fit, fold_folder
 from showerstack.stacking.run import Run
 
 IMPORTANCE_S = 3.0
@@ -64,18 +64,21 @@ def left_out_section(without: Sequence[str], run: Path, data: Path | None = None
 
 
 def training(evaluated: EvaluatedRun) -> Section | None:
-    """Return validation curves of the networks, where the saved learners carry them."""
+    """Return validation curves of the first fold of each learner that has epochs or rounds."""
     curves = {}
     for name in evaluated.run.learners:
-        header = f"learners/{name}/fold-0/learner.json"
-        if header in evaluated.run.checksums.files:
-            losses = read_json(evaluated.run.checksums.path(header)).get("losses")
-            if isinstance(losses, list) and len(losses) > 1:
-                curves[name] = [float(value) for value in losses]
+        file = (fold_folder(Path(), name, 0) / HISTORY_FILE).as_posix()
+        if file in evaluated.run.checksums.files:
+            losses = [float(loss) for loss in read_json(evaluated.run.checksums.path(file))["valid_log_loss"]]
+            if len(losses) > 1:
+                curves[name] = losses
     if not curves:
         return None
-    caption = "Log-loss on the early-stopping split (cut from the training folds) of each network's first fold."
-    figure = as_svg(training_picture(curves), "validation log-loss by epoch")
+    caption = (
+        "Log-loss on the early-stopping split (cut from the training folds) in each learner's first fold, from its "
+        "first epoch or round to its last; the marker is the best."
+    )
+    figure = as_svg(training_picture(curves), "validation log-loss by epoch or round")
     return Section("training", "Learning curves", pictures([picture(figure, caption)]))
 
 

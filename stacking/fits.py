@@ -34,6 +34,8 @@ from showerstack.stacking.folds import FOLDS_FILE, IN_EVALUATION_FILE, early_sto
 from showerstack.stacking.sample import subsampled
 
 TASK_FILE = "task.json"
+HISTORY_FILE = "history.json"
+"""Validation log-loss by epoch or round, of learners that have such a thing."""
 HELD_OUT_FILE = "held_out.npz"
 OUTER_FILE = "outer.npz"
 """A fit's predictions of the outer holdout."""
@@ -243,6 +245,8 @@ def do_task(task: FoldTask) -> None:
             train, valid, held_out = split_rows(task)
             learner, ended_early = _fitted(task, _labelled(task, train), _labelled(task, valid))
             learner.save(folder)
+            if learner.losses_:
+                write_json(folder / HISTORY_FILE, {"valid_log_loss": learner.losses_})
             truth = task.teaches_truth
             write_npz(folder / HELD_OUT_FILE, **_predicted(task, learner, task.train, held_out, truth=truth))
             predict_unseen(task, learner, folder)

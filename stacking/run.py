@@ -27,7 +27,7 @@ from showerstack.runtime.files import check_name, read_json
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, load_chain, stacking_of
-from showerstack.stacking.fits import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
+from showerstack.stacking.fits import HELD_OUT_FILE, HISTORY_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
 from showerstack.stacking.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
 from showerstack.stacking.gammas import REAL_RATIOS, SCORES_FILE, TABLE_EFFICIENCIES, threshold_table
 
@@ -35,7 +35,7 @@ COMBINED = ("average", "stack")
 """Systems of a run that are not base learners."""
 ONE_ANSWER = ("score", "estimate")
 """Rules of tasks that have no other: tables need not name them."""
-NOT_OF_THE_LEARNER = (HELD_OUT_FILE, OUTER_FILE, TEST_FILE, TASK_FILE, CHECKSUMS_FILE)
+NOT_OF_THE_LEARNER = (HELD_OUT_FILE, OUTER_FILE, TEST_FILE, TASK_FILE, HISTORY_FILE, CHECKSUMS_FILE)
 """Files in the folder of a fit that its learner does not read: its predictions, and how it came about."""
 
 

@@ -398,6 +398,18 @@ def test_every_command_takes_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         assert "--config" in capsys.readouterr().out, command
 
 
+@pytest.mark.parametrize("command", ["simulate", "gamma-limit", "sky-map", "stack"])
+def test_help_speaks_no_types_and_breaks_no_choice(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert command_line(monkeypatch, command, "-h") == 0
+    text = capsys.readouterr().out
+    assert not re.search(r"<\w+|list\[|\|composition", text), text
+    if command == "simulate":
+        assert re.search(r"One\s[│\s]+of\scomposition,\sgamma,", text), text
+
+
 @pytest.mark.parametrize("file", ["pipe", "/dev/zero"])
 def test_options_are_read_from_regular_files_alone(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -104,6 +104,9 @@ class Learner(ABC):
         self.threads = threads
         self.checkpoint: Path | None = None
         """Folder in which a long fit may keep its state and from which it continues; None for neither."""
+        self.losses_: list[float] = []
+        """Log-loss of the validation events after each round or epoch of the fit; empty where there is no such thing,
+        and after :meth:`load`."""
 
     @classmethod
     def gpu_obstacle(cls) -> str | None:

@@ -153,6 +153,7 @@ class NetworkLearner(Learner):
                 fit_front(network.front, train)
             network = self._place(network, device)
             self.history_ = self._train(network, train, valid, seed, device, progress)
+            self.losses_ = list(self.history_.losses)
             self.network_ = network.to("cpu")
         return self
 

@@ -85,6 +85,7 @@ class CatBoost(TableLearner):
             least = float(self.chosen["least_gain"])
             callbacks += [_Patience(int(self.chosen["patience"]), least)] if least else []
         booster.fit(self._pool(train), eval_set=self._pool(valid), callbacks=callbacks or None)
+        self.losses_ = next(iter(booster.get_evals_result()["validation"].values()))
         self.booster_ = booster
 
     def _pool(self, events: TableRows) -> Pool:

@@ -96,9 +96,12 @@ class LightGBM(TableLearner):
         callbacks: list[Any] = [
             lgb.early_stopping(int(self.chosen["patience"]), verbose=False, min_delta=float(self.chosen["least_gain"]))
         ]
+        evaluated: dict[str, dict[str, list[float]]] = {}
+        callbacks.append(lgb.record_evaluation(evaluated))
         if progress:
             callbacks.append(_reporter(progress))
         booster = lgb.train(parameters, data, num_boost_round=rounds, valid_sets=[check], callbacks=callbacks)
+        self.losses_ = next(iter(evaluated["valid_0"].values()))
         # Through its text form at once: what predicts now is exactly what a saved learner will be.
         best = booster.best_iteration if booster.best_iteration > 0 else rounds
         self.booster_ = lgb.Booster(model_str=booster.model_to_string(num_iteration=best))

@@ -82,14 +82,17 @@ class XGBoost(TableLearner):
         ]
         if progress:
             callbacks.append(_Reporter(progress, rounds))
+        evaluated: dict[str, Any] = {}
         booster = xgb.train(
             self._parameters(seed, device),
             data,
             num_boost_round=rounds,
             evals=[(check, "valid")],
             callbacks=callbacks,
+            evals_result=evaluated,
             verbose_eval=False,
         )
+        self.losses_ = list(next(iter(evaluated["valid"].values())))
         if device == "cuda":
             check_ran_on_cuda(booster)
         self.booster_ = xgb.Booster({"nthread": self.threads}, model_file=booster.save_raw("ubj"))

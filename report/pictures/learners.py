@@ -64,17 +64,18 @@ def learners_picture(points: list[Point], label: str, *, logarithmic: bool = Fal
 
 
 def training_picture(curves: dict[str, list[float]]) -> Figure:
-    """Draw validation log-loss by epoch of each network (its first fold), with its best epoch marked."""
+    """Draw validation log-loss by epoch or round of each learner (its first fold), with the best one marked."""
     with drawing():
         figure = new_figure(2.8)
         axes = figure.add_subplot()
         for k, (name, losses) in enumerate(curves.items()):
             epochs = np.arange(1, len(losses) + 1)
             colour = PALETTE[k % len(PALETTE)]
-            axes.plot(epochs, losses, color=colour, marker=".", ms=3, label=literal(name))
+            axes.plot(epochs, losses, color=colour, lw=1.2, label=literal(name))
             best = int(np.nanargmin(losses))
             axes.plot(epochs[best], losses[best], MARKERS[k % len(MARKERS)], color=colour, ms=6, mec=INK)
-        axes.set_xlabel("epoch")
+        axes.set_xscale("log")  # tens of epochs, hundreds of rounds
+        axes.set_xlabel("epoch or round")
         axes.set_ylabel("validation log-loss, nats")
         axes.legend()
     return figure

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatterSciNotation, LogLocator
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 
 from showerstack.analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
 from showerstack.analysis.spectra.published import PublishedSpectrum
@@ -67,14 +67,15 @@ def panel_pictures(
 
 
 def _energy_axis(axes: Axes) -> None:
-    """Make the axis of energies logarithmic, with labels that do not run into each other, and name both axes."""
+    """Make the axis of energies logarithmic, with labels that do not run into each other."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     if high < 20 * low:  # within little more than a decade powers of ten alone are too few labels
-        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.xaxis.set_minor_locator(LogLocator(subs=(3,)))
         axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
+    else:
+        axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("energy, eV")
-    axes.set_ylabel(LABEL)
 
 
 def _drawn(
@@ -102,6 +103,7 @@ def _drawn(
             axes.plot(x[good], y[good], MARKERS[style % len(MARKERS)], color=colour, label=names[k])
         axes.axhline(0, color=INK, lw=0.6)
         _energy_axis(axes)
+        axes.set_ylabel(LABEL)
         axes.set_title(title)
         if len(names) > 1:
             figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
@@ -128,6 +130,7 @@ def knee_picture(
             axes.plot(energy_ev, (fitted * scale)[:, k], color=PALETTE[k], lw=1.0)
         axes.axhline(0, color=INK, lw=0.6)
         _energy_axis(axes)
+        axes.set_ylabel(LABEL)
         figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
     return figure
 
@@ -186,9 +189,10 @@ def limit_picture(
                       label="expected, median" if k == 0 else None)  # fmt: skip
             axes.plot([low[k], high[k]], [limit[k]] * 2, color=PALETTE[0], lw=1.6, label="observed" if k == 0 else None)
         axes.plot(x if integral else np.sqrt(low * high), limit, "v", color=PALETTE[0], ms=5)
-        axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_xlabel("from energy, eV" if integral else "energy, eV")
+        _energy_axis(axes)
+        if integral:
+            axes.set_xlabel("from energy, eV")
         axes.set_ylabel(f"{label}, {level:.0%} limit")
         figure.legend(loc="outside upper center", ncols=2, columnspacing=1.0, handletextpad=0.5)
     return figure

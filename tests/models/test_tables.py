@@ -143,6 +143,15 @@ def test_the_leaves_of_lightgbm_are_counted(learners: dict[str, Learner]) -> Non
 
 
 @pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost"])
+def test_losses_of_rounds_hold_that_of_the_learner(name: str, learners: dict[str, Learner], gaussians: Events) -> None:
+    losses, valid = np.array(learners[name].losses_), gaussians[1].batch
+    assert valid.labels is not None
+    own = event_log_loss(learners[name].predict_log_proba(valid), valid.labels)
+    assert losses[0] > own + 0.1
+    assert np.abs(losses - own).min() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost"])
 def test_contributions_sum_to_the_margins(name: str, learners: dict[str, Learner], gaussians: Events) -> None:
     batch = gaussians[2].batch.take(np.arange(50))
     contributions = learners[name].contributions(batch)  # type: ignore[attr-defined]

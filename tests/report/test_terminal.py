@@ -14,6 +14,8 @@ from showerstack.models.tables import lightgbm
 from showerstack.report import doctor
 from showerstack.report.outcome import _simulated_already, learner_table, outcome
 from showerstack.report.shared.subject import mean_loss, read_labels
+from showerstack.report.shared.text import WholeTable
+from showerstack.runtime.context import PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json, write_npz
 from showerstack.scoring.metrics.composition import fraction_error
@@ -129,3 +131,18 @@ def test_the_machine_is_asked_what_its_gpu_can_be_used_for(monkeypatch: pytest.M
     assert finding.state == "note"
     assert finding.outcome == "features are computed on the CPU: CuPy cannot use the GPU: no headers"
     assert "features" in doctor._use().outcome
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_a_table_keeps_every_cell_at_any_width(width: int) -> None:
+    table = WholeTable("energy", title="limits")
+    for name in ("events", "background", "fraction", "flux"):
+        table.add_column(name, justify="right", no_wrap=True)
+    cells = ("15.00-15.25", "123,456", "1,234.5 ± 12.3 of data", "0.00012 [0.00010, 0.00014]", "1.2e-19 a m2 sr s eV")
+    table.add_row(*cells)
+    screen = PlainConsole(width=width, file=io.StringIO())
+    screen.print(table)
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert all(word in text for word in ("limits", "background", *cells))
+    assert max(map(len, text.splitlines())) <= width
+    assert ("┃" in text) == (width == 160)

@@ -76,6 +76,10 @@ def test_run_folder_holds_what_it_promises(finished: Path, tiny_composition: Pat
     steps = {(step["step"], step["learner"], step["fold"]) for step in manifest["steps"]}
     assert {("train", name, fold) for name in SMALL_LEARNERS for fold in range(3)} <= steps
     assert all(step["wall_s"] >= 0 and step["peak_mb"] > 10 for step in manifest["steps"])
+    files = [finished / "learners" / "lightgbm" / f"fold-{fold}" / "history.json" for fold in range(3)]
+    rounds = [json.loads(file.read_text())["valid_log_loss"] for file in files]
+    assert all(10 <= len(losses) <= 30 and losses[-1] < losses[0] for losses in rounds)
+    assert not (finished / "learners/random_forest/fold-0/history.json").exists(), "a forest has no rounds"
 
     labels = np.asarray(Dataset.open(tiny_composition / "composition_train", COMPOSITION).labels)
     for name in (*SMALL_LEARNERS, "stack", "average"):
