@@ -41,6 +41,7 @@ from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import plus_minus
+from showerstack.showers.array import KASCADE
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import explain_events
 from showerstack.stacking.run import COMBINED, ONE_ANSWER
@@ -98,15 +99,19 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
 
 def limits(evaluated: EvaluatedRun) -> list[str]:
     """Return what a reader must not conclude from this run."""
-    lines = []
+    lines, ours = [], evaluated.dataset.array.is_like(KASCADE)
     if evaluated.simulated:
         model, seed = evaluated.dataset.source.get("model", "?"), evaluated.dataset.source.get("seed", "?")
         lines.append(
             f"The showers are simulated (model {model}, seed {seed}): the numbers compare methods with each other; "
-            "what is reached on KASCADE data is not measured here and these numbers belong in no table with published "
-            "ones."
+            + (
+                "what is reached on KASCADE data is not measured here and these numbers belong in no table with "
+                "published ones."
+                if ours
+                else f"what the array {evaluated.dataset.array.name} reaches on real showers is not measured here."
+            )
         )
-    else:
+    elif ours:
         lines.append(
             "In the public pre-split files a shower reused at several core positions may be in training and test; "
             "that cannot be checked, and would make every score too good."
@@ -337,7 +342,9 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequenc
                 sections.append(result)
         progress(len(parts), len(parts))
     sections += run_sections.left_out_section(without, Path(run), data)
-    kind = "simulated showers" if evaluated.simulated else f"protocol {evaluated.dataset.protocol}"
+    array = evaluated.dataset.array
+    of_array = f"protocol {evaluated.dataset.protocol}" if array.is_like(KASCADE) else f"showers of array {array.name}"
+    kind = "simulated showers" if evaluated.simulated else of_array
     lead = f'<p class="quiet">{escape("; ".join([kind, *run_sections.made(evaluated)]))}</p>'
     title = f"{escaped(evaluated.run.name)}: {scoring_of(evaluated.task).title.lower()}"
     file = Path(run) / REPORT_FILE

@@ -8,6 +8,7 @@ whole. What really happened is kept apart, in ``truth/``.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import tempfile
 import zipfile
@@ -27,6 +28,7 @@ from showerstack.runtime.arrays import told_when_full
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
+from showerstack.runtime.logs import remark
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.archives.measured import COLUMNS, MEASURED_KINDS
@@ -39,9 +41,13 @@ from showerstack.showers.simulation.raw import all_present, arrival_times, open_
 from showerstack.showers.simulation.settings import Settings, load_settings
 from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
 
+LOG = logging.getLogger(__name__)
+
 EXPOSURE_FILE = "exposure.json"
 TRUTH_FOLDER = "truth"
 FIRST_RUN = 4000
+ANNOUNCED_BYTES = 1e9
+"""What takes more is told before it is written."""
 STREAM = 2
 """Keeps the random numbers of measurements apart from those of the tasks' sets (0, 1)."""
 
@@ -126,6 +132,8 @@ def simulate_measured(
         for k, name in enumerate(names):
             if not made[k]:
                 _write_run(out, the_run(sky, settings, seed, k), sky, seed, {**source, "run": name}, workers)
+                if made.index(False) == k:
+                    _announce(out, name, made.count(False))
             progress(k + 1, sky.runs)
     write_json(
         out / EXPOSURE_FILE,
@@ -138,6 +146,14 @@ def simulate_measured(
     )
     write_json(out / TRUTH_FOLDER / "sky.json", json.loads(sky.model_dump_json()))
     return [archive_path(out, name, "matrices") for name in names]
+
+
+def _announce(out: Path, name: str, runs: int) -> None:
+    """Say, after the first of many runs, how much room they will take."""
+    size = sum(archive_path(out, name, kind).stat().st_size for kind in ("matrices", "features", "extra_features"))
+    if runs * size > ANNOUNCED_BYTES:
+        takes, free = runs * size / 1e9, shutil.disk_usage(out).free / 1e9
+        remark(LOG, [f"{runs} runs will take about {takes:,.1f} GB in {out}, where {free:,.1f} GB are free"])
 
 
 def run_name(number: int) -> str:

@@ -6,6 +6,7 @@ with its knee at rigidity times charge, unless a table of its own in the TOML fi
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
 import tomllib
@@ -171,6 +172,15 @@ class Thrower:
         )
 
 
+def _meant(place: tuple[int | str, ...]) -> str:
+    """Return what a name that a sky does not have was meant to be."""
+    place = tuple(part for part in place if part != "[key]")
+    levels = (Sky.model_fields, CHARGES, GroupFlux.model_fields)
+    known = levels[min(len(place), 3) - 1] if place[:1] == ("groups",) else Sky.model_fields
+    near = difflib.get_close_matches(str(place[-1]), known, 1, 0.5) if place and place[-1] not in known else []
+    return f": did you mean {near[0]}?" if near else ""
+
+
 def load_sky(path: Path) -> Sky:
     """Read a sky from a TOML file; what it leaves out has the value of :class:`Sky`."""
     path = Path(path)
@@ -187,6 +197,6 @@ def load_sky(path: Path) -> Sky:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the sky"
-        raise InputError(f"{path}: {place}: {first['msg']} (got {first['input']!r})") from None
+        raise InputError(f"{path}: {place}: {first['msg']} (got {first['input']!r}){_meant(first['loc'])}") from None
     beside = path.parent / sky.world
     return sky.model_copy(update={"world": str(beside)}) if beside.is_file() else sky

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.report.outcome import learner_table
 from showerstack.report.public.submission import write_submission, yaml_text
-from showerstack.report.run_page import headline, learners, plain_words, verdict, write_report
+from showerstack.report.run_page import headline, learners, limits, plain_words, verdict, write_report
 from showerstack.report.run_sections import group_of, importances, shuffle
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import difference_text
@@ -41,6 +42,7 @@ from showerstack.runtime.files import read_json, write_json, write_npz
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks import scoring_of
+from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.stacking.folder import write_run_checksums
@@ -451,3 +453,20 @@ def test_report_in_a_browser(composition_report: Path, gamma_report: Path, tmp_p
     finally:
         process.terminate()
         process.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_reports_of_another_array_do_not_speak_of_kascade(
+    composition_world: tuple[Path, Path], simulated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = EvaluatedRun.read(*composition_world)
+    ours_data = ours.dataset
+    source = dict(ours.dataset.source) if simulated else {}
+    smaller = replace(KASCADE.without((0, 1), ()), name="square")
+    theirs = EvaluatedRun.read(*composition_world)
+    here = replace(ours.dataset, source=source, array=smaller)
+    monkeypatch.setattr(type(theirs), "dataset", property(lambda run: here if run is theirs else ours_data))
+    words = " ".join(limits(theirs))
+    assert not re.search("KASCADE|published|pre-split", words)
+    assert ("square" in words) == (simulated and ours.simulated)
+    assert re.search("KASCADE|pre-split", " ".join(limits(ours)))

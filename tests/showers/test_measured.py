@@ -867,3 +867,32 @@ def test_sums_of_a_run_by_hand() -> None:
     np.testing.assert_allclose(error, [*(values.std(axis=0) / np.sqrt(3)), 0.25], rtol=1e-5, atol=1e-5)
     many = content | {"n_events": 100, "passed": content["passed"] | {"test_age": 20}}
     assert means_of(many)[1][-1] == pytest.approx(0.04)
+
+
+def test_the_page_has_every_name_of_a_sky_with_its_default() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "physics" / "measured.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    given = {name: row[2].strip() for row in rows if (name := row[1].strip(" `")) in Sky.model_fields}
+    assert set(given) == set(Sky.model_fields) - {"groups"}
+    assert Sky.model_validate(given).model_dump() == Sky().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("photon_fracton = 1", "photon_fraction"), ("[groups.irn]", "iron"), ("[groups.iron]\nknee = 80.0", "knee_pev")],
+)
+def test_a_mistyped_name_of_a_sky_is_told(text: str, meant: str, tmp_path: Path) -> None:
+    (tmp_path / "sky.toml").write_text(text)
+    with pytest.raises(InputError, match=rf"did you mean {meant}\?"):
+        load_sky(tmp_path / "sky.toml")
+
+
+def test_room_is_announced_before_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "sky.toml").write_text("runs = 3\nlive_time_h = 0.02")
+    simulate_measured(tmp_path / "sky.toml", tmp_path / "small", workers=1)
+    assert "runs will take" not in caplog.text
+    monkeypatch.setattr("showerstack.showers.simulation.measured.ANNOUNCED_BYTES", 0)
+    simulate_measured(tmp_path / "sky.toml", tmp_path / "large", workers=1)
+    assert caplog.text.count("3 runs will take about 0.0 GB") == 1
