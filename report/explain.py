@@ -51,7 +51,7 @@ def explain_words(result: Explanation) -> list[str]:
     for group, value in list(result.groups.items())[:NAMED]:
         lines.append(f"  {value:+.2f}  {group}" + (f": {MEANINGS[group]}" if group in MEANINGS else ""))
     rest = list(result.groups.values())[NAMED:]
-    lines += [f"  {sum(rest):+.2f}  {len(rest)} other groups"] if rest else []
+    lines += [f"  {sum(rest):+.2f}  all other groups"] if rest else []
     lines += [
         f"  {name} says {first} {one.probability:.3g} ({one.score:+.2f})" for name, one in result.learners.items()
     ]
@@ -70,14 +70,14 @@ def explain_picture(result: Explanation, shower: Shower | None = None, title: st
     first, second = result.classes
     groups = list(result.groups.items())[:NAMED]
     maps_in, lines = (2.55 if shower else 0.0), len(groups) + len(result.learners)
-    height = maps_in + 0.19 * lines + 1.65
+    height = maps_in + 0.19 * lines + 1.5
     with drawing():
         figure = new_figure(height, placed=True)
         if shower is not None:
             draw_maps(figure, shower, height)
         learners_in = 0.19 * len(result.learners)
         learners = figure.add_axes((0.32, 0.42 / height, 0.64, learners_in / height))
-        bars = figure.add_axes((0.32, (learners_in + 1.12) / height, 0.64, 0.19 * len(groups) / height))
+        bars = figure.add_axes((0.32, (learners_in + 0.98) / height, 0.64, 0.19 * len(groups) / height))
         _bars(bars, [name for name, _ in groups], [value for _, value in groups])
         bars.set_title(f"what moved ln p({literal(first)})/p({literal(second)})", pad=3)
         _learners(learners, result)

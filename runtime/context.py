@@ -80,8 +80,11 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
     if console.is_terminal:
         drawn.start()
 
+    lines, whole = 0, 0.0
+
     def report(done: float, total: float, note: str = "") -> None:
-        nonlocal last_line
+        nonlocal last_line, lines, whole
+        whole = total
         now = time.monotonic()
         elapsed = max(now - started, 1e-9)
         a_piece = f"{elapsed / max(done, 1e-9):,.0f} s a {unit.removesuffix('s')}"
@@ -101,9 +104,16 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
                 else f"{title}: started"
             )
             print(escaped(f"{text}{', ' + note if note else ''}"), file=sys.stderr, flush=True)
+            lines += bool(0 < done < total)
 
     try:
         yield report
+        # Work may end early, such as rounds that gain nothing: what is over is shown as done.
+        if cell is not None and whole:
+            drawn.update(task, completed=whole)
+            cell.update(drawn)
+        elif lines:
+            print(f"{title}: 100 %, {time.monotonic() - started:,.0f} s", file=sys.stderr, flush=True)
     finally:
         if console.is_terminal:
             drawn.stop()

@@ -71,7 +71,7 @@ def _energy_axis(axes: Axes) -> None:
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     if high < 20 * low:  # within little more than a decade powers of ten alone are too few labels
-        axes.xaxis.set_minor_locator(LogLocator(subs=(3,)))
+        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5) if high < 8 * low else (3,)))
         axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
     else:
         axes.xaxis.set_minor_formatter(NullFormatter())
