@@ -29,7 +29,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
-from showerstack.commands.config_file import SOURCE, file_of, is_from_file
+from showerstack.commands.config_file import SOURCE, ConfigOption, file_of, is_from_file
 from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.runtime.logs import LOG, Lines, LogFile, handled
@@ -204,7 +204,7 @@ def _parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command as typer takes it, with an option each in place of its groups of options.
 
-    A parameter of type ``Annotated[T, GROUP]`` is the option of its name in that group.
+    A parameter of type ``Annotated[T, GROUP]`` is the option of its name in that group. ``--config`` is added.
     """
     groups, single = dict[str, type[OptionGroup]](), dict[str, Option]()
     parameters = list[inspect.Parameter]()
@@ -220,9 +220,12 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     parameters = [each.replace(annotation=in_words(each.annotation)) for each in parameters]
+    if parameters:
+        config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
+        parameters.append(config)
 
     @wraps(command)
-    def flat(**given: Any) -> None:
+    def flat(config: None = None, **given: Any) -> None:
         made = {name: _made(kind, given) for name, kind in groups.items()}
         command(**made, **_taken(single, given), **given)
 
