@@ -13,6 +13,7 @@ import numpy as np
 
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.features.table import FeatureTable, default_path
+from showerstack.models.registry import LEARNERS
 from showerstack.report import run_sections
 from showerstack.report.display import event_picture, read_showers
 from showerstack.report.explain import explain_line
@@ -293,8 +294,10 @@ def gallery(evaluated: EvaluatedRun) -> Section:
 
 
 def _explained(evaluated: EvaluatedRun, events: list[int]) -> dict[int, str]:
-    """Return what moved the scores of events; nothing where the run's feature table is gone."""
+    """Return what moved the scores of events; nothing where the run's feature table or a learner is gone."""
     folder = default_path(evaluated.truth.folder)
+    if not set(evaluated.run.chain.needed) <= set(LEARNERS):
+        return {}
     try:
         FeatureTable.open(folder)
     except InputError:
