@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.models.registry import spec
+from showerstack.models.registry import LEARNERS, spec
 from showerstack.report.shared.subject import read_labels, read_run_output
 from showerstack.report.shared.text import duration, metric_text, totals
 from showerstack.runtime.errors import InputError, escaped
@@ -121,8 +121,9 @@ def snapshot(target: Path, learners: Sequence[str] = ()) -> None:
 
 
 def _foreign(learners: Sequence[str]) -> list[Path]:
-    """Return the packages or modules, other than ours, that learners are of."""
-    modules = {spec(name).learner.partition(":")[0].partition(".")[0] for name in learners} - {PACKAGE.name}
+    """Return the packages or modules, other than ours, that learners are of, as far as they are installed."""
+    known = [spec(name) for name in learners if name in LEARNERS]
+    modules = {one.learner.partition(":")[0].partition(".")[0] for one in known} - {PACKAGE.name}
     places = (Path(str(importlib.import_module(module).__file__)) for module in sorted(modules))
     return [place.parent if place.name == "__init__.py" else place for place in places]
 
