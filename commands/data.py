@@ -50,7 +50,7 @@ TrainCuts = Literal["none", "test"]
 @app.command()
 def simulate(
     context: typer.Context,
-    task: Annotated[SetName, typer.Option(help="What to simulate; measured: runs from a known sky.")],
+    task: Annotated[SetName, typer.Option(help="What to simulate; measured: runs from known fluxes.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
     train: Annotated[int, typer.Option(min=1, help="Number of training events.")] = 30_000,
     test: Annotated[int, typer.Option(min=1, help="Number of test events (always under the test's cuts).")] = 12_000,
@@ -72,14 +72,14 @@ def simulate(
     workers: WorkersOption = None,
     overwrite: Annotated[bool, typer.Option(help="Replace existing sets.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Write raw NPZ archives, TRAIN events for each model.")] = False,
-    spectrum: Annotated[Path | None, typer.Option(help="With --task measured: TOML file of the sky.")] = None,
+    spectrum: Annotated[Path | None, typer.Option(help="With --task measured: TOML file of the fluxes.")] = None,
 ) -> None:
     """Simulate a training and a test set in the benchmark's file format.
 
     With --raw the public data's raw archives are written instead, with arrival times, all columns and no cuts.
     With --rare gamma sets hold many muon-poor hadrons, and weight.npy how many natural ones each stands for: survivals
     far below one in a thousand can be measured then. In --world gammas hadrons survive as in the public simulation.
-    With --task measured OUT/measured_raw gets runs in the measured archive's form, of the sky in --spectrum.
+    With --task measured OUT/measured_raw gets runs in the form of the measured archive, from the fluxes in --spectrum.
 
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
     """
@@ -352,7 +352,7 @@ def convert_measured(
 def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | None, overwrite: bool) -> None:
     """Simulate measured runs of a known sky."""
     if spectrum is None:
-        raise InputError("say which sky to measure: --spectrum FILE (a TOML file; see docs/physics/measured.md)")
+        raise InputError("say which fluxes to simulate: --spectrum FILE (a TOML file; see docs/physics/measured.md)")
     from showerstack.showers.simulation.measured import simulate_measured
 
     folder = out / "measured_raw"

@@ -255,7 +255,9 @@ def learners(as_json: JsonOption = False) -> None:
 def export(
     run: Annotated[Path, typer.Option(help="Your own finished run: its models are opened in this process.")],
     out: Annotated[Path, typer.Option(help="New folder for the ONNX files and export.json.")],
-    learners: Annotated[str | None, typer.Option(help="Comma-separated names; default: what ships.")] = None,
+    learners: Annotated[
+        str | None, typer.Option(help="Comma-separated names; default: those that the run predicts with.")
+    ] = None,
     check: Annotated[Path | None, typer.Option(help="Dataset folder: 10,000 events through runs and files.")] = None,
     *,
     output: OutputFormat,

@@ -34,7 +34,7 @@ SHOWER_LIMITS = (
     "Valid for the array, the station response and the range of energy and zenith angle of the training showers.",
 )
 SIMULATED_LIMIT = (
-    "Trained on showers simulated by showerstack: the numbers compare methods in that simulated sky and are no scores "
+    "Trained on showers simulated by showerstack: the numbers compare methods on simulated showers and are no scores "
     "on measured or KASCADE data."
 )
 PUBLIC_LIMIT = (
@@ -253,11 +253,11 @@ def card_lines(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _remark(line: str) -> str:
-    return f"Remark of the run: {_plain(line)}"
+    return f"Warning of the run: {_plain(line)}"
 
 
 def _model_lines(model: Mapping[str, Any]) -> Iterator[str]:
-    yield f"Shipped: **{_plain(model['shipped'])}** ({_plain(model['why'])})."
+    yield f"Used for predictions: **{_plain(model['shipped'])}** ({_plain(model['why'])})."
     yield f"Pool: {_plain(model['pool'])}; decision: {_plain(model['decision'])}."
     yield from ("", "| learner | from | parameters a fit | weight in the stack | held-out log-loss |")
     yield "|---|---|---|---|---|"
@@ -276,8 +276,8 @@ def _data_lines(data: Mapping[str, Any], protocol: Mapping[str, Any]) -> Iterato
     yield ""
     yield (
         f"Benchmark protocol: {_plain(protocol['benchmark'] or 'none stated')}. {protocol['folds']} folds, repeated "
-        f"{protocol['repeats']} times; what ships was judged on: {_plain(protocol['judged_on'])}. Test labels were "
-        f"{protocol['test_labels']}."
+        f"{protocol['repeats']} times; the system in use was scored on: {_plain(protocol['judged_on'])}. "
+        f"Test labels were {protocol['test_labels']}."
     )
 
 
@@ -301,12 +301,12 @@ def _made_lines(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"Ranges are {LEVEL_TEXT} intervals.", "")
+    yield from (f"[a, b] is a {LEVEL_TEXT} interval, ± one standard error.", "")
     gain = metrics["held_out_gain_of_the_stack"]
     if gain.get("gain") is not None:
         yield (
             f"* Stack against the best learner on held-out training events: log-loss lower by {gain['gain']:.4f} ± "
-            f"{gain['standard_error']:.4f} nats (standard error)."
+            f"{gain['standard_error']:.4f}."
         )
     for key in ("held_out", "test"):
         for name, value in metrics.get(key, {}).items():

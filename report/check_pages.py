@@ -156,8 +156,8 @@ def sky_words(sky_map: SkyMap) -> str:
     ra_deg, dec_deg = sky_map.pixels.centres(np.array([best]))
     spread = "" if len(values) < 2 else f"; mean {values.mean():+z.3f}, standard deviation {values.std(ddof=1):.3f}"
     return (
-        f"{start}, {len(values):,} with a significance{spread} (an isotropic sky: 0 and nearly 1). Highest: "
-        f"{sigma:.2f} standard deviations at right ascension {ra_deg[0]:.1f}, declination "
+        f"{start}, {len(values):,} with a significance{spread} (isotropic arrival directions: 0 and nearly 1). "
+        f"Highest: {sigma:.2f} standard deviations at right ascension {ra_deg[0]:.1f}, declination "
         f"{dec_deg[0]:.1f} deg, {sky_map.counts[best]:,} counts where {sky_map.expected[best]:.1f} are "
         f"expected; probability without sources, all pixels counted, {p_value:.2g}"
     )

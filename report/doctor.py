@@ -402,7 +402,7 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         yield Finding("evaluation cuts", f"{data.evaluation_cuts.name}: {share}", "ok")
     if data.groups is not None:
         n = len(np.unique(np.asarray(data.groups)))
-        yield Finding("showers", f"{n:,}, thrown {len(data) / max(n, 1):.2f} times on average", "ok")
+        yield Finding("showers", f"{n:,}, each used {len(data) / max(n, 1):.2f} times on average", "ok")
     if data.files.has(ARRIVAL_FILE) and len(data):
         times = data.files.array(ARRIVAL_FILE, data.array.grid_shape[:2], np.float16, len(data))[:FIRST_EVENTS]
         scalars = np.asarray(data.scalars[:FIRST_EVENTS], dtype=np.float64)

@@ -20,6 +20,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from showerstack.models.pretraining import SHOWERS_SEEN
 from showerstack.report.card import CARD_FILE, write_card
 from showerstack.report.run_page import REPORT_FILE, write_report
 from showerstack.report.run_sections import left_out_line, no_time_for
@@ -46,6 +47,7 @@ from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.folder import METRICS_FILE, TABLE_TEST_FILE
+from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.run import COMBINED, Run, System, shipped_system
 from showerstack.stacking.train import stack
 
@@ -58,11 +60,10 @@ SPECTRUM_EVENTS = 10_000
 def learner_table(run: Path, data: Path) -> Table:
     """Return the learners, the average and the stack of a run on the test set of ``data``.
 
-    For tasks with classes accuracy, log-loss (nats) and the metric, each with its interval; for composition the
-    metric of the most probable class. A run that trained published systems has, in place of
-    the accuracy, the gains over that of them which was best on held-out training showers, by raw labels. Learners come
-    in the order of their log-loss on held-out training showers, the best last. Test labels are read here, after
-    everything was chosen.
+    For tasks with classes accuracy, log-loss and the metric, each ± one standard error or with its interval; for
+    composition the metric of the most probable class. A run that trained published systems has, in place of the
+    accuracy, the gains over that of them which has the better metric on the test set. Learners come in the order of
+    their log-loss on held-out training showers, the best last. Test labels are read here, after everything was chosen.
     """
     opened = Run.open(run)
     truth = read_labels(opened, data)
@@ -73,7 +74,7 @@ def learner_table(run: Path, data: Path) -> Table:
     for system in opened.test_systems(len(labels)):
         by_name.setdefault(system.name, []).append(system)
     rules = list(dict.fromkeys(system.rule for systems in by_name.values() for system in systems))
-    title = f"{opened.task.name}, {len(labels):,} test showers: {metric.name}, {LEVEL_TEXT} intervals"
+    title = f"{opened.task.name}, {len(labels):,} test showers: {metric.name}"
     table = Table(
         title=title,
         min_width=len(title),
@@ -89,7 +90,8 @@ def learner_table(run: Path, data: Path) -> Table:
     beside = scoring.second_metric(labels, first.log_proba, first.output, truth.weights)
     losses_of = {row["name"]: row["log_loss"] for row in opened.manifest["learners"] if "log_loss" in row}
     by_name = dict(sorted(by_name.items(), key=lambda one: -losses_of.get(one[0], -math.inf)))
-    published = next((systems[0] for name, systems in reversed(by_name.items()) if name.startswith("published.")), None)
+    rivals = [systems[0] for name, systems in by_name.items() if name.startswith("published.")]
+    published = min(rivals, key=lambda one: metric.of(truth, one.output), default=None)
     shown = rules if published is None else rules[:1]
     heads = [scoring.loss_name, *(_heading(rule) for rule in shown)]
     if published is None:
@@ -133,21 +135,39 @@ def _gains(system: System, published: System, scoring: TaskScoring, truth: Truth
 
 
 def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | None, labels: np.ndarray) -> str:
-    """Return what the table's numbers mean: what ships and why, the gains, and what they are worth for a spectrum."""
+    """Return what the table's numbers mean: errors, gains, what predicts new showers, what it is worth for a spectrum.
+
+    What has learned from more showers than the others is named, and why the stack is one learner where it is.
+    """
     out_of_fold = run.manifest.get("judged", {}).get("on") == "out-of-fold"
     scored_on = "out-of-fold predictions" if out_of_fold else "held-out showers"
-    lines = [f"shipped, as decided on {scored_on}: {run.shipped}"]
+    brackets = f"; [a, b]: {LEVEL_TEXT} interval" if scoring_of(run.task).metric.logarithmic else ""
+    lines = [f"±: one standard error{brackets}"]
     if published is not None:
-        lines.append(f"gain: over {published.name}, trained on the same showers, with {LEVEL_TEXT} intervals")
+        rivals = sum(name.startswith("published.") for name in by_name)
+        better = f", the best of {rivals} published systems in {scoring_of(run.task).metric.name}" if rivals > 1 else ""
+        lines.append(f"gain: over {published.name}{better}")
+    lines += [
+        f"{name}: had learned from {SHOWERS_SEEN / 1e6:.0f} million other simulated showers before"
+        for name in by_name
+        if name.startswith("pretrained") and "weights" not in run.manifest["config"].get("settings", {}).get(name, {})
+    ]
+    pool = run.manifest.get("pool", {})
+    if len(pool.get("weights", ())) == 1 and pool.get("left_out"):
+        lines.append(
+            f"stack: {next(iter(pool['weights']))} alone; leaving out all other learners costs less than "
+            f"{run.manifest['config'].get('prune', TOLERANCE):g} in log-loss"
+        )
+    lines.append(f"used for new showers, as decided on {scored_on}: {run.shipped}")
     if run.task.name == COMPOSITION.name:
         names = dict.fromkeys([published.name] if published else [], "") | {run.shipped: ""}
         errors = [
-            f"{100 * share_errors(by_name[name][0].log_proba, labels, SPECTRUM_EVENTS)[-1]:.2f} points with {name}"
+            f"{100 * share_errors(by_name[name][0].log_proba, labels, SPECTRUM_EVENTS)[-1]:.1f} % with {name}"
             for name in names
         ]
         lines.append(
-            f"for a spectrum: of {SPECTRUM_EVENTS:,} measured showers, equal parts of each class, the share of "
-            f"{run.task.classes[-1]} has a statistical error of {', '.join(errors)}"
+            f"share of {run.task.classes[-1]} in {SPECTRUM_EVENTS:,} showers, all classes alike: statistical error "
+            f"{', '.join(errors)}"
         )
     return "\n" + "\n".join(lines)
 
@@ -169,7 +189,7 @@ class RunOutcome:
     shown: RenderableType
     """Table of learners beside the stack, and where everything is."""
     content: dict[str, Any]
-    """The same for programs: shipped system, metrics on the test set, learners, remarks, paths."""
+    """The same for programs: system used for new showers, metrics on the test set, learners, remarks, paths."""
 
 
 def outcome(
@@ -224,7 +244,7 @@ def outcome(
         content["test"] = score_by_protocol(run / "predictions.npz", data, task)
         report = write_report(run, data, bars=bars, without=without)
         content |= {"report": str(report), "model_card": str(write_card(run))}
-    why = Text(escaped(f"gate:       {content['reason']}"))
+    why = Text(escaped(f"why:        {content['reason']}"))
     parts += [learner_table(run, data), *left_out, why, Text(f"run folder: {run}\nreport:     {report}")]
     return RunOutcome(run, Group(*parts), content)
 
@@ -250,7 +270,7 @@ def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]
             cells = [f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(entries.get, names)]
             drawn.add_row(system, *cells, style="bold" if system == metrics["shipped"] else None)
         yield drawn
-    yield Text(f"shipped:     {content['shipped']}, {content['reason']}\npredictions: {run / 'predictions.parquet'}")
+    yield Text(f"used:        {content['shipped']}; {content['reason']}\npredictions: {run / 'predictions.parquet'}")
 
 
 def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
@@ -263,7 +283,7 @@ def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
             low, high = worse["interval"]["low"], worse["interval"]["high"]
             yield Text(
                 f"{row['name']} is one network with the mean weights of its fits: log-loss {worse['difference']:+z.5f} "
-                f"[{low:+z.5f}, {high:+z.5f}] nats against their averaged predictions"
+                f"[{low:+z.5f}, {high:+z.5f}] against their averaged predictions"
             )
 
 

@@ -288,7 +288,7 @@ def _result(
         "",
         f"Mean of {len(scores)} seed(s) and its {LEVEL_TEXT} interval over test events and seeds, on {where}.",
         "",
-        f"| seed | score, {LEVEL_TEXT} over test events | shipped | time of all steps | configuration |",
+        f"| seed | score, {LEVEL_TEXT} over test events | used | time of all steps | configuration |",
         "|---:|---|---|---:|---|",
         *(
             f"| {s.seed} | {_interval(s.value, s.low, s.high)} | {s.shipped} | {in_words(s.wall_s)} | "
@@ -306,7 +306,7 @@ def _result(
             for split, result in sets.items()
         ),
         f"- Raw archives (names, lengths and checksums of all members): `{sets['test'].source['raw']}`",
-        f"- Showers thrown into both sets by the protocol's split: {sets['test'].source['showers_in_both_splits']}",
+        f"- Showers put into both sets by the protocol's split: {sets['test'].source['showers_in_both_splits']}",
         *(f"- {line}" for line in remarks),
         "",
         "## Choices, all made without test labels",
@@ -314,7 +314,7 @@ def _result(
         f"- Preset `{wanted.preset}`, {manifest['config'].get('folds') or 'preset'} folds; time limit of a seed: "
         f"{manifest['config'].get('time_limit') or 'none'}.",
         f"- Learners: {', '.join(finished_learners(manifest))}.",
-        f"- Pool `{manifest['pool']['chosen']}`, chosen out-of-fold; shipped: {scores[0].shipped} "
+        f"- Pool `{manifest['pool']['chosen']}`, chosen out-of-fold; used: {scores[0].shipped} "
         f"({manifest['gate'].get('reason')}).",
         f"- Judged on: {manifest['judged']['on']}, {manifest['judged']['events']:,} events.",
         "- The submission is the run of seed 1, whatever the other seeds reach.",

@@ -53,20 +53,20 @@ def headline(evaluated: EvaluatedRun) -> str:
     scoring = scoring_of(evaluated.task)
     loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output), evaluated.truth)
     boxes = scoring.boxes(evaluated.metrics, evaluated.truth, evaluated.final, evaluated.output)
-    name = f"{scoring.loss_name}, {scoring.loss_unit}"
-    boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
+    boxes.append((scoring.loss_head, f"{loss:.4f}", f"[{span.low:.4f}, {span.high:.4f}]"))
     n = f"{len(evaluated.labels):,} test showers"
-    limits = f"{n}. Ranges are {LEVEL_TEXT} intervals from their number; they hold no systematic error."
+    limits = f"{n}. Brackets are {LEVEL_TEXT} intervals from their number, without systematic errors."
     return numbers(boxes) + (paragraph(scoring.meaning) if scoring.meaning else "") + paragraph(limits, "quiet")
 
 
 def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: bool = False) -> str:
     """Return in words what a paired comparison shows; ``paired`` is worse minus better where positive."""
+    unit = f" {unit}".rstrip()
     low, high = paired.interval.low, paired.interval.high
     if difference_text(paired, logarithmic) == "0":
-        return f"{better} and {worse} are level{'' if logarithmic else f': less than 0.0001 {unit} apart'}."
+        return f"{better} and {worse} are level{'' if logarithmic else f': less than 0.0001{unit} apart'}."
     shown: Callable[[float], str] = signed if logarithmic else "{:z.4f}".format
-    gap = f"{shown(abs(paired.difference)).lstrip('+')} [{shown(low)}, {shown(high)}] {unit}"
+    gap = f"{shown(abs(paired.difference)).lstrip('+')} [{shown(low)}, {shown(high)}]{unit}"
     if low <= 0 <= high:
         return f"Between {better} and {worse} the data show no difference: {gap}, p = {paired.p_value:.2g}."
     first, second = (better, worse) if paired.difference > 0 else (worse, better)
@@ -81,9 +81,9 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
         reason = str(gate.get("reason", ""))
         where = evaluated.run.manifest.get("judged", {}).get("on", "held-out events")
         where = f"the {where}" if where == "outer holdout" else where
-        lines.append(f"Shipped: {evaluated.shipped_words}. On {where} of the training set, {reason}.")
+        lines.append(f"Used for new showers: {evaluated.shipped_words}. On {where} of the training set, {reason}.")
     ours, rule = evaluated.shipped_words, evaluated.shipped.rule
-    # A stack that ships is compared with its best learner, a learner that ships with the stack that does not.
+    # A stack that predicts is compared with its best learner, a learner that predicts with the stack.
     other = evaluated.best_learner if evaluated.shipped.name == COMBINED[-1] else COMBINED[-1]
     if (other, rule) in evaluated.against_shipped:
         metric, loss = evaluated.against_shipped[str(other), rule]
@@ -132,7 +132,7 @@ def limits(evaluated: EvaluatedRun) -> list[str]:
     ]
     if unclear:
         lines.append(
-            f"By {evaluated.metric.name} alone this test set cannot tell {evaluated.shipped_words} from "
+            f"By {evaluated.metric.name} alone this test set cannot distinguish {evaluated.shipped_words} from "
             f"{', '.join(unclear)}; the {scoring_of(evaluated.task).loss_name} is the sharper measure."
         )
     lines.extend(evaluated.metrics["warnings"])
@@ -164,15 +164,16 @@ def learners(evaluated: EvaluatedRun) -> Section:
         )
         value = metric_text(point.value, point.interval, evaluated.metric)
         rows.append((name, beside.plus_minus, loss, value, gap, metric))
-    loss_head = f"{scoring.loss_name}, {scoring.loss_unit}"
+    used = evaluated.shipped.name
     heads = (
-        "system", beside.head, loss_head, evaluated.metric.name, f"{scoring.loss_name} − shipped", "metric − shipped",
+        "system", beside.head, scoring.loss_head, evaluated.metric.name, f"{scoring.loss_name} − {used}",
+        f"metric − {used}",
     )  # fmt: skip
     failed = [row for row in evaluated.run.manifest.get("learners", []) if row.get("status") == "failed"]
     notes = "".join(paragraph(f"{row['name']} failed and was left out: {row.get('error')}", "warn") for row in failed)
     against = paragraph(
-        f"Differences are to {evaluated.shipped_words}, which ships, both by the same rule; the bold row is what "
-        "predictions.npz holds.",
+        f"± is one standard error, [a, b] a {LEVEL_TEXT} interval. Differences are to {evaluated.shipped_words}, which "
+        "predicts new showers, both by the same rule; the bold row is what predictions.npz holds.",
         "quiet",
     )
     body = side_by_side(
@@ -183,13 +184,13 @@ def learners(evaluated: EvaluatedRun) -> Section:
 
 
 def _on_the_same_events(evaluated: EvaluatedRun) -> str:
-    """Return in words, system by system, what the paired comparison with what ships shows."""
+    """Return in words, system by system, what the paired comparison with the system in use shows."""
     lines = []
     shown: Callable[[float], str] = signed if evaluated.metric.logarithmic else "{:+z.4f}".format
     for (name, rule), (metric, _) in evaluated.against_shipped.items():
         if rule == evaluated.shipped.rule:
             clear = metric.interval.low > 0 or metric.interval.high < 0
-            what = ("worse" if metric.difference > 0 else "better") if clear else "not to be told apart"
+            what = ("worse" if metric.difference > 0 else "better") if clear else "no difference is shown"
             lines.append(f"{name}: {what} ({shown(metric.difference) if metric.difference else '0'})")
     return (
         paragraph(f"By {evaluated.metric.name}, against {evaluated.shipped_words}:") + bullets(lines) if lines else ""

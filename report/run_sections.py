@@ -95,7 +95,7 @@ def choices_of(manifest: Mapping[str, Any]) -> Section | None:
         rows = [(name.replace("_", " "), f"{loss:.5f}") for name, loss in pool["log_losses"].items()]
         chosen = str(pool.get("chosen")).replace("_", " ")
         parts.append(paragraph(f"Pool: {chosen}, the simplest within one standard error in folds of the training set."))
-        parts.append(table(("pool", "log-loss, nats"), rows))
+        parts.append(table(("pool", "log-loss"), rows))
         parts.append(
             paragraph(
                 "These numbers only choose, on out-of-fold predictions of single fits; they carry no intervals.",

@@ -30,7 +30,7 @@ from showerstack.stacking.run import Run
 REPORT_FILE = "report.html"
 SHOWN_CLASSES, SHOWN_COLUMNS = 12, 20
 MEANING = (
-    "Log-loss is the mean of -ln p of the true class, in nats: 0 for certain and right, ln C for C classes guessed "
+    "Log-loss is the mean of -ln p of the true class: 0 for certain and right, ln C for C classes guessed "
     "alike. AUC is the chance that a row of the class gets a higher probability than a row of another: 0.5 is guessing."
 )
 
@@ -73,16 +73,19 @@ def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[s
 def _boxes(metrics: Mapping[str, Any]) -> str:
     result = metrics["systems"][metrics["shipped"]]
     boxes = [
-        (name, f"{result[key]['value']:.4f}", f"{result[key]['low']:.4f} to {result[key]['high']:.4f}")
-        for key, name in (("log_loss", "log-loss, nats"), ("accuracy", "accuracy"), ("auc", "AUC"))
+        (name, f"{result[key]['value']:.4f}", f"[{result[key]['low']:.4f}, {result[key]['high']:.4f}]")
+        for key, name in (("log_loss", "log-loss"), ("accuracy", "accuracy"), ("auc", "AUC"))
     ]
-    limits = f"{metrics['judged_on']}. Ranges are {LEVEL_TEXT} intervals from the number of rows."
+    limits = f"{metrics['judged_on']}. Brackets are {LEVEL_TEXT} intervals from the number of rows."
     return numbers(boxes) + paragraph(MEANING) + paragraph(limits, "quiet")
 
 
 def _summary(run: Run, metrics: Mapping[str, Any]) -> Section:
     gate = run.manifest["gate"]
-    lines = [f"Shipped: {run.shipped}. On {run.manifest['judged']['on']} rows of the training table, {gate['reason']}."]
+    lines = [
+        f"Used for new rows: {run.shipped}. On {run.manifest['judged']['on']} rows of the training table, "
+        f"{gate['reason']}."
+    ]
     lines += [f"Learner {row['name']} was left out: {row['error']}" for row in run.manifest["learners"] if row["error"]]
     lines += [str(remark) for remark in (*run.manifest["remarks"], *metrics.get("remarks", ()))]
     return Section("summary", "In plain words", bullets(lines))
@@ -96,7 +99,7 @@ def _systems(run: Run, metrics: Mapping[str, Any]) -> Section:
         ]
 
     ours = [run.systems.index(run.shipped)]
-    heads = ("system", "log-loss, nats", "accuracy", "AUC")
+    heads = ("system", "log-loss", "accuracy", "AUC")
     parts = [paragraph(f"On {metrics['judged_on']}."), table(heads, rows(metrics), ours=ours)]
     held_out = oof_metrics(run)
     if metrics["judged_on"] != held_out["judged_on"]:

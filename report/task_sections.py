@@ -57,7 +57,7 @@ def posteriors(evaluated: EvaluatedRun, plane_figure: str) -> Section:
 
 
 def reliability(evaluated: EvaluatedRun) -> str:
-    """Return the reliability diagram and the calibration error of what ships on the test set."""
+    """Return the reliability diagram and the calibration error of the system in use on the test set."""
     figure = reliability_picture(evaluated.labels, evaluated.final, evaluated.task.classes)
     result = calibration.reliability(evaluated.final, Sample(evaluated.labels, evaluated.labels))
     caption = (
@@ -115,7 +115,7 @@ def fraction_errors(evaluated: EvaluatedRun) -> Section:
         ),
         picture(
             as_svg(by_class_and_energy_picture(metrics), "fraction error by class and energy"),
-            f"Each class in each energy bin, {LEVEL_TEXT} intervals; markers are shifted to be told apart.",
+            f"Each class in each energy bin, {LEVEL_TEXT} intervals; markers are shifted so that none hides another.",
         ),
         picture(
             as_svg(balanced_by_energy_picture(metrics), "balanced accuracy by energy"),
@@ -154,7 +154,7 @@ def survival(evaluated: EvaluatedRun) -> Section:
     figures = [
         picture(
             roc,
-            f"Hadrons left at each gamma efficiency, {LEVEL_TEXT} band of the shipped scores (no hadron left is drawn "
+            f"Hadrons left at each gamma efficiency, {LEVEL_TEXT} band of the scores in use (no hadron left is drawn "
             f"as half a hadron). {note}",
         ),
         picture(
@@ -231,8 +231,8 @@ def against_truth(evaluated: EvaluatedRun) -> Section:
     figures = [
         picture(
             as_svg(by_bin_picture(evaluated.metrics["true_binned"], name, label), f"{name} by true value"),
-            f"{name.capitalize()} of what ships by true value, {LEVEL_TEXT} intervals; events of each bin above it. In "
-            "bins of the truth estimates lean towards where most events are.",
+            f"{name.capitalize()} of the system in use by true value, {LEVEL_TEXT} intervals; number of events above. "
+            "In bins of the truth estimates lean towards where most events are.",
         )
         for name in ("bias", "resolution")
     ]

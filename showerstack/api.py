@@ -64,7 +64,7 @@ class Fitted:
     classes: tuple[Any, ...]
     """Of a table the values of its label column, of showers names."""
     shipped: str
-    """``stack``, or the learner that was no worse and ships instead."""
+    """``stack``, or the learner that predicts in its place."""
     learners: tuple[str, ...]
     remarks: tuple[str, ...] = ()
 

@@ -118,7 +118,7 @@ def outer_holdout(
     """
     nobody = np.zeros(len(labels), dtype=bool)
     if share == 0:
-        return nobody, "without an outer holdout single fits are judged out-of-fold, but their average ships"
+        return nobody, "without an outer holdout single fits are scored out-of-fold, but their average predicts"
     rows = np.flatnonzero(in_evaluation)
     inside = None if groups is None else groups[rows]
     first, member = _groups_of(inside, labels[rows])
@@ -136,7 +136,7 @@ def outer_holdout(
         if fewest < needed:
             return nobody, (
                 f"too few {what} for an outer holdout ({fewest} of one class, fewer than {needed}): single fits are "
-                "judged out-of-fold, but their average ships, so the gain stated for the stack is too large"
+                "scored out-of-fold, but their average predicts, so the gain stated for the stack is too large"
             )
     if groups is not None:
         outer = np.isin(groups, np.unique(groups[outer]))

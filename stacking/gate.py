@@ -1,6 +1,6 @@
-"""The gate, which decides whether the stack ships and whether a gain of it is claimed, and the leak test.
+"""The acceptance test, which decides whether the stack predicts and whether a gain is claimed, and the leak test.
 
-The stack ships unless the holdout shows it to be worse than its best learner by one standard error. A holdout of a
+The stack predicts unless the holdout shows it to be worse than its best learner by one standard error. A holdout of a
 tenth cannot show gains of a thousandth of a nat that are there in the mean, and a stack that gains nothing costs nearly
 nothing. A gain is claimed only where the holdout shows it by two standard errors.
 
@@ -46,7 +46,7 @@ class MeanAndError:
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether the stack ships, whether its gain is claimed, and why."""
+    """Whether the stack predicts, whether its gain is claimed, and why."""
 
     shipped: bool
     claimed: bool
@@ -86,23 +86,23 @@ def decide_gate(
     best = min(losses, key=lambda name: float(losses[name].mean()))
     gain = MeanAndError.of(losses[best] - sample.losses(stacked), sample)
     more = log_survival_difference(stacked, learners[best], sample) if survival else None
-    size, shipped = f"{abs(gain.mean):.5f} ± {gain.error:.5f} nats", True
+    size, shipped = f"{abs(gain.mean):.5f} ± {gain.error:.5f}", True
     shown = gain.mean > max(CLAIM_SIGMA * gain.error, ROUNDING)
     if len(learners) == 1:
         shipped, reason = False, f"{best} is the only learner"
     elif gain.mean < -max(WORSE_SIGMA * gain.error, ROUNDING):
-        shipped, reason = False, f"the stack is {size} worse than {best}"
+        shipped, reason = False, f"the log-loss of the stack is {size} higher than that of {best}"
     elif more is not None and more.mean > WORSE_SIGMA * more.error:
         shipped = False
-        reason = f"the stack's ln survival is worse than that of {best} by {more.mean:.3f} ± {more.error:.3f}"
+        reason = f"ln survival of the stack is {more.mean:.3f} ± {more.error:.3f} higher than that of {best}"
     elif shown:
-        reason = f"the stack is {size} better than {best}"
+        reason = f"the log-loss of the stack is {size} lower than that of {best}"
     elif max(abs(gain.mean), gain.error) < 0.5e-5:
-        reason = f"the stack and {best} are level, less than 0.00001 nats apart"
+        reason = f"the log-losses of the stack and of {best} differ by less than 0.00001"
     elif gain.mean >= 0:
-        reason = f"a gain of the stack over {best}, {size}, is not shown"
+        reason = f"a lower log-loss of the stack than of {best} is not shown: {size}"
     else:
-        reason = f"a gain of the stack over {best} is not shown: it is {size} worse, not by more than its error"
+        reason = f"a lower log-loss of the stack than of {best} is not shown: it is {size} higher"
     survivals = None if more is None else {"difference": more.mean, "standard_error": more.error}
     return Gate(shipped, shipped and shown, reason, gain.mean, gain.error, best, survivals)
 
@@ -238,7 +238,7 @@ def leak_remarks(entropies: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict
         error = float(np.hypot(error_of_mean(values), error_of_mean(new)))
         if excess > LEAK_SIGMA * error and excess > LEAK_SHARE * new.mean():
             remarks[name] = (
-                f"{name} is surer of held-out training events (entropy {values.mean():.3f} nats) than of new ones "
+                f"{name} is surer of training events, out-of-fold (entropy {values.mean():.3f}), than of new ones "
                 f"({new.mean():.3f} ± {error:.3f}; the other learners differ by {usual:+.3f}): it may have seen their "
                 "labels, look for events of the same shower in several folds"
             )

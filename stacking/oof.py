@@ -160,7 +160,9 @@ def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[s
                 if worse.difference <= MARGIN:
                     networks[name] = worse
                     continue
-                why = f"one network with their mean weights is worse by {worse.difference:.4f} nats on the holdout"
+                why = (
+                    f"one network with their mean weights raises the log-loss of the holdout by {worse.difference:.4f}"
+                )
         remarks.append(f"{name}: the predictions of its fits are averaged: {why}")
     return networks, remarks
 

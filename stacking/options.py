@@ -69,7 +69,7 @@ class RunOptions(OptionGroup):
     time_limit: str | None = None
     """Limit for the whole run, e.g. 4h, 30m: three folds at most, fits end early and keep their best."""
     prune: Annotated[float, Limits(0, 1)] = TOLERANCE
-    """Log-loss (nats) that learners left out of the stack may cost together; 0 keeps every learner."""
+    """Log-loss that learners left out of the stack may cost together; 0 keeps every learner."""
     seed: Annotated[int, Limits(0, lt=2**31)] = 1
     """Seed of all random numbers."""
     device: Device = "auto"

@@ -295,7 +295,7 @@ class Stack:
         last, names = self.left_out[-1], ", ".join(one.name for one in self.left_out)
         return (
             f"left out of the stack: {names}; without them its log-loss out-of-fold is {abs(last.cost):.5f} ± "
-            f"{last.standard_error:.5f} nats {'worse' if last.cost > 0 else 'better'}, and predictions are faster "
+            f"{last.standard_error:.5f} {'higher' if last.cost > 0 else 'lower'}, and predictions are faster "
             "(--prune 0 keeps every learner)"
         )
 

@@ -181,7 +181,10 @@ def test_near_words_are_suggested_for_mistyped_choices(
         ("simulate --task gamma --raw --model qgs", "--model has no effect with --raw"),
         ("simulate --task gamma --raw --test 5", "--test has no effect with --raw"),
         ("simulate --task gamma --raw --rare", "--rare has no effect with --raw"),
-        ("simulate --task composition --rare", "rare hadrons belong to the task gamma: composition has no weights"),
+        (
+            "simulate --task composition --rare",
+            "(--rare) belong to the task gamma: composition has no weights",
+        ),
         ("simulate --task measured --spectrum s.toml --train 5", "--train has no effect with --task measured"),
         ("simulate --task gamma --spectrum s.toml", "--spectrum has no effect without --task measured"),
         ("download --task measured --protocol 2026", "--protocol has no effect with --task measured"),

@@ -98,9 +98,17 @@ def test_stack_predict_and_verify(
         "gain in",
         "average",
         "stack",
+        "±: one standard error",
         str(run / "report.html"),
     ):
         assert name in shown
+    if program is run_script and task == "composition":
+        first, *rows = (
+            (ROOT / "README.md").read_text(encoding="utf-8").split("```text\n")[1].split("\n\n")[0].splitlines()
+        )
+        assert masked(first) in {masked(line) for line in shown.splitlines()}
+        names = {line.split()[0] for line in shown.splitlines() if line.strip()}
+        assert {line.split()[0] for line in rows} - names == set()
     assert (run / "report.html").stat().st_size > 10_000
 
     metrics = json.loads((run / f"metrics_{task}.json").read_text())
@@ -178,6 +186,7 @@ STORIES = {
     "tables.md": ("table",),
     "extending.md": (),
     "cluster.md": ("data", "runs/composition"),
+    "estimators.md": ("data",),
 }
 """Pages, and what is there when their first command runs."""
 ELSEWHERE = re.compile(
@@ -209,8 +218,8 @@ LESS = {
 }
 """Options that make a command cheap, or possible with few showers, and change nothing that a page shows."""
 NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e-?\d+)?|too few events")
-CHOSEN = re.compile(r"(?<=showers: )\w+$|(?<=^gate: ).*$|(?<=\d,)[a-z]+$")
-"""What ships and why, and a shower's class: they may be others when showers are few."""
+CHOSEN = re.compile(r"(?<=showers: )\w+$|(?<=^why: ).*$|(?<=\d,)[a-z]+$")
+"""What predicts and why, and a shower's class: they may be others when showers are few."""
 
 
 def masked(line: str) -> str:
@@ -251,6 +260,15 @@ def run(command: list[str], folder: Path) -> str:
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=3600)
     assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
     return ended.stdout
+
+
+def test_commands_of_the_readme_have_their_options() -> None:
+    found = re.findall(
+        r"`(python cli.py [^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8").split("| you have")[1]
+    )
+    assert len(found) >= 4
+    for command in found:
+        parse(command)
 
 
 def test_the_set_up_is_that_of_the_makefile() -> None:

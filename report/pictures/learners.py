@@ -76,7 +76,7 @@ def training_picture(curves: dict[str, list[float]]) -> Figure:
             axes.plot(epochs[best], losses[best], MARKERS[k % len(MARKERS)], color=colour, ms=6, mec=INK)
         axes.set_xscale("log")  # tens of epochs, hundreds of rounds
         axes.set_xlabel("epoch or round")
-        axes.set_ylabel("validation log-loss, nats")
+        axes.set_ylabel("validation log-loss")
         axes.legend()
     return figure
 
@@ -114,5 +114,5 @@ def shuffle_picture(shuffled: dict[str, Paired]) -> Figure:
         axes.axvline(0, color=INK, lw=0.7, ls="--")
         axes.set_yticks(range(len(groups)), [literal(group) for group in groups])
         axes.set_ylim(len(groups) - 0.5, -0.5)
-        axes.set_xlabel("log-loss lost when shuffled, nats")
+        axes.set_xlabel("rise of the log-loss when shuffled")
     return figure

@@ -274,7 +274,7 @@ class TableStanding:
     """What it was scored on: only equal rows stand in one list."""
     shipped: str
     metrics: dict[str, Any]
-    """Of what ships: log-loss, accuracy and AUC with intervals."""
+    """Of the system in use: log-loss, accuracy and AUC with intervals."""
     wall_clock: str
 
 
@@ -301,7 +301,7 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
 def standings_shown(content: dict[str, list[TableStanding]]) -> Iterator[RenderableType]:
     """Yield a table for each list; confidence intervals."""
     for key, rows in content.items():
-        drawn = table(key, "run", "ships", "log-loss", "accuracy", "AUC", "wall-clock, summed", wide=True)
+        drawn = table(key, "run", "used", "log-loss", "accuracy", "AUC", "wall-clock, summed", wide=True)
         for row in rows:
             cells = [with_interval(entry["value"], entry, ".4f") for entry in row.metrics.values()]
             drawn.add_row(row.run, row.shipped, *cells, row.wall_clock)

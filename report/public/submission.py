@@ -241,7 +241,7 @@ def _approach(run: Run) -> list[str]:
         "No test label took part in any choice.",
         "",
         f"- pool: {_markdown(pool.get('chosen', 'see metadata'))}",
-        f"- gate: {_markdown(gate.get('reason', 'see metadata'))}",
+        f"- acceptance test: {_markdown(gate.get('reason', 'see metadata'))}",
     ]
     for source in _foreign(run.learners):
         lines.append(f"- `code/{source.name}` is another package, to be installed with its entry point")
@@ -268,5 +268,7 @@ def _failures(run: Run) -> list[str]:
         if row.get("status") == "failed"
     ]
     if run.shipped != "stack":
-        lines.append(f"- the stack was shown to be worse than its best learner; {_markdown(run.shipped)} was shipped")
+        lines.append(
+            f"- the stack was shown to be worse than its best learner: {_markdown(run.shipped)} predicts instead"
+        )
     return lines or ["- nothing failed in this run"]

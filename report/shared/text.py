@@ -43,7 +43,7 @@ def signed(value: float) -> str:
 
 
 def metric_text(value: float, interval: Interval, metric: Metric) -> str:
-    """Return a metric with its confidence interval, or its upper limit, as short as its shape allows."""
+    """Return a metric ± its standard error; a logarithmic one with its interval, or its upper limit."""
     if interval.is_limit:
         return f"< {short(interval.high)}"
     if metric.logarithmic:
@@ -59,10 +59,9 @@ def difference_text(paired: Paired, logarithmic: bool = False) -> str:
 
 
 def gain_text(paired: Paired, digits: int) -> str:
-    """Return how much better a system is, ``+0.012 ± 0.003``; no sign where the number shown is zero."""
+    """Return how much better a system is ± the standard error; no sign where the number shown is zero."""
     value = round(paired.difference, digits) + 0.0
-    half = (paired.interval.high - paired.interval.low) / 2
-    return f"{value:{'+' if value else ''}.{digits}f} ± {half:.{digits}f}"
+    return f"{value:{'+' if value else ''}.{digits}f} ± {paired.standard_error:.{digits}f}"
 
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}

@@ -96,13 +96,13 @@ class Quantity:
 
     @property
     def span(self) -> str:
-        """The interval in words."""
+        """The interval."""
         low, high = self._in_units(self.interval.low), self._in_units(self.interval.high)
-        return f"{low} to {high} {self.unit}".rstrip()
+        return f"[{low}, {high}] {self.unit}".rstrip()
 
     @property
     def plus_minus(self) -> str:
-        """Value and half the width of the interval."""
+        """Value and standard error."""
         return plus_minus(self.value, self.interval, self.digits, self.scale)
 
     @property
@@ -132,8 +132,8 @@ class TaskScoring(ABC):
     """NumPy type in which it is stored."""
     metric: ClassVar[Metric]
     loss_name: ClassVar[str] = "log-loss"
-    """A mean over events beside the metric, in which two systems can be told apart with fewer events."""
-    loss_unit: ClassVar[str] = "nats"
+    """A mean over events beside the metric, in which fewer events show a difference of two systems."""
+    loss_unit: ClassVar[str] = ""
     headline_key: ClassVar[str]
     """Where the metric's value stands in :meth:`metrics`, and its interval below ``intervals``."""
     title: ClassVar[str]
@@ -146,6 +146,11 @@ class TaskScoring(ABC):
     """What :meth:`right` counts."""
     meaning: ClassVar[str] = ""
     """The metric's definition and scale, for readers who meet it first."""
+
+    @property
+    def loss_head(self) -> str:
+        """Name and unit of the loss, for the head of a column."""
+        return f"{self.loss_name}, {self.loss_unit}" if self.loss_unit else self.loss_name
 
     @abstractmethod
     def checked(self, output: np.ndarray, where: str) -> np.ndarray:

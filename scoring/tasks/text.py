@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from showerstack.scoring.metrics.intervals import Interval
+from showerstack.scoring.metrics.level import standard_errors
 from showerstack.scoring.metrics.paired import McNemar
 
 
@@ -40,8 +41,13 @@ def mcnemar_table(what: str, mc_nemar: McNemar, a: str, b: str) -> Table:
 
 
 def plus_minus(value: float, interval: Interval, digits: int, scale: float = 1.0) -> str:
-    """Return ``value ± half the interval's width``, for intervals that are symmetric enough."""
-    return f"{scale * value:.{digits}f} ± {scale * (interval.high - interval.low) / 2:.{digits}f}"
+    """Return ``value ± standard error``."""
+    return f"{scale * value:.{digits}f} ± {scale * standard_error(interval):.{digits}f}"
+
+
+def standard_error(interval: Interval) -> float:
+    """Return the standard error behind an interval that is nearly that of a normal law."""
+    return (interval.high - interval.low) / 2 / standard_errors(interval.level)
 
 
 def short(value: float) -> str:

@@ -333,7 +333,7 @@ def _read(archives: list[SimulatedReader], task: Task, protocol: str) -> RawEven
     elif task.target or (protocol, task.name) not in LABELS_FROM_TYPE:
         raise InputError(f"{lacking[0]} is missing: {task.name} of protocol {protocol} takes its labels from it")
     else:
-        LOG.warning("%s is missing: showers thrown several times cannot be told (no groups, no truth)", lacking[0].name)
+        LOG.warning("%s is missing: repeated use of one shower cannot be seen (no groups, no truth)", lacking[0].name)
     parts = zip(archives, features, [None] * len(archives) if truth is None else truth, strict=True)
     labels, known = zip(*(_labels(task, protocol, *each) for each in parts), strict=True)
     what_happened = None if truth is None else np.concatenate(truth)
@@ -446,8 +446,8 @@ def _refuse_copies(archives: list[SimulatedReader], truth: list[np.ndarray]) -> 
         copies = thrown[later].join(thrown[earlier], on=THROWN_COLUMNS, how="semi").height
         if copies > MAX_COPIES * thrown[later].height:
             raise InputError(
-                f"{archives[later].path('true_features')}: {copies} of {thrown[later].height} showers are thrown "
-                f"exactly as in {archives[earlier].mode}: an earlier simulation copied them; simulate again"
+                f"{archives[later].path('true_features')}: {copies} of {thrown[later].height} showers are "
+                f"exactly those of {archives[earlier].mode}: an earlier simulation copied them; simulate again"
             )
 
 

@@ -110,7 +110,7 @@ def simulate(
     if task.name in TASKS:
         modes_of(protocol, task)
     if proposal is not None and task.primaries != GAMMA.name:
-        raise InputError(f"rare hadrons belong to the task {GAMMA.name}: {task.name} has no weights")
+        raise InputError(f"muon-poor hadrons (--rare) belong to the task {GAMMA.name}: {task.name} has no weights")
     cuts_for_all = CUTS_FOR_ALL.get((protocol, str(task.primaries)))
     cuts = (cuts_for_all, cuts_for_all) if cuts_for_all else (train_cuts, "test")
     sets = []

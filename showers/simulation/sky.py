@@ -186,9 +186,9 @@ def load_sky(path: Path) -> Sky:
     path = Path(path)
     if not path.is_file():
         what = f"is {kind_of(path)}" if path.exists() else "does not exist"
-        raise InputError(f"{path} {what}: expected a TOML file that describes the sky")
+        raise InputError(f"{path} {what}: expected a TOML file of fluxes")
     if path.stat().st_size > MAX_SKY_BYTES:
-        raise InputError(f"{path} is too long for the description of a sky")
+        raise InputError(f"{path} is too long for a file of fluxes")
     try:
         sky = Sky.model_validate(tomllib.loads(path.read_bytes().decode()))
         model_shares(COMPOSITION, sky.model)
@@ -196,7 +196,7 @@ def load_sky(path: Path) -> Sky:
         raise InputError(f"{path} is not valid TOML: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the sky"
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InputError(f"{path}: {place}: {first['msg']} (got {first['input']!r}){_meant(first['loc'])}") from None
     beside = path.parent / sky.world
     return sky.model_copy(update={"world": str(beside)}) if beside.is_file() else sky

@@ -68,13 +68,14 @@ def test_numbers_and_tables_of_stored_results() -> None:
 
 
 DECIMAL = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?:e[-+]?\d+)?")
-MARKED = re.compile(r"<!-- result: (\w+) -->\n\n((?:\|.*\n)+)")
+MARKED = re.compile(r"<!-- result: (\w+(?: \w+)*) -->\n\n((?:\|.*\n)+)")
 TABLES = [(page, *mark) for page in PAGES for mark in MARKED.findall(page.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize(("page", "result", "table"), TABLES, ids=lambda part: getattr(part, "stem", None))
 def test_marked_tables_hold_numbers_of_stored_results(page: Path, result: str, table: str) -> None:
-    stored = DECIMAL.findall((results.FOLDER / f"{result}.md").read_text(encoding="utf-8"))
+    files = [(results.FOLDER / f"{name}.md").read_text(encoding="utf-8") for name in result.split()]
+    stored = DECIMAL.findall("\n".join(files))
     values = [float(number.replace(",", "")) for number in stored]
     for number in DECIMAL.findall(table):
         places = len(number.partition(".")[2])

@@ -113,8 +113,8 @@ print(learners(EvaluatedRun.read(run, data)).body)
 """
 
 
-def test_intervals_and_their_words_follow_one_constant(composition_world: tuple[Path, Path]) -> None:
-    halves = {}
+def test_intervals_follow_one_constant_and_errors_do_not(composition_world: tuple[Path, Path]) -> None:
+    errors, spans = {}, {}
     command = [sys.executable, "-c", AT_A_LEVEL, *map(str, composition_world), "0.5"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -123,13 +123,16 @@ def test_intervals_and_their_words_follow_one_constant(composition_world: tuple[
     here = screen.getvalue() + "\n" + learners(EvaluatedRun.read(*composition_world)).body
     for percent, shown in ((95, here), (50, done.stdout)):
         table, _, html = shown.partition("<")
-        for text in (table, html):
-            assert set(re.findall(r"(\d+) %\s+intervals", text)) == {str(percent)}
+        assert "±: one standard error" in table
+        assert set(re.findall(r"(\d+) %\s+interval", html)) == {str(percent)}
         rows = (re.search(r"mlp +\S+ ± (\S+)", table), re.search(r"mlp, raw</td><td>\S+ ± ([\d.]+)", html))
-        halves[percent] = [float(row[1]) for row in rows if row]
+        errors[percent] = [float(row[1]) for row in rows if row]
+        low, high = re.findall(r"random_forest, raw.*?\[([-+.\d]+), ([-+.\d]+)\]", html)[0]
+        spans[percent] = float(high) - float(low)
+    np.testing.assert_allclose(errors[50], errors[95], rtol=0.03)
+    assert len(errors[50]) == 2
     # A normal law's quartile is at 0.674 standard errors, its central 95 % end at 1.960.
-    np.testing.assert_allclose(halves[50], np.multiply(halves[95], 0.674 / 1.960), rtol=0.03)
-    assert len(halves[50]) == 2
+    assert spans[50] == pytest.approx(spans[95] * 0.674 / 1.960, rel=0.03)
 
 
 def test_gamma_report_has_its_sections(gamma_report: Path) -> None:
@@ -306,15 +309,15 @@ def _edited(world: tuple[Path, Path], to: Path, *, shipped: bool = True) -> Path
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_captions_name_the_learner_that_ships(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+def test_captions_name_the_learner_that_predicts(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
     data = composition_world[1]
     evaluated = EvaluatedRun.read(_edited(composition_world, tmp_path / "run", shipped=False), data)
     assert evaluated.shipped.name == "mlp"
-    assert "Shipped: mlp." in plain_words(evaluated).body
+    assert "Used for new showers: mlp." in plain_words(evaluated).body
     body = mass_posteriors(evaluated).body
     assert "Posteriors of mlp on the test set" in body
     assert "mean posterior of mlp" in body
-    assert "Differences are to mlp, which ships" in learners(evaluated).body
+    assert "Differences are to mlp, which predicts new showers" in learners(evaluated).body
     assert ("stack", "argmax") in evaluated.against_shipped
     assert ("mlp", "argmax") not in evaluated.against_shipped
     assert "held-out showers: mlp" in str(learner_table(evaluated.run.folder, data).caption)
@@ -324,8 +327,8 @@ def test_what_is_level_is_called_level_and_no_zero_has_a_sign() -> None:
     nothing = Paired(-1e-9, Interval(-3e-9, 2e-9), 0.5, 1e-9)
     small = Paired(-0.00012, Interval(-0.0003, 0.00001), 0.07, 1e-4)
     rare = Paired(0.0, Interval(-2.57e-4, 2.57e-4), 1.0, 1e-4)
-    assert verdict(nothing, "mlp", "the stack", "nats") == "mlp and the stack are level: less than 0.0001 nats apart."
-    assert "the data show no difference: 0.0001 [-0.0003, 0.0000] nats" in verdict(small, "mlp", "the stack", "nats")
+    assert verdict(nothing, "mlp", "the stack", "") == "mlp and the stack are level: less than 0.0001 apart."
+    assert "the data show no difference: 0.0001 [-0.0003, 0.0000], p =" in verdict(small, "mlp", "the stack", "")
     assert "no difference: 0 [-2.6e-4, +2.6e-4] of it, p = 1." in verdict(rare, "a", "b", "of it", logarithmic=True)
     assert difference_text(nothing) == "0"
     assert difference_text(small) == "-0.0001 [-0.0003, +0.0000]"

@@ -64,7 +64,7 @@ def test_composition_table_fits_a_terminal(composition_world: tuple[Path, Path])
         raw = fraction_error(labels, archive["predictions"].astype(int))
     row = next(line for line in shown.splitlines() if "stack" in line)
     assert f"{raw:.4f} ±" in row
-    assert "shipped, as decided on held-out showers: stack" in shown
+    assert "used for new showers, as decided on held-out showers: stack" in shown
 
 
 def test_learners_that_failed_are_in_the_table(composition_world: tuple[Path, Path]) -> None:

@@ -354,7 +354,7 @@ def test_2026_needs_no_true_quantities_and_takes_any_number_format(
     folders = convert(tmp_path, tmp_path / "out", task, protocol="2026")
     message = caplog.messages
     assert message == [
-        f"{modes[0]}_true_features.npz is missing: showers thrown several times cannot be told (no groups, no truth)"
+        f"{modes[0]}_true_features.npz is missing: repeated use of one shower cannot be seen (no groups, no truth)"
     ]
     for before, after in zip(whole, folders, strict=True):
         for name in ("matrices.npy", "features.npy", str(task.label_file)):

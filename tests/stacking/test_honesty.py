@@ -213,7 +213,7 @@ def test_a_real_gain_is_claimed_and_a_loss_does_not_ship() -> None:
     assert "is not shown" in nothing.reason
     worse = decide_gate(log_softmax(best + 0.5 * _noisy(labels, 0.0, 3)), learners, _of(labels))
     assert (worse.shipped, worse.claimed) == (False, False)
-    assert worse.reason.endswith(f"nats worse than {better.best_learner}")
+    assert worse.reason.endswith(f" higher than that of {better.best_learner}")
     assert not decide_gate(a, {"a": a}, _of(labels)).shipped, "one learner is no stack"
 
 
@@ -229,7 +229,7 @@ def test_gains_of_nothing_are_claimed_in_two_of_a_hundred() -> None:
     assert 0.013 < np.mean([gate.claimed for gate in gates]) < 0.034
     assert 0.80 < np.mean([gate.shipped for gate in gates]) < 0.88, "worse by one error in 16 of 100"
     assert decide_gate(base, {"a": base, "b": base}, _of(labels)).reason == (
-        "the stack and a are level, less than 0.00001 nats apart"
+        "the log-losses of the stack and of a differ by less than 0.00001"
     )
 
 
@@ -256,7 +256,7 @@ def test_gamma_gate_has_a_veto_where_survival_gets_worse() -> None:
     gate = decide_gate(worse, {"a": base, "b": base}, _of(labels), survival=True)
     assert gate.gain > gate.standard_error
     assert not gate.shipped
-    assert "survival is worse" in gate.reason
+    assert gate.reason.startswith("ln survival of the stack is ")
     # Where survival is no worse than before, or nobody asks for it, the better log-loss ships.
     better = np.column_stack([-np.logaddexp(0, exact), -np.logaddexp(0, -exact)])
     assert decide_gate(better, {"a": base, "b": base}, _of(labels), survival=True).shipped

@@ -176,7 +176,7 @@ def test_the_remark_states_the_cost_of_all_that_went() -> None:
     both = Stack(pool, log_proba["left"], {}, gone).remark()
     assert both is not None
     assert "first, second; " in both
-    assert "0.00012 ± 0.00003 nats worse" in both
+    assert "0.00012 ± 0.00003 higher" in both
 
 
 def test_importance_weights_count_as_copies() -> None:
@@ -269,7 +269,7 @@ def test_the_gate_goes_by_weights_and_says_what_is_level() -> None:
     sample = Sample(labels, np.arange(1000) // 2 % 3)
     assert decide_gate(systems["a"], systems, sample).best_learner == "b"
     gate = decide_gate(systems["a"], systems, replace(sample, weights=weights))
-    assert (gate.best_learner, gate.reason) == ("a", "the stack and a are level, less than 0.00001 nats apart")
+    assert (gate.best_learner, gate.reason) == ("a", "the log-losses of the stack and of a differ by less than 0.00001")
     assert decide_gate(systems["b"], {"a": systems["a"]}, sample).reason == "a is the only learner"
     kept = {one.name for one in left_out(systems, replace(sample, weights=weights), 0.2)}
     assert kept == {"b"}

@@ -552,7 +552,10 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({}, "one network with their mean weights is worse by 0.0"), ({"holdout": 0.0}, "without an outer holdout")],
+    [
+        ({}, "one network of their mean weights raises the holdout log-loss by 0.0"),
+        ({"holdout": 0.0}, "without an outer holdout"),
+    ],
 )
 def test_fits_stay_where_one_network_is_worse_or_nothing_shows_that_it_is_not(
     options: dict[str, Any], why: str, tmp_path: Path
