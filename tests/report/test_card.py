@@ -43,7 +43,7 @@ def test_an_unscored_run_has_a_card_without_a_score(world: tuple[Path, Path]) ->
     assert "test" not in content["metrics"]
     text = write_card(run).read_text()
     assert "Not scored on a labelled test set" in text
-    assert "Shipped: **stack**" in text
+    assert "Used for predictions: **stack**" in text
     assert "lenet (left out)" in text
 
 
