@@ -31,7 +31,7 @@ lint: env
 	$(BIN)/mypy
 
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --strict
 	@echo "open site/index.html"
 
 pictures: env
