@@ -213,7 +213,7 @@ def held_out(run: Run, passes: Callable[[dict[str, np.ndarray]], np.ndarray], le
         used = known
         remarks.append(
             f"the holdout of {run.folder} has fewer than {least} events of a class under the cuts: out-of-fold "
-            "predictions of single fits stand for the shipped average; give --simulation, a set not trained on"
+            "predictions of single fits replace those of their average; give --simulation, a set not trained on"
         )
     rows = np.flatnonzero(used)
     shares = np.array([used[passing & (dataset.labels == k)].mean() for k in classes], dtype=np.float64)

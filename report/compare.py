@@ -178,6 +178,6 @@ def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
             f"{100 * share.difference:+z.2f} [{100 * share.interval.low:+z.2f}, {100 * share.interval.high:+z.2f}]",
             f"{result.p_value:.2g}",
         )
-    table.caption = f"{len(rows)} places are looked at: one p of 0.05 among them is expected by chance."
+    table.caption = f"{len(rows)} parts of the test set are compared: one p of 0.05 among 20 is expected by chance."
     table.caption_justify = "left"
     return table

@@ -316,7 +316,7 @@ def _result(
         f"- Learners: {', '.join(finished_learners(manifest))}.",
         f"- Pool `{manifest['pool']['chosen']}`, chosen out-of-fold; used: {scores[0].shipped} "
         f"({manifest['gate'].get('reason')}).",
-        f"- Judged on: {manifest['judged']['on']}, {manifest['judged']['events']:,} events.",
+        f"- Scored on: {manifest['judged']['on']}, {manifest['judged']['events']:,} events.",
         "- The submission is the run of seed 1, whatever the other seeds reach.",
         "",
         "## Cost",

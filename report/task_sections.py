@@ -115,7 +115,7 @@ def fraction_errors(evaluated: EvaluatedRun) -> Section:
         ),
         picture(
             as_svg(by_class_and_energy_picture(metrics), "fraction error by class and energy"),
-            f"Each class in each energy bin, {LEVEL_TEXT} intervals; markers are shifted so that none hides another.",
+            f"Each class in each energy bin, {LEVEL_TEXT} intervals; markers are shifted so that all are seen.",
         ),
         picture(
             as_svg(balanced_by_energy_picture(metrics), "balanced accuracy by energy"),

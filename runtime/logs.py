@@ -22,7 +22,7 @@ _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 class Lines(logging.Handler):
-    """Prints what is logged, without tracebacks; a remark once, however many steps repeat it."""
+    """Prints what is logged, without tracebacks; a warning once, however many steps repeat it."""
 
     def __init__(self, level: int | str = logging.INFO) -> None:
         super().__init__(level)
@@ -32,7 +32,7 @@ class Lines(logging.Handler):
         """Print one record."""
         line = record.getMessage()
         if record.levelno == logging.WARNING:
-            line = f"remark: {line}"
+            line = f"warning: {line}"
             if line in self.said:
                 return
             self.said.add(line)

@@ -238,8 +238,8 @@ def leak_remarks(entropies: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict
         error = float(np.hypot(error_of_mean(values), error_of_mean(new)))
         if excess > LEAK_SIGMA * error and excess > LEAK_SHARE * new.mean():
             remarks[name] = (
-                f"{name} is surer of training events, out-of-fold (entropy {values.mean():.3f}), than of new ones "
-                f"({new.mean():.3f} ± {error:.3f}; the other learners differ by {usual:+.3f}): it may have seen their "
-                "labels, look for events of the same shower in several folds"
+                f"{name} is more certain of training events (entropy {values.mean():.3f}, out-of-fold) than of new "
+                f"ones ({new.mean():.3f} ± {error:.3f}; the other learners differ by {usual:+.3f}): it may have seen "
+                "their labels, look for events of the same shower in several folds"
             )
     return remarks

@@ -73,7 +73,7 @@ def test_progress_is_told_and_drawn(
     with pytest.raises(KeyboardInterrupt):
         showerstack.fit(frame, callback=impatient, **options)
     showerstack.fit(frame, verbose=True, callback=lambda *progress: told.append(progress), **options)
-    assert capsys.readouterr().err.count("remark: ") == 3, "of the second fit, which goes on with the run"
+    assert capsys.readouterr().err.count("warning: ") == 3, "of the second fit, which goes on with the run"
     fits = [(done, total) for step, done, total, _ in told if step == "training"]
     assert fits[0] == (0, 2)
     assert fits[-1] == (2, 2)

@@ -252,7 +252,7 @@ def test_options_that_are_used_are_taken_also_where_they_are_the_defaults(
 
 
 def test_remarks_and_plans_are_printed_for_people_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    for asked, printed in (({}, "remark: odd [rows]\n3 fits\n"), ({"quiet": True}, ""), ({"as_json": True}, "")):
+    for asked, printed in (({}, "warning: odd [rows]\n3 fits\n"), ({"quiet": True}, ""), ({"as_json": True}, "")):
         with Logs().opened(for_people=not asked):
             log = logging.getLogger("showerstack.stacking.train")
             for _ in range(2):
@@ -276,7 +276,7 @@ def test_what_is_logged_goes_to_the_screen_and_a_file(
     monkeypatch.setattr("showerstack.features.build.build_table", built)
     file = tmp_path / "log"
     assert command_line(monkeypatch, "--log-level", level, "--log-file", file, "features", "data", "--json") == 2
-    remarks, details = "remark: odd rows\n" * (level != "error"), "a detail\n" * (level == "debug")
+    remarks, details = "warning: odd rows\n" * (level != "error"), "a detail\n" * (level == "debug")
     assert capsys.readouterr().err == f"{remarks}{details}error: no table today\n"
     text = file.read_text()
     assert ("WARNING showerstack.features.build: odd rows" in text) == (level != "error")

@@ -47,7 +47,7 @@ from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_pr
 from showerstack.showers.simulation.settings import Spectrum, load_settings
 from showerstack.stacking.run import Run
 
-UNKNOWN = "how many primaries were thrown is not known"
+UNKNOWN = "the number of generated primaries is not known"
 SEED_OF_A_SET = ("world", "settings_hash", "task", "split", "seed", "model", "cuts", "reuse")
 """Entries of source.json from which the primaries of a set follow."""
 
@@ -283,7 +283,7 @@ def _simulated(
         share = np.ones(1) if shares is None else shares[None, :, None]
         return near, Thrown(thrown.lg_energy_edges, thrown.counts * share), []
     remarks = [
-        f"{dataset.path}: the primaries thrown were recovered from each class's plateau, lg(E/eV) > "
+        f"{dataset.path}: the generated primaries were recovered from each class's plateau, lg(E/eV) > "
         f"{PLATEAU_LG_ENERGY:g}, as E^-2 ({why}): absolute fluxes are right to about 1 %, with few events to "
         "1 / sqrt(events there), which is part of the simulation's error"
     ]
@@ -327,7 +327,7 @@ def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
     if len(missing):
         raise InputError(
             f"--simulation: no {GROUPS[missing[0]]} event lies on the plateau, lg(E/eV) {PLATEAU_LG_ENERGY:g} to "
-            f"{STEP_LG_ENERGY:g}: how many primaries were thrown cannot be recovered; give a larger --simulation"
+            f"{STEP_LG_ENERGY:g}: the number of generated primaries cannot be recovered; give a larger --simulation"
         )
     common = np.zeros((n_classes, *counts.shape))
     for k, efficiency in enumerate(PLATEAU_EFFICIENCY[:n_classes]):

@@ -223,7 +223,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
     LearnerSpec(
         "pretrained_features",
         "showerstack.models.pretraining.learner:PretrainedFeatures",
-        "CatBoost on the fits and on what the pretrained network says, which stays as it is",
+        "CatBoost on the lateral-fit features and the output of the pretrained network, which is not trained again",
         "fits+profile",
         settings={"members": ({"learner": "showerstack.models.tables.catboost:CatBoost"},)},
         own_columns=True,

@@ -155,7 +155,7 @@ class GammaScoring(ClassScoring):
         rate = metrics["survival_rates"]["75%"]
         interval, left = rate["interval"], f"{rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
         if "n_effective" in rate:
-            left += f" thrown, worth {rate['n_effective']:,.0f} by their weights"
+            left += f" simulated, worth {rate['n_effective']:,.0f} by their weights"
         if interval.get("is_limit"):
             return self.metric_words, f"< {short(interval['high'])}", f"{LEVEL_TEXT} upper limit; {left}"
         words = f"{short(interval['low'])} to {short(interval['high'])}"

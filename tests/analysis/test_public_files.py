@@ -64,7 +64,7 @@ def test_limits_from_public_files(public: Path, capsys: pytest.CaptureFixture[st
     assert "simulated hadrons, 40 are needed" in message
     assert _command(*words, "--out", out, "--toys", "100", "--bins", "14.5,17") == 0
     text = capsys.readouterr().out.replace("\n", " ")
-    assert "how many primaries were thrown is not known" in text
+    assert "the number of generated primaries is not known" in text
     assert "live time of the runs' own events" in text, "no exposure was given"
     limits = json.loads((out / "gamma_limit.json").read_text())
     assert limits["exposure_from"] == "live time of the runs"
