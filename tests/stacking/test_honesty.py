@@ -171,7 +171,7 @@ def test_a_learner_that_memorises_gets_no_say(two_gaussians: tuple[Path, Path], 
     pl.concat([frame, frame]).drop("shower").write_parquet(frame_only)
     caught = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "leak", **{**options, "table": frame_only}))
     (remark,) = [text for text in caught.manifest["remarks"] if "seen their labels" in text]
-    assert remark.startswith("fake_memorising is surer")
+    assert remark.startswith("fake_memorising is more certain")
 
 
 @pytest.mark.usefixtures("fakes")
@@ -185,7 +185,7 @@ def test_a_learner_that_remembers_other_folds_is_caught(two_gaussians: tuple[Pat
         )
     )  # fmt: skip
     (remark,) = [text for text in result.manifest["remarks"] if "seen their labels" in text]
-    assert remark.startswith("fake_leaking is surer")
+    assert remark.startswith("fake_leaking is more certain")
     assert {row["status"] for row in result.manifest["learners"]} == {"ok"}, "new events do not choose learners"
 
 
