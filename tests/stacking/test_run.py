@@ -553,7 +553,7 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "one network of their mean weights raises the holdout log-loss by 0.0"),
+        ({}, "one network with their mean weights raises the log-loss of the holdout by 0.0"),
         ({"holdout": 0.0}, "without an outer holdout"),
     ],
 )
