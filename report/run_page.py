@@ -297,11 +297,11 @@ def gallery(evaluated: EvaluatedRun) -> Section:
 def _explained(evaluated: EvaluatedRun, events: list[int]) -> dict[int, str]:
     """Return what moved the scores of events; nothing where the run's feature table or a learner is gone."""
     folder = default_path(evaluated.truth.folder)
-    if not set(evaluated.run.chain.needed) <= set(LEARNERS):
-        return {}
     try:
         FeatureTable.open(folder)
     except InputError:
+        return {}
+    if not set(evaluated.run.chain.needed) <= set(LEARNERS):
         return {}
     source = ShowerEvents(evaluated.truth.folder, folder, evaluated.task)
     results = explain_events(evaluated.run, source, events)
