@@ -29,7 +29,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
-from showerstack.commands.config_file import SOURCE, ConfigOption, file_of, is_from_file
+from showerstack.commands.config_file import SOURCE, ConfigOption, file_of, is_from_file, source_of
 from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.runtime.logs import LOG, Lines, LogFile, handled
@@ -373,8 +373,7 @@ def listed(words: str | None) -> tuple[str, ...] | None:
 
 def given_options(context: typer.Context) -> set[str]:
     """Return the parameters of a command that its command line or a file names, whatever their values are."""
-    sources = {name: str(context.get_parameter_source(name)) for name in context.params}
-    return {name for name, source in sources.items() if source.endswith(("COMMANDLINE", SOURCE))}
+    return {name for name in context.params if source_of(context, name) in ("COMMANDLINE", SOURCE)}
 
 
 def refuse_unused(

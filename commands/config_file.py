@@ -89,6 +89,11 @@ def from_file(context: typer.Context) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in context.params or is_from_file(context, name)}
 
 
+def source_of(context: Any, name: str) -> str:
+    """Return what the parser says of where a parameter's value came from; its kind of number differs by version."""
+    return str(getattr(context.get_parameter_source(name), "name", ""))
+
+
 def is_from_file(context: Any, name: str) -> bool:
     """Return whether the file gave a parameter."""
-    return str(context.get_parameter_source(name)).endswith(SOURCE)
+    return source_of(context, name) == SOURCE
