@@ -199,6 +199,8 @@ class StackClassifier(ClassifierMixin, _Stack):
         given = {GROUP: None if groups is None else column_or_1d(groups), FOLD: self._own_folds(X, y, groups)}
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            if not weights.any():
+                raise ValueError("Sample weights must contain at least one non-zero number.")
             given[WEIGHT] = weights if np.ptp(weights) > 0 else None
             X, y = X.filter(weights > 0), y[weights > 0]
             given = {name: None if values is None else values[weights > 0] for name, values in given.items()}

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import cli
 from showerstack.commands.app import app
@@ -54,8 +55,8 @@ def test_extras_are_those_of_the_project() -> None:
     assert [str(one.marker) for one in everything if "gpu" in one.extras] == ['sys_platform == "linux"']
     distributions = packages_distributions()
     for extra, libraries in EXTRAS.items():
-        wanted = {Requirement(text).name.lower() for text in extras[extra]} - set(NO_MODULES)
-        installed = {name.lower() for library in libraries for name in distributions.get(library, ())}
+        wanted = {canonicalize_name(Requirement(text).name) for text in extras[extra]} - set(NO_MODULES)
+        installed = {canonicalize_name(name) for library in libraries for name in distributions.get(library, ())}
         assert installed <= wanted | {"onnxruntime-gpu"}, extra
         assert len(libraries) == len(wanted), extra
 

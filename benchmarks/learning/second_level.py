@@ -98,7 +98,7 @@ class Fits:
 def _truth(data: Path, task: str, split: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Return (N,) int64 class numbers, and weights if there are any."""
     if task not in TASKS:
-        return pl.read_parquet(data / f"{split}.parquet")[LABEL].to_numpy().astype(np.int64), None
+        return pl.read_parquet(data / f"{split}.parquet", glob=False)[LABEL].to_numpy().astype(np.int64), None
     folder = data / f"{task}_{split}"
     weights = np.load(folder / "weight.npy").astype(float) if (folder / "weight.npy").exists() else None
     return np.load(folder / str(TASKS[task].label_file)).astype(np.int64), weights

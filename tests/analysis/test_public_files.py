@@ -63,7 +63,8 @@ def test_limits_from_public_files(public: Path, capsys: pytest.CaptureFixture[st
     assert "no energy bin can be used" in message
     assert "simulated hadrons, 40 are needed" in message
     assert _command(*words, "--out", out, "--toys", "100", "--bins", "14.5,17") == 0
-    text = capsys.readouterr().out.replace("\n", " ")
+    shown = capsys.readouterr()
+    text = (shown.out + shown.err).replace("\n", " ")
     assert "the number of generated primaries is not known" in text
     assert "live time of the runs' own events" in text, "no exposure was given"
     limits = json.loads((out / "gamma_limit.json").read_text())

@@ -34,7 +34,7 @@ from showerstack.stacking.train import stack
 from tests.faults.kills import Step, content, run
 from tests.stacking.fakes import FAKES
 
-TIMED = {LOCK_FILE, "manifest.json", "task.json", "config.toml"}
+TIMED = {LOCK_FILE, "manifest.json", "task.json", "config.toml", "run.log"}
 """Files that hold what a step cost, where the run lies, or nothing."""
 
 

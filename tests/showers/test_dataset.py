@@ -97,10 +97,10 @@ def test_grids_that_were_read_do_not_stay_in_memory(tmp_path: Path) -> None:
             total += int(line.split()[1]) if of_file and line.startswith("Rss:") else 0
         return total
 
-    np.asarray(data.matrices[:]).sum()
+    np.asarray(data.matrices[:]).max()
     assert resident_kb() > 10_000, "the file is read through the map"
     for chunk in data.chunks(5_000):
-        np.asarray(chunk.matrices).sum()
+        np.asarray(chunk.matrices).max()
     assert resident_kb() < 1_000
     np.testing.assert_array_equal(data.matrices[:37], data.matrices[37:74], "released grids can be read again")
 

@@ -370,7 +370,10 @@ def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.Mo
         pl.DataFrame({"x": points[:, 0], "kind": [CLASSES[k] for k in labels]}).write_csv(tmp_path / "t.csv")
         places = {"run": tmp_path / "run", "table": tmp_path / "t.csv"}
         config = TableConfig(**places, label="kind", workers=asked, preset=preset, device="cpu")
-        assert table_job(config, Context()).workers == workers
+        job = table_job(config, Context())
+        assert job.table is not None
+        job.table.write(config.run)
+        assert job.workers == workers
 
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:

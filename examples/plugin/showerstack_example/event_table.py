@@ -25,7 +25,7 @@ class EventTable:
         return (path / "events.csv").is_file()
 
     def open(self, path, tell=print):
-        return [CsvEvents(path.name, pl.read_csv(path / "events.csv"))]
+        return [CsvEvents(path.name, pl.read_csv(path / "events.csv", glob=False))]
 
     def next_commands(self, path):
         return [f"python cli.py convert --from {path} --out data"]
