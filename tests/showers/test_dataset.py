@@ -93,7 +93,7 @@ def test_grids_that_were_read_do_not_stay_in_memory(tmp_path: Path) -> None:
         lines, of_file = Path("/proc/self/smaps").read_text().splitlines(), False
         total = 0
         for line in lines:
-            of_file = line.endswith("matrices.npy") if "-" in line.split()[0] else of_file
+            of_file = line.endswith(str(folder / "matrices.npy")) if "-" in line.split()[0] else of_file
             total += int(line.split()[1]) if of_file and line.startswith("Rss:") else 0
         return total
 
