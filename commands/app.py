@@ -302,7 +302,7 @@ def meant(message: str) -> str:
 app = App(
     name=as_called("python cli.py").removeprefix("python "),
     cls=Commands,
-    help="Mass composition and gamma/hadron separation of air showers from raw detector-array grids.",
+    help="Mass composition, gamma/hadron scores and energies of air showers from the raw grids of a surface array.",
     no_args_is_help=True,
     add_completion=Path(sys.argv[0]).stem == "showerstack",
     rich_markup_mode="rich",

@@ -77,8 +77,8 @@ def simulate(
     """Simulate a training and a test set in the benchmark's file format.
 
     With --raw the public data's raw archives are written instead, with arrival times, all columns and no cuts.
-    With --rare gamma sets hold many muon-poor hadrons, and weight.npy how many natural ones each stands for: survivals
-    far below one in a thousand can be measured then. In --world gammas hadrons survive as in the public simulation.
+    With --rare gamma sets hold many muon-poor hadrons, and weight.npy says how many ordinary ones each stands for. In
+    --world gammas hadrons survive as in the public simulation.
     With --task measured OUT/measured_raw gets runs in the form of the measured archive, from the fluxes in --spectrum.
 
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
@@ -350,7 +350,7 @@ def convert_measured(
 
 
 def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | None, overwrite: bool) -> None:
-    """Simulate measured runs of a known sky."""
+    """Simulate measured runs with given fluxes."""
     if spectrum is None:
         raise InputError("say which fluxes to simulate: --spectrum FILE (a TOML file; see docs/physics/measured.md)")
     from showerstack.showers.simulation.measured import simulate_measured

@@ -124,7 +124,7 @@ def taskcard(
     """Write the benchmark as task folders that evaluations of agents take, each checked by its own scripts.
 
     With --variant SEED the showers and the constants of their world are new, the rules the same: nobody can have seen
-    them. The seed stands in no file; choose one that nobody guesses.
+    them. The seed is written to no file; choose one that nobody can guess.
 
     Example: [bold]python cli.py taskcard --format airs --data data --out cards[/bold]
 

@@ -177,7 +177,7 @@ def reproduce(
 ) -> None:
     """From nothing to a number that can be published: archives, conversion, runs, scores, submission, RESULT.md.
 
-    Given again after an interruption, it goes on. With --simulated it takes minutes. The cost is told stage by stage.
+    After an interruption the same command continues. With --simulated it takes minutes. It prints each stage's cost.
 
     Example: [bold]python cli.py reproduce --task composition --protocol 2026 --out result --hours 8[/bold]
 
@@ -301,7 +301,7 @@ def pretrain(
     ] = 512,
     threads: Annotated[int, typer.Option(min=1, help="Numerical threads of the training.")] = 1,
     start: Annotated[
-        str, typer.Option(help="Weights to go on from: 'shipped', or a .safetensors file; none: random ones.")
+        str, typer.Option(help="Weights to start from: 'shipped', the released ones, or a .safetensors file.")
     ] = "",
 ) -> None:
     """Pretrain the shower network on simulated showers that are drawn on the fly, from randomised worlds.

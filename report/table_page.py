@@ -30,8 +30,9 @@ from showerstack.stacking.run import Run
 REPORT_FILE = "report.html"
 SHOWN_CLASSES, SHOWN_COLUMNS = 12, 20
 MEANING = (
-    "Log-loss is the mean of -ln p of the true class: 0 for certain and right, ln C for C classes guessed "
-    "alike. AUC is the chance that a row of the class gets a higher probability than a row of another: 0.5 is random."
+    "Log-loss is the mean of -ln p of the true class: 0 for certain and right, ln C if all C classes get "
+    "the same probability. AUC is the chance that a row of the class gets a higher probability than a row of another: "
+    "0.5 is random."
 )
 
 

@@ -1,4 +1,4 @@
-"""Mass composition and gamma/hadron separation of air showers: train, predict and score from Python.
+"""Mass composition, gamma/hadron scores and energies of air showers: train, predict and score from Python.
 
     import showerstack
 

@@ -60,7 +60,7 @@ class Fitted:
 
     folder: Path
     task: str
-    """``composition``, ``gamma``, or ``table``."""
+    """``composition``, ``gamma``, ``energy``, or ``table``."""
     classes: tuple[Any, ...]
     """Of a table the values of its label column, of showers names."""
     shipped: str
@@ -194,7 +194,7 @@ def fit(
     run
         Run folder; a run that was interrupted is continued.
     task
-        With a folder: ``composition`` (default) or ``gamma``.
+        With a folder: ``composition`` (default), ``gamma`` or ``energy``.
     verbose
         Draw progress bars, in a terminal or a notebook, and print what is logged.
     callback
@@ -407,7 +407,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
         if task in SCORINGS:
             output = predictions.arrays.get(scoring_of(task_named(task)).key, output)
     if task is None:
-        raise InputError("say what the predictions are of: task='composition' or task='gamma'")
+        raise InputError("say what the predictions are of: task='composition', 'gamma' or 'energy'")
     known = task_named(task) if task in SCORINGS else Task(task, ("0", "1"))
     if isinstance(truth, str | os.PathLike):
         test = read_truth(Path(truth).expanduser(), known)

@@ -41,7 +41,7 @@ class DataEntry(_Part):
 
 
 class LearnerEntry(_Part):
-    """One base learner; log-losses in nats an event."""
+    """One base learner; log-losses are means over events."""
 
     name: str
     status: Annotated[str, _said("ok, failed, or why it was given up")]
@@ -70,7 +70,7 @@ class PoolEntry(_Part):
 
     chosen: Annotated[str, _said("average, log_pool or calibrated_pool")]
     weights: Annotated[dict[str, float], _said("By learner, its share")]
-    log_losses: Annotated[dict[str, float], _said("By pool, cross-validated, nats an event")]
+    log_losses: Annotated[dict[str, float], _said("By pool, cross-validated, mean over events")]
     left_out: Annotated[list[DroppedLearner], _said("Learners without which the pool is as good")]
 
 

@@ -306,8 +306,8 @@ class Run:
     ) -> list[dict[str, Any]]:
         """Return thresholds on gamma scores for your own efficiencies and gamma-to-hadron ratios.
 
-        See :func:`showerstack.stacking.gammas.threshold_table`; made from out-of-fold scores of the training
-        events.
+        See :func:`showerstack.stacking.gammas.threshold_table`; made from the scores of the holdout, without one from
+        out-of-fold scores of the training events.
 
         Raises
         ------

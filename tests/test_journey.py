@@ -179,7 +179,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 STORIES = {
     "train.md": (),
     "score.md": ("data", "runs/composition", "runs/other"),
-    "physics/measured.md": ("sky", "runs/composition"),
+    "physics/measured.md": ("fluxes", "runs/composition"),
     "physics/spectra.md": ("data", "measured", "runs/composition"),
     "physics/photons.md": ("data", "measured", "runs/gamma"),
     "own_array.md": (),
@@ -320,18 +320,10 @@ def beginning(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
                 test = request.getfixturevalue(f"tiny_{task}") / f"{task}_test"
                 for first, name in enumerate(("004000", "004001")):
                     without_labels(test, tmp_path / "data" / "measured" / name, slice(first, None, 2))
-            elif need == "sky":
-                (tmp_path / "sky.toml").write_text("runs = 2\nlive_time_h = 0.5\n")
-                sky = (
-                    "simulate",
-                    "--task",
-                    "measured",
-                    "--spectrum",
-                    tmp_path / "sky.toml",
-                    "--out",
-                    tmp_path / "data",
-                )
-                call("cli.py", *sky, *ONE)
+            elif need == "fluxes":
+                (tmp_path / "fluxes.toml").write_text("runs = 2\nlive_time_h = 0.5\n")
+                fluxes = ("--spectrum", tmp_path / "fluxes.toml", "--out", tmp_path / "data")
+                call("cli.py", "simulate", "--task", "measured", *fluxes, *ONE)
             elif need == "table":
                 wine = load_wine(as_frame=True).frame.rename(columns={"target": "kind"})
                 rows = pl.from_pandas(wine).with_columns(

@@ -269,6 +269,7 @@ def _failures(run: Run) -> list[str]:
     ]
     if run.shipped != "stack":
         lines.append(
-            f"- the stack was shown to be worse than its best learner: {_markdown(run.shipped)} predicts instead"
+            f"- {_markdown(run.shipped)} predicts instead of the stack: "
+            f"{_markdown((run.manifest.get('gate') or {}).get('reason', 'see metadata'))}"
         )
     return lines or ["- nothing failed in this run"]

@@ -128,7 +128,7 @@ def model_shares(task: Task, model: str) -> np.ndarray:
     """Return the share of each of :data:`MODELS` that a named model (or ``mix``) means for a task."""
     shares = np.array([one.mix.get(task.primaries or "", 0.0) for one in MODELS.values()])
     if not shares.any():
-        raise InputError(f"task {task.name!r} cannot be simulated: nothing says which primaries to throw for it")
+        raise InputError(f"task {task.name!r} cannot be simulated: nothing says which primaries to generate for it")
     if model == "mix":
         return np.asarray(shares / shares.sum())
     if model not in MODELS:
