@@ -170,7 +170,51 @@ def resolution() -> Figure:
     return figure
 
 
-FIGURES: tuple[Callable[[], Figure], ...] = (learning_curve, learners, hadronic_models, coverage, resolution)
+def survival() -> Figure:
+    """Survival of hadrons against the share of gammas that is kept."""
+    figure = new_figure(3.0)
+    draw = figure.add_subplot()
+    rows = table("simulation", "gammas kept | `default`")
+    kept = np.array([numbers(cells[0])[0] for cells in rows])
+    for column, label in ((1, "world default"), (2, "world gammas")):
+        colour, marker = PALETTE[(4, 0)[column - 1]], MARKERS[column - 1]
+        for x, cells in zip(kept, rows, strict=True):
+            found = numbers(cells[column].replace("[", "").replace(",", " "))
+            if cells[column].startswith("<"):
+                draw.errorbar(x, found[0], found[0] / 2, uplims=True, fmt=marker, color=colour, fillstyle="none")
+            else:
+                value, low, high = found[:3]
+                draw.errorbar(x, value, [[value - low], [high - value]], fmt=marker, color=colour)
+        draw.plot([], [], marker, color=colour, label=label)
+    public = [numbers(cells[3].split(",")[0]) for cells in rows]
+    draw.plot(kept, [values[0] for values in public], MARKERS[2], color=PALETTE[6], fillstyle="none")
+    draw.plot(kept, [values[-1] for values in public], MARKERS[2], color=PALETTE[6], fillstyle="none",
+              label="public simulation, lowest and highest published")  # fmt: skip
+    draw.set(yscale="log", xlabel="gammas kept, %", ylabel="share of hadrons that survive", xticks=kept)
+    draw.legend(loc="upper left")
+    return figure
+
+
+def energy() -> Figure:
+    """Bias and resolution of the energy against the true energy."""
+    figure = new_figure(2.8)
+    rows = table("energy", "true lg E", "## By energy")
+    low, high = np.array([numbers(cells[0]) for cells in rows]).T
+    bias, value, low_end, high_end = np.array([numbers(cells[2].replace("[", "").replace("]", "")) for cells in rows]).T
+    for k, (name, y, error) in enumerate((
+        ("bias", bias, None), ("resolution", value, [value - low_end, high_end - value])
+    )):  # fmt: skip
+        draw = figure.add_subplot(1, 2, k + 1)
+        draw.errorbar((low + high) / 2, y, error, (high - low) / 2, fmt=MARKERS[0], color=PALETTE[4])
+        if error is None:
+            draw.axhline(0, color=INK, linewidth=1)
+        draw.set(title=f"{name}, lg E", xlabel="true lg(E/eV)", ylim=(None, None) if error is None else (0, None))
+    return figure
+
+
+FIGURES: tuple[Callable[[], Figure], ...] = (
+    learning_curve, learners, hadronic_models, coverage, resolution, survival, energy,
+)  # fmt: skip
 
 
 def save(figure: Figure, file: Path, title: str) -> None:

@@ -177,7 +177,7 @@ def reproduce(
 ) -> None:
     """From nothing to a number that can be published: archives, conversion, runs, scores, submission, RESULT.md.
 
-    After an interruption the same command continues. With --simulated it takes minutes. It prints each stage's cost.
+    After an interruption the same command continues. RESULT.md says what each stage took.
 
     Example: [bold]python cli.py reproduce --task composition --protocol 2026 --out result --hours 8[/bold]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import logging
 import os
 import re
 import shutil
@@ -28,6 +29,8 @@ from showerstack.runtime.arrays import read_header, told_when_full
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, remove_leftovers, write_json
+
+LOG = logging.getLogger(__name__)
 
 BLOCK_BYTES = 1 << 20
 TIMEOUT_S = 60.0
@@ -134,7 +137,9 @@ def fetch(
                 raise InputError(
                     f"{url}: {reason}; gave up after {attempts} attempts, {received / 1e6:,.1f} MB are kept to continue"
                 )
-            time.sleep(pause_s * 2 ** max(failures - 1, 0))
+            pause = pause_s * 2 ** max(failures - 1, 0)
+            LOG.warning("%s: %s; trying again in %g s", url, reason, pause)
+            time.sleep(pause)
 
 
 def _receive(url: str, target: Path, progress: Progress | None, form: Form) -> None:

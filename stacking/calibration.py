@@ -62,7 +62,7 @@ def calibrated(log_proba: np.ndarray, sample: Sample) -> tuple[float, np.ndarray
 def _kept(log_proba: np.ndarray, sample: Sample) -> float:
     """Return the scale, or 1 where it gains too little.
 
-    One number fitted to N events gains 1/(2 N) nats by chance: nothing beside two standard errors of any gain.
+    One number fitted to N events gains 1/(2 N) by chance: nothing beside two standard errors of any gain.
     """
     scale = fit_scale(log_proba, sample)
     gain = MeanAndError.of(sample.losses(log_proba) - sample.losses(scaled(log_proba, scale)), sample)

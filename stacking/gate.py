@@ -1,8 +1,8 @@
 """The acceptance test, which decides whether the stack predicts and whether a gain is claimed, and the leak test.
 
 The stack predicts unless the holdout shows it to be worse than its best learner by one standard error. A holdout of a
-tenth cannot show gains of a thousandth of a nat that are there in the mean, and a stack that gains nothing costs nearly
-nothing. A gain is claimed only where the holdout shows it by two standard errors.
+tenth cannot show gains of a thousandth in log-loss that are there in the mean, and a stack that gains nothing costs
+nearly nothing. A gain is claimed only where the holdout shows it by two standard errors.
 
 A learner that is far surer of training events out-of-fold than of new ones may have learned from their labels. How sure
 learners are of two samples differs also where the samples do, by their class mix for instance: then it differs for all
@@ -24,11 +24,11 @@ from showerstack.scoring.metrics.losses import error_of_mean
 from showerstack.stacking.sample import Sample
 
 WORSE_SIGMA = 1.0
-"""Standard errors by which the holdout must show the stack to be worse for its best learner to ship instead."""
+"""Standard errors by which the holdout must show the stack to be worse for its best learner to predict instead."""
 CLAIM_SIGMA = 2.0
 """Standard errors by which the holdout must show a gain for it to be claimed: 2 of 100 that are none are claimed."""
 ROUNDING = 1e-9
-"""Nats below which two systems are the same: a stack of one learner differs from it by last bits alone."""
+"""Log-losses closer than this are the same: a stack of one learner differs from it by last bits alone."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Gate:
     """Whether the stack is shown to be better than its best learner."""
     reason: str
     gain: float
-    """Mean log-loss of ``best_learner`` minus that of the stack, nats, both as they ship."""
+    """Mean log-loss of ``best_learner`` minus that of the stack, both as they predict new events."""
     standard_error: float
     best_learner: str
-    """What ships where the stack does not."""
+    """What predicts where the stack does not."""
     log_survival: dict[str, float] | None = None
     """For gammas, the stack's mean ln survival minus that of the best learner, and its standard error."""
 
@@ -73,7 +73,7 @@ def decide_gate(
     Parameters
     ----------
     stacked
-        (N, C) log-probabilities of the stack: the average of fits on the outer holdout, calibrated as it ships;
+        (N, C) log-probabilities of the stack: the average of fits on the outer holdout, calibrated as for new events;
         without a holdout nested out-of-fold ones.
     learners
         Per learner, (N, C) log-probabilities of the same events, made in the same way.
@@ -214,7 +214,7 @@ LEAK_EVENTS = 30
 
 
 def entropy(log_proba: np.ndarray) -> np.ndarray:
-    """Return the entropy of (..., C) log-probabilities, (...), nats."""
+    """Return the entropy of (..., C) log-probabilities, (...), with natural logarithms."""
     return -(np.exp(log_proba) * log_proba).sum(axis=-1)
 
 

@@ -40,7 +40,7 @@ from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import TaskFailure
 
 MARGIN = 1e-4
-"""Log-loss, nats, by which averaged weights may be worse than averaged predictions."""
+"""Log-loss by which averaged weights may be worse than averaged predictions."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
 
 TOLERANCE = 2e-4
-"""Log-loss, nats, that all learners left out may cost together."""
+"""Log-loss that all learners left out may cost together."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RunOptions(OptionGroup):
     run: Path
     """Run folder; an interrupted run is continued."""
     preset: Preset = "good"
-    """quick: minutes for tens of thousands of showers; good: learners that pay in a stack; best: several times longer;
+    """quick: minutes for tens of thousands of showers; good: learners that improve a stack; best: several times longer;
     a time limit ends it earlier."""
     learners: tuple[str, ...] | None = None
     """Names of learners instead of the preset's."""
@@ -106,7 +106,7 @@ class TableOptions(OptionGroup):
     group: str | None = None
     """Column whose equal values stay in one fold."""
     weight: str | None = None
-    """Column of positive weights, of what a row counts in training and scoring."""
+    """Column of positive weights: how much a row counts in training and scoring."""
     split: str | None = None
     """Column of your own folds."""
     test_table: Path | None = None

@@ -38,7 +38,7 @@ MOST_STEPS = 200
 PRECISION = 1e-9
 """Relative decrease of the loss at which a fit stops."""
 RIDGE = 1e-4
-"""Pull of a fit's numbers towards its start, nats: it decides only where the events do not."""
+"""Pull of a fit's numbers towards its start, in log-loss: it decides only where the events do not."""
 
 LogProba = Mapping[str, np.ndarray]
 """By learner, (N, C) log-probabilities."""
@@ -226,7 +226,7 @@ class DroppedLearner:
 
     name: str
     cost: float
-    """Log-loss without it and all left out before it, minus that with all learners: nats."""
+    """Log-loss without it and all left out before it, minus that with all learners."""
     standard_error: float
 
 
@@ -242,7 +242,7 @@ def left_out(
     Parameters
     ----------
     tolerance
-        Nats; 0 keeps every learner.
+        Log-loss; 0 keeps every learner.
     survival
         Whether a learner also stays without which more hadrons survive, beyond the error.
     """

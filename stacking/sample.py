@@ -50,7 +50,7 @@ class Sample:
         return np.arange(len(self))[subsampled(len(self), n)]
 
     def losses(self, log_proba: np.ndarray) -> np.ndarray:
-        """Return ``-log p`` of the true class, (N,) float64 in nats, for (N, C) log-probabilities.
+        """Return ``-log p`` of the true class, (N,) float64, for (N, C) log-probabilities.
 
         With importance weights the plain mean of what is returned is the weighted mean, and its spread gives the error
         of that (:func:`showerstack.scoring.metrics.intervals.linearised`); so of differences of two systems.

@@ -268,7 +268,7 @@ def folded_spectra(
     problem = FoldingProblem(counts, lambda at: make_response(events, cells, total, at), exposure_m2_sr_s, sharpness)
     fit = problem.fit()
     if problem.few:
-        remarks.append(f"fewer than {FEW_EVENTS:,} events: the change of the index at the knee is expected at .5 +- .3")
+        remarks.append(f"fewer than {FEW_EVENTS:,} events: the index's change at the knee is expected at 0.5 ± 0.3")
     if not fit.valid:
         remarks.append("Minuit did not converge: errors may be wrong")
     if fit.refusal:

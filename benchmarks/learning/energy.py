@@ -5,8 +5,8 @@
 All estimates are of the same simulated test showers under the test's cuts, in one run: the reconstructed E, a formula
 of lg Ne, lg Nmu and the zenith angle; the same formula refitted to the training showers; LightGBM with a squared loss
 on what E leaves of lg E; LightGBM on classes that are bins of lg E, and on bins of what E leaves of it; with --run
-those of a finished run on the same showers: posterior means of its learners and of what ships, an own estimate, and
-their pool, which ships. Resolution is half the width of the central 68 % of estimate minus truth, with 95 % bootstrap
+those of a finished run on the same showers: posterior means of its learners and of what is used, an own estimate, and
+their pool, which is used. Resolution is half the width of the central 68 % of estimate minus truth, with 95 % bootstrap
 intervals; differences to the reconstructed E are paired. The width of (estimate - truth) / error should be 1.
 """
 
@@ -107,7 +107,7 @@ def estimates(folder: Path, seed: int, run: Path | None) -> tuple[dict[str, np.n
 
 
 def of_run(folder: Path, reference: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return estimates and errors, (N,) each, of a finished run's test showers: what it combines, and last what ships.
+    """Return estimates and errors, (N,) each, of a finished run's test showers: what it combines, last what it uses.
 
     ``reference`` (N,) is the reconstructed E.
     """
@@ -124,7 +124,7 @@ def of_run(folder: Path, reference: np.ndarray) -> dict[str, tuple[np.ndarray, n
         own = chain.target_calibration.arrays(test_truth(folder, learner, chain.fits(learner)), None)
         result[f"own estimate of {learner}"] = own["lg_energy"], own["lg_energy_error"]
     with np.load(run.predictions, allow_pickle=False) as stored:
-        result["what ships"] = stored["lg_energy"], stored["lg_energy_error"]
+        result["what is used"] = stored["lg_energy"], stored["lg_energy_error"]
     return result
 
 

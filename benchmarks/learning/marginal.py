@@ -66,7 +66,7 @@ class Learners:
     training_s: dict[str, float]
     """Processor time of all fits."""
     predict_us: dict[str, float]
-    """Processor time of a prediction as it ships."""
+    """Processor time of a prediction as runs make it."""
     known: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """Pools that were fitted."""
 
@@ -137,7 +137,7 @@ def _output(task: Task, train_set: Dataset, truth: Truth, rows: np.ndarray) -> C
 
 
 def predict_us(run: Run, name: str, events: ShowerEvents) -> float:
-    """Return the processor time of a prediction of what ships of a learner, microseconds, features aside."""
+    """Return the processor time of a prediction of what is used of a learner, microseconds, features aside."""
     fits = run.fits(name)
     rows = np.arange(min(TIMED_EVENTS, len(events)))
     batch = events.batch(rows, fits.columns, grids=fits.needs_grid)

@@ -5,7 +5,8 @@
 FOLDER is a checkout of another version, such as 9b19344. Its ``cli.py`` simulates the showers, trains the learners and
 finds its own stack. Here the stack of this version is found from the very same predictions of the fits, and both
 predict the test showers, whose labels are read last. A second table lets every subset of two or more learners choose
-what ships by four rules, and says what that loses against the better of stack and best learner in hindsight. ``waves``
+what predicts by four rules, and says what that loses against the better of stack and best learner in hindsight.
+``waves``
 is a table of numbers, three fifths of its rows to train on. With ``--store`` both tables go to ``benchmarks/results/``.
 
 Differences are this version minus the other, with one standard error, log-loss in thousandths of a nat.
@@ -47,7 +48,7 @@ SIZES = {"composition": (24_000, 40_000), "gamma": (30_000, 60_000)}
 OF_SHOWERS = ("lenet_fits", "pretrained")
 """Learners that cannot learn from a table."""
 RULES = {"better by two errors": 2.0, "better by one error": 1.0, "not worse by one error": -1.0, "always": -np.inf}
-"""By rule, the standard errors of the gain from which the stack ships."""
+"""By rule, the standard errors of the gain from which the stack is used."""
 EFFICIENCIES = (0.75, 0.90)
 RESAMPLES = 300
 TINY = 1e-9
@@ -118,7 +119,7 @@ class SecondLevel:
 
     @property
     def shipped(self) -> np.ndarray:
-        """(M, C) of what ships."""
+        """(M, C) of what is used."""
         return self.stack if self.gate.shipped else self.best
 
 
@@ -144,8 +145,8 @@ def beside(fits: Fits, run: Path) -> Iterator[tuple[str, Any]]:
     gate = manifest["gate"]
     shipped = theirs["stack"] if gate["shipped"] else theirs[gate["best_learner"]]
     yield "pool here; there", f"{ours.pool} of {len(ours.kept)}; {manifest['meta']['chosen']}"
-    yield "ships here; there", f"{_shipped(ours.gate)}; {'stack' if gate['shipped'] else gate['best_learner']}"
-    for name, a, b in (("stack", ours.stack, theirs["stack"]), ("what ships", ours.shipped, shipped)):
+    yield "used here; there", f"{_shipped(ours.gate)}; {'stack' if gate['shipped'] else gate['best_learner']}"
+    for name, a, b in (("stack", ours.stack, theirs["stack"]), ("what is used", ours.shipped, shipped)):
         gain = sample.losses(a) - sample.losses(b)
         yield f"log-loss of {name}", f"{1e3 * gain.mean():+.2f} ± {1e3 * sample.error(gain):.2f}"
         if fits.task == "composition":
@@ -169,7 +170,7 @@ def _survival(sample: Sample, a: np.ndarray, b: np.ndarray, efficiency: float) -
 
 
 def regrets(fits: Fits) -> dict[str, np.ndarray]:
-    """Return by rule what it loses with every subset of two or more learners, nats."""
+    """Return by rule what it loses with every subset of two or more learners, in log-loss."""
     lost: dict[str, list[float]] = {rule: [] for rule in RULES}
     names = tuple(fits.test)
     for learners in (some for n in range(2, len(names) + 1) for some in combinations(names, n)):
@@ -255,7 +256,7 @@ def main() -> None:
                 lost.append([world, rule, ", ".join(f"{one:.2f}" for one in means), f"{largest:.2f}"])
     texts = [markdown(["world", "seed", "this version minus the other", "value"], rows)]
     if lost:
-        texts.append(markdown(["world", "ships if", "lost in the mean, by seed, 0.001 nats", "largest"], lost))
+        texts.append(markdown(["world", "stack if", "lost in the mean, by seed, 0.001", "largest"], lost))
     print("\n\n".join(texts))
     if given.store:
         simulated = [world for world in given.worlds.split(",") if WORLDS[world] in TASKS]

@@ -188,7 +188,7 @@ def steps_table(outcome: FinishedTask) -> str:
         gains = [_difference(m.paired(labels, rank(after), rank(before)), ".2g") for m in (metric, *more)]
         rows.append([name, _difference(loss, ".5f"), *gains])
     return "Change by each step on the test events (negative is better):\n\n" + markdown(
-        ["step", "log-loss, nats", metric.name, *(m.name for m in more)], rows
+        ["step", "log-loss", metric.name, *(m.name for m in more)], rows
     )
 
 
@@ -201,7 +201,7 @@ def choice_table(outcome: FinishedTask) -> str:
     lines = [
         "Out-of-fold, before any test label was read:",
         markdown(["pool", "log-loss"], rows),
-        f"Chosen: {pool['chosen']}; weights {weights}. Gate: {manifest['gate']['reason']}; ships "
+        f"Chosen: {pool['chosen']}; weights {weights}. Acceptance test: {manifest['gate']['reason']}; used: "
         f"{'the stack' if manifest['gate']['shipped'] else 'the learner'}.",
     ]
     return "\n\n".join(lines)

@@ -1,7 +1,7 @@
 """The stack on tables of any origin beside boosted trees and logistic regression with their libraries' defaults.
 
 ``python -m benchmarks.learning.tables --work DIR --preset quick`` trains both on the same 60 % of each table and
-compares log-losses on the other 40 %, row by row. Log-loss in nats; brackets are 95 % intervals of the test rows. With
+compares log-losses on the other 40 %, row by row. Brackets are 95 % intervals of the test rows. With
 ``--seeds 3`` three splits of each table are compared one by one and together: a row that is tested in several splits is
 one observation. Seconds are processor time, child processes included; importing libraries is not in them.
 """
@@ -65,7 +65,9 @@ def main() -> None:
             print(result_line(name, content), flush=True)
         if options.seeds > 1:
             print(
-                f"{name:17s} {options.seeds} splits together, what ships minus", ", ".join(together(splits)), flush=True
+                f"{name:17s} {options.seeds} splits together, used minus",
+                ", ".join(together(splits)),
+                flush=True,
             )
     options.work.mkdir(parents=True, exist_ok=True)
     (options.work / "tables.json").write_text(json.dumps(results, indent=1))
@@ -138,7 +140,7 @@ def together(splits: list[pl.DataFrame]) -> list[str]:
 
 
 def temperature(run: Path, shipped: str) -> float:
-    """Return the temperature of what ships."""
+    """Return the temperature of what is used."""
     return 1.0 / float(json.loads((run / "meta" / "calibration.json").read_text())[shipped])
 
 
@@ -193,7 +195,7 @@ def _few_levels(frame: pandas.DataFrame, words: list[str]) -> pandas.DataFrame:
 
 
 def result_line(name: str, content: dict[str, Any]) -> str:
-    """Return a line: log-loss of what ships, of the best peer, their difference with its interval."""
+    """Return a line: log-loss of what is used, of the best other, their difference with its interval."""
     losses = content["log_loss"]
     best = min(set(content["difference"]) - {"average"}, key=losses.get)
     gap, low, high = content["difference"][best]
@@ -201,9 +203,9 @@ def result_line(name: str, content: dict[str, Any]) -> str:
     (n_train, n_test), shipped = content["rows"], content["shipped"]
     return (
         f"{name:17s} {n_train:5d}+{n_test:4d} rows {content['columns']:3d} col {content['classes']:2d} cl "
-        f"| ships {shipped} {losses[shipped]:.4f} ({content['calibrator']}), stack {losses['stack']:.4f} "
+        f"| used: {shipped} {losses[shipped]:.4f} ({content['calibrator']}), stack {losses['stack']:.4f} "
         f"| best peer {best} {losses[best]:.4f} | difference {gap:+.4f} [{low:+.4f}, {high:+.4f}] "
-        f"| ships - average {to_average} "
+        f"| used - average {to_average} "
         f"| {content['seconds']:.0f} s, peers {content['peer_seconds']:.0f} s"
     )
 

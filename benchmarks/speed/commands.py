@@ -3,7 +3,7 @@
     python -m benchmarks.speed.commands --against ../other_checkout --rounds 5
 
 Each command is run by both checkouts in turn, on the same simulated showers without cuts; the first round compiles and
-fills caches and does not count. Each checkout predicts with a run of its own that ships one network. Printed are
+fills caches and does not count. Each checkout predicts with a run of its own that uses one network. Printed are
 medians with ranges, and the ratios of each pair: they count where other programs use the machine too. ``features``
 makes the table of all columns, ``predict`` keeps no table. Memory is the largest of a command and its processes
 together, sampled twice a second, the pages of mapped files included. At last the table's bytes are compared for 1, 2
@@ -37,7 +37,7 @@ holdout = 0.3
 [settings.pretrained]
 epochs = 1
 """
-"""Options of a run that ships one network: how long it learns makes predictions no slower."""
+"""Options of a run that uses one network: how long it learns makes predictions no slower."""
 
 
 class CommandCost(NamedTuple):
@@ -67,7 +67,7 @@ def timed(root: Path, *arguments: object, program: str = "cli.py") -> CommandCos
 
 
 def one_network(root: Path, folder: Path) -> Path:
-    """Train a run of a checkout that ships one network; return its folder."""
+    """Train a run of a checkout that uses one network; return its folder."""
     simulate(COMPOSITION, folder / "data", n_train=2_500, n_test=200, seed=5, train_cuts="test")
     (folder / "stack.toml").write_text(ONE_NETWORK, encoding="utf-8")
     timed(root, "stack", "--task", "composition", "--data", folder / "data", "--run", folder / "run",

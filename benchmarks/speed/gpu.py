@@ -55,7 +55,7 @@ CHANNELS = {"electron": 4, "muon": 2}
 COLUMN_TOLERANCE = 5e-3
 """Largest distance of a feature's 99 % quantile, in standard deviations of the feature."""
 LOSS_TOLERANCE = 0.01
-"""Largest difference in log-loss (nats) of a learner trained here and there, beside its error."""
+"""Largest difference in log-loss of a learner trained here and there, beside its error."""
 HELD_OUT = 0.25
 
 

@@ -1,4 +1,4 @@
-"""How fast a finished run predicts: all that ships, each of its learners alone, and without a table.
+"""How fast a finished run predicts: all that it uses, each of its learners alone, and without a table.
 
     python -m benchmarks.speed.predict_speed --run runs/composition --data data/composition_test
 
@@ -158,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True, help="finished run")
     parser.add_argument("--data", type=Path, required=True, help="dataset folder")
-    parser.add_argument("--events", type=int, default=60_000, help="for all that ships, and for each learner")
+    parser.add_argument("--events", type=int, default=60_000, help="for all that it uses, and for each learner")
     parser.add_argument("--long-events", type=int, default=200_000, help="without a table")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
@@ -174,7 +174,7 @@ def _measure(options: argparse.Namespace, long: Path) -> None:
     ctx = Context(workers=options.workers)
     few = RepeatedEvents(once, options.events)
     ways = {
-        f"all that ships ({len(run.chain.needed)} learners)": Measured(_predicting(run, few, ctx)),
+        f"all that it uses ({len(run.chain.needed)} learners)": Measured(_predicting(run, few, ctx)),
         "--no-table": Measured(_predicting(run, long, replace(ctx, device="cpu"), no_table=True)),
     }
     for number in range(options.rounds):

@@ -162,7 +162,7 @@ def main() -> None:
         stack = next(row for row in manifest["learners"] if row["name"] == gate["best_learner"])
         print(
             f"{n:,}: best learner {gate['best_learner']} {stack['log_loss']:.4f}, stack gains {gate['gain']:.4f} ± "
-            f"{gate['standard_error']:.4f} nats; "
+            f"{gate['standard_error']:.4f}; "
             f"left out {', '.join(one['name'] for one in manifest['pool']['left_out']) or 'none'}"
         )
         for k, start in enumerate(entries[n]["stack"].get("starts", [])):

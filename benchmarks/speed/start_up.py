@@ -1,7 +1,7 @@
 """How long commands take to begin, and what an installation takes.
 
 Processor time (user and system) of whole processes, the commands in turn, after one round that is not counted: median
-of the rounds and their range. ``features`` and ``predict``, with a run that ships one network, are of 100 showers. With
+of the rounds and their range. ``features`` and ``predict``, with a run that uses one network, are of 100 showers. With
 ``--against`` the same commands of another checkout, turn by turn, and the median ratio. ``--install`` makes virtual
 environments with the named extras (``core`` for none) and prints size and processor time of pip; ``--demo`` times
 ``cli.py demo``, in a new folder each time.

@@ -111,5 +111,5 @@ def undo_training_prior(
 
 
 def event_log_loss(log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Return the (weighted) mean of ``-log p`` of the true class, in nats."""
+    """Return the (weighted) mean of ``-log p`` of the true class."""
     return float(np.average(event_losses(log_proba, labels), weights=weights))

@@ -11,7 +11,7 @@ SMALL, MIDDLE, LARGE = 0, 2_000, 10_000
 """Training rows from which settings change."""
 
 LEAST_GAIN = 1e-3
-"""Nats that ``patience`` rounds have to gain where there are few rows: a separable table gains a little for ever."""
+"""Log-loss that ``patience`` rounds must gain where there are few rows: a separable table gains a little for ever."""
 
 _NUMBERS = "showerstack.models.tables.categories:AsNumbers"
 

@@ -42,7 +42,7 @@ CHECKPOINT_EVERY_S = 2.0
 BLOCK_EVENTS, BLOCKS_AT_ONCE = 4096, 64
 """Events read one after the other from a disk, and such runs in memory at once: 4 MB and 270 MB of grids."""
 Scorer = Callable[[torch.Tensor], float]
-"""Log-loss (nats) of the validation events from their logits (n, C)."""
+"""Log-loss of the validation events from their logits (n, C)."""
 
 
 @dataclass

@@ -314,7 +314,7 @@ def train_round(state: Checkpoint, events: Prepared, settings: PretrainSettings)
 
 
 def validate(network: nn.Module, events: Prepared) -> dict[str, float]:
-    """Return the log-loss of both tasks (nats) on showers that pass the cuts, in known and in unknown worlds."""
+    """Return the log-loss of both tasks on showers that pass the cuts, in known and in unknown worlds."""
     network.eval()
     with torch.inference_mode():
         answers = network(events.inputs, events.world)

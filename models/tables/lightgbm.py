@@ -33,7 +33,7 @@ class LightGBM(TableLearner):
     """Gradient-boosted trees of the LightGBM library.
 
     Settings: ``rounds`` (most trees per class), ``patience`` (rounds without a better validation log-loss),
-    ``least_gain`` (nats by which it has to be better to count),
+    ``least_gain`` (log-loss by which it has to be better to count),
     ``native`` (parameters of LightGBM that have no name here), and LightGBM's own ``learning_rate``, ``num_leaves``,
     ``min_data_in_leaf``, ``feature_fraction``, ``bagging_fraction``, ``lambda_l2``, ``max_bin``, ``linear_tree``,
     ``linear_lambda``.

@@ -35,7 +35,7 @@ from showerstack.scoring.metrics.losses import error_of_mean, event_losses
 def table_metrics(
     labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...], weights: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """Return accuracy, log-loss (nats) and AUC, each with its confidence interval.
+    """Return accuracy, log-loss and AUC, each with its confidence interval.
 
     Parameters
     ----------

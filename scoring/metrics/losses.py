@@ -6,7 +6,7 @@ import numpy as np
 
 
 def event_losses(log_proba: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return ``-log p`` of the true class, (N,) in nats, of log-probabilities (N, C) and class numbers (N,)."""
+    """Return ``-log p`` of the true class, (N,), of log-probabilities (N, C) and class numbers (N,)."""
     return np.asarray(-log_proba[np.arange(len(labels)), labels])
 
 

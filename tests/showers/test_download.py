@@ -132,9 +132,10 @@ def test_missing_file_is_refused_with_its_address(server: Server, tmp_path: Path
         fetch(f"{server.url}/nothing.npy", tmp_path / "nothing.npy")
 
 
-def test_unreachable_server_is_one_clear_error(tmp_path: Path) -> None:
+def test_unreachable_server_is_one_clear_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InputError, match="gave up after 2 attempts"):
         fetch("http://127.0.0.1:1/a.npy", tmp_path / "a.npy", attempts=2, pause_s=0)
+    assert caplog.text.count("trying again in 0 s") == 1, "nobody waits without knowing for what"
 
 
 @pytest.mark.parametrize(
