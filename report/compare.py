@@ -13,11 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from showerstack.report.shared.subject import check_test_set, read_run_output
-from showerstack.report.shared.text import difference_text, metric_text
+from showerstack.report.shared.text import SIGNS, difference_text, metric_text
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.belonging import check_predictions
 from showerstack.scoring.metrics.bins import energy_bins, zenith_bins
-from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
 from showerstack.scoring.score import read_output, task_of
 from showerstack.scoring.tasks import metric_for, scoring_of
@@ -119,7 +118,7 @@ def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
 
 def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
     metric = metric_for(task)
-    title = f"{task.name}, {len(truth.labels):,} test showers, {LEVEL_TEXT} intervals"
+    title = f"{task.name}, {len(truth.labels):,} test showers; {SIGNS}"
     table = drawn_table(title, "run", metric.name, wide=True)
     for entry in entries:
         value, interval = metric.of(truth, entry.output), metric.interval_of(truth, entry.output)

@@ -25,12 +25,11 @@ from showerstack.report.shared.subject import (
     read_run_output,
     score_test_table,
 )
-from showerstack.report.shared.text import duration, metric_text, totals
+from showerstack.report.shared.text import SIGNS, duration, metric_text, totals
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.scoring.belonging import check_predictions, check_run
 from showerstack.scoring.metrics.intervals import Interval
-from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.score import Origin, metrics_path, read_output, read_raw_labels, score_arrays, task_of
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, origin_of, published_for
@@ -41,7 +40,7 @@ from showerstack.stacking.run import Run
 
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "
-    f"best row); equal steps are equal factors in the error. * chosen or tuned on test labels. {LEVEL_TEXT} intervals; "
+    f"best row); equal steps are equal factors in the error. * chosen or tuned on test labels. {SIGNS}, "
     "of published results from the size of the test set alone. Wall-clock is summed over tasks that may have run side "
     "by side; memory is the peak of one task; energy is estimated from CPU time."
 )

@@ -15,10 +15,9 @@ import numpy as np
 
 from showerstack.models.registry import LEARNERS, spec
 from showerstack.report.shared.subject import read_labels, read_run_output
-from showerstack.report.shared.text import duration, metric_text, totals
+from showerstack.report.shared.text import SIGNS, duration, metric_text, totals
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import atomic_folder, write_npz
-from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.score import read_output, score_arrays
 from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.published import origin_of
@@ -192,7 +191,7 @@ def _readme(name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Seq
             kind = "simulated " if is_simulated(read_source(truth.folder)) else ""
             warning = f"**Not the public test set** ({len(truth.labels):,} {kind}events)"
             lines += [f"{warning}: these scores belong in no public table.", ""]
-        lines += [f"### Scores, with {LEVEL_TEXT} intervals", ""]
+        lines += [f"### Scores ({SIGNS})", ""]
         lines += [f"- {key}: {text}" for key, text in _scores(run, truth, metrics).items()]
         lines += ["", "### Approach", "", *_approach(run), "", "### Learners on the test set", ""]
         lines += [*_learner_rows(run, truth), "", "### What failed or did not help", "", *_failures(run), ""]

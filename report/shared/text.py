@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from showerstack.scoring.metrics.intervals import Interval
+from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.text import plus_minus, short
@@ -40,6 +41,10 @@ class WholeTable(Table):
 def signed(value: float) -> str:
     """Return :func:`short` with its sign, which nothing has not."""
     return ("-" if value < 0 else "+") + short(abs(value)) if value else "0"
+
+
+SIGNS = f"±: one standard error; [a, b]: {LEVEL_TEXT} interval"
+"""What numbers of :func:`metric_text` and :func:`difference_text` carry."""
 
 
 def metric_text(value: float, interval: Interval, metric: Metric) -> str:
