@@ -33,17 +33,17 @@ class SettingsSection(BaseModel):
 
 
 class Spectrum(SettingsSection):
-    """What is thrown, and where."""
+    """What is generated, and where."""
 
     index: Positive = Field(default=2.0, description="dN/dE ~ E^-index [p]")
     lg_energy_min: float = Field(default=14.0, ge=13.0, le=18.5, description="lower end of lg(E/eV) [p]")
     lg_energy_max: float = Field(default=18.0, ge=13.0, le=18.5, description="upper end of lg(E/eV) [p]")
     low_share: Share = Field(
-        default=0.575, description="composition sets: share thrown only up to low_lg_energy_max [f]"
+        default=0.575, description="composition sets: share generated only up to low_lg_energy_max [f]"
     )
     low_lg_energy_max: float = Field(default=16.0, ge=13.0, le=18.5, description="upper end of that share [f]")
     high_share: Share = Field(
-        default=0.0, description="composition sets: share thrown only above high_lg_energy_min [f]"
+        default=0.0, description="composition sets: share generated only above high_lg_energy_min [f]"
     )
     high_lg_energy_min: float = Field(default=14.6, ge=13.0, le=18.5, description="lower end of that share [f]")
     hadron_zenith_max_deg: float = Field(
@@ -55,7 +55,7 @@ class Spectrum(SettingsSection):
     photon_zenith_power: Positive = Field(
         default=1.0, description="photons: sin^2(zenith) of a uniform number to this power [f]"
     )
-    photon_hard_share: Share = Field(default=0.033, description="photons thrown with the hard spectrum [f]")
+    photon_hard_share: Share = Field(default=0.033, description="photons generated with the hard spectrum [f]")
     photon_hard_lg_energy_min: float = Field(default=15.9, ge=13.0, le=18.5, description="its lower end [f]")
     photon_hard_slope: float = Field(default=-1.0, description="its dN/dlgE ~ E^slope, that of all others [g]")
     contamination: Share = Field(
