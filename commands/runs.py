@@ -59,6 +59,8 @@ def stack(
 
     for name in chosen["learners"] or ():
         spec(name)  # a mistyped name is told before anything slow is imported
+    if chosen["learners"] and not any(spec(name).pretrained for name in chosen["learners"]):
+        refuse_unused(context, f"with --learners {','.join(chosen['learners'])}", ("weights",))
     has_grids = not chosen["table"]
     if has_grids:
         refuse_unused(context, "without --table", vars(table))
@@ -301,27 +303,43 @@ def pretrain(
     ] = 512,
     threads: Annotated[int, typer.Option(min=1, help="Numerical threads of the training.")] = 1,
     start: Annotated[
-        str, typer.Option(help="Weights to start from: 'shipped', the released ones, or a .safetensors file.")
+        str, typer.Option(help="Weights to start from: 'shipped', the released ones, a folder or .safetensors file.")
     ] = "",
+    array: Annotated[
+        Path | None,
+        typer.Option(help="Another array than KASCADE: stations.parquet of station lists, or a dataset folder."),
+    ] = None,
+    depth: Annotated[
+        float, typer.Option(help="Vertical atmospheric depth of the array, g/cm2; KASCADE's alone can be simulated.")
+    ] = 1023.0,
 ) -> None:
     """Pretrain the shower network on simulated showers that are drawn on the fly, from randomised worlds.
 
-    The weights, with a card that says how they were made, are what the learner [bold]pretrained[/bold] starts from.
+    The weights, with a card that says how they were made, are what the learner [bold]pretrained[/bold] starts from:
+    stack --weights takes them.
 
     Example: [bold]python cli.py pretrain --out runs/pretraining --showers 20000000[/bold]
+
+    Own array: [bold]python cli.py pretrain --array mine/gamma_train/stations.parquet --out runs/mine-weights[/bold]
     """
     need("train", what="pretrain")
     from showerstack.models.pretraining.learner import PretrainedLearner
     from showerstack.models.pretraining.train import PretrainSettings
     from showerstack.models.pretraining.train import pretrain as run
-    from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256
+    from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256, weights_file
     from showerstack.models.registry import device_for
     from showerstack.runtime.files import hash_file
+    from showerstack.showers.archives.station_lists import array_in
+    from showerstack.showers.array import KASCADE
+    from showerstack.showers.simulation.cascade import check_depth
 
-    if start not in ("", SHIPPED) and not Path(start).is_file():
-        raise InputError(f"{start} does not exist: --start takes 'shipped' or a .safetensors file")
+    check_depth(depth)
+    stations = KASCADE if array is None else array_in(array)
+    start = start if start in ("", SHIPPED) else str(weights_file(Path(start)))
     sha256 = SHIPPED_SHA256 if start == SHIPPED else hash_file(Path(start)) if start else ""
-    settings = PretrainSettings.of_batches(batch_size, start, showers=showers, seed=seed, start_sha256=sha256)
+    settings = PretrainSettings.of_batches(
+        batch_size, start, showers=showers, seed=seed, start_sha256=sha256, array=stations
+    )
     file = run(out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device), bars=bar)
     console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)
 

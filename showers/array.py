@@ -106,6 +106,11 @@ class DetectorArray:
         """Stations with a muon detector."""
         return int(self.has_muon.sum())
 
+    @property
+    def title(self) -> str:
+        """Name and numbers of detectors, for messages."""
+        return f"{self.name} ({self.n_stations} stations, {self.n_muon_detectors} with a muon detector)"
+
     @cached_property
     def half_side_m(self) -> float:
         """Half the side of the square that the cells cover, m."""
@@ -218,6 +223,11 @@ RAW_SHAPE = (*KASCADE.grid_shape[:2], 3)
 def array_of(source: Mapping[str, Any]) -> DetectorArray:
     """Return the array that a dataset's ``source.json`` describes; KASCADE where it does not say."""
     return DetectorArray.from_json(source["array"]) if "array" in source else KASCADE
+
+
+def array_entry(array: DetectorArray) -> dict[str, Any]:
+    """Return what :func:`array_of` reads: no entry for KASCADE."""
+    return {} if array == KASCADE else {"array": array.as_json()}
 
 
 DEAD_STATIONS, DEAD_MUON_DETECTORS = "dead_stations", "dead_muon_detectors"

@@ -19,14 +19,14 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import LEARNERS, spec
 from showerstack.runtime.cost import seconds_of
 from showerstack.runtime.errors import InputError, like
-from showerstack.runtime.files import atomic_path
-from showerstack.showers.array import DetectorArray
+from showerstack.runtime.files import atomic_path, hash_file
+from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
 from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
 from showerstack.stacking.pools import POOLS, pool_specs
 
-WHERE_IT_RUNS = ("run", "data", "features", "table", "test_table", "workers", "scheduler")
+WHERE_IT_RUNS = ("run", "data", "features", "weights", "table", "test_table", "workers", "scheduler")
 """Options that say where a run happens, not what it computes; the hash leaves them out."""
 SECOND_LEVEL = ("prune", "pools")
 """Options that no fit of a learner depends on: when they alone change, the fits that are there stay."""
@@ -159,6 +159,10 @@ class EngineConfig(BaseModel, RunOptions):
         """Return the options that can change a prediction, as JSON content."""
         content = self.model_dump(mode="json", exclude=set(WHERE_IT_RUNS))
         content["folds"] = self.n_folds
+        content["settings"] = {
+            name: {key: value for key, value in chosen.items() if key != "weights" or not spec(name).pretrained}
+            for name, chosen in content["settings"].items()
+        }  # a file of weights counts by its hash
         content["pools"] = [
             name if name in POOLS else f"{name} of version {pool_specs()[name].version}" for name in self.pools
         ]
@@ -178,22 +182,48 @@ class StackConfig(EngineConfig, ShowerOptions):
     def _known_task(cls, name: str) -> str:
         return task_named(name).name
 
+    @model_validator(mode="before")
+    @classmethod
+    def _weights_as_settings(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Return options in which ``weights`` is settings of the learners that start from weights."""
+        if options.get("weights") is None:
+            return options
+        from showerstack.models.pretraining.weights import weights_file
+
+        file = weights_file(Path(options["weights"]))
+        start = {"weights": str(file), "weights_sha256": hash_file(file)}
+        settings = dict(options.get("settings") or {})
+        settings |= {one.name: {**settings.get(one.name, {}), **start} for one in LEARNERS.values() if one.pretrained}
+        return {**options, "weights": None, "settings": settings}
+
     def for_array(self, array: DetectorArray, task: Task) -> tuple[StackConfig, tuple[str, ...]]:
         """Return these options without learners of the preset that cannot learn from an array, and remarks on them.
 
         Raises
         ------
         InputError
-            If one is asked for by name, or none is left.
+            If one is asked for by name, or its weights are given and know another array, or none is left.
         """
-        obstacles = {one.name: one.obstacle(array.name, array.grid_shape) for one in self.learner_specs(task)}
+        obstacles = {one.name: one.obstacle(array, self._known_to(one)) for one in self.learner_specs(task)}
         words = [f"learner {name} {why}" for name, why in obstacles.items() if why]
+        for name, why in obstacles.items():
+            if why and "weights" in self.settings_of(name):
+                raise InputError(f"learner {name} {why}: give weights of this array, or none")
         if words and (self.learners or len(words) == len(obstacles)):
             raise InputError(f"{words[0]}: name other learners")
         if not words:
             return self, ()
         kept = tuple(name for name, why in obstacles.items() if not why)
         return self.model_copy(update={"learners": kept}), tuple(f"{line}: it is left out" for line in words)
+
+    def _known_to(self, learner: LearnerSpec) -> DetectorArray:
+        """Return the array whose showers the weights know that a learner starts from."""
+        given = self.settings_of(learner.name)
+        if not learner.pretrained or "weights" not in given:
+            return KASCADE
+        from showerstack.models.pretraining.weights import read_pretrained
+
+        return read_pretrained(given["weights"], given.get("weights_sha256", "")).array
 
     @property
     def train_folder(self) -> Path:
@@ -254,7 +284,7 @@ class TableConfig(EngineConfig, TableOptions):
     def serving(self, name: str) -> str | None:
         """Return the learner for tables of that name, if there is one; None for learners of showers alone."""
         for_tables = TABLE_PREFIX + name
-        return for_tables if for_tables in LEARNERS else None if spec(name).own_columns else name
+        return for_tables if for_tables in LEARNERS else None if spec(name).pretrained else name
 
     def learner_remarks(self) -> list[str]:
         """Return which learners asked for were replaced or left out."""

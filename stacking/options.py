@@ -91,6 +91,8 @@ class ShowerOptions(OptionGroup):
     """Folder with {task}_train and {task}_test."""
     features: Path | None = None
     """Folder for feature tables; default: beside the data, or beside the run where the data cannot be written."""
+    weights: Path | None = None
+    """Pretrained weights of the data's array: folder of a pretraining, or its .safetensors file; default: KASCADE's."""
 
 
 class TableOptions(OptionGroup):

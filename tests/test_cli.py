@@ -172,6 +172,7 @@ def test_near_words_are_suggested_for_mistyped_choices(
         ("stack --run r --table t.csv --label x --features f", "--features has no effect with --table"),
         ("stack --config c.toml --table t.csv --label x", "data (in c.toml) has no effect with --table"),
         ("stack --run r --table t.csv --label x --strict", "--strict has no effect with --table"),
+        ("stack --run r --learners mlp --weights w", "--weights has no effect with --learners mlp"),
         ("features d --group lateral", "--group has no effect without --list"),
         ("features d --format md", "--format has no effect without --list"),
         ("features --list --out o", "--out has no effect with --list"),
@@ -433,6 +434,9 @@ def test_pretraining_leaves_other_folders_alone(
     assert [file.name for file in tmp_path.iterdir() if file.name != ".lock"] == ["manifest.json"]
     assert command_line(monkeypatch, "pretrain", "--out", tmp_path / "new", "--start", "no.safetensors") == 2
     assert "no.safetensors does not exist" in capsys.readouterr().err
+    assert command_line(monkeypatch, "pretrain", "--out", tmp_path / "new", "--depth", "800") == 2
+    assert "depth is 800 g/cm2, but showers can be simulated at 1023 ± 10 alone" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 class Fence(OptionGroup):

@@ -25,6 +25,7 @@ from showerstack.features.compute import compute_events
 from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining.stream import draw_world
 from showerstack.runtime.versions import FEATURES_VERSION, SIMULATION_VERSION
+from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import TASKS
 from showerstack.showers.simulation import blocks, detector, load_settings
 from showerstack.showers.simulation.blocks import BlockJob
@@ -47,7 +48,15 @@ GAIN_SPREAD = 0.08
 
 
 def drawn(
-    world: str, task: str, n: int, *, seed: int, split: str, data: Path, model: str = "mix"
+    world: str,
+    task: str,
+    n: int,
+    *,
+    seed: int,
+    split: str,
+    data: Path,
+    model: str = "mix",
+    array: DetectorArray = KASCADE,
 ) -> tuple[Batch, pl.DataFrame]:
     """Return ``n`` labelled showers and what really happened (with the fitted core), simulated where not kept yet.
 
@@ -63,6 +72,8 @@ def drawn(
         Folder where sets are kept.
     model
         Hadronic model, as for ``simulate``.
+    array
+        The stations that see them.
     """
     if world == RANDOM:
         base, _ = draw_world(np.random.default_rng([seed, RANDOM_WORLDS]))
@@ -70,33 +81,34 @@ def drawn(
         base = load_settings("default" if world == FOREIGN else world)
     whole = {"world": world, "task": task, "n": n, "seed": seed, "split": split, "settings": base.digest()}
     whole |= {} if model == "mix" else {"model": model}
+    whole |= {} if array == KASCADE else {"array": array.digest}
     whole |= {"simulation": SIMULATION_VERSION, "features": FEATURES_VERSION}
     key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:10]
     file = data / f"{task}-{world}-{split}-{n}-{key}.npz"
     if not file.exists():
         data.mkdir(parents=True, exist_ok=True)
-        table, labels, truth = _simulated(world, task, n, seed, split, base, model)
+        table, labels, truth = _simulated(
+            world, n, BlockJob(TASKS[task], split, seed, model, "test", base, array=array)
+        )
         truth.write_parquet(file.with_suffix(".parquet"))
         temporary = file.with_suffix(".partial.npz")
         np.savez(temporary, table=table, labels=labels)
         temporary.rename(file)
     with np.load(file) as result:
         batch = Batch(
-            index=np.arange(n), table=np.asfortranarray(result["table"]), columns=COLUMNS, labels=result["labels"]
-        )
+            index=np.arange(n), table=np.asfortranarray(result["table"]), columns=COLUMNS, labels=result["labels"],
+            array=array,
+        )  # fmt: skip
     return batch, pl.read_parquet(file.with_suffix(".parquet"), glob=False)
 
 
-def _simulated(
-    world: str, task: str, n: int, seed: int, split: str, settings: Any, model: str
-) -> tuple[np.ndarray, np.ndarray, pl.DataFrame]:
-    job = BlockJob(TASKS[task], split, seed, model, "test", settings)
+def _simulated(world: str, n: int, job: BlockJob) -> tuple[np.ndarray, np.ndarray, pl.DataFrame]:
     tables, labels, truths = [], [], []
     with foreign_detector() if world == FOREIGN else contextlib.nullcontext():
         for events in accepted(job, n, 1):
             grids = events.grids.astype(np.float16).astype(np.float32)
             scalars = events.scalars.astype(np.float16).astype(np.float32)
-            result = compute_events(grids, scalars, None, GROUPS)
+            result = compute_events(grids, scalars, None, GROUPS, job.array)
             tables.append(result.select(COLUMNS).to_numpy())
             labels.append(events.labels)
             truths.append(events.truth.hstack(result.select(CORE)))

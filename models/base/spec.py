@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE, DetectorArray
 
 PRESETS = ("quick", "good", "best")
 
@@ -35,15 +36,13 @@ class LearnerSpec:
     """Settings by the number of training rows: those of the largest number that is not above it; rising numbers."""
     for_tables: bool = False
     """Made for tables of any origin: a run on a table takes these and no others of the presets."""
-    own_columns: bool = False
-    """Knows its own columns only, by what they mean: it cannot learn from those of another table."""
+    pretrained: bool = False
+    """Starts from weights that know the features of one array's showers: no other array's, and no other table."""
     uses_truth: bool = False
     """Learns true quantities of training showers too, where the folder has them, and estimates them."""
     one_network: bool = False
     """Its fits start from the same weights, so that they may be averaged in them (``averaged`` of its class)."""
     needs_grid: bool = False
-    array: str | None = None
-    """Name of the detector array whose showers it has learned already; None for any array."""
     least_grid: int = 1
     """Cells that its convolutions need on either side."""
     tasks: tuple[str, ...] = ()
@@ -57,13 +56,13 @@ class LearnerSpec:
     source: str = "showerstack"
     """Publication or library."""
 
-    def obstacle(self, array: str, grid_shape: tuple[int, ...]) -> str | None:
-        """Return why it cannot learn showers of an array; None where it can."""
-        if self.array not in (None, array):
-            return f"has learned showers in {self.array} alone"
-        if self.needs_grid and min(grid_shape[:2]) < self.least_grid:
-            shape = " x ".join(map(str, grid_shape[:2]))
-            return f"needs a grid of {self.least_grid} x {self.least_grid} cells, {array} has {shape}"
+    def obstacle(self, array: DetectorArray, known: DetectorArray = KASCADE) -> str | None:
+        """Return why it cannot learn showers of an array, if its weights know another; None where it can."""
+        if self.pretrained and not array.is_like(known):
+            return f"starts from weights that know showers of {known.title} alone, these are of {array.title}"
+        if self.needs_grid and min(array.grid_shape[:2]) < self.least_grid:
+            shape = " x ".join(map(str, array.grid_shape[:2]))
+            return f"needs a grid of {self.least_grid} x {self.least_grid} cells, {array.name} has {shape}"
         return None
 
     @property

@@ -214,8 +214,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         "shower network of randomised worlds, fine-tuned",
         "fits+profile",
         presets=ALWAYS,
-        own_columns=True,
-        array="KASCADE",
+        pretrained=True,
         uses_truth=True,
         one_network=True,
         weights=1_100_889,
@@ -226,8 +225,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         "CatBoost on the lateral-fit features and the output of the pretrained network, which is not trained again",
         "fits+profile",
         settings={"members": ({"learner": "showerstack.models.tables.catboost:CatBoost"},)},
-        own_columns=True,
-        array="KASCADE",
+        pretrained=True,
     ),
 )
 

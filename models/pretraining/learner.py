@@ -231,7 +231,18 @@ def check_targets(targets: np.ndarray, n_events: int) -> None:
 
 
 def inputs_of(pretrained: Pretrained, events: Batch) -> InputTransform:
-    """Return how the columns of these events become inputs of the pretrained network."""
+    """Return how the columns of these events become inputs of the pretrained network.
+
+    Raises
+    ------
+    InputError
+        For events of an array that the weights do not know, or without any of the features.
+    """
+    if not events.array.is_like(pretrained.array):
+        raise InputError(
+            f"the pretrained weights know showers of {pretrained.array.title} alone, these are of "
+            f"{events.array.title}: give weights of this array"
+        )
     inputs = pretrained.inputs
     absent = tuple(name for name in inputs.columns if not has_column(events, name))
     if len(absent) == len(inputs.columns):

@@ -21,6 +21,7 @@ from showerstack.features.catalogue import CATALOGUE, feature_set
 from showerstack.features.compute import compute_events
 from showerstack.models.base.inputs import InputTransform, targets_of
 from showerstack.models.base.learner import Batch
+from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showerstack.showers.simulation.settings import Settings
@@ -195,7 +196,7 @@ class SimulatedBatch:
         return cls(*(np.concatenate([getattr(portion, name) for portion in portions]) for name in names))
 
 
-def draw_portion(seed: int, number: int, split: str = "train") -> SimulatedBatch:
+def draw_portion(seed: int, number: int, split: str = "train", array: DetectorArray = KASCADE) -> SimulatedBatch:
     """Return portion ``number`` of a seed's stream.
 
     Parameters
@@ -204,21 +205,27 @@ def draw_portion(seed: int, number: int, split: str = "train") -> SimulatedBatch
         Same numbers, same showers (to the last digit: on the same kind of machine).
     split
         ``train``, or ``test`` for a stream of its own, to validate on.
+    array
+        The stations that see the showers.
     """
     pieces = []
     blocks = [(task, cuts) for task, cuts, count in PLAN for _ in range(count)]
     for k, (task, cuts) in enumerate(blocks):
         block = number * len(blocks) + k
         rng = np.random.default_rng([STREAM, seed, int(split == "test"), block])
-        pieces.append(_block(task, cuts, split, seed, block, rng))
+        pieces.append(_block(task, cuts, split, seed, block, rng, array))
     return SimulatedBatch.concatenated(pieces)
 
 
-def _block(task: int, cuts: str, split: str, seed: int, block: int, rng: np.random.Generator) -> SimulatedBatch:
+def _block(
+    task: int, cuts: str, split: str, seed: int, block: int, rng: np.random.Generator, array: DetectorArray = KASCADE
+) -> SimulatedBatch:
     settings, position = draw_world(rng)
-    settings = _enriched(settings, task) if cuts != "none" else settings
+    settings = _covering(_enriched(settings, task) if cuts != "none" else settings, array)
     model = str(rng.choice(MODELS))
-    job = BlockJob(TASKS[task], split, STREAM + seed, model, cuts, settings, preselection_lg_ne=PRESELECTION_LG_NE)
+    job = BlockJob(
+        TASKS[task], split, STREAM + seed, model, cuts, settings, array=array, preselection_lg_ne=PRESELECTION_LG_NE
+    )
     events = simulate_block(job, block)
     if cuts == "none":
         events = events.head(MAX_OFF_CUT)
@@ -241,6 +248,15 @@ def _enriched(settings: Settings, task: int) -> Settings:
     if TASKS[task] == COMPOSITION:
         changes["spectrum__hadron_zenith_max_deg"] = HIGHEST_ZENITH_DEG
     return settings.changed(**changes)
+
+
+def _covering(settings: Settings, array: DetectorArray) -> Settings:
+    """Return the world with cores as far from the centre of this array, in units of its side, as KASCADE's are."""
+    scale = array.half_side_m / KASCADE.half_side_m
+    return settings.changed(
+        spectrum__core_radius_m=settings.spectrum.core_radius_m * scale,
+        trigger__core_max_m=settings.trigger.core_max_m * scale,
+    )
 
 
 def _features(events: SimulatedEvents, *, rounded: bool) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:

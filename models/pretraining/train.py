@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Self
@@ -38,13 +39,22 @@ from showerstack.models.networks.step import (
     write_checkpoint,
 )
 from showerstack.models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss
-from showerstack.models.pretraining.stream import COLUMNS, Prepared, SimulatedBatch, batch_of, draw_portion, hide_ages
-from showerstack.models.pretraining.weights import Pretrained, read_pretrained, write_pretrained
+from showerstack.models.pretraining.stream import (
+    COLUMNS,
+    TASKS,
+    Prepared,
+    SimulatedBatch,
+    batch_of,
+    draw_portion,
+    hide_ages,
+)
+from showerstack.models.pretraining.weights import WEIGHTS_FILE, Pretrained, read_pretrained, write_pretrained
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import locked, read_json, write_json
 from showerstack.runtime.processes import end_with_parent
 from showerstack.runtime.versions import FEATURES_VERSION
+from showerstack.showers.array import KASCADE, DetectorArray, array_entry
 
 PLAN_FILE = "pretraining.json"
 PORTIONS_PER_ROUND = 8
@@ -52,6 +62,8 @@ PORTIONS_PER_ROUND = 8
 SHOWERS_PER_PORTION = 15_000
 """Roughly; the schedule counts rounds, not showers."""
 VALIDATION_PORTIONS = 2
+LEAST_OF_A_CLASS = 20
+"""Showers of each class to validate on; KASCADE has thousands."""
 START_RATE = 0.35
 """Learning rate of weights that are gone on from, in units of that of random ones."""
 
@@ -78,6 +90,8 @@ class PretrainSettings:
     """Weights to go on from, as in :func:`showerstack.models.pretraining.weights.read_pretrained`; empty: random
     ones."""
     start_sha256: str = ""
+    array: DetectorArray = KASCADE
+    """The stations that see the showers."""
 
     def __post_init__(self) -> None:
         if self.showers < 1:
@@ -117,7 +131,8 @@ class PretrainSettings:
 
 def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     """Return the plan in the folder, made there if it is new."""
-    wanted = {"settings": asdict(settings), "features_version": FEATURES_VERSION}
+    named = {name: value for name, value in vars(settings).items() if name != "array"}
+    wanted = {"settings": named, "features_version": FEATURES_VERSION, **array_entry(settings.array)}
     identity = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
     file = Path(folder) / PLAN_FILE
     if file.exists():
@@ -140,7 +155,7 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
                 f"the weights {settings.start} know the showers of --seed {settings.seed}: give another one"
             )
     else:
-        first = validation_showers(settings.seed)
+        first = validation_showers(settings)
         batch = batch_of(hide_ages(first.table, np.random.default_rng(settings.seed)))
         inputs = InputTransform.fit(batch, COLUMNS, tail=LOGARITHM)
     plan = {**wanted, "identity": identity, "inputs": plain(inputs.state()), "showers": 0}
@@ -150,9 +165,26 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     return plan
 
 
-def validation_showers(seed: int) -> SimulatedBatch:
-    """Return the showers on which pretraining is watched; no weight is learned from them."""
-    return SimulatedBatch.concatenated([draw_portion(seed, number, "test") for number in range(VALIDATION_PORTIONS)])
+def validation_showers(settings: PretrainSettings) -> SimulatedBatch:
+    """Return the showers on which pretraining is watched; no weight is learned from them.
+
+    Raises
+    ------
+    InputError
+        If the array sees too few showers to learn from.
+    """
+    showers = SimulatedBatch.concatenated(
+        [draw_portion(settings.seed, number, "test", settings.array) for number in range(VALIDATION_PORTIONS)]
+    )
+    for number, task in enumerate(TASKS):
+        counts = np.bincount(showers.labels[(showers.task == number) & showers.in_evaluation], minlength=task.n_classes)
+        if counts.min() < LEAST_OF_A_CLASS:
+            raise InputError(
+                f"the array {settings.array.title} records {counts.min()} simulated showers of class "
+                f"{task.classes[counts.argmin()]!r}, fewer than {LEAST_OF_A_CLASS}: pretraining needs stations that "
+                "showers of 10^14 to 10^18 eV hit, and muon detectors beyond 40 m of their cores"
+            )
+    return showers
 
 
 AHEAD = 8
@@ -160,7 +192,7 @@ AHEAD = 8
 
 
 def drawn_ahead(
-    seed: int, numbers: range, workers: int, draw: Callable[[int, int], Any] = draw_portion
+    seed: int, numbers: range, workers: int, draw: Callable[[int, int], Any]
 ) -> Iterator[tuple[Any, float]]:
     """Yield the portions with these numbers in order, and the processor time each took."""
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=end_with_parent, initargs=(os.getpid(),))
@@ -187,7 +219,6 @@ def _timed(draw: Callable[[int, int], Any], seed: int, number: int) -> tuple[Any
 
 
 STATE_FILE = "state.safetensors"
-WEIGHTS_FILE = "showers.safetensors"
 RATE_STEPS = 1000
 """Steps of the learning rate's schedule in a round."""
 
@@ -236,8 +267,10 @@ def pretrain(
         plan = opened_plan(folder, settings)
         inputs = InputTransform.from_state(plan["inputs"])
         state = _state(folder, settings, inputs, plan["identity"], device)
-        valid = Prepared.of(validation_showers(settings.seed), inputs, settings.seed, 0).to(device)
-        stream = drawn_ahead(settings.seed, settings.portions(state.epoch), workers)
+        valid = Prepared.of(validation_showers(settings), inputs, settings.seed, 0).to(device)
+        stream = drawn_ahead(
+            settings.seed, settings.portions(state.epoch), workers, partial(draw_portion, array=settings.array)
+        )
         for number in range(state.epoch, settings.rounds):
             before = time.process_time()
             drawn = [next(stream) for _ in range(PORTIONS_PER_ROUND)]
@@ -256,7 +289,7 @@ def pretrain(
                 "log_loss": loss,
             }
             # The state last: killed before it is written, the whole round with all its files is done again.
-            _write_weights(folder, state, inputs, plan)
+            _write_weights(folder, state, inputs, plan, settings.array)
             write_json(folder / PLAN_FILE, plan)
             write_checkpoint(folder / STATE_FILE, state)
             progress(plan["showers"], settings.showers, ", ".join(f"{name} {x:.4f}" for name, x in loss.items()))
@@ -279,11 +312,13 @@ def _state(folder: Path, settings: PretrainSettings, inputs: InputTransform, ide
     return state
 
 
-def _write_weights(folder: Path, state: Checkpoint, inputs: InputTransform, plan: dict[str, Any]) -> None:
+def _write_weights(
+    folder: Path, state: Checkpoint, inputs: InputTransform, plan: dict[str, Any], array: DetectorArray
+) -> None:
     network = state.averaged
     assert isinstance(network, ShowerNetwork)
     made = {key: plan[key] for key in ("settings", "features_version", "seeds", "showers", "cpu_hours", "log_loss")}
-    write_pretrained(folder / WEIGHTS_FILE, deepcopy(network).cpu(), inputs, made | {"rounds": state.epoch})
+    write_pretrained(folder / WEIGHTS_FILE, deepcopy(network).cpu(), inputs, made | {"rounds": state.epoch}, array)
 
 
 def train_round(state: Checkpoint, events: Prepared, settings: PretrainSettings) -> None:

@@ -24,16 +24,19 @@ from showerstack.models.pretraining.network import Architecture, ShowerNetwork
 from showerstack.models.pretraining.stream import COLUMNS, HADRONIC_MODELS, N_WORLD, PRIORS
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, hash_file, read_json, write_json
+from showerstack.showers.array import KASCADE, DetectorArray, array_entry, array_of
 
 FORMAT = 1
 """Raised when the meaning of a card changes."""
 SHIPPED = "shipped"
 """Name of the weights that come with the package."""
-SHIPPED_FILE = Path(__file__).parent / "weights" / "showers.safetensors"
+WEIGHTS_FILE = "showers.safetensors"
+"""Name of the weights in the folder of a pretraining."""
+SHIPPED_FILE = Path(__file__).parent / "weights" / WEIGHTS_FILE
 SHIPPED_SHA256 = "e450a63fc7a3a9a0eab9666bceab47aefc5b3d44204a8b179843466979fdc378"
 """In the code, so that it belongs to the identity of whatever is trained from these weights."""
 LIMITS = (
-    "KASCADE's array, detectors and standard reconstruction; no other array",
+    "detectors and standard reconstruction are KASCADE's, the depth is 1023 g/cm2",
     "lg(E/eV) = 14 to 18; showers that fail the test's cuts were a sixth of what it saw",
     "worlds of this project's simulation only: KASCADE's lateral forms, fluctuations of a closed form of Sibyll-2.3d",
     "photons are the least certain part of that simulation",
@@ -49,6 +52,8 @@ class Pretrained:
     network: ShowerNetwork
     inputs: InputTransform
     card: dict[str, Any]
+    array: DetectorArray
+    """The only one whose showers they know."""
 
     @property
     def sha256(self) -> str:
@@ -70,7 +75,23 @@ def feature_declaration() -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def write_pretrained(file: Path, network: ShowerNetwork, inputs: InputTransform, made: dict[str, Any]) -> None:
+def weights_file(path: Path) -> Path:
+    """Return the weights' file that a path means: the file itself, or the folder of a pretraining.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    file = path / WEIGHTS_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(f"{file} does not exist: expected pretrained weights, what pretrain --out wrote")
+    return file
+
+
+def write_pretrained(
+    file: Path, network: ShowerNetwork, inputs: InputTransform, made: dict[str, Any], array: DetectorArray = KASCADE
+) -> None:
     """Write weights and card.
 
     Parameters
@@ -81,11 +102,14 @@ def write_pretrained(file: Path, network: ShowerNetwork, inputs: InputTransform,
         What was trained.
     made
         What the card says about its making.
+    array
+        The stations that saw the showers; the file holds it, under its hash.
     """
     if file.suffix != ".safetensors":
         raise InputError(f"{file}: the name of a weights' file ends in .safetensors")
     with atomic_path(file) as temporary:
-        metadata = {"network": json.dumps({"sizes": network.sizes.as_json(), "inputs": plain(inputs.state())})}
+        described = {"sizes": network.sizes.as_json(), "inputs": plain(inputs.state()), **array_entry(array)}
+        metadata = {"network": json.dumps(described)}
         save_file({name: value.contiguous() for name, value in network.state_dict().items()}, temporary, metadata)
     card = {
         "format": FORMAT,
@@ -93,7 +117,13 @@ def write_pretrained(file: Path, network: ShowerNetwork, inputs: InputTransform,
         "features": feature_declaration(),
         "targets": [asdict(target) for target in TARGETS],
         "worlds": _worlds(),
-        "limits": list(LIMITS),
+        "array": {
+            "name": array.name,
+            "stations": array.n_stations,
+            "muon_detectors": array.n_muon_detectors,
+            "sha256": array.digest,
+        },
+        "limits": [f"the array {array.title}; no other", *LIMITS],
         **made,
     }
     write_json(card_path(file), card)
@@ -128,7 +158,7 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
     try:
         with safe_open(file, framework="pt") as content:
             described = json.loads((content.metadata() or {})["network"])
-        inputs = InputTransform.from_state(described["inputs"])
+        inputs, array = InputTransform.from_state(described["inputs"]), array_of(described)
         sizes = Architecture(**described["sizes"] | {"n_world": N_WORLD})
         if inputs.n_inputs != sizes.n_inputs or inputs.columns != COLUMNS:
             raise ValueError("other inputs")
@@ -137,7 +167,7 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
     except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(f"{file} is of another architecture than this version's ({reason}): pretrain again") from None
-    return Pretrained(network.eval(), inputs, card)
+    return Pretrained(network.eval(), inputs, card, array)
 
 
 def _with_models(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

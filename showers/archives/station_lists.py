@@ -19,6 +19,7 @@ import polars as pl
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS, class_of
 from showerstack.showers.array import DetectorArray
+from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
 
 FILES = {
@@ -60,10 +61,8 @@ class StationLists:
             named, other = (signals["station" if column == "id" else column], one[column])
             if named.dtype != other.dtype:
                 raise InputError(f"{path}: signals.parquet has {named.name} {named[0]!r}, the other file {other[0]!r}")
-        for table, column, file in ((stations, "id", "stations"), (events, "event", "events")):
-            twice = table.filter(pl.col(column).is_duplicated())
-            if twice.height:
-                raise InputError(f"{path / f'{file}.parquet'}: {column} {twice[column][0]} appears more than once")
+        _refuse_twice(stations, "id", path / "stations.parquet")
+        _refuse_twice(events, "event", path / "events.parquet")
         array, cell_of = array_of_stations(path.resolve().name, stations)
         cells = stations.select("id").with_columns(pl.Series("cell", cell_of)).rename({"id": "station"})
         numbered = events.select("event").with_row_index("row")
@@ -139,6 +138,27 @@ class ListedEvents:
                     grids[rows[here] - start, cell[here], channel] = values[here, channel]
                 chunk[DEPOSITS] = grids.reshape(stop - start, *self.array.grid_shape)
             yield chunk
+
+
+def array_in(path: Path) -> DetectorArray:
+    """Return the array that a table of stations lists, or that a dataset folder is of.
+
+    Raises
+    ------
+    InputError
+        If the path is neither, or the table lacks a column.
+    """
+    if path.is_dir():
+        return Dataset.open(path, labels=False).array
+    stations = _read(path, FILES["stations"])
+    _refuse_twice(stations, "id", path)
+    return array_of_stations(path.resolve().parent.name, stations)[0]
+
+
+def _refuse_twice(table: pl.DataFrame, column: str, file: Path) -> None:
+    twice = table.filter(pl.col(column).is_duplicated())
+    if twice.height:
+        raise InputError(f"{file}: {column} {twice[column][0]} appears more than once")
 
 
 def array_of_stations(name: str, stations: pl.DataFrame) -> tuple[DetectorArray, np.ndarray]:

@@ -15,12 +15,15 @@ from importlib import resources
 
 import numpy as np
 
+from showerstack.runtime.errors import InputError
 from showerstack.showers.kascade import MASS_NUMBERS
 from showerstack.showers.simulation.primaries import HADRON, PHOTON, PIVOT_LG_A, Primaries, model_shift
 from showerstack.showers.simulation.settings import Cascade, Settings, Shape
 
 GROUND_DEPTH = 1023.0
 """Vertical atmospheric depth of the array, g/cm2 [p]."""
+DEPTH_TOLERANCE = 10.0
+"""Depths that differ by no more count as :data:`GROUND_DEPTH`, g/cm2: the weather changes it by as much [g]."""
 REFERENCE_LG_ENERGY = 15.5
 PIVOT_E = -0.3
 """Fitted slopes in energy turn around lg E = 15.2, the typical triggered shower."""
@@ -275,6 +278,22 @@ def with_tail(u: np.ndarray, scale: float, tail: float, sd: Callable[[], np.ndar
     if not tail:
         return scale * u
     return np.asarray(scale * u + tail * (1.0 - scale) * np.maximum(u - TAIL_BEGINS * sd(), 0.0))
+
+
+def check_depth(depth: float) -> None:
+    """Refuse a vertical depth, g/cm2, that the showers of this simulation do not reach.
+
+    Raises
+    ------
+    InputError
+        If it is not KASCADE's, within :data:`DEPTH_TOLERANCE`.
+    """
+    if not abs(depth - GROUND_DEPTH) <= DEPTH_TOLERANCE:
+        raise InputError(
+            f"depth is {depth:g} g/cm2, but showers can be simulated at {GROUND_DEPTH:g} ± {DEPTH_TOLERANCE:g} alone: "
+            "sizes and shapes are fitted to a cascade Monte Carlo at KASCADE's depth, and what they are higher up or "
+            "lower down it does not say"
+        )
 
 
 def hadron_offset(lg_mass: float, e: np.ndarray, s: np.ndarray, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:

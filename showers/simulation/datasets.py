@@ -16,7 +16,7 @@ from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
-from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.array import KASCADE, DetectorArray, array_entry
 from showerstack.showers.protocols import CUTS_FOR_ALL, evaluation_cuts_of, layout_of, modes_of
 from showerstack.showers.schema import GAMMA, SIMULATION, TASKS, WEIGHT_FILE, Task
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, SimulatedEvents, simulate_block
@@ -211,10 +211,9 @@ def check(job: BlockJob, n: int, workers: int | None) -> None:
 
 def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
     """Return the content of ``source.json``."""
-    array = {} if job.array == KASCADE else {"array": job.array.as_json()}
     rare = {"rare": asdict(job.proposal)} if job.proposal else {}
     return (
-        array
+        array_entry(job.array)
         | rare
         | {
             "generator": SIMULATION,

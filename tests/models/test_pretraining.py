@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from safetensors import safe_open
@@ -52,16 +53,22 @@ from showerstack.models.pretraining.weights import (
 from showerstack.models.tables.sklearn import RandomForest
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file
+from showerstack.showers.archives.station_lists import array_in
+from showerstack.showers.array import KASCADE, DetectorArray, lattice
+from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents
 from showerstack.showers.simulation.settings import Settings
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.train import stack
 from tests.models.numbered import numbered
 
 SMALL = PretrainSettings(showers=360_000, width=16, blocks=1, hidden=16, batch_size=64)
 """Three rounds."""
 
 
-def toy_portion(seed: int, number: int, split: str = "train") -> SimulatedBatch:
+def toy_portion(seed: int, number: int, split: str = "train", array: DetectorArray = KASCADE) -> SimulatedBatch:
     """Return showers whose first column tells the class."""
     rng = np.random.default_rng([seed, number, len(split)])
     n = 200
@@ -78,8 +85,8 @@ def toy_portion(seed: int, number: int, split: str = "train") -> SimulatedBatch:
 def toy_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw toy showers in this process."""
 
-    def ahead(seed: int, numbers: range, workers: int) -> Iterator[tuple[SimulatedBatch, float]]:
-        return ((toy_portion(seed, number), 0.0) for number in numbers)
+    def ahead(seed: int, numbers: range, workers: int, draw: Any) -> Iterator[tuple[SimulatedBatch, float]]:
+        return ((draw(seed, number), 0.0) for number in numbers)
 
     monkeypatch.setattr(train, "drawn_ahead", ahead)
     monkeypatch.setattr(plan, "draw_portion", toy_portion)
@@ -314,6 +321,98 @@ def test_pretraining_goes_on_from_weights(tmp_path: Path) -> None:
     assert read_pretrained(str(last), hash_file(last)).card["seeds"] == [1, 2]
     rate = PretrainSettings.of_batches(2048, "shipped").learning_rate
     assert rate == pytest.approx(0.35 * 2 * PretrainSettings.learning_rate)
+
+
+@pytest.fixture
+def few_showers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let rounds be of one portion, portions of two blocks of showers, and draw these in this process."""
+
+    def ahead(seed: int, numbers: range, workers: int, draw: Any) -> Iterator[tuple[SimulatedBatch, float]]:
+        return ((draw(seed, number), 0.0) for number in numbers)
+
+    monkeypatch.setattr(stream, "PLAN", ((0, "test", 1), (1, "test", 1)))
+    monkeypatch.setattr(train, "PORTIONS_PER_ROUND", 1)
+    monkeypatch.setattr(train, "VALIDATION_PORTIONS", 1)
+    monkeypatch.setattr(train, "drawn_ahead", ahead)
+
+
+def own_stations(file: Path) -> Path:
+    """Write a table of 144 stations, every second with a muon detector."""
+    x_m, y_m = (plane.ravel() for plane in lattice(12, 15.0))
+    muon = np.where(np.arange(144) % 2, 3.0, 0.0)
+    table = {"id": np.arange(144), "x_m": x_m, "y_m": y_m, "electron_area_m2": np.full(144, 2.0), "muon_area_m2": muon}
+    file.parent.mkdir()
+    pl.DataFrame(table).write_parquet(file)
+    return file
+
+
+@pytest.mark.usefixtures("few_showers")
+def test_an_array_gets_weights_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = array_in(own_stations(tmp_path / "mine" / "stations.parquet"))
+    settings = replace(SMALL, showers=30_000, array=array)
+    made = pretrain(tmp_path / "whole", settings)
+    with monkeypatch.context() as killed:
+        killed.setattr(train, "write_checkpoint", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(tmp_path / "cut", settings)
+    assert hash_file(pretrain(tmp_path / "cut", settings)) == hash_file(made)
+    with pytest.raises(InputError, match="another folder"):
+        pretrain(tmp_path / "cut", replace(settings, array=KASCADE))
+    card = json.loads(card_path(made).read_text())
+    assert card["array"] == {"name": "mine", "stations": 144, "muon_detectors": 72, "sha256": array.digest}
+    assert card["limits"][0] == "the array mine (144 stations, 72 with a muon detector); no other"
+    assert read_pretrained(str(made), hash_file(made)).array == array
+
+    renamed = replace(array, name="gamma_train")
+    folders = simulate(
+        COMPOSITION, tmp_path, n_train=300, n_test=60, seed=5, train_cuts="test", array=renamed, workers=1
+    )
+    sizes = {"width": 16, "blocks": 1, "hidden": 16, "epochs": 1}
+    config = StackConfig(
+        task="composition", data=tmp_path, run=tmp_path / "run", learners="pretrained", folds=2, workers=1,
+        weights=made.parent, settings={"pretrained": sizes},
+    )  # fmt: skip
+    result = stack(config)
+    assert [row["error"] for row in result.manifest["learners"]] == [None]
+    assert result.predictions.log_proba.shape == (60, 5)
+    elsewhere = made.rename(tmp_path / "moved.safetensors")
+    card_path(made).rename(card_path(elsewhere))
+    there = {name: {**chosen, "weights": "elsewhere.safetensors"} for name, chosen in config.settings.items()}
+    moved = config.model_copy(update={"settings": there})
+    assert moved.identity() == config.identity(), "weights count by their hash, not by where they are"
+
+    every = StackConfig(task="composition", run=tmp_path / "other", weights=elsewhere)
+    both = r"showers of mine \(144 stations, 72 .*\) alone, these are of KASCADE \(252 stations, 192 .*: give weights"
+    with pytest.raises(InputError, match=both) as refusal:
+        every.for_array(KASCADE, COMPOSITION)
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(InputError, match=r"of mine \(144 .* alone, these are of KASCADE"):
+        PretrainedLearner(COMPOSITION.classes, every.settings["pretrained"]).fit(toy_events(1), toy_events(2), seed=1)
+    assert Dataset.open(folders[0]).array.is_like(array)
+    assert array_in(folders[0]) == renamed
+
+
+@pytest.mark.usefixtures("few_showers")
+def test_an_array_without_muon_detectors_is_not_pretrained_for(tmp_path: Path) -> None:
+    file = own_stations(tmp_path / "mine" / "stations.parquet")
+    pl.read_parquet(file).drop("muon_area_m2").write_parquet(file)
+    with pytest.raises(
+        InputError, match=r"mine \(144 stations, 0 .* records 0 .* muon detectors beyond 40 m"
+    ) as refusal:
+        pretrain(tmp_path / "weights", replace(SMALL, array=array_in(file)))
+    assert "\n" not in str(refusal.value)
+    pl.read_parquet(file).with_columns(id=pl.lit(1)).write_parquet(file)
+    with pytest.raises(InputError, match=r"stations.parquet: id 1 appears more than once"):
+        array_in(file)
+
+
+def test_cores_cover_an_array_as_they_cover_kascade() -> None:
+    world = Settings()
+    assert stream._covering(world, KASCADE) == world
+    twice = replace(KASCADE, x_m=2 * KASCADE.x_m, y_m=2 * KASCADE.y_m, pitch_m=2 * KASCADE.pitch_m)
+    wide = stream._covering(world, twice)
+    assert wide.spectrum.core_radius_m == pytest.approx(2 * world.spectrum.core_radius_m)
+    assert wide.trigger.core_max_m == pytest.approx(2 * world.trigger.core_max_m)
 
 
 def _spoil_card(**changes: Any) -> Callable[[Path], None]:

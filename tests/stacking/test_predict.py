@@ -470,10 +470,13 @@ def test_learners_that_cannot_learn_from_an_array_are_left_out() -> None:
     config = StackConfig(task="composition", data=Path("d"), run=Path("r"), preset="best")
     kept, remarks = config.for_array(small, COMPOSITION)
     assert "learner lenet_fits needs a grid of 12 x 12 cells, small has 8 x 8: it is left out" in remarks
-    assert "learner pretrained has learned showers in KASCADE alone: it is left out" in remarks
+    assert (
+        "learner pretrained starts from weights that know showers of KASCADE (252 stations, 192 with a muon detector) "
+        "alone, these are of small (63 stations, 48 with a muon detector): it is left out"
+    ) in remarks
     assert kept.learners is not None
     assert not {"lenet", "lenet_fits", "pretrained"} & set(kept.learners)
     assert config.for_array(KASCADE, COMPOSITION) == (config, ())
     named = config.model_copy(update={"learners": ("pretrained", "lightgbm")})
-    with pytest.raises(InputError, match="pretrained has learned showers in KASCADE alone: name other learners"):
+    with pytest.raises(InputError, match=r"of KASCADE \(252 .* of small \(63 .*: name other learners"):
         named.for_array(small, COMPOSITION)

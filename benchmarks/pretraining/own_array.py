@@ -1,0 +1,195 @@
+r"""What a network pretrained for an array of one's own gains there over training from scratch.
+
+    python -m benchmarks.pretraining.own_array --out own_array --arrays square --pretrain-only   # for each array
+    python -m benchmarks.pretraining.own_array --out own_array --store
+
+Two arrays that are not KASCADE, each a table of stations: a square of 10 x 10 stations 20 m apart, and KASCADE's
+stations of which every second one has no muon detector. A network is pretrained for each; then it and two others learn
+from the same showers of a world that pretraining has not seen, with the same showers apart for early stopping: ``mlp``
+from scratch, and ``pretrained`` from the released weights, which know KASCADE alone. All are compared on the same test
+showers; nothing is chosen there. Weights, showers and fits are kept below OUT, so that a killed run continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from benchmarks.learning.pretraining import DATA_SEED, VALID_SHARE, only
+from benchmarks.shared.drawn import drawn
+from benchmarks.shared.results import HELP, store
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.learner import Batch
+from showerstack.models.pretraining.train import PretrainSettings, pretrain
+from showerstack.models.pretraining.weights import SHIPPED_SHA256, WEIGHTS_FILE, card_path
+from showerstack.models.registry import create, spec
+from showerstack.runtime.context import bar
+from showerstack.runtime.files import atomic_path, hash_file, read_json, write_npz
+from showerstack.showers.archives.station_lists import array_in
+from showerstack.showers.array import KASCADE, lattice
+from showerstack.showers.schema import COMPOSITION
+
+WORLD = "harder"
+SIZES = (5_000, 25_000)
+N_TEST = 25_000
+SCRATCH, OWN, RELEASED = "mlp", "pretrained", "pretrained, released weights"
+SYSTEMS = (SCRATCH, RELEASED, OWN)
+BATCH_SIZE = 256
+
+
+def square() -> pl.DataFrame:
+    """Return 100 equal stations 20 m apart."""
+    x_m, y_m = (plane.ravel() for plane in lattice(10, 20.0))
+    area = np.full(100, 3.0)
+    return pl.DataFrame({"x_m": x_m, "y_m": y_m, "electron_area_m2": area, "muon_area_m2": area})
+
+
+def thinned() -> pl.DataFrame:
+    """Return KASCADE's stations, of which every second one has no muon detector."""
+    row, column = np.divmod(KASCADE.cells, KASCADE.x_m.shape[1])
+    planes = {name: getattr(KASCADE, name).ravel()[KASCADE.cells] for name in ("x_m", "y_m", "electron_area_m2")}
+    muon = KASCADE.muon_area_m2.ravel()[KASCADE.cells] * ((row + column) % 2)
+    return pl.DataFrame(planes).with_columns(pl.Series("muon_area_m2", muon))
+
+
+ARRAYS = {"square": square, "thinned": thinned}
+
+
+def stations_file(name: str, out: Path) -> Path:
+    """Return the table of an array's stations, written where it is missing."""
+    file = out / name / "stations.parquet"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(file) as temporary:
+            ARRAYS[name]().with_row_index("id").write_parquet(temporary)
+    return file
+
+
+def weights_of(name: str, out: Path, settings: PretrainSettings) -> Path:
+    """Return the weights for an array, pretrained as far as they are not yet."""
+    folder = out / name / "weights"
+    card = card_path(folder / WEIGHTS_FILE)
+    if card.exists() and read_json(card)["rounds"] == settings.rounds:
+        return folder / WEIGHTS_FILE
+    return pretrain(folder, settings, bars=bar)
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Showers of an array, and the weights for it."""
+
+    train: Batch
+    test: Batch
+    weights: Path
+
+    def start_of(self, system: str) -> dict[str, Any]:
+        """Return the settings by which a system starts from weights."""
+        return {"weights": str(self.weights), "weights_sha256": hash_file(self.weights)} if system == OWN else {}
+
+
+def loss_of(array: str, n: int, seed: int, system: str, sets: Sets, out: Path) -> np.ndarray:
+    """Return the log-loss of each test shower (N,), of a fit that is made where it is not kept."""
+    start = sets.start_of(system)
+    tag = "" if system == SCRATCH else "-" + start.get("weights_sha256", SHIPPED_SHA256)[:8]
+    file = out / "fits" / f"{array}-{n}-{seed}-{system.replace(', ', '_').replace(' ', '_')}{tag}.npz"
+    if not file.exists():
+        entry = spec(SCRATCH if system == SCRATCH else OWN)
+        assert isinstance(entry.features, str)
+        columns = feature_set(entry.features, sets.train.columns)
+        # Released weights are refused on another array: here they are to be compared there.
+        known = KASCADE if system == RELEASED else sets.train.array
+        events, test = (replace(only(batch, columns), array=known) for batch in (sets.train, sets.test))
+        rows = np.random.default_rng([n, seed]).permutation(len(events))[:n]
+        n_valid = round(VALID_SHARE * n)
+        train, valid = (events.take(np.sort(part)) for part in (rows[n_valid:], rows[:n_valid]))
+        learner = create(entry, COMPOSITION.classes, overrides=start)
+        learner.fit(train, valid, seed=seed)
+        log_p = learner.predict_log_proba(replace(test, labels=None))
+        loss = -log_p[np.arange(len(log_p)), sets.test.labels]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_npz(file, loss=loss)
+        print(f"{file.stem}: {loss.mean():.4f}", flush=True)
+    with np.load(file) as kept:
+        return np.asarray(kept["loss"], dtype=np.float64)
+
+
+def summary(results: dict[tuple[str, int, str], np.ndarray]) -> str:
+    """Return a table: log-losses and differences to ``mlp``, means over seeds.
+
+    Parameters
+    ----------
+    results
+        (seeds, N) log-loss of each test shower by array, size and system.
+    """
+    head = ("array", "training showers", "system", "log-loss", "minus `mlp`", "single seeds")
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for (array, n, system), losses in results.items():
+        gaps = losses - results[array, n, SCRATCH]
+        cells = [array, f"{n:,}", system, _with_error(losses.mean(axis=0), "{:.4f}")]
+        single = ", ".join(f"{gap:+.4f}" for gap in gaps.mean(axis=1))
+        cells += ["", ""] if system == SCRATCH else [_with_error(gaps.mean(axis=0), "{:+.4f}"), single]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _with_error(values: np.ndarray, form: str) -> str:
+    return f"{form.format(values.mean())} ± {values.std(ddof=1) / len(values) ** 0.5:.4f}"
+
+
+def made(weights: dict[str, Path]) -> str:
+    """Return a table of what the weights were made from."""
+    head = ("array", "stations", "muon detectors", "showers", "processor hours", "log-loss in random worlds")
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for name, file in weights.items():
+        card = read_json(card_path(file))
+        array, loss = card["array"], card["log_loss"]["composition"]
+        cells = [name, array["stations"], array["muon_detectors"], f"{card['showers']:,}", f"{card['cpu_hours']:.2f}"]
+        lines.append(f"| {' | '.join(map(str, [*cells, f'{loss:.4f}']))} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse, pretrain and train what is missing, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("bench/own_array"), help="folder of weights, showers and fits")
+    parser.add_argument("--arrays", default=",".join(ARRAYS))
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--showers", type=int, default=6_000_000, help="drawn for each pretraining")
+    parser.add_argument("--pretrain-only", action="store_true", help="end when the weights are there")
+    parser.add_argument("--store", action="store_true", help=HELP)
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    torch.set_num_threads(1)
+    weights, results = dict[str, Path](), dict[tuple[str, int, str], np.ndarray]()
+    for name in options.arrays.split(","):
+        array = array_in(stations_file(name, options.out))
+        settings = PretrainSettings.of_batches(BATCH_SIZE, showers=options.showers, array=array)
+        weights[name] = weights_of(name, options.out, settings)
+        if options.pretrain_only:
+            continue
+        train, test = (
+            drawn(WORLD, COMPOSITION.name, n, seed=DATA_SEED, split=split, data=options.out / "data", array=array)[0]
+            for n, split in ((max(SIZES), "train"), (N_TEST, "test"))
+        )
+        sets = Sets(train, test, weights[name])
+        for n in SIZES:
+            for system in SYSTEMS:
+                seeds = [loss_of(name, n, int(seed), system, sets, options.out) for seed in options.seeds.split(",")]
+                results[name, n, system] = np.stack(seeds)
+    text = made(weights)
+    if results:
+        text += f"\n\n{summary(results)}\n\n±: one standard error of the test showers, of means over the seeds."
+    print(text)
+    if options.store:
+        print(store("own_array", "Pretraining for an array of one's own", text, worlds=(WORLD,), pretrained=True))
+
+
+if __name__ == "__main__":
+    main()
