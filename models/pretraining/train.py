@@ -96,6 +96,8 @@ class PretrainSettings:
     def __post_init__(self) -> None:
         if self.showers < 1:
             raise InputError(f"showers must be at least 1, got {self.showers}")
+        if not self.array.n_muon_detectors:
+            raise InputError(f"the array {self.array.title} cannot be simulated: the reconstruction counts muons")
 
     @property
     def origin(self) -> Pretrained | None:
@@ -181,8 +183,8 @@ def validation_showers(settings: PretrainSettings) -> SimulatedBatch:
         if counts.min() < LEAST_OF_A_CLASS:
             raise InputError(
                 f"the array {settings.array.title} records {counts.min()} simulated showers of class "
-                f"{task.classes[counts.argmin()]!r}, fewer than {LEAST_OF_A_CLASS}: pretraining needs stations that "
-                "showers of 10^14 to 10^18 eV hit, and muon detectors beyond 40 m of their cores"
+                f"{task.classes[counts.argmin()]!r}, fewer than {LEAST_OF_A_CLASS}: its stations are too few or too "
+                "far apart for showers of 10^14 to 10^18 eV"
             )
     return showers
 

@@ -24,7 +24,7 @@ REFERENCE_HITS = 60.0
 AGE_RANGE = (0.10, 1.48)
 """Limits of the reconstructed age: those of the public data's ages [p]."""
 TINY = np.float32(1e-30)
-"""Keeps the sums over no station at all (all of them saturated) from dividing by zero."""
+"""Keeps the sums over no station at all (saturated, or none beyond the least distance) from dividing by zero."""
 FIRST_LG_NMU = 4.0
 """Size from which the mean muon age of the first pass is taken."""
 NEWTON_STEPS = 5
@@ -189,7 +189,7 @@ def muon_number(
     lg_nmu = np.full(len(deposit), FIRST_LG_NMU, dtype=np.float32)
     for _ in range(2):
         per_muon = rho_muon(r_m, np.float32(1.0), mean_muon_age(lg_nmu[:, None], 1.0 / cosine))
-        n_mu = counted / np.einsum("ij,ij->i", area, per_muon)
+        n_mu = counted / np.maximum(np.einsum("ij,ij->i", area, per_muon), TINY)
         # The floor is taken in lg: rounded, lg 100 could exceed 2 and slip through the selection.
         lg_nmu = np.maximum(np.log10(np.maximum(n_mu, np.float32(1.0))), np.float32(np.log10(own.min_muons)))
     return lg_nmu, np.float32(10.0) ** lg_nmu[:, None] * per_muon

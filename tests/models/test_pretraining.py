@@ -393,15 +393,19 @@ def test_an_array_gets_weights_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("few_showers")
-def test_an_array_without_muon_detectors_is_not_pretrained_for(tmp_path: Path) -> None:
+def test_an_array_that_counts_no_muons_or_few_showers_is_not_pretrained_for(tmp_path: Path) -> None:
     file = own_stations(tmp_path / "mine" / "stations.parquet")
-    pl.read_parquet(file).drop("muon_area_m2").write_parquet(file)
+    stations = pl.read_parquet(file)
+    stations.with_columns(pl.col("x_m", "y_m") * 30).write_parquet(file)
     with pytest.raises(
-        InputError, match=r"mine \(144 stations, 0 .* records 0 .* muon detectors beyond 40 m"
-    ) as refusal:
+        InputError, match=r"mine \(144 stations, 72 .*\) records \d+ simulated showers .* too far apart"
+    ):
         pretrain(tmp_path / "weights", replace(SMALL, array=array_in(file)))
+    stations.drop("muon_area_m2").write_parquet(file)
+    with pytest.raises(InputError, match=r"\(144 stations, 0 .*\) cannot be simulated: .* muons") as refusal:
+        replace(SMALL, array=array_in(file))
     assert "\n" not in str(refusal.value)
-    pl.read_parquet(file).with_columns(id=pl.lit(1)).write_parquet(file)
+    stations.with_columns(id=pl.lit(1)).write_parquet(file)
     with pytest.raises(InputError, match=r"stations.parquet: id 1 appears more than once"):
         array_in(file)
 
