@@ -82,7 +82,7 @@ def weights_of(name: str, out: Path, settings: PretrainSettings) -> Path:
 
 
 @dataclass(frozen=True)
-class Sets:
+class ArraySets:
     """Showers of an array, and the weights for it."""
 
     train: Batch
@@ -94,7 +94,7 @@ class Sets:
         return {"weights": str(self.weights), "weights_sha256": hash_file(self.weights)} if system == OWN else {}
 
 
-def loss_of(array: str, n: int, seed: int, system: str, sets: Sets, out: Path) -> np.ndarray:
+def loss_of(array: str, n: int, seed: int, system: str, sets: ArraySets, out: Path) -> np.ndarray:
     """Return the log-loss of each test shower (N,), of a fit that is made where it is not kept."""
     start = sets.start_of(system)
     tag = "" if system == SCRATCH else "-" + start.get("weights_sha256", SHIPPED_SHA256)[:8]
@@ -178,7 +178,7 @@ def main() -> None:
             drawn(WORLD, COMPOSITION.name, n, seed=DATA_SEED, split=split, data=options.out / "data", array=array)[0]
             for n, split in ((max(SIZES), "train"), (N_TEST, "test"))
         )
-        sets = Sets(train, test, weights[name])
+        sets = ArraySets(train, test, weights[name])
         for n in SIZES:
             for system in SYSTEMS:
                 seeds = [loss_of(name, n, int(seed), system, sets, options.out) for seed in options.seeds.split(",")]
