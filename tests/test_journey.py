@@ -190,7 +190,8 @@ STORIES = {
 }
 """Pages, and what is there when their first command runs."""
 ELSEWHERE = re.compile(
-    r"cli.py (download|reproduce|pretrain) |--device cuda|tcp:|--time-limit|--from (job|my_events)|frequencies"
+    r"cli.py (download|reproduce|pretrain) |--device cuda|tcp:|--time-limit|frequencies"
+    r"|--from (job|my_events)|job\.parquet"
 )
 """Commands that need a network, a GPU, hours, or files of others: their options are parsed, nothing is run."""
 FEWER = {
@@ -205,6 +206,7 @@ FEWER = {
     "--data trial/measured --simulation trial/composition_test": "--data trial/measured",
     "--simulation data/gamma_test --exposure 1.75e12": "--exposure 1e8",
     "--run runs/wine --preset quick": "--run runs/wine --preset quick --learners table.logistic",
+    "--run runs/scalars --preset quick": "--run runs/scalars --preset quick --learners table.logistic",
     "--learners lightgbm\n": "--learners quadratic_logit\n",
     # As many stations as the other arrays of the tests have: kernels are compiled once for all of them.
     "np.arange(12) * np.pi / 6": "np.arange(144) * np.pi / 72",
