@@ -147,11 +147,11 @@ def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | 
         rivals = sum(name.startswith("published.") for name in by_name)
         better = f", the best of {rivals} published systems in {scoring_of(run.task).metric.name}" if rivals > 1 else ""
         lines.append(f"gain: over {published.name}{better}")
-    lines += [
-        f"{name}: had learned from {SHOWERS_SEEN / 1e6:.0f} million other simulated showers before"
-        for name in by_name
-        if name.startswith("pretrained") and "weights" not in run.manifest["config"].get("settings", {}).get(name, {})
-    ]
+    own = {name for name, chosen in run.manifest["config"].get("settings", {}).items() if "weights" in chosen}
+    for name in by_name:
+        if name.startswith("pretrained"):
+            number = "" if name in own else f"{SHOWERS_SEEN / 1e6:.0f} million "
+            lines.append(f"{name}: had learned from {number}other simulated showers before")
     pool = run.manifest.get("pool", {})
     if len(pool.get("weights", ())) == 1 and pool.get("left_out"):
         lines.append(

@@ -212,7 +212,7 @@ def drawn_ahead(
             "a process that draws showers was lost (killed, or out of memory): start the same command again"
         ) from None
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=not waiting, cancel_futures=True)
 
 
 def _timed(draw: Callable[[int, int], Any], seed: int, number: int) -> tuple[Any, float]:

@@ -51,6 +51,7 @@ from showerstack.models.pretraining.weights import (
     write_pretrained,
 )
 from showerstack.models.tables.sklearn import RandomForest
+from showerstack.report.outcome import learner_table
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file
 from showerstack.showers.archives.station_lists import array_in
@@ -375,6 +376,8 @@ def test_an_array_gets_weights_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     result = stack(config)
     assert [row["error"] for row in result.manifest["learners"]] == [None]
     assert result.predictions.log_proba.shape == (60, 5)
+    caption = str(learner_table(config.run, config.data).caption)
+    assert "\npretrained: had learned from other simulated showers before\n" in caption
     elsewhere = made.rename(tmp_path / "moved.safetensors")
     card_path(made).rename(card_path(elsewhere))
     there = {name: {**chosen, "weights": "elsewhere.safetensors"} for name, chosen in config.settings.items()}
