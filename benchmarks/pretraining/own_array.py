@@ -72,11 +72,11 @@ def stations_file(name: str, out: Path) -> Path:
     return file
 
 
-def weights_of(name: str, out: Path, settings: PretrainSettings) -> Path:
-    """Return the weights for an array, pretrained as far as they are not yet."""
+def weights_of(name: str, out: Path, settings: PretrainSettings, *, unfinished: bool) -> Path:
+    """Return the weights for an array, pretrained as far as they are not yet, or as they are."""
     folder = out / name / "weights"
     card = card_path(folder / WEIGHTS_FILE)
-    if card.exists() and read_json(card)["rounds"] == settings.rounds:
+    if card.exists() and (unfinished or read_json(card)["rounds"] == settings.rounds):
         return folder / WEIGHTS_FILE
     return pretrain(folder, settings, bars=bar)
 
@@ -87,11 +87,14 @@ class ArraySets:
 
     train: Batch
     test: Batch
-    weights: Path
+    weights: Path | None
 
     def start_of(self, system: str) -> dict[str, Any]:
         """Return the settings by which a system starts from weights."""
-        return {"weights": str(self.weights), "weights_sha256": hash_file(self.weights)} if system == OWN else {}
+        if system != OWN:
+            return {}
+        assert self.weights is not None
+        return {"weights": str(self.weights), "weights_sha256": hash_file(self.weights)}
 
 
 def loss_of(array: str, n: int, seed: int, system: str, sets: ArraySets, out: Path) -> np.ndarray:
@@ -145,13 +148,15 @@ def _with_error(values: np.ndarray, form: str) -> str:
 
 def made(weights: dict[str, Path]) -> str:
     """Return a table of what the weights were made from."""
-    head = ("array", "stations", "muon detectors", "showers", "processor hours", "log-loss in random worlds")
+    head = ("array", "stations", "muon detectors", "showers", "rounds", "processor hours", "log-loss in random worlds")
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for name, file in weights.items():
         card = read_json(card_path(file))
         array, loss = card["array"], card["log_loss"]["composition"]
-        cells = [name, array["stations"], array["muon_detectors"], f"{card['showers']:,}", f"{card['cpu_hours']:.2f}"]
-        lines.append(f"| {' | '.join(map(str, [*cells, f'{loss:.4f}']))} |")
+        planned = PretrainSettings(showers=card["settings"]["showers"]).rounds
+        cells = [name, array["stations"], array["muon_detectors"], f"{card['showers']:,}"]
+        cells += [f"{card['rounds']} of {planned}", f"{card['cpu_hours']:.2f}", f"{loss:.4f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
@@ -163,6 +168,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--showers", type=int, default=6_000_000, help="drawn for each pretraining")
     parser.add_argument("--pretrain-only", action="store_true", help="end when the weights are there")
+    parser.add_argument("--unfinished", action="store_true", help="take weights whose pretraining was ended early")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
     parser.add_argument("--store", action="store_true", help=HELP)
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -170,21 +177,22 @@ def main() -> None:
     weights, results = dict[str, Path](), dict[tuple[str, int, str], np.ndarray]()
     for name in options.arrays.split(","):
         array = array_in(stations_file(name, options.out))
-        settings = PretrainSettings.of_batches(BATCH_SIZE, showers=options.showers, array=array)
-        weights[name] = weights_of(name, options.out, settings)
+        if OWN in options.systems:
+            settings = PretrainSettings.of_batches(BATCH_SIZE, showers=options.showers, array=array)
+            weights[name] = weights_of(name, options.out, settings, unfinished=options.unfinished)
         if options.pretrain_only:
             continue
         train, test = (
             drawn(WORLD, COMPOSITION.name, n, seed=DATA_SEED, split=split, data=options.out / "data", array=array)[0]
             for n, split in ((max(SIZES), "train"), (N_TEST, "test"))
         )
-        sets = ArraySets(train, test, weights[name])
+        sets = ArraySets(train, test, weights.get(name))
         for n in SIZES:
-            for system in SYSTEMS:
+            for system in options.systems:
                 seeds = [loss_of(name, n, int(seed), system, sets, options.out) for seed in options.seeds.split(",")]
                 results[name, n, system] = np.stack(seeds)
     text = made(weights)
-    if results:
+    if results and SCRATCH in options.systems:
         text += f"\n\n{summary(results)}\n\n±: one standard error of the test showers, of means over the seeds."
     print(text)
     if options.store:
