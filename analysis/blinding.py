@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from showerstack.runtime.errors import InputError
-from showerstack.stacking.options import OptionGroup
+from showerstack.runtime.options import OptionGroup
 
 
 @dataclass(frozen=True)

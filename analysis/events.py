@@ -21,10 +21,10 @@ from showerstack.showers.schema import (
     CORE_X_FILE,
     CORE_Y_FILE,
     SCALAR_NAMES,
-    SIMULATION,
     TASKS,
     TRUTH_FILE,
 )
+from showerstack.showers.source import is_simulated
 from showerstack.stacking.chain import Predictions
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import Run, load
@@ -38,11 +38,6 @@ def open_run(run: Path, task: str, command: str) -> Run:
     return opened
 
 
-def is_simulated(dataset: Dataset) -> bool:
-    """Tell from ``source.json`` whether showers were simulated here."""
-    return str(dataset.source.get("generator", "")).startswith(SIMULATION)
-
-
 def label_remarks(dataset: Dataset) -> list[str]:
     """Return a remark if a set to be measured holds labels; they are not read."""
     # The list of checksums may name a file that was taken away: what is there counts.
@@ -51,7 +46,11 @@ def label_remarks(dataset: Dataset) -> list[str]:
     ]
     if not events:
         return []
-    why = "its showers are simulated" if is_simulated(dataset) else "a measured set has none: is it the right folder?"
+    why = (
+        "its showers are simulated"
+        if is_simulated(dataset.source)
+        else "a measured set has none: is it the right folder?"
+    )
     return [f"{dataset.path} holds {', '.join(events)}, which is not read ({why})"]
 
 

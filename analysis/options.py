@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from showerstack.analysis.blinding import Blinding
-from showerstack.stacking.options import Limits, OptionGroup
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.options import Limits, OptionGroup
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from showerstack.analysis.sky.coordinates import Azimuth
 
 EXPOSURE_ERROR = 0.05
 """Relative error of an exposure of which nothing else is said: an assumption."""
@@ -98,3 +101,55 @@ class SearchOptions(OptionGroup):
     """Seconds after each event without another one, for the runs' live time."""
     exposure_error: Annotated[float, Limits(0, 1)] = EXPOSURE_ERROR
     """Relative error of the exposure, common to all limits."""
+
+
+@dataclass(frozen=True)
+class SkyOptions(OptionGroup):
+    """What is asked for of a map of the sky."""
+
+    data: list[Path]
+    """Dataset folder with event times, or folder of runs; may be given several times."""
+    out: Path = Path("sky_map")
+    """Folder for the map, its picture and provenance."""
+    zenith_max_deg: Annotated[float, "--zenith-max"] = 30.0
+    """Largest zenith angle (degrees)."""
+    nside: int = 32
+    """HEALPix resolution: 32 are pixels of 1.8 degrees, 64 of 0.9."""
+    scrambles: int = 20
+    """How often times are exchanged for the exposure."""
+    window_h: Annotated[float, "--window"] = 24.0
+    """Times are exchanged within about so many hours."""
+    azimuth_of_north: float | None = None
+    """Stored azimuth of showers from the north (degrees); default: as found."""
+    clockwise: Annotated[bool | None, "--clockwise/--counter-clockwise"] = None
+    """Azimuths grow from north over east, or over west."""
+    run: Path | None = None
+    """Gamma run: map only events with the highest scores."""
+    share: float = 0.01
+    """With --run: share of the events that is kept."""
+    blinding: Blinding = field(default_factory=Blinding)
+    seed: Annotated[int, Limits(0)] = 1
+    """Seed of all random numbers."""
+
+    @property
+    def azimuth(self) -> Azimuth | None:
+        """What stored azimuths mean; None: as the conversion of the runs found it from arrival times."""
+        if self.azimuth_of_north is None and self.clockwise is None:
+            return None
+        from showerstack.analysis.sky.coordinates import Azimuth
+
+        return Azimuth(self.azimuth_of_north or 0.0, self.clockwise is not False)
+
+    def checked(self) -> SkyOptions:
+        """Return these options, or say in one line which cannot be."""
+        limits = {
+            "--zenith-max": (self.zenith_max_deg, 1.0, 60.0), "--nside": (self.nside, 1, 1024),
+            "--scrambles": (self.scrambles, 2, 1000), "--window": (self.window_h, 0.5, 1e4),
+            "--share": (self.share, 1e-6, 1.0), "--azimuth-of-north": (self.azimuth_of_north or 0.0, -360.0, 360.0),
+        }  # fmt: skip
+        for name, (value, low, high) in limits.items():
+            if not low <= value <= high:
+                raise InputError(f"{name} {value:g}: expected a number from {low:g} to {high:g}")
+        if self.nside & (self.nside - 1):
+            raise InputError(f"--nside {self.nside}: expected a power of two, such as 32 (1.8 degrees)")
+        return self

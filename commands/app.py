@@ -33,18 +33,8 @@ from showerstack.commands.config_file import SOURCE, ConfigOption, file_of, is_f
 from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.runtime.logs import LOG, Lines, LogFile, handled
+from showerstack.runtime.options import REQUIRED, Limits, Option, OptionGroup, groups_in, is_group, options_of
 from showerstack.showers.schema import TASKS
-from showerstack.stacking.options import (
-    REQUIRED,
-    Device,
-    Limits,
-    Option,
-    OptionGroup,
-    RunOptions,
-    groups_in,
-    is_group,
-    options_of,
-)  # fmt: skip
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
 """Commands that keep finished parts: given again after an interruption, they go on."""
@@ -409,10 +399,6 @@ def refuse_unused(
             raise InputError(f"{shown} has no effect {why}: leave it out")
 
 
-SeedOption = Annotated[int, RunOptions]
-DeviceOption = Annotated[Device, RunOptions]
-WorkersOption = Annotated[int | None, RunOptions]
-LearnersOption = Annotated[tuple[str, ...] | None, RunOptions]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse rows that cannot be used, instead of going on without them.")
 ]

@@ -9,14 +9,11 @@ import typer
 
 from showerstack.commands.app import (
     MEASURED,
-    DeviceOption,
     OutputFormat,
     Protocol,
-    SeedOption,
     SetName,
     StrictOption,
     TaskName,
-    WorkersOption,
     app,
     console,
     refuse_unused,
@@ -25,6 +22,7 @@ from showerstack.commands.runs import predict_measured
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import task_named
+from showerstack.stacking.options import DeviceOption, SeedOption, WorkersOption
 
 RunsOption = Annotated[
     str | None, typer.Option("--runs", help="Measured: comma-separated names of runs; default: all.")

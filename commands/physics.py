@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from showerstack.analysis.blinding import Blinding
-from showerstack.analysis.options import SearchOptions, SpectraOptions
-from showerstack.commands.app import SeedOption, WorkersOption, app, console, refuse_unused
+from showerstack.analysis.options import SearchOptions, SkyOptions, SpectraOptions
+from showerstack.commands.app import app, console, refuse_unused
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import need
+from showerstack.stacking.options import SeedOption, WorkersOption
 
 
 def _looked_at(context: typer.Context, data: list[Path], blinding: Blinding) -> list[Path]:
@@ -127,53 +128,24 @@ def datacheck(
 
 
 @app.command(name="sky-map")
-def sky_map(
-    context: typer.Context,
-    data: Annotated[
-        list[Path], typer.Option(help="Dataset folder with event times, or folder of runs; may be given several times.")
-    ],
-    blinding: Blinding,
-    out: Annotated[Path, typer.Option(help="Folder for the map, its picture and provenance.")] = Path("sky_map"),
-    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees).")] = 30.0,
-    nside: Annotated[int, typer.Option(help="HEALPix resolution: 32 are pixels of 1.8 degrees, 64 of 0.9.")] = 32,
-    scrambles: Annotated[int, typer.Option(help="How often times are exchanged for the exposure.")] = 20,
-    window: Annotated[float, typer.Option(help="Times are exchanged within about so many hours.")] = 24.0,
-    azimuth_of_north: Annotated[
-        float | None,
-        typer.Option(help="Stored azimuth of showers from the north (degrees); default: as found."),
-    ] = None,
-    clockwise: Annotated[
-        bool | None,
-        typer.Option("--clockwise/--counter-clockwise", help="Azimuths grow from north over east, or over west."),
-    ] = None,
-    run: Annotated[Path | None, typer.Option(help="Gamma run: map only events with the highest scores.")] = None,
-    share: Annotated[float, typer.Option(help="With --run: share of the events that is kept.")] = 0.01,
-    seed: SeedOption = 1,
-) -> None:
+def sky_map(context: typer.Context, options: SkyOptions) -> None:
     """Map measured showers on the sky (HEALPix): counts, exposure from exchanged times, significance by Li and Ma.
 
     Needs the extra sky (astropy and astropy-healpix) and runs that were downloaded and converted with --times.
 
     Example: [bold]python cli.py sky-map --data data/measured --out sky_map[/bold]
     """
-    need("sky", "report", *(("train",) if run else ()), what="sky-map")
-    from showerstack.analysis.sky.coordinates import Azimuth
-    from showerstack.analysis.sky.map import SkyOptions, write_map
+    need("sky", "report", *(("train",) if options.run else ()), what="sky-map")
     from showerstack.analysis.sky.map import sky_map as measure
+    from showerstack.analysis.sky.map import write_map
     from showerstack.report.check_pages import sky_words, write_sky_picture
-
-    if run is None:
-        refuse_unused(context, "without --run", ("share",))
     from showerstack.runtime.files import check_out
 
-    check_out(out)
-    said = azimuth_of_north is not None or clockwise is not None
-    azimuth = Azimuth(azimuth_of_north or 0.0, clockwise is not False) if said else None
-    options = SkyOptions(
-        _looked_at(context, data, blinding), zenith_max, nside, scrambles, window, azimuth,
-        run, share, seed, blinding,
-    )  # fmt: skip
+    if options.run is None:
+        refuse_unused(context, "without --run", ("share",))
+    check_out(options.out)
+    options = replace(options, data=_looked_at(context, options.data, options.blinding))
     result = measure(options, Context(bars=bar))
     console.print(sky_words(result), soft_wrap=True, highlight=False)
-    write_map(result, out)
-    console.print(f"wrote {write_sky_picture(result, out)} and tables beside it", soft_wrap=True)
+    write_map(result, options.out)
+    console.print(f"wrote {write_sky_picture(result, options.out)} and tables beside it", soft_wrap=True)

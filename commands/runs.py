@@ -10,15 +10,11 @@ import typer
 
 from showerstack.commands.app import (
     Configured,
-    DeviceOption,
     JsonOption,
-    LearnersOption,
     OutputFormat,
     Protocol,
-    SeedOption,
     StrictOption,
     TaskName,
-    WorkersOption,
     app,
     console,
     given_options,
@@ -29,7 +25,15 @@ from showerstack.commands.config_file import from_file
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError, need
 from showerstack.showers.schema import task_named
-from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
+from showerstack.stacking.options import (
+    DeviceOption,
+    LearnersOption,
+    RunOptions,
+    SeedOption,
+    ShowerOptions,
+    TableOptions,
+    WorkersOption,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -272,7 +276,7 @@ def export(
     Example: [bold]python cli.py export --run runs/gamma --out gamma-onnx --check data/gamma_test[/bold]
     """
     need("train", "export", *(("onnx",) if check else ()), what="export")
-    from showerstack.runtime.run_files import EXPORT_FILE
+    from showerstack.showers.schema import EXPORT_FILE
     from showerstack.stacking.export import export_run
 
     result = export_run(run, out, listed(learners), check, bars=output.bars)

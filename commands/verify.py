@@ -34,12 +34,11 @@ def verify(
 
     Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
     """
-    from showerstack.scoring.rules import score_by_protocol
-    from showerstack.scoring.score import metrics_path, task_of
+    from showerstack.scoring.score import metrics_path, score_file, task_of
     from showerstack.scoring.tasks import summarise
 
     chosen = task_named(task) if task else task_of(predictions)
-    metrics = score_by_protocol(
+    metrics = score_file(
         predictions, data, chosen, protocol=protocol, log=log, description=description, intervals=intervals,
         published_order=published_order,
     )  # fmt: skip

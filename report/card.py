@@ -16,8 +16,8 @@ from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.files import atomic_path, is_as_written, read_json
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.tasks import scoring_of
-from showerstack.showers.dataset import is_simulated, read_source
 from showerstack.showers.schema import TASKS, task_named
+from showerstack.showers.source import is_simulated, read_source
 from showerstack.stacking.folder import METRICS_FILE, TABLE_TEST_FILE
 from showerstack.stacking.run import Run, shipped_system
 

@@ -15,10 +15,9 @@ from rich.text import Text
 from showerstack.report.shared.subject import check_test_set, read_run_output
 from showerstack.report.shared.text import SIGNS, difference_text, metric_text
 from showerstack.runtime.errors import InputError
-from showerstack.scoring.belonging import check_predictions
 from showerstack.scoring.metrics.bins import energy_bins, zenith_bins
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
-from showerstack.scoring.score import read_output, task_of
+from showerstack.scoring.score import check_predictions, read_output, task_of
 from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.text import table as drawn_table
 from showerstack.scoring.tasks.truth import Truth, read_truth

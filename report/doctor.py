@@ -32,9 +32,7 @@ from showerstack.runtime.context import Bars, Progress, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.packages import EXTRAS, lacking
 from showerstack.runtime.resources import cores, memory_limit_bytes
-from showerstack.runtime.run_files import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
-from showerstack.scoring.belonging import check_run
-from showerstack.scoring.score import ORIGIN_KEYS, Origin
+from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
 from showerstack.scoring.tasks.published import origin_of
 from showerstack.showers import writer
 from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in
@@ -45,7 +43,17 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.event_files import EventFiles, bad_cells, units_remarks
 from showerstack.showers.protocols import TEST, TEST_WITH_AGE
-from showerstack.showers.schema import AGE, ARRIVAL_FILE, RANGES, SCALAR_NAMES, TASKS, Task
+from showerstack.showers.schema import (
+    AGE,
+    ARRIVAL_FILE,
+    EXPORT_FILE,
+    MANIFEST_FILE,
+    PREDICTIONS_FILE,
+    RANGES,
+    SCALAR_NAMES,
+    TASKS,
+    Task,
+)
 from showerstack.stacking.run import Run
 
 NEEDED_PYTHON = (3, 11)

@@ -37,7 +37,7 @@ from showerstack.scoring.metrics.composition import share_errors
 from showerstack.scoring.metrics.intervals import linearised
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import paired_mean
-from showerstack.scoring.rules import score_by_protocol
+from showerstack.scoring.score import score_file
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.base import TaskScoring
 from showerstack.scoring.tasks.text import plus_minus
@@ -241,7 +241,7 @@ def outcome(
     if _is_after(made, (run / CHECKSUMS_FILE, labels)) and is_as_written(read_json(scores)):
         content |= {"test": read_json(scores), "report": str(report), "model_card": str(run / CARD_FILE)}
     else:
-        content["test"] = score_by_protocol(run / "predictions.npz", data, task)
+        content["test"] = score_file(run / "predictions.npz", data, task)
         report = write_report(run, data, bars=bars, without=without)
         content |= {"report": str(report), "model_card": str(write_card(run))}
     why = Text(escaped(f"why:        {content['reason']}"))

@@ -25,7 +25,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, read_json, write_json
 from showerstack.runtime.logs import handled
 from showerstack.scoring.metrics.level import LEVEL, LEVEL_TEXT
-from showerstack.scoring.rules import score_by_protocol
+from showerstack.scoring.score import score_file
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.archives.download import download_raw
 from showerstack.showers.dataset import Dataset
@@ -242,7 +242,7 @@ def _metric(task: Task) -> str:
 
 def _score(wanted: Reproduction, data: Path, run: Path, seed: int) -> Score:
     task = wanted.task
-    metrics = score_by_protocol(run / PREDICTIONS_FILE, data, task, protocol=wanted.protocol)
+    metrics = score_file(run / PREDICTIONS_FILE, data, task, protocol=wanted.protocol)
     if task == GAMMA:
         at_75 = metrics["survival_rates"]["75%"]
         value, interval = at_75["hadron_survival"], at_75["interval"]

@@ -33,7 +33,7 @@ from showerstack.report.shared.markup import (
 )
 from showerstack.report.shared.subject import EvaluatedRun, mean_loss
 from showerstack.report.shared.text import difference_text, metric_text, signed
-from showerstack.report.task_sections import Part, sections_of
+from showerstack.report.task_sections import Part, page_of
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import atomic_path, check_target
@@ -52,7 +52,7 @@ def headline(evaluated: EvaluatedRun) -> str:
     """Return the boxes at the top (metric, accuracy or what stands for it, mean loss) and what the metric means."""
     scoring = scoring_of(evaluated.task)
     loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output), evaluated.truth)
-    boxes = scoring.boxes(evaluated.metrics, evaluated.truth, evaluated.final, evaluated.output)
+    boxes = page_of(evaluated.task).boxes(evaluated)
     boxes.append((scoring.loss_head, f"{loss:.4f}", f"[{span.low:.4f}, {span.high:.4f}]"))
     n = f"{len(evaluated.labels):,} test showers"
     limits = f"{n}. Brackets are {LEVEL_TEXT} intervals from their number, without systematic errors."
@@ -361,7 +361,7 @@ def _parts(evaluated: EvaluatedRun) -> list[Part]:
     return [
         plain_words,
         learners,
-        *sections_of(evaluated.task),
+        *page_of(evaluated.task).sections,
         *(() if evaluated.task.target else (gallery,)),
         importance,
         run_sections.choices,

@@ -1,8 +1,9 @@
-"""What a task looks like on its page: sections with pictures, in the order in which :data:`SECTIONS` names them."""
+"""What a task looks like on its page: boxes at the top, then sections with pictures, in the order of :data:`PAGES`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,8 +27,10 @@ from showerstack.report.pictures.tasks import (
 from showerstack.report.shared.markup import Section, paragraph, picture, pictures
 from showerstack.report.shared.markup import table as page_table
 from showerstack.scoring.metrics.bins import ENERGY_BINS, ZENITH_BINS
-from showerstack.scoring.metrics.classes import BinAtThreshold, bins_at_threshold
-from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.metrics.classes import BinAtThreshold, bins_at_threshold, efficiency_at_survival, q_factor
+from showerstack.scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
+from showerstack.scoring.tasks import scoring_of
+from showerstack.scoring.tasks.base import Quantity
 from showerstack.scoring.tasks.text import short
 from showerstack.showers.kascade import LN_MASSES
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, Task
@@ -241,13 +244,81 @@ def against_truth(evaluated: EvaluatedRun) -> Section:
     return Section("truth", "Estimates against the truth", pictures(figures))
 
 
-SECTIONS: dict[str, tuple[Part, ...]] = {
-    COMPOSITION.name: (confusion, fraction_errors, mass_posteriors),
-    GAMMA.name: (survival, gamma_posteriors),
+Box: TypeAlias = tuple[str, str, str]
+"""At the top of the page: name, value, remark."""
+FIXED_SURVIVAL = 1e-3
+"""Hadron survival at which the gamma efficiency is given."""
+
+
+def _box(quantity: Quantity) -> Box:
+    return quantity.name, quantity.number, quantity.span
+
+
+def _second_box(evaluated: EvaluatedRun) -> Box:
+    scoring, weights = scoring_of(evaluated.task), evaluated.truth.weights
+    return _box(scoring.second_metric(evaluated.labels, evaluated.final, evaluated.output, weights))
+
+
+def fraction_error_boxes(evaluated: EvaluatedRun) -> list[Box]:
+    """Return fraction error and accuracy."""
+    span = evaluated.metrics["intervals"]["mean_fraction_error"]
+    words = f"{span['low']:.4f} to {span['high']:.4f}; 0 perfect, 0.158 random"
+    value = f"{evaluated.metrics['mean_fraction_error']:.4f}"
+    return [("fraction error (lower is better)", value, words), _second_box(evaluated)]
+
+
+def survival_boxes(evaluated: EvaluatedRun) -> list[Box]:
+    """Return survival, Q-factor, efficiency at a fixed survival and area under the curve."""
+    metrics, weights = evaluated.metrics, evaluated.truth.weights
+    rate, name = metrics["survival_rates"]["75%"], scoring_of(GAMMA).metric_words
+    interval, left = rate["interval"], f"{rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
+    if "n_effective" in rate:
+        left += f" simulated, worth {rate['n_effective']:,.0f} by their weights"
+    if interval.get("is_limit"):
+        box = name, f"< {short(interval['high'])}", f"{LEVEL_TEXT} upper limit; {left}"
+    else:
+        box = name, short(metrics["key_metric"]), f"{short(interval['low'])} to {short(interval['high'])}; {left}"
+    result = q_factor(evaluated.labels, evaluated.output, weights=weights)
+    gain, limit = Quantity("Q-factor at 75 % gamma efficiency", result.value, result.interval, 1), result.interval.low
+    if result.interval.is_limit:
+        words = gain.name, f"> {limit:.1f}", f"from the survival's {LEVEL_TEXT} upper limit"
+    elif rate["hadron_surviving"]:
+        words = _box(gain)
+    else:
+        words = gain.name, f"> {limit:.1f}", f"no hadron is left: {TAIL_TEXT} lower limit"
+    kept = efficiency_at_survival(evaluated.labels, evaluated.output, FIXED_SURVIVAL, weights)
+    name = f"gamma efficiency at hadron survival {FIXED_SURVIVAL:g}"
+    return [box, words, _box(Quantity(name, kept.value, kept.interval, 1, "%", 100)), _second_box(evaluated)]
+
+
+def resolution_boxes(evaluated: EvaluatedRun) -> list[Box]:
+    """Return resolution and bias."""
+    metrics, target = evaluated.metrics, evaluated.task.target
+    assert target is not None
+    span = metrics["intervals"]["resolution"]
+    remark = f"{span['low']:.4f} to {span['high']:.4f}"
+    if "reconstruction" in metrics:
+        remark += f"; reconstructed {target.reference}: {metrics['reconstruction']['resolution']:.4f}"
+    box = f"resolution in {target.unit} (lower is better)", f"{metrics['resolution']:.4f}", remark
+    return [box, _second_box(evaluated)]
+
+
+@dataclass(frozen=True)
+class TaskPage:
+    """What only one task has on its page."""
+
+    boxes: Callable[[EvaluatedRun], list[Box]]
+    """At the top, but for the loss."""
+    sections: tuple[Part, ...]
+
+
+PAGES = {
+    COMPOSITION.name: TaskPage(fraction_error_boxes, (confusion, fraction_errors, mass_posteriors)),
+    GAMMA.name: TaskPage(survival_boxes, (survival, gamma_posteriors)),
 }
 """By the task's name; tasks with a target all have the same."""
 
 
-def sections_of(task: Task) -> tuple[Part, ...]:
-    """Return the sections of a page that only this task has."""
-    return SECTIONS.get(task.name, (against_truth,) if task.target else ())
+def page_of(task: Task) -> TaskPage:
+    """Return what only this task has on its page."""
+    return PAGES.get(task.name, TaskPage(resolution_boxes, (against_truth,)))

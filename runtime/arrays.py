@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self, cast
 
 import numpy as np
-import polars as pl
 
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_path, open_regular, write_json
+from showerstack.runtime.files import atomic_path, open_regular
 
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -115,6 +114,31 @@ def open_npy(path: Path) -> np.ndarray:
         mapped = MappedArray(file, header.dtype, "r", header.offset, header.shape, order)
         mapped.filename = str(path.resolve())
         return mapped
+
+
+def open_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Map an array of (N, *shape); numbers of another width, byte order or memory order are read into memory."""
+    array = open_npy(path)
+    check_kind(path, array, dtype)
+    check_shape(path, array, shape)
+    if array.dtype == np.dtype(dtype) and array.dtype.isnative and array.flags.c_contiguous:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(array).astype(dtype)
+
+
+def check_kind(path: Path, array: np.ndarray, dtype: Any) -> None:
+    """Refuse an array that holds no numbers, or no whole ones where ``dtype`` is of whole numbers."""
+    whole = np.dtype(dtype).kind == "i"
+    if array.dtype.kind not in ("iu" if whole else "fiu"):
+        raise InputError(f"{path} has type {array.dtype}, expected {'whole ' if whole else ''}numbers")
+
+
+def check_shape(path: Path, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Refuse an array that is not (N, *shape)."""
+    if array.shape[1:] != shape or array.ndim != len(shape) + 1:
+        wanted = ", ".join(["N", *map(str, shape)]) + ("," if not shape else "")
+        raise InputError(f"{path} has shape {array.shape}, expected ({wanted})")
 
 
 class ArrayFile:
@@ -306,27 +330,3 @@ def write_pieces(file: Path, n_events: int, pieces: Iterable[Mapping[str, np.nda
                     stored.seek(0)
                     while block := stored.read(COPIED_BYTES):
                         inside.write(block)
-
-
-def write_frames(file: Path, frames: Iterator[pl.DataFrame], origin: Mapping[str, str] | None = None) -> None:
-    """Write the rows of all frames to one table: CSV by its name, Parquet otherwise.
-
-    ``origin`` says once what the table was made from: in a Parquet file's metadata, or in ``FILE.json`` beside a CSV;
-    None for tables that do not say it.
-    """
-    if file.suffix.lower() == ".csv":
-        with atomic_path(file) as temporary, temporary.open("wb") as stream:
-            for number, frame in enumerate(frames):
-                frame.write_csv(stream, include_header=not number)
-        if origin is not None:
-            write_json(file.with_name(f"{file.name}.json"), dict(origin))
-        return
-    with (
-        atomic_path(file) as temporary,
-        tempfile.TemporaryDirectory(dir=temporary.parent, prefix=f"{temporary.name}-") as folder,
-    ):
-        parts = []
-        for number, frame in enumerate(frames):
-            parts.append(Path(folder) / f"{number}.parquet")
-            frame.write_parquet(parts[-1])
-        pl.scan_parquet(parts, glob=False).sink_parquet(temporary, metadata=None if origin is None else dict(origin))

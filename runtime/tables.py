@@ -1,4 +1,4 @@
-"""Tables in files, Parquet or text, read without a guess: no row is lost or moved, and types are those of the file.
+"""Tables in files, Parquet or text, written in pieces and read without a guess: no row is lost, types are the file's.
 
 A blank line of a text file is no row. A row with more or fewer fields than the header is refused with its line.
 """
@@ -13,7 +13,7 @@ import re
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import open_regular
+from showerstack.runtime.files import atomic_path, open_regular, write_json
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 VALUE_BYTES = 8
@@ -184,3 +184,27 @@ def readable(file: Path) -> Iterator[None]:
             os.close(kept)
             if written:
                 os.write(2, written)
+
+
+def write_frames(file: Path, frames: Iterator[pl.DataFrame], origin: Mapping[str, str] | None = None) -> None:
+    """Write the rows of all frames to one table: CSV by its name, Parquet otherwise.
+
+    ``origin`` says once what the table was made from: in a Parquet file's metadata, or in ``FILE.json`` beside a CSV;
+    None for tables that do not say it.
+    """
+    if file.suffix.lower() == ".csv":
+        with atomic_path(file) as temporary, temporary.open("wb") as stream:
+            for number, frame in enumerate(frames):
+                frame.write_csv(stream, include_header=not number)
+        if origin is not None:
+            write_json(file.with_name(f"{file.name}.json"), dict(origin))
+        return
+    with (
+        atomic_path(file) as temporary,
+        tempfile.TemporaryDirectory(dir=temporary.parent, prefix=f"{temporary.name}-") as folder,
+    ):
+        parts = []
+        for number, frame in enumerate(frames):
+            parts.append(Path(folder) / f"{number}.parquet")
+            frame.write_parquet(parts[-1])
+        pl.scan_parquet(parts, glob=False).sink_parquet(temporary, metadata=None if origin is None else dict(origin))

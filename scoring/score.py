@@ -1,11 +1,14 @@
-"""Scoring a predictions file against the test labels: metrics, intervals, warnings, and the metrics file.
+"""From a predictions file to its metrics: what is read, whether it belongs to the test set, and the protocol's rules.
 
-Predictions are refused wherever they could silently be misread.
+Predictions are refused wherever they could silently be misread. Equal lengths prove little about what belongs together;
+fingerprints do. Scores are by definition the same in all protocols. The 2026 protocol counts attempts and takes the
+most probable class only: rules that shift the decision between classes, tuned on balanced simulations, distort real
+data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +16,41 @@ from typing import Any
 import numpy as np
 
 from showerstack.runtime.arrays import Header, array_names, read_arrays
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import with_checksum, write_json
+from showerstack.runtime.files import atomic_path, read_json, with_checksum, write_json
 from showerstack.scoring.tasks import scoring_of
-from showerstack.scoring.tasks.truth import Truth, read_truth
-from showerstack.showers.schema import COMPOSITION, TASKS, Task
+from showerstack.scoring.tasks.published import origin_of
+from showerstack.scoring.tasks.truth import Truth, labelled_folder, read_truth
+from showerstack.showers.schema import (
+    COMPOSITION,
+    GAMMA,
+    MANIFEST_FILE,
+    MATRICES_FILE,
+    ORDER_FILE,
+    PREDICTIONS_FILE,
+    TASKS,
+    Task,
+)
 
 ORIGIN_KEYS = ("config_hash", "test_fingerprint")
 """Arrays beside what is scored that say where the predictions come from."""
 MAX_WORD_BYTES = 4096
 """Length of the longest hash that is read."""
+SHOWN = 12
+"""Digits of a hash in messages."""
+MAX_ATTEMPTS = 50
+"""Scored attempts that the 2026 protocol allows."""
+HEADS = {
+    COMPOSITION.name: "attempt\tfrac_error\taccuracy\tpredictions\tdescription",
+    GAMMA.name: "attempt\tsurvival_75\tpredictions\tdescription",
+}
+BASELINES = {
+    COMPOSITION.name: "0\t0.1073\t0.504\tbaseline/predictions.npz\t"
+    "LeNet baseline (published, Kuznetsov et al. JINST 2024)",
+    GAMMA.name: "0\t1.0e-02\tbaseline/predictions.npz\trandom forest baseline (published)",
+}
+"""First lines of the public repository's results.tsv, by task."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +135,88 @@ def read_raw_labels(file: Path, task: Task, decided: np.ndarray) -> np.ndarray:
     return value.argmax(axis=1).astype(np.int64)
 
 
+def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
+    """Refuse a predictions file that was made for other events, or that replaces another run's file.
+
+    Parameters
+    ----------
+    file
+        The predictions; where a run's manifest lies beside ``predictions.npz``, they must be that run's.
+    origin
+        What they say of themselves.
+    folder
+        Test set by which they are to be scored.
+
+    Returns
+    -------
+    Remarks about what could not be checked.
+
+    Raises
+    ------
+    InputError
+        If they do not belong together.
+    """
+    manifest = file.parent / MANIFEST_FILE
+    if file.name == PREDICTIONS_FILE and manifest.is_file():
+        check_run(file, origin, read_json(manifest))
+        if (file.parent / CHECKSUMS_FILE).is_file():
+            Checksums.open(file.parent).path(PREDICTIONS_FILE)
+    if origin.test_fingerprint is None:
+        result = [f"{file.name} does not say for which events it was made: only their number could be checked"]
+        if (folder / ORDER_FILE).is_file():
+            result.append(
+                f"rows of {folder.name} were shuffled on conversion: if these are not, give --published-order"
+            )
+        return result
+    return check_events(str(file), origin.test_fingerprint, folder)
+
+
+def check_run(file: Path, origin: Origin, manifest: Mapping[str, Any]) -> None:
+    """Refuse predictions in a run folder that are not those of its manifest."""
+    own = Origin(manifest.get("config_hash"), (manifest.get("data") or {}).get("test_fingerprint"))
+    if origin != own:
+        what = "configuration" if origin.config_hash != own.config_hash else "test events"
+        raise InputError(
+            f"{file} is not what {MANIFEST_FILE} beside it describes (another {what}): restore the run's own file, "
+            "or make a new one outside the run folder with python cli.py predict"
+        )
+
+
+def check_events(what: str, fingerprint: str, folder: Path) -> list[str]:
+    """Refuse a test set that is not the one predictions were made for; return a remark where it cannot be told."""
+    result = events_fingerprint(folder)
+    if result is None:
+        return [f"{folder.name} holds no {MATRICES_FILE}: whether the predictions are of its events was not checked"]
+    if result != fingerprint:
+        raise InputError(
+            f"{what} was made for other events than those of {folder} (fingerprints {fingerprint[:SHOWN]} and "
+            f"{result[:SHOWN]}): give the test set it was made for, or predict this one with python cli.py predict"
+        )
+    return []
+
+
+def events_fingerprint(folder: Path) -> str | None:
+    """Return the fingerprint of a test set's events, labels not looked at; None where it holds no grids."""
+    if not (folder / MATRICES_FILE).exists():
+        return None
+    from showerstack.showers.dataset import Dataset  # a set of labels alone is scored without what opens grids
+
+    return Dataset.open(folder, labels=False).fingerprint()
+
+
 def score_file(
     predictions: Path,
     data: Path,
     task: Task,
     *,
+    protocol: str | None = None,
+    log: Path | None = None,
+    description: str | None = None,
     intervals: bool = True,
-    write: bool = True,
-    check: Callable[[Path, Origin, Path], list[str]] | None = None,
-    raw: bool = False,
     published_order: bool = False,
+    write: bool = True,
 ) -> dict[str, Any]:
-    """Score ``predictions`` against the labels of ``data/{task}_test``.
+    """Score ``predictions`` against the labels of ``data/{task}_test`` by the rules of the test set's protocol.
 
     Parameters
     ----------
@@ -128,17 +226,19 @@ def score_file(
         Folder that holds ``{task}_test``.
     task
         One of :data:`showerstack.showers.schema.TASKS`.
+    protocol
+        ``v2``, ``matched`` or ``2026``: the test set must be of it; None takes what it is. Where it allows raw labels
+        alone the most probable class is scored, if the file holds posteriors.
+    log
+        Table of attempts to append to, in the form of the public repository's ``results.tsv``.
+    description
+        What was tried; needed with ``log``.
     intervals
         Add confidence intervals (and ``too_few_events`` to bins that cannot carry a number).
-    write
-        Write ``metrics_{task}.json`` beside the predictions, atomically, after everything succeeded.
-    check
-        Given the predictions, what they say of their origin and the test folder, refuses what does not belong together
-        or returns remarks, which go into ``warnings``.
-    raw
-        Score the most probable class where the file holds posteriors, whatever the decided labels are.
     published_order
         The predictions' rows are those of the published files, though the folder's were shuffled on conversion.
+    write
+        Write ``metrics_{task}.json`` beside the predictions, atomically, after everything succeeded.
 
     Returns
     -------
@@ -148,14 +248,27 @@ def score_file(
     Raises
     ------
     InputError
-        For anything that cannot be scored, and for ``published_order`` where the folder's rows were not shuffled; no
-        metrics file is then written or changed.
+        For anything that cannot be scored, predictions of other events, a test set of another protocol, a log that
+        cannot take the attempt, and for ``published_order`` where the folder's rows were not shuffled; no metrics file
+        is then written or changed.
     """
+    if log is None and description is not None:
+        raise InputError("--description has no effect without --log: leave it out")
+    if log is not None:
+        if task.name not in HEADS or protocol != "2026":
+            raise InputError("--log is the 2026 protocol's list of attempts: add --protocol 2026")
+        if not (description or "").strip():
+            raise InputError("--log needs --description: what was tried, in a few words")
+        next_attempt(log, task)
     scoring_of(task)
+    folder = labelled_folder(data, task)
+    source = origin_of(folder, task)
+    if protocol not in (None, source.base):
+        raise InputError(f"{folder} is a test set of {source.protocol}, not of protocol {protocol}")
     truth = read_truth(data, task)
     output, origin = read_output(predictions, task, len(truth.labels))
-    remarks = check(Path(predictions), origin, truth.folder) if check else []
-    if raw:
+    remarks = check_predictions(Path(predictions), origin, truth.folder)
+    if source.takes_raw_labels(task):
         decided, output = output, read_raw_labels(predictions, task, output)
         changed = int(np.count_nonzero(decided != output))
         remarks += [f"{changed:,} decided labels were replaced by the most probable class"] if changed else []
@@ -171,6 +284,8 @@ def score_file(
         for path in (metrics_path(predictions, task), own_metrics_path(predictions, task)):
             if path is not None:
                 write_json(path, metrics)
+    if log is not None:
+        log_attempt(log, metrics, predictions, str(description), task)
     return metrics
 
 
@@ -193,3 +308,46 @@ def score_arrays(truth: Truth, output: np.ndarray, task: Task, *, intervals: boo
     output, truth = truth.published(output), truth.in_published_order()
     metrics = scoring.metrics(truth, output, intervals=intervals)
     return metrics | {"n_events": len(truth.labels), "warnings": scoring.warnings(truth, output)}
+
+
+def next_attempt(log: Path, task: Task = COMPOSITION) -> int:
+    """Return the number of the next attempt.
+
+    Raises
+    ------
+    InputError
+        If the file is no such table, or all attempts are used.
+    """
+    lines, head = _lines(log, task), HEADS[task.name]
+    if lines[0] != head:
+        raise InputError(
+            f"{log} is no list of attempts at {task.name}: its first line should be {head.replace(chr(9), ' ')!r}"
+        )
+    used = sum(not line.startswith("0\t") for line in lines[1:])
+    if used >= MAX_ATTEMPTS:
+        raise InputError(f"{log} holds {used} attempts, all that the 2026 protocol allows")
+    return used + 1
+
+
+def log_attempt(
+    log: Path, metrics: dict[str, Any], predictions: Path, description: str, task: Task = COMPOSITION
+) -> None:
+    """Append one attempt; a new table begins with the published baseline."""
+    if task == GAMMA:
+        scores = [f"{metrics['survival_rates']['75%']['hadron_survival']:.1e}"]
+    else:
+        scores = [f"{metrics[name]:.4f}" for name in ("mean_fraction_error", "accuracy")]
+    values = (str(next_attempt(log, task)), *scores, str(predictions), description)
+    row = "\t".join(" ".join(value.split()) for value in values)
+    with atomic_path(log) as temporary:
+        temporary.write_text("\n".join([*_lines(log, task), row, ""]), encoding="utf-8")
+
+
+def _lines(log: Path, task: Task) -> list[str]:
+    first = [HEADS[task.name], BASELINES[task.name]]
+    if not log.exists():
+        return first
+    try:
+        return [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()] or first
+    except UnicodeDecodeError:
+        raise InputError(f"{log} is no list of attempts: it is not text") from None

@@ -26,7 +26,7 @@ import polars as pl
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import FileState, file_state, hash_file, read_json
+from showerstack.runtime.files import FileState, file_state, hash_file
 from showerstack.showers import protocols
 from showerstack.showers.array import KASCADE, DetectorArray, array_of, working_array
 from showerstack.showers.event_files import (
@@ -49,7 +49,6 @@ from showerstack.showers.schema import (
     PART_FILE,
     SCALAR_NAMES,
     SCALARS_FILE,
-    SIMULATION,
     SOURCE_FILE,
     TIMES_FILE,
     TRUTH_FILE,
@@ -59,17 +58,6 @@ from showerstack.showers.schema import (
 
 SCAN_EVENTS = 16_384
 """Events read at once where a whole file is scanned (16 MB of grids)."""
-
-
-def is_simulated(source: Mapping[str, Any]) -> bool:
-    """Tell from a dataset's ``source.json`` whether its showers come from the embedded simulation."""
-    return str(source.get("generator", "")).startswith(SIMULATION)
-
-
-def read_source(folder: Path) -> dict[str, Any]:
-    """Return ``source.json`` of a dataset folder, empty where there is none."""
-    file = folder / SOURCE_FILE
-    return dict(read_json(file)) if file.exists() else {}
 
 
 @dataclass(frozen=True)

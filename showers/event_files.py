@@ -17,13 +17,12 @@ from typing import Any, Self, cast
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.arrays import open_npy
+from showerstack.runtime.arrays import check_kind, check_shape, open_array, open_npy
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import read_json
 from showerstack.showers.schema import (
     AGE,
-    GAMMA,
     LEFT_OUT_FILE,
     MATRICES_FILE,
     RANGES,
@@ -36,6 +35,7 @@ from showerstack.showers.schema import (
     TargetQuantity,
     Task,
 )
+from showerstack.showers.source import check_weights
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class EventFiles:
     def matrices(self, shape: tuple[int, ...]) -> np.ndarray:
         """Map the grids; their bytes are compared when all of them are read, see :meth:`path`."""
         grids = open_grids(self.folder / MATRICES_FILE)
-        _check_shape(self.folder / MATRICES_FILE, grids, shape)
+        check_shape(self.folder / MATRICES_FILE, grids, shape)
         return grids
 
     def scalars(self, n_events: int, *, with_age: bool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -261,31 +261,8 @@ def release(grids: np.ndarray) -> None:
 def open_grids(path: Path) -> np.ndarray:
     """Map the grids of any number type and memory order; see :class:`StoredGrids`."""
     mapped = open_npy(path)
-    _check_kind(path, mapped, np.float32)
+    check_kind(path, mapped, np.float32)
     return cast("np.ndarray", StoredGrids(mapped, path))
-
-
-def open_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Map an array of (N, *shape); numbers of another width, byte order or memory order are read into memory."""
-    array = open_npy(path)
-    _check_kind(path, array, dtype)
-    _check_shape(path, array, shape)
-    if array.dtype == np.dtype(dtype) and array.dtype.isnative and array.flags.c_contiguous:
-        return array
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(array).astype(dtype)
-
-
-def _check_kind(path: Path, array: np.ndarray, dtype: Any) -> None:
-    whole = np.dtype(dtype).kind == "i"
-    if array.dtype.kind not in ("iu" if whole else "fiu"):
-        raise InputError(f"{path} has type {array.dtype}, expected {'whole ' if whole else ''}numbers")
-
-
-def _check_shape(path: Path, array: np.ndarray, shape: tuple[int, ...]) -> None:
-    if array.shape[1:] != shape or array.ndim != len(shape) + 1:
-        wanted = ", ".join(["N", *map(str, shape)]) + ("," if not shape else "")
-        raise InputError(f"{path} has shape {array.shape}, expected ({wanted})")
 
 
 def check_true(values: np.ndarray, target: TargetQuantity, path: Path) -> None:
@@ -297,20 +274,6 @@ def check_true(values: np.ndarray, target: TargetQuantity, path: Path) -> None:
             f"{path}: row {bad[0]} holds {values[bad[0]]:g}, expected {target.unit} from {low:g} to {high:g} "
             f"({bad.size} bad rows)"
         )
-
-
-def check_weights(weights: np.ndarray, task: Task, path: Path) -> None:
-    """Refuse importance weights (N,) that are negative, not finite or all zero, or of a task that has none."""
-    if task != GAMMA:
-        raise InputError(f"{path} holds weights, which task {task.name} has none of: remove the file")
-    bad = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
-    if bad.size:
-        raise InputError(
-            f"{path}: row {bad[0]} holds {weights[bad[0]]:g}, expected a weight from 0 up ({bad.size} bad rows): "
-            "simulate the set again"
-        )
-    if len(weights) and not weights.any():
-        raise InputError(f"{path}: all {len(weights):,} weights are zero, from row 0 on: simulate the set again")
 
 
 def finite(values: np.ndarray) -> np.ndarray:

@@ -158,8 +158,6 @@ LABELS_FROM_TYPE = frozenset({*CUTS_FOR_ALL, ("2026", GAMMA.name)})
 _EVALUATION_CUTS = {**CUTS_FOR_ALL, ("2026", GAMMA.name): TEST_2026.name}
 SHUFFLED = frozenset({"v2", "matched"})
 """Protocols whose published rows follow the raw files, class after class; rows of the others are permuted already."""
-RAW_LABELS_ONLY = frozenset({("2026", COMPOSITION.name)})
-"""Where only the most probable class may be scored: rules that shift decisions between classes are forbidden."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ LEFT_OUT_FILE = "left_out.csv"
 """Rows that cannot be used, with file, column and value: not trained on; in test sets the prior is their posterior."""
 ORDER_FILE = "order.npy"
 """Where the rows were shuffled: the row that each event has in the published split, which no learner may see."""
+MANIFEST_FILE = "manifest.json"
+PREDICTIONS_FILE = "predictions.npz"
+LOG_FILE = "run.log"
+"""In a run folder: what was logged while the run was made, with tracebacks of failed fits."""
+EXPORT_FILE = "export.json"
+"""In a folder of exported fits: what follows them."""
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def fitted(run: Place) -> Fitted:
     showerstack.InputError
         If it is none.
     """
-    from showerstack.runtime.run_files import EXPORT_FILE
+    from showerstack.showers.schema import EXPORT_FILE
     from showerstack.stacking.exported import ExportedRun
     from showerstack.stacking.run import Run
 
@@ -385,9 +385,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     True
     """
     from showerstack.runtime.errors import InputError
-    from showerstack.scoring.belonging import check_events
-    from showerstack.scoring.rules import score_by_protocol
-    from showerstack.scoring.score import score_arrays, task_of
+    from showerstack.scoring.score import check_events, score_arrays, score_file, task_of
     from showerstack.scoring.tasks import SCORINGS, metric_for, scoring_of
     from showerstack.scoring.tasks.truth import read_truth
     from showerstack.showers.archives.formats import labels_of
@@ -397,7 +395,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
         file = Path(predictions).expanduser()
         chosen = task_named(task) if task else task_of(file)
         folder = Path(truth).expanduser()
-        return _scored(chosen, score_by_protocol(file, folder, chosen, write=False))
+        return _scored(chosen, score_file(file, folder, chosen, write=False))
     output, fingerprint = predictions, None
     if isinstance(predictions, Predicted):
         if task not in (None, predictions.task):

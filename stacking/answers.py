@@ -1,26 +1,25 @@
-"""What a task makes of posteriors: the most probable class; scores of gammas and estimates of targets are beside it."""
+"""What a task makes of posteriors: the most probable class, scores of gammas, or estimates of a target."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 
-from showerstack.showers.schema import Task
-from showerstack.stacking.events import Binned
+from showerstack.runtime.files import write_npz
+from showerstack.scoring.metrics.classes import gamma_scores, threshold_table
+from showerstack.scoring.metrics.residuals import residual_metrics, resolution
+from showerstack.showers.schema import GAMMA, TargetQuantity, Task
+from showerstack.stacking.events import CONTEXT_SCALARS, Binned
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.targets import OWN, POOL, EstimatePool, PosteriorMean, Rule
 
-
-class SavedRule(Protocol):
-    """What is needed beside one system's posteriors; kept in ``meta/decision.json``."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return JSON content."""
+SCORES_FILE = "held_out_scores.npz"
+"""Labels, scores and, where there are any, groups and importance weights of the events that what ships is scored on."""
 
 
 @dataclass(frozen=True)
@@ -43,29 +42,24 @@ class DecisionSample:
     """Learners that what ships asks anyway."""
 
 
-class TaskStacking(ABC):
-    """Arrays of one task; see :func:`stacking_of`."""
+class TaskStacking:
+    """Arrays of a task with classes; others differ in some of them, see :func:`stacking_of`."""
 
     survival: ClassVar[bool] = False
     """Whether learners stay, and the gate closes, where more hadrons survive without or with the stack."""
 
-    @abstractmethod
-    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
+    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
         """Learn from out-of-fold or holdout predictions; write what the run keeps of it below ``meta/``.
+
+        The most probable class needs nothing.
 
         Returns
         -------
-        The manifest's entry, and by system what was learned (nothing where there is nothing to learn).
+        The manifest's entry, and by system what was learned.
         """
+        return {"chosen": "argmax"}, {}
 
-    def rule_from_json(self, content: Mapping[str, Any]) -> SavedRule:
-        """Read what a rule's ``as_json`` returned."""
-        raise NotImplementedError("such a task learns nothing")
-
-    @abstractmethod
-    def arrays(
-        self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
-    ) -> dict[str, np.ndarray]:
+    def arrays(self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None) -> dict[str, np.ndarray]:
         """Return what ``predictions.npz`` holds for its readers, first of all what is scored.
 
         Parameters
@@ -77,10 +71,11 @@ class TaskStacking(ABC):
         context
             (N, K) quantities of the events, as :meth:`showerstack.stacking.events.Events.context` returns them.
         """
+        return {"predictions": np.argmax(log_proba, axis=1).astype(np.int8)}
 
     def pooled(
         self,
-        rules: Mapping[str, SavedRule],
+        rules: Mapping[str, Rule],
         posteriors: Mapping[str, np.ndarray],
         own: Mapping[str, np.ndarray],
         context: np.ndarray | None,
@@ -101,12 +96,11 @@ class TaskStacking(ABC):
         return {}
 
     def test_arrays(
-        self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
+        self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None
     ) -> dict[str, np.ndarray]:
         """Return what ``test/<system>.npz`` holds beside the posteriors."""
         return self.arrays(rule, log_proba, context)
 
-    @abstractmethod
     def answers(
         self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
     ) -> Iterator[tuple[str, np.ndarray]]:
@@ -119,31 +113,169 @@ class TaskStacking(ABC):
         stored
             Returns one of :meth:`test_arrays` from its file, or None where the file has none of that name.
         """
+        yield "argmax", log_proba.argmax(axis=1)
 
-    @abstractmethod
-    def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
-        """Return the columns that a table of predictions holds for :meth:`arrays`."""
+    def columns(self, arrays: Mapping[str, np.ndarray]) -> list[pl.Series]:
+        """Return what stands in a table of predictions for :meth:`arrays`, in place of the most probable class."""
+        return []
 
 
-class ClassesStacking(TaskStacking):
-    """Class numbers."""
+class GammaStacking(TaskStacking):
+    """Scores, higher = more gamma-like."""
 
-    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
-        """Take the most probable class: nothing to learn."""
-        return {"chosen": "argmax"}, {}
+    survival = True
 
-    def arrays(
-        self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
+    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
+        """Make the table of thresholds and keep the scores, for thresholds of the user's own."""
+        scores, sample = gamma_scores(held_out.systems[held_out.shipped]), held_out.sample
+        optional = (("groups", sample.groups), ("weights", sample.weights))
+        beside = {name: values for name, values in optional if values is not None}
+        write_npz(run / "meta" / SCORES_FILE, labels=sample.labels.astype(np.int8), scores=scores, **beside)
+        return {"thresholds": threshold_table(sample.labels, scores, groups=sample.groups, weights=sample.weights)}, {}
+
+    def arrays(self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Return ``gamma_scores``: (N,) float64."""
+        return {"gamma_scores": gamma_scores(log_proba)}
+
+    def test_arrays(
+        self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None
     ) -> dict[str, np.ndarray]:
-        """Return ``predictions``: (N,) int8, the most probable class."""
-        return {"predictions": np.argmax(log_proba, axis=1).astype(np.int8)}
+        """Return ``scores``: (N,) float64."""
+        return {"scores": gamma_scores(log_proba)}
 
     def answers(
         self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the most probable class as rule ``argmax``: (N,) int64."""
-        yield "argmax", log_proba.argmax(axis=1)
+        """Yield the scores as rule ``score``: (N,) float64."""
+        scores = stored("scores")
+        yield "score", log_proba[:, 0] - log_proba[:, 1] if scores is None else scores
 
-    def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
-        """Return nothing: the most probable class stands in every table."""
-        return []
+    def columns(self, arrays: Mapping[str, np.ndarray]) -> list[pl.Series]:
+        """Return the scores."""
+        return [pl.Series("gamma_score", arrays["gamma_scores"])]
+
+
+class TargetStacking(TaskStacking):
+    """Estimates with errors."""
+
+    def __init__(self, target: TargetQuantity, n_bins: int) -> None:
+        self.target, self.n_bins = target, n_bins
+
+    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
+        """Take bins from the training events, and the scale of the errors from those that no fit learned from."""
+        assert held_out.training is not None
+        assert held_out.offsets is not None
+        weights = held_out.sample.weights
+        rule = PosteriorMean.of(held_out.training.offsets, held_out.training.labels, self.n_bins)
+        estimate, error = rule(held_out.systems[held_out.shipped])
+        record: dict[str, Any] = {"chosen": "posterior mean"}
+        record["held_out"] = residual_metrics(estimate - held_out.offsets, weights)
+        record["held_out_in_widths"] = residual_metrics(
+            (estimate - held_out.offsets) / np.maximum(error, 1e-12), weights
+        )
+        rules: dict[str, Rule] = {
+            name: self._scaled(rule, z, held_out.offsets, weights) for name, z in held_out.systems.items()
+        }
+        if held_out.own is not None:
+            names = (*dict.fromkeys((held_out.shipped, *held_out.asked)), OWN)
+            values, errors = _estimates(rules, held_out.systems, names, held_out.own)
+            pool = EstimatePool.of(names, values, errors, held_out.offsets, weights)
+            rules[POOL] = pool
+            record |= {"chosen": POOL, "shares": pool.shares(errors), "posterior_mean": record["held_out"]}
+            estimate, error = _cross_fitted(names, values, errors, held_out.offsets, held_out.sample.folds, weights)
+            record["held_out"] = residual_metrics(estimate - held_out.offsets, weights)
+            record["held_out_in_errors"] = residual_metrics((estimate - held_out.offsets) / error, weights)
+        return record, rules
+
+    def _scaled(
+        self, rule: PosteriorMean, log_proba: np.ndarray, offsets: np.ndarray, importance: np.ndarray | None = None
+    ) -> PosteriorMean:
+        """Return the rule whose errors hold 68 % of events that no fit learned from."""
+        estimate, error = rule(log_proba)
+        return replace(rule, scale=resolution((estimate - offsets) / np.maximum(error, 1e-12), importance))
+
+    def pooled(
+        self,
+        rules: Mapping[str, Rule],
+        posteriors: Mapping[str, np.ndarray],
+        own: Mapping[str, np.ndarray],
+        context: np.ndarray | None,
+    ) -> dict[str, np.ndarray]:
+        """Return estimate and error of the pool, if there is one."""
+        pool, (name, error_name) = rules.get(POOL), self._arrays
+        if not isinstance(pool, EstimatePool) or name not in own:
+            return {}
+        start = self._reference(context)
+        values = _estimates(rules, posteriors, pool.names, np.stack([own[name] - start, own[error_name]]))
+        estimate, error = pool(*values)
+        return {name: estimate + start, error_name: error}
+
+    def arrays(self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Return estimates and errors: (N,) float64 each."""
+        assert isinstance(rule, PosteriorMean)
+        estimate, error = rule(log_proba)
+        name, error_name = self._arrays
+        return {name: estimate + self._reference(context), error_name: error}
+
+    @property
+    def _arrays(self) -> tuple[str, str]:
+        return self.target.name, f"{self.target.name}_error"
+
+    def _reference(self, context: np.ndarray | None) -> np.ndarray | float:
+        if self.target.reference is None:
+            return 0.0
+        assert context is not None
+        return np.asarray(context[:, CONTEXT_SCALARS.index(self.target.reference)])
+
+    def answers(
+        self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the estimates as rule ``estimate``."""
+        estimate = stored(self.target.name)
+        if estimate is not None:
+            yield "estimate", estimate
+
+    def columns(self, arrays: Mapping[str, np.ndarray]) -> list[pl.Series]:
+        """Return estimates and errors."""
+        return [pl.Series(name, values) for name, values in arrays.items()]
+
+
+def _estimates(
+    rules: Mapping[str, Rule], systems: Mapping[str, np.ndarray], names: tuple[str, ...], own: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return estimates and errors, (J, n) each, by name; ``own`` (2, n) has those of :data:`OWN`."""
+    pairs = []
+    for name in names:
+        if name == OWN:
+            pairs.append(own)
+            continue
+        rule = rules[name]
+        assert isinstance(rule, PosteriorMean)
+        pairs.append(np.stack(rule(systems[name])))
+    values, errors = np.stack(pairs, axis=1)
+    return values, errors
+
+
+def _cross_fitted(
+    names: tuple[str, ...],
+    values: np.ndarray,
+    errors: np.ndarray,
+    truth: np.ndarray,
+    folds: np.ndarray,
+    importance: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return estimate and error (n,) of each event by a pool that did not learn from its fold."""
+    estimate, error = np.empty_like(truth), np.empty_like(truth)
+    for fold in np.unique(folds):
+        inside = folds == fold
+        counted = None if importance is None else importance[~inside]
+        pool = EstimatePool.of(names, values[:, ~inside], errors[:, ~inside], truth[~inside], counted)
+        estimate[inside], error[inside] = pool(values[:, inside], errors[:, inside])
+    return estimate, error
+
+
+def stacking_of(task: Task) -> TaskStacking:
+    """Return what stacking does for a task: gammas, a target, or classes of any kind."""
+    if task == GAMMA:
+        return GammaStacking()
+    return TaskStacking() if task.target is None else TargetStacking(task.target, task.n_classes)

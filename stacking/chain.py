@@ -20,22 +20,13 @@ from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json
 from showerstack.runtime.processes import limited_threads
-from showerstack.showers.schema import GAMMA, Task
-from showerstack.stacking.answers import ClassesStacking, SavedRule, TaskStacking
+from showerstack.showers.schema import Task
+from showerstack.stacking.answers import TaskStacking, stacking_of
 from showerstack.stacking.calibration import scaled
 from showerstack.stacking.events import Events
 from showerstack.stacking.fits import Fit
-from showerstack.stacking.gammas import GammaStacking
 from showerstack.stacking.pools import Pool
-from showerstack.stacking.targets import ESTIMATES_FILE, TargetCalibration, TargetStacking, fits_of
-
-
-def stacking_of(task: Task) -> TaskStacking:
-    """Return what stacking does for a task: gammas, a target, or classes of any kind."""
-    if task == GAMMA:
-        return GammaStacking()
-    return ClassesStacking() if task.target is None else TargetStacking(task)
-
+from showerstack.stacking.targets import ESTIMATES_FILE, Rule, TargetCalibration, fits_of, rule_from_json
 
 Piece = tuple[slice, Mapping[str, np.ndarray]]
 """Which events, and per learner the (F, n, C) raw log-probabilities of its fits."""
@@ -98,7 +89,7 @@ class Chain:
     scales: Mapping[str, float]
     """Inverse temperatures of every learner, ``average`` and ``stack``."""
     pool: Pool
-    rules: Mapping[str, SavedRule]
+    rules: Mapping[str, Rule]
     """What the task has learned of every system; empty where there is nothing to learn."""
     shipped: str
     """``stack``, or the name of the learner that ships instead."""
@@ -235,7 +226,7 @@ def load_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
     with _read(checksums, CALIBRATION_FILE) as content:
         scales = {name: float(content[name]) for name in systems}
     with _read(checksums, DECISION_FILE) as content:
-        rules = {name: stacking_of(task).rule_from_json(rule) for name, rule in content.items()}
+        rules = {name: rule_from_json(rule) for name, rule in content.items()}
     target_calibration = None
     if f"meta/{ESTIMATES_FILE}" in checksums.files:
         with _read(checksums, ESTIMATES_FILE) as content:
@@ -250,6 +241,6 @@ def _read(checksums: Checksums, name: str) -> Iterator[Any]:
     content = read_json(file)
     try:
         yield content
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(f"{file} is not what such a run holds ({why}): take it from another copy of the run") from None

@@ -26,14 +26,13 @@ from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, hash_file, write_json
-from showerstack.runtime.run_files import EXPORT_FILE
+from showerstack.scoring.metrics.classes import SCORE_OF_HALF
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON
-from showerstack.showers.schema import AGE, SCALARS
+from showerstack.showers.schema import AGE, EXPORT_FILE, SCALARS
 from showerstack.showers.schema import GAMMA as GAMMA_TASK
 from showerstack.stacking.chain import Chain
 from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents
 from showerstack.stacking.exported import CHAIN_FILES, FORMAT, PLAN, averaged, run_graph, session
-from showerstack.stacking.gammas import SCORE_OF_HALF
 from showerstack.stacking.run import Run, SavedFits, load
 from showerstack.stacking.targets import POOL, PosteriorMean
 

@@ -24,7 +24,7 @@ from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import read_json
 from showerstack.runtime.resources import cores
-from showerstack.runtime.run_files import EXPORT_FILE
+from showerstack.showers.schema import EXPORT_FILE
 from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
 from showerstack.stacking.events import Events, pieces
 from showerstack.stacking.folder import PLAN_FILE

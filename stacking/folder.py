@@ -26,8 +26,7 @@ from showerstack.runtime.files import (
     write_json,
     write_npz,
 )
-from showerstack.runtime.run_files import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE
-from showerstack.showers.schema import TASKS
+from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE, TASKS
 from showerstack.stacking.chain import Chain, Predictions
 from showerstack.stacking.config import SECOND_LEVEL
 

@@ -1,55 +1,17 @@
-"""Options of a stacking run, each declared once: its type, limits and default, and below it what it means.
-
-``stacking/config.py`` checks them; the command line, the estimators of scikit-learn and the reference are made from
-them. Nothing here takes time to import.
-"""
+"""Options of a stacking run, each declared once; ``stacking/config.py`` checks them. They take no time to import."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeGuard, get_origin, get_type_hints
+from typing import Annotated, Literal, TypeAlias
+
+from showerstack.runtime.options import Limits, OptionGroup
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
 
 TOLERANCE = 2e-4
 """Log-loss that all learners left out may cost together."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Smallest and largest value of a number, and what it lies below."""
-
-    ge: float | None = None
-    le: float | None = None
-    lt: float | None = None
-
-    __is_annotated_types_grouped_metadata__ = True  # pydantic takes them one by one
-
-    def __iter__(self) -> Iterator[Any]:
-        from annotated_types import Ge, Le, Lt
-
-        for name, kind in (("ge", Ge), ("le", Le), ("lt", Lt)):
-            if (value := getattr(self, name)) is not None:
-                yield kind(value)
-
-
-class OptionGroup:
-    """A group of options, as a command gets it."""
-
-    heading: ClassVar[str | None] = None
-    """Under which ``--help`` lists them."""
-    needed: ClassVar[bool] = True
-    """Whether those without a default must be given."""
-
-    def __init__(self, **values: Any) -> None:
-        vars(self).update(values)
 
 
 class RunOptions(OptionGroup):
@@ -123,51 +85,8 @@ class TableOptions(OptionGroup):
     """Between columns of text files, or tab; default: a tab in .tsv, else a comma."""
 
 
-REQUIRED = inspect.Parameter.empty
-
-
-@dataclass(frozen=True)
-class Option:
-    """What is declared of one option."""
-
-    type: Any
-    default: Any
-    """:data:`REQUIRED` where there is none."""
-    metadata: tuple[Any, ...]
-    """:class:`Limits`, and names on the command line."""
-    help: str
-
-
-@cache
-def _texts(file: str) -> dict[str, dict[str, str]]:
-    """Return the text below each field of each class of a module; Python keeps none, so the source is read."""
-    return {
-        body.name: {
-            field.target.id: " ".join(str(ast.literal_eval(text.value)).split())
-            for field, text in pairwise(body.body)
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr)
-        }
-        for body in ast.parse(Path(file).read_text(encoding="utf-8")).body
-        if isinstance(body, ast.ClassDef)
-    }
-
-
-def is_group(kind: Any) -> TypeGuard[type[OptionGroup]]:
-    """Return whether a type is a group of options."""
-    return isinstance(kind, type) and issubclass(kind, OptionGroup)
-
-
-def groups_in(group: type[OptionGroup]) -> dict[str, type[OptionGroup]]:
-    """Return the groups that a group holds, by the names of their fields."""
-    return {name: kind for name, kind in get_type_hints(group).items() if is_group(kind)}
-
-
-def options_of(group: type[OptionGroup]) -> dict[str, Option]:
-    """Return the options that a group declares, by name; a field that is a group itself is left out."""
-    texts, result = _texts(inspect.getfile(group))[group.__name__], {}
-    for name, hint in get_type_hints(group, include_extras=True).items():
-        if get_origin(hint) is not ClassVar and not is_group(hint):
-            plain, metadata = getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())
-            default = getattr(group, name, REQUIRED)
-            result[name] = Option(plain if metadata else hint, default, metadata, texts[name])
-    return result
+SeedOption: TypeAlias = Annotated[int, RunOptions]
+"""An option of another command that is the run's of the same name, as those below."""
+DeviceOption: TypeAlias = Annotated[Device, RunOptions]
+WorkersOption: TypeAlias = Annotated[int | None, RunOptions]
+LearnersOption: TypeAlias = Annotated[tuple[str, ...] | None, RunOptions]

@@ -26,7 +26,7 @@ from showerstack.features.device import gpu_answers
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.saving import HEADER_FILE
 from showerstack.models.registry import load, predicts_on_gpu
-from showerstack.runtime.arrays import write_frames, write_pieces
+from showerstack.runtime.arrays import write_pieces
 from showerstack.runtime.code import versions
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
@@ -34,10 +34,12 @@ from showerstack.runtime.files import check_target, hash_file, read_json
 from showerstack.runtime.logs import remark
 from showerstack.runtime.processes import in_threads, limited_threads
 from showerstack.runtime.resources import cores
+from showerstack.runtime.tables import write_frames
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import TASKS, Task
-from showerstack.stacking.chain import Chain, Piece, Predictions, concatenated, stacking_of
+from showerstack.stacking.answers import stacking_of
+from showerstack.stacking.chain import Chain, Piece, Predictions, concatenated
 from showerstack.stacking.columns import Schema
 from showerstack.stacking.computed import ComputedEvents
 from showerstack.stacking.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, pieces, unusable_remarks
@@ -140,7 +142,7 @@ def prediction_table(
     """
     frame = probabilities(predictions.log_proba, task.classes, identifiers, first)
     if task.name in TASKS:
-        columns = stacking_of(task).columns(predictions.arrays, task)
+        columns = stacking_of(task).columns(predictions.arrays)
         frame = frame.rename({"row": "event"})
         frame = frame.drop("predicted").with_columns(columns) if columns else frame
         estimates = {name: values for name, values in predictions.arrays.items() if name in UNITS}

@@ -25,11 +25,12 @@ from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import check_name, read_json
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
+from showerstack.scoring.metrics.classes import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from showerstack.showers.schema import TASKS, Task, task_named
-from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, load_chain, stacking_of
+from showerstack.stacking.answers import SCORES_FILE, stacking_of
+from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, load_chain
 from showerstack.stacking.fits import HELD_OUT_FILE, HISTORY_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
 from showerstack.stacking.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
-from showerstack.stacking.gammas import REAL_RATIOS, SCORES_FILE, TABLE_EFFICIENCIES, threshold_table
 
 COMBINED = ("average", "stack")
 """Systems of a run that are not base learners."""
@@ -306,8 +307,8 @@ class Run:
     ) -> list[dict[str, Any]]:
         """Return thresholds on gamma scores for your own efficiencies and gamma-to-hadron ratios.
 
-        See :func:`showerstack.stacking.gammas.threshold_table`; made from the scores of the holdout, without one from
-        out-of-fold scores of the training events.
+        See :func:`showerstack.scoring.metrics.classes.threshold_table`; made from the scores of the holdout, without
+        one from out-of-fold scores of the training events.
 
         Raises
         ------

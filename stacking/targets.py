@@ -1,4 +1,4 @@
-"""Decisions for tasks with a target, such as primary energy: estimates with errors, from posteriors and from learners.
+"""Estimates of true quantities, such as the primary energy, with errors: from posteriors and from learners.
 
 A posterior over the bins of a target gives its mean as the estimate and its width as the error, for the energy in lg E.
 The learner of a run that learns true quantities gives energy and core of a shower directly: every fit gives an estimate
@@ -12,20 +12,15 @@ estimate. The open bins at both ends know no distance, the estimate does. What s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
-import polars as pl
 from scipy.special import softmax
 
 from showerstack.models.base.inputs import TARGETS
 from showerstack.scoring.metrics.residuals import residual_metrics, resolution
-from showerstack.showers.schema import TargetQuantity, Task
-from showerstack.stacking.answers import DecisionSample, SavedRule, TaskStacking
-from showerstack.stacking.events import CONTEXT_SCALARS
 
 
 @dataclass(frozen=True)
@@ -169,132 +164,13 @@ class EstimatePool:
         return cls(tuple(map(str, content["names"])), strengths, biases, correlation, float(content["scale"]))
 
 
-class TargetStacking(TaskStacking):
-    """Estimates with errors."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-
-    @property
-    def target(self) -> TargetQuantity:
-        """What is estimated."""
-        assert self.task.target is not None
-        return self.task.target
-
-    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
-        """Take bins from the training events, and the scale of the errors from those that no fit learned from."""
-        assert held_out.training is not None
-        assert held_out.offsets is not None
-        weights = held_out.sample.weights
-        rule = PosteriorMean.of(held_out.training.offsets, held_out.training.labels, self.task.n_classes)
-        estimate, error = rule(held_out.systems[held_out.shipped])
-        record: dict[str, Any] = {"chosen": "posterior mean"}
-        record["held_out"] = residual_metrics(estimate - held_out.offsets, weights)
-        record["held_out_in_widths"] = residual_metrics(
-            (estimate - held_out.offsets) / np.maximum(error, 1e-12), weights
-        )
-        rules: dict[str, SavedRule] = {
-            name: self._scaled(rule, z, held_out.offsets, weights) for name, z in held_out.systems.items()
-        }
-        if held_out.own is not None:
-            names = (*dict.fromkeys((held_out.shipped, *held_out.asked)), OWN)
-            values, errors = _estimates(rules, held_out.systems, names, held_out.own)
-            pool = EstimatePool.of(names, values, errors, held_out.offsets, weights)
-            rules[POOL] = pool
-            record |= {"chosen": POOL, "shares": pool.shares(errors), "posterior_mean": record["held_out"]}
-            estimate, error = _cross_fitted(names, values, errors, held_out.offsets, held_out.sample.folds, weights)
-            record["held_out"] = residual_metrics(estimate - held_out.offsets, weights)
-            record["held_out_in_errors"] = residual_metrics((estimate - held_out.offsets) / error, weights)
-        return record, rules
-
-    def _scaled(
-        self, rule: PosteriorMean, log_proba: np.ndarray, offsets: np.ndarray, importance: np.ndarray | None = None
-    ) -> PosteriorMean:
-        """Return the rule whose errors hold 68 % of events that no fit learned from."""
-        estimate, error = rule(log_proba)
-        return replace(rule, scale=resolution((estimate - offsets) / np.maximum(error, 1e-12), importance))
-
-    def rule_from_json(self, content: Mapping[str, Any]) -> PosteriorMean | EstimatePool:
-        """Read means and variances, or a pool."""
-        return EstimatePool.from_json(content) if "strengths" in content else PosteriorMean.from_json(content)
-
-    def pooled(
-        self,
-        rules: Mapping[str, SavedRule],
-        posteriors: Mapping[str, np.ndarray],
-        own: Mapping[str, np.ndarray],
-        context: np.ndarray | None,
-    ) -> dict[str, np.ndarray]:
-        """Return estimate and error of the pool, if there is one."""
-        pool, (name, error_name) = rules.get(POOL), self._arrays
-        if not isinstance(pool, EstimatePool) or name not in own:
-            return {}
-        start = self._reference(context)
-        values = _estimates(rules, posteriors, pool.names, np.stack([own[name] - start, own[error_name]]))
-        estimate, error = pool(*values)
-        return {name: estimate + start, error_name: error}
-
-    def arrays(
-        self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
-    ) -> dict[str, np.ndarray]:
-        """Return estimates and errors: (N,) float64 each."""
-        assert isinstance(rule, PosteriorMean)
-        estimate, error = rule(log_proba)
-        name, error_name = self._arrays
-        return {name: estimate + self._reference(context), error_name: error}
-
-    @property
-    def _arrays(self) -> tuple[str, str]:
-        return self.target.name, f"{self.target.name}_error"
-
-    def _reference(self, context: np.ndarray | None) -> np.ndarray | float:
-        if self.target.reference is None:
-            return 0.0
-        assert context is not None
-        return np.asarray(context[:, CONTEXT_SCALARS.index(self.target.reference)])
-
-    def answers(
-        self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
-    ) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the estimates as rule ``estimate``."""
-        estimate = stored(self.target.name)
-        if estimate is not None:
-            yield "estimate", estimate
-
-    def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
-        """Return estimates and errors."""
-        return [pl.Series(name, values) for name, values in arrays.items()]
+Rule: TypeAlias = PosteriorMean | EstimatePool
+"""What a task learns beside one system's posteriors; kept in ``meta/decision.json``."""
 
 
-def _estimates(
-    rules: Mapping[str, SavedRule], systems: Mapping[str, np.ndarray], names: tuple[str, ...], own: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return estimates and errors, (J, n) each, by name; ``own`` (2, n) has those of :data:`OWN`."""
-    pairs = []
-    for name in names:
-        rule = rules.get(name)
-        assert name == OWN or isinstance(rule, PosteriorMean)
-        pairs.append(own if name == OWN else np.stack(rule(systems[name])))  # type: ignore[misc, operator]
-    values, errors = np.stack(pairs, axis=1)
-    return values, errors
-
-
-def _cross_fitted(
-    names: tuple[str, ...],
-    values: np.ndarray,
-    errors: np.ndarray,
-    truth: np.ndarray,
-    folds: np.ndarray,
-    importance: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return estimate and error (n,) of each event by a pool that did not learn from its fold."""
-    estimate, error = np.empty_like(truth), np.empty_like(truth)
-    for fold in np.unique(folds):
-        inside = folds == fold
-        counted = None if importance is None else importance[~inside]
-        pool = EstimatePool.of(names, values[:, ~inside], errors[:, ~inside], truth[~inside], counted)
-        estimate[inside], error[inside] = pool(values[:, inside], errors[:, inside])
-    return estimate, error
+def rule_from_json(content: Mapping[str, Any]) -> Rule:
+    """Read what a rule's ``as_json`` returned."""
+    return EstimatePool.from_json(content) if "strengths" in content else PosteriorMean.from_json(content)
 
 
 ESTIMATES_FILE = "estimates.json"

@@ -28,10 +28,10 @@ from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import hash_json, read_json
 from showerstack.runtime.logs import LogFile, handled, remark
 from showerstack.runtime.processes import limited_threads
-from showerstack.runtime.run_files import LOG_FILE
-from showerstack.stacking.answers import DecisionSample
+from showerstack.showers.schema import LOG_FILE
+from showerstack.stacking.answers import DecisionSample, stacking_of
 from showerstack.stacking.calibration import calibrated, reliability
-from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated, save_chain, stacking_of
+from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated, save_chain
 from showerstack.stacking.config import CONFIG_FILE, StackConfig, TableConfig, write_config
 from showerstack.stacking.events import (
     CONTEXT_SCALARS,

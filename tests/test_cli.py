@@ -36,19 +36,12 @@ from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError, as_called, escaped, explained, reporting_errors
 from showerstack.runtime.files import write_json
+from showerstack.runtime.options import REQUIRED, Limits, OptionGroup, options_of
 from showerstack.scoring.score import score_file
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking.config import StackConfig, TableConfig
-from showerstack.stacking.options import (
-    REQUIRED,
-    Limits,
-    OptionGroup,
-    RunOptions,
-    ShowerOptions,
-    TableOptions,
-    options_of,
-)
+from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import load
 from tests.faults.damages import patience

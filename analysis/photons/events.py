@@ -14,12 +14,12 @@ from showerstack.analysis.spectra.reading import thrown_primaries
 from showerstack.analysis.spectra.response import Thrown
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.classes import gamma_scores
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.simulation.primaries import PHOTON as PHOTON_MASS
 from showerstack.showers.simulation.primaries import Primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
-from showerstack.stacking.gammas import gamma_scores
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import Run
 

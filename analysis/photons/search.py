@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.events import is_simulated, open_run
+from showerstack.analysis.events import open_run
 from showerstack.analysis.exposure import Exposure, exposure_of, judge_exposure
 from showerstack.analysis.options import SearchOptions
 from showerstack.analysis.photons.background import (
@@ -47,8 +47,8 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
 from showerstack.runtime.logs import remark
-from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA
+from showerstack.showers.source import is_simulated, read_source
 
 LOG = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSe
         run, options.simulation, prints, bins.fine, options.zenith_max_deg, ctx
     )
     remarks += [*new_remarks, *exposure.remarks]
-    is_sky = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
+    is_sky = all(is_simulated(read_source(folder)) for folder in options.data)
     with ctx.bars("gamma-limit", "energies") as progress:
         events = search_events(
             data, simulated, thrown, bins, options, exposure, simulated_data=is_sky, remarks=remarks, progress=progress

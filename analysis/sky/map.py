@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ import polars as pl
 from scipy.special import xlogy
 from scipy.stats import norm
 
-from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.events import label_remarks, open_run, scalars
+from showerstack.analysis.options import SkyOptions
 from showerstack.analysis.photons.events import read_data, search_cuts
 from showerstack.analysis.sky.coordinates import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial
 from showerstack.runtime.code import git_revision, versions
@@ -132,43 +132,6 @@ MIN_EXPECTED = 10.0
 
 
 @dataclass(frozen=True)
-class SkyOptions:
-    """What was asked for."""
-
-    data: list[Path]
-    """Dataset folders with event times."""
-    zenith_max_deg: float = 30.0
-    nside: int = 32
-    """Of HEALPix: pixels are 58.6 degrees / NSIDE wide."""
-    scrambles: int = 20
-    window_h: float = 24.0
-    """Times are exchanged within about so many hours."""
-    azimuth: Azimuth | None = None
-    """None: as the conversion of the runs found it from arrival times."""
-    run: Path | None = None
-    """Gamma run whose scores choose events."""
-    share: float = 0.01
-    """Share of the events that is kept, highest scores first; only with a run."""
-    seed: int = 1
-    blinding: Blinding = field(default_factory=Blinding)
-
-    def checked(self) -> SkyOptions:
-        """Return these options, or say in one line which cannot be."""
-        limits = {
-            "--zenith-max": (self.zenith_max_deg, 1.0, 60.0), "--nside": (self.nside, 1, 1024),
-            "--scrambles": (self.scrambles, 2, 1000), "--window": (self.window_h, 0.5, 1e4),
-            "--share": (self.share, 1e-6, 1.0),
-            "--azimuth-of-north": (self.azimuth.of_north_deg if self.azimuth else 0.0, -360.0, 360.0),
-        }  # fmt: skip
-        for name, (value, low, high) in limits.items():
-            if not low <= value <= high:
-                raise InputError(f"{name} {value:g}: expected a number from {low:g} to {high:g}")
-        if self.nside & (self.nside - 1):
-            raise InputError(f"--nside {self.nside}: expected a power of two, such as 32 (1.8 degrees)")
-        return self
-
-
-@dataclass(frozen=True)
 class SkyMap:
     """Counts by pixel, (P,) each."""
 
@@ -224,7 +187,8 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
     remarks: list[str] = []
     prints: list[str] = []
     opened = _opened(options, remarks, prints)
-    options = replace(options, azimuth=options.azimuth or known_azimuth([each.source for each in opened], remarks))
+    azimuth = options.azimuth or known_azimuth([each.source for each in opened], remarks)
+    options = replace(options, azimuth_of_north=azimuth.of_north_deg, clockwise=azimuth.clockwise)
     chosen, threshold = _chosen(options, remarks, ctx)
     events = 0
     with ctx.bars("sky map", "runs") as progress:

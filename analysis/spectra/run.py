@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.events import is_simulated, open_run
+from showerstack.analysis.events import open_run
 from showerstack.analysis.exchange import write_exchange
 from showerstack.analysis.exposure import exposure_of, judge_exposure
 from showerstack.analysis.options import SpectraOptions, Widths
@@ -46,9 +46,9 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json, write_npz
 from showerstack.runtime.logs import remark
-from showerstack.showers.dataset import Dataset
 from showerstack.showers.kascade import LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.source import is_simulated, read_source
 
 LOG = logging.getLogger(__name__)
 
@@ -332,7 +332,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         )  # fmt: skip
         progress(1, 1)
     result = replace(result, exposure_error=exposure.relative_error)
-    simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
+    simulated = all(is_simulated(read_source(folder)) for folder in options.data)
     remarks += new_remarks
     every = np.ones_like(result.flux)
     known = (np.nan_to_num(combined(result.covariance((name,)), every)) for name in SOURCES)

@@ -37,6 +37,7 @@ from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context
 from showerstack.runtime.files import atomic_path
+from showerstack.scoring.metrics.classes import gamma_scores
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, hadron_survival, weighted_threshold
 from showerstack.scoring.metrics.intervals import weighted_replicas
 from showerstack.showers import schema
@@ -44,7 +45,6 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.cascade import RARE
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.gammas import gamma_scores
 
 LIBRARIES = ("lightgbm", "catboost")
 VARIANTS = ("plain", "uniform", "tempered", "hard", "cascade")

@@ -70,6 +70,7 @@ from showerstack.models.pretraining.train import drawn_ahead
 from showerstack.models.pretraining.weights import SHIPPED_SHA256
 from showerstack.models.registry import create, spec
 from showerstack.runtime.files import write_npz
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss
 from showerstack.showers.array import KASCADE
 from showerstack.showers.schema import COMPOSITION
@@ -475,7 +476,7 @@ def table(predictions: dict[tuple[str, int], np.ndarray], labels: np.ndarray) ->
     reference = next(log_p for (system, _), log_p in predictions.items() if system == FEATURES)
     lines = ["| network on | showers seen | log-loss | against features |", "|---|---:|---:|---:|"]
     for (system, seen), log_p in predictions.items():
-        loss = -log_p[np.arange(len(labels)), labels]
+        loss = event_losses(log_p, labels)
         gap = paired_log_loss(labels, log_p, reference)
         against = "" if log_p is reference else f"{gap.difference:+.4f} ± {gap.standard_error:.4f}"
         error = loss.std() / len(loss) ** 0.5

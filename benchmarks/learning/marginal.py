@@ -30,6 +30,8 @@ from showerstack.models.registry import load
 from showerstack.report.shared.subject import read_labels
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.classes import gamma_scores
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
@@ -38,7 +40,6 @@ from showerstack.stacking.chain import average_of
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import ShowerEvents, binned, class_numbers
 from showerstack.stacking.fits import test_log_proba
-from showerstack.stacking.gammas import gamma_scores
 from showerstack.stacking.pools import cross_validated, fit_pool
 from showerstack.stacking.run import Run
 from showerstack.stacking.sample import Sample
@@ -182,7 +183,7 @@ def table(learners: Learners, without: Sequence[Sequence[str]] = ()) -> str:
 
 
 def _mean_loss(log_proba: np.ndarray, labels: np.ndarray) -> float:
-    return float(-log_proba[np.arange(len(labels)), labels].mean())
+    return float(event_losses(log_proba, labels).mean())
 
 
 def _loss(log_proba: np.ndarray, labels: np.ndarray) -> str:

@@ -35,6 +35,7 @@ from showerstack.runtime.files import atomic_folder, read_json, write_json, writ
 from showerstack.runtime.processes import in_processes
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.scoring.metrics.intervals import accuracy_interval
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss, paired_mean
 from showerstack.scoring.tasks import metric_for
 from showerstack.showers.dataset import Dataset
@@ -151,7 +152,7 @@ def table(jobs: Sequence[Training], task: Task, reference: str) -> list[str]:
     rows = []
     for job in done:
         log_proba = predictions(job)
-        loss = float(-log_proba[np.arange(len(labels)), labels].mean())
+        loss = float(event_losses(log_proba, labels).mean())
         rows.append((loss, _row(job, log_proba, labels, bases.get(job.seed))))
     head = [
         "learner", "accuracy %", "log-loss", metric.name, f"log-loss - {reference}", f"{metric.name} - {reference}",
@@ -172,7 +173,7 @@ def _row(job: Training, log_proba: np.ndarray, labels: np.ndarray, base: np.ndar
     metric, output = metric_for(task), output_of(log_proba, task)
     hard = log_proba.argmax(axis=1)
     accuracy = accuracy_interval(labels, hard)
-    each = -log_proba[np.arange(len(labels)), labels]
+    each = event_losses(log_proba, labels)
     loss, values = paired_mean(each), metric.interval(labels, output)
     digits = ".1e" if task is GAMMA else ".4f"
     cells = [
@@ -204,7 +205,7 @@ def over_seeds(jobs: Sequence[Training], task: Task, reference: str) -> list[str
     """
     done = [job for job in jobs if job.done]
     labels = np.asarray(Dataset.open(jobs[0].data / f"{task.name}_test", task).labels, dtype=np.int64)
-    losses = {(job.learner, job.seed): -predictions(job)[np.arange(len(labels)), labels] for job in done}
+    losses = {(job.learner, job.seed): event_losses(predictions(job), labels) for job in done}
     rows = []
     for name in sorted({job.learner for job in done} - {reference}):
         seeds = [seed for learner, seed in losses if learner == name and (reference, seed) in losses]

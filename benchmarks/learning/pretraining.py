@@ -33,6 +33,7 @@ from showerstack.models.registry import create, spec
 from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.intervals import survival_interval
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss
 from showerstack.showers.schema import GAMMA, TASKS
 
@@ -131,7 +132,7 @@ def zero_shot(task: str, test: Batch) -> np.ndarray:
 
 def row_of(fit: Fit, log_p: np.ndarray, reference: np.ndarray, labels: np.ndarray, cpu_s: float) -> str:
     """Return a line of the table; differences are against the best learner trained from scratch."""
-    loss = -log_p[np.arange(len(labels)), labels]
+    loss = event_losses(log_p, labels)
     paired = paired_log_loss(labels, log_p, reference)
     cells = [
         fit.world,
@@ -175,7 +176,7 @@ def table(fits: list[Fit], worlds: dict[str, Sets], out: Path) -> str:
         assert labels is not None
         group = [(fit, *done(fit, sets, out)) for fit in fits if (fit.world, fit.n, fit.seed) == key]
         group += pools(group)
-        losses = {fit.system: -log_p[np.arange(len(labels)), labels].mean() for fit, log_p, _ in group}
+        losses = {fit.system: event_losses(log_p, labels).mean() for fit, log_p, _ in group}
         others = (*STARTED, *POOLS)
         scratch = {name: loss for name, loss in losses.items() if name not in others}
         best = min(scratch or losses, key=lambda name: losses[name])

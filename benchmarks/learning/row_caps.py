@@ -18,6 +18,7 @@ import numpy as np
 
 from showerstack.runtime.context import Context
 from showerstack.runtime.files import read_json
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.fits import HELD_OUT_FILE, TASK_FILE, FoldTask, do_task, split_rows
@@ -66,7 +67,7 @@ def main() -> None:
         for rows in (options.rows, *options.caps):
             tasks = tasks_of(options.data, options.work, learner, rows, options.folds)
             labels, log_proba, n, cost = log_proba_and_cost(tasks)
-            loss = -log_proba[np.arange(len(labels)), labels].mean()
+            loss = event_losses(log_proba, labels).mean()
             wide = log_proba if wide is None else wide
             difference = ""
             if log_proba is not wide:

@@ -22,8 +22,10 @@ from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.files import read_json
+from showerstack.scoring.metrics.classes import gamma_scores
 from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.intervals import accuracy_interval, survival_interval
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss, paired_survival
 from showerstack.scoring.tasks import metric_for
 from showerstack.scoring.tasks.base import Metric
@@ -32,7 +34,6 @@ from showerstack.showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
 from showerstack.stacking.chain import average_of
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.fits import test_log_proba
-from showerstack.stacking.gammas import gamma_scores
 from showerstack.stacking.run import finished_learners
 from showerstack.stacking.train import stack
 
@@ -145,7 +146,7 @@ def systems_table(outcome: FinishedTask) -> str:
             hard = output if kind != "score" else np.argmax(log_proba, axis=1)
             accuracy = accuracy_interval(outcome.labels, hard)
             loss = paired_log_loss(outcome.labels, log_proba, outcome.log_proba(best))
-            absolute = -log_proba[np.arange(len(log_proba)), outcome.labels].mean()
+            absolute = event_losses(log_proba, outcome.labels).mean()
             row = [
                 f"**{name}**" if name == "stack" else name,
                 kind,

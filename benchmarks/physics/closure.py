@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.physics.closure_page import tables
+from benchmarks.physics.estimate import likelihood_ratios
 from benchmarks.physics.pseudo_experiments import (
     PhotonPool,
     SmoothTruth,
@@ -30,7 +31,6 @@ from benchmarks.shared.samples import sample
 from showerstack.analysis.events import open_run
 from showerstack.analysis.photons.events import read_simulation
 from showerstack.analysis.photons.search import SearchOptions
-from showerstack.analysis.spectra.estimate import likelihood_ratios
 from showerstack.analysis.spectra.folding import of_models
 from showerstack.analysis.spectra.reading import plateau_primaries, read_response
 from showerstack.analysis.spectra.response import Simulated, binning

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.physics.estimate import estimating_functions, maximum_likelihood
 from showerstack.analysis.exposure import Exposure
 from showerstack.analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
 from showerstack.analysis.photons.search import SearchOptions, search_events
-from showerstack.analysis.spectra.estimate import estimating_functions, maximum_likelihood
 from showerstack.analysis.spectra.fluxes import free_fluxes, share_covariance, shares
 from showerstack.analysis.spectra.folding import (
     Cells,

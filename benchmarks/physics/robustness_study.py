@@ -18,8 +18,8 @@ import numpy as np
 import polars as pl
 
 from benchmarks.physics.classifier import classify
+from benchmarks.physics.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from benchmarks.physics.places import Place, PlaceShowers, batch_of, jittered, showers_of
-from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.runtime.code import git_revision, source_hash, versions

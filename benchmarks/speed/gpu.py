@@ -39,6 +39,7 @@ from showerstack.features.lateral.fit import RawFit
 from showerstack.features.table import FeatureTable
 from showerstack.models.registry import create, device_for, learner_class, spec
 from showerstack.runtime.context import Context
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
@@ -304,7 +305,7 @@ def _learner(name: str, data: Dataset, table: FeatureTable) -> DeviceComparison:
             rates[device] = len(train) / (time.perf_counter() - started)
         result[device] = learner.predict_log_proba(replace(values, labels=None))
     paired = paired_log_loss(values.labels, result["cuda"], result["cpu"])
-    loss = -result["cuda"][np.arange(len(values)), values.labels].mean()
+    loss = event_losses(result["cuda"], values.labels).mean()
     words = f"log-loss {loss:.4f}, minus the CPU's {paired.difference:+z.4f} ± {paired.standard_error:.4f}"
     ok = abs(paired.difference) < LOSS_TOLERANCE + 3 * paired.standard_error
     return DeviceComparison(what, words, ok, rates["cpu"], rates["cuda"])

@@ -28,9 +28,17 @@ from showerstack.report.shared.subject import (
 from showerstack.report.shared.text import SIGNS, duration, metric_text, totals
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.scoring.belonging import check_predictions, check_run
 from showerstack.scoring.metrics.intervals import Interval
-from showerstack.scoring.score import Origin, metrics_path, read_output, read_raw_labels, score_arrays, task_of
+from showerstack.scoring.score import (
+    Origin,
+    check_predictions,
+    check_run,
+    metrics_path,
+    read_output,
+    read_raw_labels,
+    score_arrays,
+    task_of,
+)
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, origin_of, published_for
 from showerstack.scoring.tasks.text import short, table, with_interval

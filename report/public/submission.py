@@ -22,7 +22,7 @@ from showerstack.scoring.score import read_output, score_arrays
 from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.published import origin_of
 from showerstack.scoring.tasks.truth import Truth
-from showerstack.showers.dataset import is_simulated, read_source
+from showerstack.showers.source import is_simulated, read_source
 from showerstack.stacking.run import ONE_ANSWER, Run
 
 PACKAGE = Path(__file__).parents[2]

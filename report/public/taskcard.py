@@ -17,9 +17,10 @@ import numpy as np
 from showerstack.report.public.layouts import ARRAYS, DATASET, LAYOUTS, Card, Facts
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder
-from showerstack.showers.dataset import Dataset, is_simulated, ordering_of
+from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.schema import Task, task_named
 from showerstack.showers.simulation import simulate
+from showerstack.showers.source import is_simulated
 
 VARIANT = 9_012_026
 """Keeps the worlds of variants apart from those of pretraining."""

@@ -17,17 +17,17 @@ import polars as pl
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json, with_checksum, write_json
 from showerstack.runtime.tables import column_names, read_table
-from showerstack.scoring.belonging import check_events, check_run
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.scoring.metrics.intervals import Interval, linearised
 from showerstack.scoring.metrics.paired import Paired, paired_mean
-from showerstack.scoring.score import read_output, read_raw_labels, score_arrays
+from showerstack.scoring.score import check_events, check_run, read_output, read_raw_labels, score_arrays
 from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.published import origin_of
 from showerstack.scoring.tasks.truth import Truth, read_truth
-from showerstack.showers.dataset import Dataset, is_simulated
+from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import Task
+from showerstack.showers.source import is_simulated
 from showerstack.stacking.columns import as_text
 from showerstack.stacking.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
 from showerstack.stacking.run import COMBINED, Run, System, evaluated_rows

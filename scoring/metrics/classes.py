@@ -1,7 +1,10 @@
 """Metrics of any two or more classes, with intervals: accuracy, log-loss, area under the ROC curve, Q-factor, bins.
 
 They serve tables of any origin, and describe gamma/hadron separation in other terms than the benchmark's hadron
-survival: Q-factor, efficiency at a fixed survival, bins at one threshold.
+survival: Q-factor, efficiency at a fixed survival, bins at one threshold, thresholds with what survives them.
+
+The gamma score is the float64 logit of the gamma posterior plus one half: strictly monotone, never saturated
+(probabilities near one tie, and tied hadrons survive), and a score of 0.5 means p = 0.5.
 """
 
 from __future__ import annotations
@@ -22,14 +25,22 @@ from showerstack.scoring.metrics.gamma import (
     hadron_survival,
 )
 from showerstack.scoring.metrics.intervals import (
+    Estimate,
     Interval,
     clopper_pearson,
     linearised,
     share_interval,
     survival_interval,
+    within,
 )
 from showerstack.scoring.metrics.level import standard_errors
 from showerstack.scoring.metrics.losses import error_of_mean, event_losses
+
+TABLE_EFFICIENCIES = (0.25, 0.50, 0.60, 0.75, 0.90, 0.95, 0.99)
+REAL_RATIOS = (1e-4, 1e-5, 1e-6)
+"""Gammas per hadron that a telescope of cosmic rays may meet."""
+SCORE_OF_HALF = 0.5
+"""Score of an event of probability one half."""
 
 
 def table_metrics(
@@ -82,20 +93,6 @@ def _entry(value: float, low: float, high: float) -> dict[str, float]:
     return {"value": value, "low": low, "high": high}
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its confidence interval."""
-
-    value: float
-    interval: Interval
-
-
-def _within(value: float, error: float) -> Estimate:
-    """Return a number between 0 and 1 with its standard error as an interval."""
-    half = standard_errors() * error
-    return Estimate(value, Interval(max(value - half, 0.0), min(value + half, 1.0)))
-
-
 def q_factor(
     labels: np.ndarray, scores: np.ndarray, efficiency: float = KEY_EFFICIENCY, weights: np.ndarray | None = None
 ) -> Estimate:
@@ -140,12 +137,6 @@ def efficiency_at_survival(
     above = np.partition(hadrons, len(hadrons) - allowed - 1)[len(hadrons) - allowed - 1]
     kept = int(np.count_nonzero(gammas > above))
     return Estimate(kept / len(gammas), clopper_pearson(kept, len(gammas)))
-
-
-def area(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Estimate:
-    """Return the area under the ROC curve of gammas against hadrons; ``weights`` (N,) are importance weights."""
-    value, error = area_under_curve(labels == GAMMA, scores, weights)
-    return _within(value, error)
 
 
 @dataclass(frozen=True)
@@ -202,4 +193,92 @@ def balanced_accuracy(matrix: np.ndarray) -> Estimate:
     spread = (np.diag(matrix) + 1) / (totals + 2)
     error = float(np.sqrt((spread * (1 - spread) / totals).sum()) / len(matrix))
     value = float(recall.mean())
-    return _within(value, error)
+    return within(value, error)
+
+
+def gamma_scores(log_proba: np.ndarray) -> np.ndarray:
+    """Return ``logit(p_gamma) + 0.5``, (N,) float64, from (N, 2) log-probabilities (gamma, hadron)."""
+    return np.asarray(log_proba[:, GAMMA] - log_proba[:, HADRON] + SCORE_OF_HALF, dtype=np.float64)
+
+
+def threshold_table(
+    labels: np.ndarray,
+    scores: np.ndarray,
+    efficiencies: tuple[float, ...] = TABLE_EFFICIENCIES,
+    ratios: tuple[float, ...] = REAL_RATIOS,
+    groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+) -> list[dict[str, Any]]:
+    """Return thresholds for chosen gamma efficiencies, with what survives them and the purity to expect.
+
+    Parameters
+    ----------
+    labels
+        (N,) 0 gamma, 1 hadron: held-out events that pass the evaluation cuts.
+    scores
+        (N,) gamma scores of the same events.
+    efficiencies
+        Wanted shares of gammas.
+    ratios
+        Gammas per hadron among the events that will be selected from.
+    groups
+        (N,) or None: events of one value are one observation; see
+        :func:`showerstack.scoring.metrics.intervals.share_interval`.
+    weights
+        (N,) importance weights, or None.
+
+    Returns
+    -------
+    One row per efficiency: threshold, gamma efficiency and hadron survival with their Clopper-Pearson
+    intervals, with weights how well the survival is determined (where it is not quoted the interval ends at the upper
+    limit), and per ratio r the expected purity ``e r / (e r + s)`` with the interval that follows from that of
+    the survival s.
+    """
+    table, of_class = [], (labels == 0, labels == 1)
+    for efficiency in efficiencies:
+        result = hadron_survival(labels, scores, efficiency, weights)
+        kept = scores >= result.threshold
+        gammas, left = (
+            share_interval(
+                kept[c], None if groups is None else groups[c], weights=None if weights is None else weights[c]
+            )
+            for c in of_class
+        )
+        more = {}
+        if result.weights is not None:
+            more = result.weights.as_dict()
+            if not result.weights.quoted:
+                left = Interval(0.0, result.weights.limit(), is_limit=True)
+        survival = result.hadron_survival
+        table.append(
+            {
+                "efficiency": efficiency,
+                "threshold": result.threshold,
+                "gamma_efficiency": result.gamma_efficiency,
+                "gamma_efficiency_interval": _as_list(gammas),
+                "hadron_survival": survival,
+                "hadron_survival_interval": _as_list(left),
+                "n_surviving": result.n_surviving,
+                **more,
+                "purity": {
+                    f"{ratio:g}": {
+                        "purity": _purity(result.gamma_efficiency, survival, ratio),
+                        "interval": [
+                            _purity(result.gamma_efficiency, left.high, ratio),
+                            _purity(result.gamma_efficiency, left.low, ratio),
+                        ],
+                    }
+                    for ratio in ratios
+                },
+            }
+        )
+    return table
+
+
+def _purity(efficiency: float, survival: float, ratio: float) -> float:
+    selected = efficiency * ratio
+    return selected / (selected + survival) if selected + survival > 0 else 0.0
+
+
+def _as_list(interval: Interval) -> list[float]:
+    return [interval.low, interval.high]

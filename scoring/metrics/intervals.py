@@ -28,6 +28,7 @@ from showerstack.scoring.metrics.gamma import (
     HADRON,
     KEY_EFFICIENCY,
     Numbers,
+    area_under_curve,
     hadron_survival,
     threshold_rank,
     weighted_lower,
@@ -57,6 +58,20 @@ class Interval:
         """Return the interval for JSON."""
         limit = {"is_limit": True} if self.is_limit else {}
         return {"low": self.low, "high": self.high, "level": self.level} | limit
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its confidence interval."""
+
+    value: float
+    interval: Interval
+
+
+def within(value: float, error: float) -> Estimate:
+    """Return a number between 0 and 1 with its standard error as an interval."""
+    half = standard_errors() * error
+    return Estimate(value, Interval(max(value - half, 0.0), min(value + half, 1.0)))
 
 
 def clopper_pearson(n_hits: int, n_trials: int, level: float = LEVEL) -> Interval:
@@ -589,3 +604,9 @@ def _shower_interval(
     if result.weights is not None and not result.weights.quoted:
         return Interval(0.0, float(np.quantile(high, level)), level, is_limit=True)
     return Interval(float(np.quantile(low, tail)), float(np.quantile(high, 1 - tail)), level)
+
+
+def area(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Estimate:
+    """Return the area under the ROC curve of gammas against hadrons; ``weights`` (N,) are importance weights."""
+    value, error = area_under_curve(labels == GAMMA, scores, weights)
+    return within(value, error)

@@ -194,17 +194,6 @@ class TaskScoring(ABC):
         """Yield what ``verify.py`` prints but for the warnings: the headline, then tables."""
 
     @abstractmethod
-    def box(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
-        """Return the metric for the box at the top of the page: name, value, remark."""
-
-    def boxes(
-        self, metrics: dict[str, Any], truth: Truth, log_proba: np.ndarray, output: np.ndarray
-    ) -> list[tuple[str, str, str]]:
-        """Return the boxes at the top of the page but for the loss: name, value, remark."""
-        beside = self.second_metric(truth.labels, log_proba, output, truth.weights)
-        return [self.box(metrics), (beside.name, beside.number, beside.span)]
-
-    @abstractmethod
     def second_metric(
         self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
     ) -> Quantity:

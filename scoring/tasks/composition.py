@@ -119,16 +119,6 @@ class CompositionScoring(ClassScoring):
         if "zenith_binned" in metrics:
             yield _by_zenith(metrics["zenith_binned"])
 
-    def box(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
-        """Return the fraction error."""
-        span = metrics["intervals"]["mean_fraction_error"]
-        words = f"{span['low']:.4f} to {span['high']:.4f}; 0 perfect, 0.158 random"
-        return (
-            "fraction error (lower is better)",
-            f"{metrics['mean_fraction_error']:.4f}",
-            words,
-        )
-
     def hard(self, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
         """Return the labels that are scored."""
         return output

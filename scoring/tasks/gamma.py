@@ -11,7 +11,6 @@ from rich.text import Text
 
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import energy_bins, energy_zenith_grid, zenith_bins
-from showerstack.scoring.metrics.classes import Estimate, area, efficiency_at_survival, q_factor
 from showerstack.scoring.metrics.gamma import (
     EFFICIENCIES,
     HADRON,
@@ -23,11 +22,12 @@ from showerstack.scoring.metrics.gamma import GAMMA as PHOTON
 from showerstack.scoring.metrics.intervals import (
     MIN_CLASS_EVENTS,
     Interval,
+    area,
     clopper_pearson,
     share_interval,
     survival_interval,
 )
-from showerstack.scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
+from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, mcnemar, paired_survival
 from showerstack.scoring.tasks.base import ClassScoring, Metric, Named, Quantity
 from showerstack.scoring.tasks.published import best_published
@@ -61,8 +61,6 @@ SURVIVAL = Metric(
 )  # fmt: skip
 
 
-FIXED_SURVIVAL = 1e-3
-"""Hadron survival at which the gamma efficiency is given."""
 EXACT = 2**53
 """float64 tells all whole numbers below this apart."""
 
@@ -150,41 +148,12 @@ class GammaScoring(ClassScoring):
                 )
             yield drawn
 
-    def box(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
-        """Return the survival at 75 %."""
-        rate = metrics["survival_rates"]["75%"]
-        interval, left = rate["interval"], f"{rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
-        if "n_effective" in rate:
-            left += f" simulated, worth {rate['n_effective']:,.0f} by their weights"
-        if interval.get("is_limit"):
-            return self.metric_words, f"< {short(interval['high'])}", f"{LEVEL_TEXT} upper limit; {left}"
-        words = f"{short(interval['low'])} to {short(interval['high'])}"
-        return self.metric_words, short(metrics["key_metric"]), f"{words}; {left}"
-
-    def boxes(
-        self, metrics: dict[str, Any], truth: Truth, log_proba: np.ndarray, output: np.ndarray
-    ) -> list[tuple[str, str, str]]:
-        """Return survival, Q-factor, efficiency at a fixed survival and area under the curve."""
-        labels, scores, weights = truth.labels, output, truth.weights
-        kept = f"gamma efficiency at hadron survival {FIXED_SURVIVAL:g}"
-        result = (
-            _quantity(kept, efficiency_at_survival(labels, scores, FIXED_SURVIVAL, weights), 1, "%", 100),
-            self.second_metric(labels, log_proba, scores, weights),
-        )
-        gain = _quantity("Q-factor at 75 % gamma efficiency", q_factor(labels, scores, weights=weights), 1)
-        if gain.interval.is_limit:
-            words = (gain.name, f"> {gain.interval.low:.1f}", f"from the survival's {LEVEL_TEXT} upper limit")
-        elif metrics["survival_rates"]["75%"]["hadron_surviving"]:
-            words = (gain.name, gain.number, gain.span)
-        else:
-            words = (gain.name, f"> {gain.interval.low:.1f}", f"no hadron is left: {TAIL_TEXT} lower limit")
-        return [self.box(metrics), words, *((one.name, one.number, one.span) for one in result)]
-
     def second_metric(
         self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
     ) -> Quantity:
         """Return the area under the ROC curve: accuracies say little where one class is rare."""
-        return _quantity("AUC", area(labels, output, weights), 4)
+        result = area(labels, output, weights)
+        return Quantity("AUC", result.value, result.interval, 4)
 
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
         """Return the number of surviving hadrons."""
@@ -212,10 +181,6 @@ def _survival_words(row: dict[str, Any]) -> str:
     if not row.get("quoted", True):
         row = {"interval": {"high": row["upper_limit"], "is_limit": True}} | row
     return with_interval(row["hadron_survival"], row.get("interval"), ".2e")
-
-
-def _quantity(name: str, estimate: Estimate, digits: int, unit: str = "", scale: float = 1.0) -> Quantity:
-    return Quantity(name, estimate.value, estimate.interval, digits, unit, scale)
 
 
 def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarray) -> None:

@@ -17,9 +17,8 @@ import numpy as np
 from showerstack.runtime.arrays import open_npy
 from showerstack.scoring.metrics.intervals import Interval, clopper_pearson
 from showerstack.scoring.metrics.level import standard_errors
-from showerstack.showers.dataset import is_simulated, read_source
-from showerstack.showers.protocols import RAW_LABELS_ONLY
-from showerstack.showers.schema import GAMMA, MATRICES_FILE, SCALARS_FILE, Task
+from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
+from showerstack.showers.source import is_simulated, read_source
 
 TEST_CLASSES = {
     ("composition", "v2"): (32_804, 26_886, 22_065, 19_584, 17_688),
@@ -95,6 +94,8 @@ def published_for(task: str, protocol: str) -> list[PublishedResult]:
     return sorted((p for p in PUBLISHED if (p.task, p.protocol) == (task, protocol)), key=lambda p: p.value)
 
 
+RAW_LABELS_ONLY = frozenset({("2026", COMPOSITION.name)})
+"""Where only the most probable class may be scored: rules that shift decisions between classes are forbidden."""
 SIMULATION = "simulation"
 UNKNOWN = "unknown origin"
 

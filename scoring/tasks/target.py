@@ -141,14 +141,6 @@ class TargetScoring(TaskScoring):
             drawn.add_row(name, f"{row['count']:,}", *cells)
         yield drawn
 
-    def box(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
-        """Return the resolution."""
-        span = metrics["intervals"]["resolution"]
-        remark = f"{span['low']:.4f} to {span['high']:.4f}"
-        if "reconstruction" in metrics:
-            remark += f"; reconstructed {self.target.reference}: {metrics['reconstruction']['resolution']:.4f}"
-        return f"resolution in {self.target.unit} (lower is better)", f"{metrics['resolution']:.4f}", remark
-
     def second_metric(
         self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
     ) -> Quantity:

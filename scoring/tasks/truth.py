@@ -7,11 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from showerstack.runtime.arrays import open_npy
+from showerstack.runtime.arrays import open_array, open_npy
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
-from showerstack.showers.event_files import check_weights, open_array
-from showerstack.showers.schema import GROUPS_FILE, ORDER_FILE, SCALAR_NAMES, SCALARS_FILE, WEIGHT_FILE, Task
+from showerstack.showers.schema import (
+    GROUPS_FILE,
+    ORDER_FILE,
+    SCALAR_NAMES,
+    SCALARS_FILE,
+    WEIGHT_FILE,
+    Task,
+)
+from showerstack.showers.source import check_weights
 
 
 @dataclass(frozen=True)

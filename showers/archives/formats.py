@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.arrays import write_frames
 from showerstack.runtime.code import installed_modules
 from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.runtime.tables import write_frames
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.event_files import bad_cells, bad_quantities, check_true, units_remarks
 from showerstack.showers.protocols import MATCHED, Layout

@@ -18,6 +18,7 @@ from scipy.stats import norm
 
 from showerstack.analysis.events import open_run
 from showerstack.analysis.exposure import Exposure
+from showerstack.analysis.options import SkyOptions
 from showerstack.analysis.photons import on_off
 from showerstack.analysis.photons.background import Regions, Weighted
 from showerstack.analysis.photons.events import (
@@ -31,7 +32,7 @@ from showerstack.analysis.photons.events import (
 from showerstack.analysis.photons.limits import Background, cls_limit, expected_limits
 from showerstack.analysis.photons.on_off import Common, OnOff, signal_limits
 from showerstack.analysis.photons.search import PhotonResult, PhotonSearch, SearchOptions, search_events, search_photons
-from showerstack.analysis.sky.map import SkyOptions, li_ma, sky_map
+from showerstack.analysis.sky.map import li_ma, sky_map
 from showerstack.analysis.spectra.response import Thrown, binning
 from showerstack.report.physics_pages import limits_text, write_photon_page
 from showerstack.runtime.context import Context, PlainConsole

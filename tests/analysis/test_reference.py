@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from benchmarks.physics.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.analysis.spectra import knees, reading
 from showerstack.analysis.spectra.counting import count_moved
-from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.analysis.spectra.fluxes import (
     combined,
     free_fluxes,

@@ -10,9 +10,9 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import kstest, norm
 
+from showerstack.analysis.options import SkyOptions
 from showerstack.analysis.sky.coordinates import LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial
 from showerstack.analysis.sky.map import (
-    SkyOptions,
     SkyPixels,
     after_trials,
     count_run,

@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 import cli
-from showerstack.analysis.sky.map import SkyMap, SkyOptions, sky_map, write_map
+from showerstack.analysis.options import SkyOptions
+from showerstack.analysis.sky.map import SkyMap, sky_map, write_map
 from showerstack.report.check_pages import write_sky_picture
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json

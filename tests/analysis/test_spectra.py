@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from benchmarks.physics.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.analysis.events import model_numbers
 from showerstack.analysis.exposure import EXPOSURE_ERROR
-from showerstack.analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.analysis.spectra.fluxes import STATISTICAL
 from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
 from showerstack.analysis.spectra.knees import _knee, _like, fit_knees, profiled

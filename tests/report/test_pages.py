@@ -34,17 +34,16 @@ from showerstack.report.run_page import headline, learners, limits, plain_words,
 from showerstack.report.run_sections import group_of, importances, shuffle
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import difference_text
-from showerstack.report.task_sections import mass_posteriors, survival
+from showerstack.report.task_sections import mass_posteriors, survival, survival_boxes
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json, write_npz
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.paired import Paired
-from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking.folder import write_run_checksums
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +165,7 @@ def test_report_of_weighted_hadrons_quotes_what_weights_determine(
     evaluated = EvaluatedRun.read(run, tmp_path)
     row = evaluated.metrics["survival_rates"]["75%"]
     assert row["quoted"] == quoted
-    _, value, remark = scoring_of(GAMMA).box(evaluated.metrics)
+    _, value, remark = survival_boxes(evaluated)[0]
     assert value.startswith("<") != quoted
     assert f"worth {row['n_effective']:,.0f} by their weights" in remark
     assert evaluated.points[-1].interval.is_limit != quoted

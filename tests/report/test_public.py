@@ -31,8 +31,7 @@ from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json, write_npz
 from showerstack.scoring.metrics.composition import fraction_error
-from showerstack.scoring.rules import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_by_protocol
-from showerstack.scoring.score import score_file
+from showerstack.scoring.score import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_file
 from showerstack.scoring.tasks.published import PUBLISHED, TEST_CLASSES, DataOrigin, origin_of, published_for
 from showerstack.scoring.tasks.truth import read_truth
 from showerstack.showers.archives.convert import convert
@@ -360,16 +359,16 @@ def test_2026_scores_the_most_probable_class(world: tuple[Path, Path]) -> None:
     decided, raw = _labels(run)
     assert (decided != raw).any()
     truth = read_truth(data, COMPOSITION)
-    result = score_by_protocol(run / "predictions.npz", data, COMPOSITION, protocol="2026", intervals=False)
+    result = score_file(run / "predictions.npz", data, COMPOSITION, protocol="2026", intervals=False)
     assert result["accuracy"] == np.mean(raw == truth.labels)
     assert f"{np.count_nonzero(raw != decided):,} decided labels were replaced" in result["warnings"][0]
     # The test set says that it is of 2026: nobody needs to name it, and its folder serves as well as the one above it.
     for folder in (data, data / "composition_test"):
-        own = score_by_protocol(run / "predictions.npz", folder, COMPOSITION, intervals=False)
+        own = score_file(run / "predictions.npz", folder, COMPOSITION, intervals=False)
         assert own["accuracy"] == np.mean(raw == truth.labels)
     assert EvaluatedRun.read(run, data).metrics["accuracy"] == np.mean(raw == truth.labels)
     with pytest.raises(InputError, match=r"test set of simulation of 2026 .*, not of protocol matched"):
-        score_by_protocol(run / "predictions.npz", data, COMPOSITION, protocol="matched")
+        score_file(run / "predictions.npz", data, COMPOSITION, protocol="matched")
 
 
 def test_leaderboard_of_2026_takes_raw_labels(world: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,12 +401,12 @@ def test_submission_has_published_order_and_raw_labels(world: tuple[Path, Path],
     readme = (folder / "README.md").read_text()
     assert "--published-order" in readme
     assert "the run's own predictions follow the shuffled test folder" in readme
-    again = score_by_protocol(
+    again = score_file(
         folder / "predictions.npz", data, COMPOSITION, protocol="2026", intervals=False, published_order=True
     )
-    first = score_by_protocol(run / "predictions.npz", data, COMPOSITION, protocol="2026", intervals=False)
+    first = score_file(run / "predictions.npz", data, COMPOSITION, protocol="2026", intervals=False)
     assert again["mean_fraction_error"] == first["mean_fraction_error"]
-    wrong = score_by_protocol(folder / "predictions.npz", data, COMPOSITION, intervals=False)
+    wrong = score_file(folder / "predictions.npz", data, COMPOSITION, intervals=False)
     assert any("give --published-order" in line for line in wrong["warnings"])
 
 
@@ -415,11 +414,11 @@ def test_attempts_are_logged_only_when_asked(world: tuple[Path, Path], tmp_path:
     run, data = world
     log = tmp_path / "results.tsv"
     with pytest.raises(InputError, match="--log needs --description"):
-        score_by_protocol(run / "predictions.npz", data, COMPOSITION, protocol="2026", log=log)
+        score_file(run / "predictions.npz", data, COMPOSITION, protocol="2026", log=log)
     with pytest.raises(InputError, match="add --protocol 2026"):
-        score_by_protocol(run / "predictions.npz", data, COMPOSITION, log=log, description="x")
+        score_file(run / "predictions.npz", data, COMPOSITION, log=log, description="x")
     assert not log.exists()
-    result = score_by_protocol(
+    result = score_file(
         run / "predictions.npz", data, COMPOSITION, protocol="2026", log=log, description="a\tstack\n", intervals=False
     )
     lines = log.read_text().splitlines()

@@ -14,7 +14,6 @@ from scipy.stats import t as student
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import GRID_ENERGY_BINS, energy_bins
 from showerstack.scoring.metrics.classes import (
-    area,
     bins_at_threshold,
     efficiency_at_survival,
     q_factor,
@@ -29,7 +28,7 @@ from showerstack.scoring.metrics.gamma import (
     hadron_survival,
     weighted_threshold,
 )
-from showerstack.scoring.metrics.intervals import clopper_pearson, survival_interval
+from showerstack.scoring.metrics.intervals import area, clopper_pearson, survival_interval
 from showerstack.scoring.metrics.paired import (
     mcnemar,
     paired_fraction_error,

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from showerstack.scoring.metrics.classes import (
-    area,
     balanced_accuracy,
     bins_at_threshold,
     efficiency_at_survival,
@@ -21,6 +20,7 @@ from showerstack.scoring.metrics.composition import confusion_matrix, sampled_er
 from showerstack.scoring.metrics.gamma import SurvivorWeights
 from showerstack.scoring.metrics.intervals import (
     accuracy_interval,
+    area,
     clopper_pearson,
     confusion_intervals,
     fraction_error_interval,

@@ -15,7 +15,6 @@ import pytest
 
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.classes import (
-    area,
     balanced_accuracy,
     bins_at_threshold,
     efficiency_at_survival,
@@ -28,7 +27,7 @@ from showerstack.scoring.metrics.composition import (
     share_errors,
 )
 from showerstack.scoring.metrics.gamma import gamma_metrics, hadron_survival
-from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.scoring.metrics.intervals import area, clopper_pearson
 from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
 from showerstack.scoring.score import score_arrays, score_file
 from showerstack.scoring.tasks import scoring_of

@@ -22,13 +22,14 @@ from showerstack import showers
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.convert import COMPOSITION_IDS, convert, permutation
 from showerstack.showers.archives.raw import stream_npz
-from showerstack.showers.dataset import Dataset, is_simulated
+from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import LEFT_OUT_SCHEMA
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, Task
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showerstack.showers.simulation.primaries import MODELS
 from showerstack.showers.simulation.raw import LIGHT_M_PER_NS, arrival_times, simulate_raw
+from showerstack.showers.source import is_simulated
 
 
 def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False) -> dict[str, np.ndarray]:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from showerstack.models.base.posterior import log_sigmoid_pair
+from showerstack.scoring.metrics.classes import gamma_scores, threshold_table
 from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson
-from showerstack.stacking.answers import ClassesStacking
-from showerstack.stacking.gammas import gamma_scores, threshold_table
+from showerstack.stacking.answers import TaskStacking
 from showerstack.stacking.gate import log_survivals, mean_log_survival, paired_log_survival
 
 
@@ -105,7 +105,7 @@ def test_errors_of_survivals_do_not_depend_on_the_scales_of_scores() -> None:
 
 
 def test_the_most_probable_class_is_the_label() -> None:
-    labels = ClassesStacking().arrays(None, np.log([[0.2, 0.5, 0.3], [0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), None)[
+    labels = TaskStacking().arrays(None, np.log([[0.2, 0.5, 0.3], [0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), None)[
         "predictions"
     ]
     assert labels.tolist() == [1, 0, 2]

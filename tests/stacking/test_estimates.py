@@ -14,9 +14,10 @@ import pytest
 from showerstack import stacking
 from showerstack.features.build import build_table
 from showerstack.models.base.inputs import TARGETS, targets_of
-from showerstack.runtime.arrays import write_frames, write_pieces
+from showerstack.runtime.arrays import write_pieces
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.tables import write_frames
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking import train as second_level
 from showerstack.stacking.config import StackConfig

@@ -16,8 +16,8 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import ENERGY, GAMMA
-from showerstack.stacking.answers import DecisionSample
-from showerstack.stacking.chain import Chain, average_of, combined, concatenated, load_chain, save_chain, stacking_of
+from showerstack.stacking.answers import DecisionSample, TargetStacking, stacking_of
+from showerstack.stacking.chain import Chain, average_of, combined, concatenated, load_chain, save_chain
 from showerstack.stacking.events import Binned, Events
 from showerstack.stacking.folds import assign_folds, class_counts, early_stopping_rows, evaluation_events, outer_holdout
 from showerstack.stacking.pools import Pool
@@ -28,9 +28,9 @@ from showerstack.stacking.targets import (
     EstimatePool,
     PosteriorMean,
     TargetCalibration,
-    TargetStacking,
     fits_of,
     mixture,
+    rule_from_json,
 )
 from tests.references import condensed
 
@@ -72,7 +72,7 @@ def test_gammas(tmp_path: Path, reference: Reference) -> None:
             "arrays": stacking.arrays(None, z, None),
             "tests": stacking.test_arrays(None, z, None),
             "answers": [dict(stacking.answers(z, cast(Any, one))) for one in ({}.get, {"scores": z[:, 0]}.get)],
-            "columns": stacking.columns({"gamma_scores": z[:, 0]}, GAMMA)[0].to_numpy(),
+            "columns": stacking.columns({"gamma_scores": z[:, 0]})[0].to_numpy(),
         }
     reference(result)
 
@@ -112,7 +112,7 @@ def test_energies(weighted: bool, tmp_path: Path, reference: Reference) -> None:
         events = of_energy(300, weighted=weighted, own=own)
         record, rules = stacking.decide(events, tmp_path)
         assert record["chosen"] == (POOL if own else "posterior mean")
-        again = {name: stacking.rule_from_json(json.loads(json.dumps(rule.as_json()))) for name, rule in rules.items()}
+        again = {name: rule_from_json(json.loads(json.dumps(rule.as_json()))) for name, rule in rules.items()}
         told = np.zeros((2, 300)) if events.own is None else events.own
         mine = {"lg_energy": told[0] + context[:, 0], "lg_energy_error": told[1]}
         arrays = stacking.arrays(again["stack"], events.systems["stack"], context)
@@ -122,7 +122,7 @@ def test_energies(weighted: bool, tmp_path: Path, reference: Reference) -> None:
             "arrays": arrays,
             "pooled": stacking.pooled(again, events.systems, mine, context),
             "not asked": stacking.pooled(again, events.systems, {}, context),
-            "columns": [series.to_numpy() for series in stacking.columns(arrays, ENERGY)],
+            "columns": [series.to_numpy() for series in stacking.columns(arrays)],
             "answers": [dict(stacking.answers(told, cast(Any, one))) for one in (arrays.get, {}.get)],
         }
     reference(result)

@@ -12,11 +12,10 @@ from scipy.special import softmax
 
 from showerstack.scoring.metrics.residuals import residual_metrics
 from showerstack.showers.schema import ENERGY
-from showerstack.stacking.answers import DecisionSample
-from showerstack.stacking.chain import stacking_of
+from showerstack.stacking.answers import DecisionSample, stacking_of
 from showerstack.stacking.events import Binned
 from showerstack.stacking.sample import Sample
-from showerstack.stacking.targets import OWN, POOL, EstimatePool, PosteriorMean
+from showerstack.stacking.targets import OWN, POOL, EstimatePool, PosteriorMean, rule_from_json
 
 
 def test_mean_and_width_are_those_of_the_mixture() -> None:
@@ -120,7 +119,7 @@ def test_an_energy_run_ships_the_pool_with_the_learners_own_estimate() -> None:
     assert record["held_out_in_widths"] == residual_metrics((plain[0] - offsets) / plain[1])
     assert record["posterior_mean"] == residual_metrics(plain[0] - offsets)
     context = np.column_stack([np.linspace(14, 16, 6000), np.zeros((6000, 3))])
-    stored = {name: procedure.rule_from_json(json.loads(json.dumps(rule.as_json()))) for name, rule in rules.items()}
+    stored = {name: rule_from_json(json.loads(json.dumps(rule.as_json()))) for name, rule in rules.items()}
     estimates = {"lg_energy": own[0] + context[:, 0], "lg_energy_error": own[1]}
     arrays = procedure.pooled(stored, {"stack": log_proba}, estimates, context)
     missed = arrays["lg_energy"] - context[:, 0] - offsets
