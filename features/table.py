@@ -135,10 +135,9 @@ class FeatureTable:
             raise InputError(f"{problem}: remove it and run the feature extraction again")
         return self.folder / name
 
-    def frame(self, columns: tuple[str, ...] | None = None) -> pl.LazyFrame:
+    def frame(self) -> pl.LazyFrame:
         """Return the table as a lazy Polars frame with the column ``event``, after comparing every shard."""
-        scan = pl.scan_parquet([self._compared(path.name) for path in self.parts()], glob=False)
-        return scan.select([EVENT_COLUMN, *columns]) if columns else scan
+        return pl.scan_parquet([self._compared(path.name) for path in self.parts()], glob=False)
 
 
 def read_head(folder: Path) -> dict[str, Any] | None:

@@ -65,7 +65,7 @@ def explain_line(result: Explanation) -> str:
     return f"ln p({first})/p({second}) is {result.score:+.2f}, moved by {moved}."
 
 
-def explain_picture(result: Explanation, shower: Shower | None = None, title: str = "") -> Figure:
+def explain_picture(result: Explanation, shower: Shower | None = None) -> Figure:
     """Draw the shower, the groups that moved its score most, and what each learner said."""
     first, second = result.classes
     groups = list(result.groups.items())[:NAMED]
@@ -82,7 +82,7 @@ def explain_picture(result: Explanation, shower: Shower | None = None, title: st
         bars.set_title(f"what moved ln p({literal(first)})/p({literal(second)})", pad=3)
         _learners(learners, result)
         facts = f"event {result.event}: {first} {result.probability:.3g}"
-        figure.suptitle(literal(title or facts), fontsize=7.5, x=0.02, y=0.995, ha="left", va="top")
+        figure.suptitle(literal(facts), fontsize=7.5, x=0.02, y=0.995, ha="left", va="top")
     return figure
 
 

@@ -26,11 +26,12 @@ from showerstack.runtime.files import atomic_path, read_json, write_json
 from showerstack.runtime.logs import handled
 from showerstack.scoring.metrics.level import LEVEL, LEVEL_TEXT
 from showerstack.scoring.score import score_file
+from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.archives.download import download_raw
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.protocols import modes_of
-from showerstack.showers.schema import GAMMA, Task
+from showerstack.showers.schema import Task
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.folder import MANIFEST_FILE, PREDICTIONS_FILE
@@ -221,7 +222,7 @@ def _reproduced(
         with stages.stage("scores"):
             scores.append(_score(wanted, data, run, seed))
         metric = _interval(scores[-1].value, scores[-1].low, scores[-1].high)
-        LOG.info("seed %d: %s %s", seed, _metric(task), metric)
+        LOG.info("seed %d: %s %s", seed, scoring_of(task).metric_words, metric)
     with stages.stage("report and submission"):
         if not (out / SUBMISSION).exists():
             write_report(runs[0], data, bars=ctx.bars)
@@ -236,22 +237,15 @@ def _reproduced(
     return file, scores
 
 
-def _metric(task: Task) -> str:
-    return "hadron survival at 75 % gamma efficiency" if task == GAMMA else "mean fraction error"
-
-
 def _score(wanted: Reproduction, data: Path, run: Path, seed: int) -> Score:
     task = wanted.task
     metrics = score_file(run / PREDICTIONS_FILE, data, task, protocol=wanted.protocol)
-    if task == GAMMA:
-        at_75 = metrics["survival_rates"]["75%"]
-        value, interval = at_75["hadron_survival"], at_75["interval"]
-    else:
-        value, interval = metrics["mean_fraction_error"], metrics["intervals"]["mean_fraction_error"]
+    value, interval = scoring_of(task).headline(metrics)
+    assert interval is not None
     manifest = read_json(run / MANIFEST_FILE)
     wall_s = sum(float(step["wall_s"]) for step in manifest["steps"])
     shipped, config_hash = shipped_system(manifest), manifest["config_hash"]
-    return Score(seed, value, interval["low"], interval["high"], shipped, config_hash, wall_s)
+    return Score(seed, value, interval.low, interval.high, shipped, config_hash, wall_s)
 
 
 def over_events_and_seeds(scores: list[Score]) -> tuple[float, float, float]:
@@ -284,7 +278,7 @@ def _result(
     simulated = "generator" in sets["test"].source and str(sets["test"].source["generator"]).startswith("showers.")
     where = "**archives of the embedded simulation: not a result on the public data**" if simulated else "raw archives"
     lines = [
-        f"# {task.name}, protocol {wanted.protocol}: {_metric(task)} {_interval(mean, low, high)}",
+        f"# {task.name}, protocol {wanted.protocol}: {scoring_of(task).metric_words} {_interval(mean, low, high)}",
         "",
         f"Mean of {len(scores)} seed(s) and its {LEVEL_TEXT} interval over test events and seeds, on {where}.",
         "",

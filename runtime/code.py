@@ -117,7 +117,7 @@ def _is_bare_string(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def imported_files(module: str, packages: Iterable[str], leave_out: Iterable[str] = ()) -> list[Path]:
+def imported_files(module: str, packages: Iterable[str]) -> list[Path]:
     """Return the file of a module and of all that it imports from the given packages, directly or not.
 
     Parameters
@@ -126,14 +126,12 @@ def imported_files(module: str, packages: Iterable[str], leave_out: Iterable[str
         Dotted name of a module that can be imported.
     packages
         Packages, by dotted name, whose modules are followed.
-    leave_out
-        Modules that are neither counted nor followed.
     """
-    packages, result, waiting, unwanted = tuple(packages), dict[str, Path](), [module], set(leave_out)
+    packages, result, waiting = tuple(packages), dict[str, Path](), [module]
     while waiting:
         name = waiting.pop()
         file = _module_file(name)
-        if name not in result and name not in unwanted and file is not None:
+        if name not in result and file is not None:
             result[name] = file
             waiting += _imports(file, packages)
     return [result[name] for name in sorted(result)]

@@ -11,7 +11,6 @@ import io
 import os
 import re
 import tempfile
-import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,10 +37,9 @@ _ERRORS = (
     MemoryError,
     zlib.error,
 )
-"""What reading a damaged table raises; a panic of the parser is an error like others."""
+"""What reading a damaged table raises; a panic of the parser, which tells of itself as well, is one like others."""
 _NO_NAME = re.compile(r"\s*|_duplicated_\d+")
 """A second column without a name is ``_duplicated_0`` to Polars."""
-_stderr_taken = threading.Lock()
 
 
 def read_table(file: Path, columns: Sequence[str] | None = None, separator: str | None = None) -> pl.DataFrame:
@@ -162,28 +160,16 @@ def _unpacked(file: Path) -> bytes:
 
 @contextmanager
 def readable(file: Path) -> Iterator[None]:
-    """Turn a parser's errors into an :class:`InputError`; what it writes on standard error itself is dropped then."""
-    # Standard error is the whole program's: two threads at once would each put back what the other had set.
-    with _stderr_taken, tempfile.TemporaryFile() as message:
-        kept = os.dup(2)
-        os.dup2(message.fileno(), 2)
-        written = b""
-        try:
-            yield
-            message.seek(0)
-            written = message.read()
-        except InputError:
-            raise
-        except UnicodeDecodeError:
-            raise InputError(f"{file} is not text in UTF-8: save it as that") from None
-        except _ERRORS as error:
-            lines = str(error).splitlines() or [type(error).__name__]
-            raise InputError(f"{file} cannot be read (damaged, or not what its name says?): {lines[0]}") from None
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            if written:
-                os.write(2, written)
+    """Turn a parser's errors into an :class:`InputError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except UnicodeDecodeError:
+        raise InputError(f"{file} is not text in UTF-8: save it as that") from None
+    except _ERRORS as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise InputError(f"{file} cannot be read (damaged, or not what its name says?): {lines[0]}") from None
 
 
 def write_frames(file: Path, frames: Iterator[pl.DataFrame], origin: Mapping[str, str] | None = None) -> None:

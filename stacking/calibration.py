@@ -69,7 +69,7 @@ def _kept(log_proba: np.ndarray, sample: Sample) -> float:
     return scale if gain.mean > KEEP_SIGMA * gain.error else 1.0
 
 
-def reliability(log_proba: np.ndarray, sample: Sample, n_bins: int = RELIABILITY_BINS) -> dict[str, Any]:
+def reliability(log_proba: np.ndarray, sample: Sample) -> dict[str, Any]:
     """Return the reliability diagram of all classes together and the expected calibration error.
 
     Every (event, class) pair is an entry: predicted probability against "is it this class". Bins have equal width.
@@ -84,15 +84,15 @@ def reliability(log_proba: np.ndarray, sample: Sample, n_bins: int = RELIABILITY
     labels, weights = sample.labels, sample.weights
     probability = np.exp(log_proba).ravel()
     is_class = (labels[:, None] == np.arange(log_proba.shape[1])).ravel()
-    number = np.minimum((probability * n_bins).astype(int), n_bins - 1)
+    number = np.minimum((probability * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)
     each = np.ones(len(labels)) if weights is None else weights
     each = np.repeat(each, log_proba.shape[1])
-    entries = np.bincount(number, minlength=n_bins)
-    filled = np.bincount(number, each, minlength=n_bins) > 0
-    mass, squares = (np.bincount(number, each**k, minlength=n_bins)[filled] for k in (1, 2))
-    predicted = np.bincount(number, probability * each, minlength=n_bins)[filled] / mass
-    observed = np.bincount(number, is_class * each, minlength=n_bins)[filled] / mass
-    variance = np.bincount(number, probability * (1 - probability) * each**2, minlength=n_bins)
+    entries = np.bincount(number, minlength=RELIABILITY_BINS)
+    filled = np.bincount(number, each, minlength=RELIABILITY_BINS) > 0
+    mass, squares = (np.bincount(number, each**k, minlength=RELIABILITY_BINS)[filled] for k in (1, 2))
+    predicted = np.bincount(number, probability * each, minlength=RELIABILITY_BINS)[filled] / mass
+    observed = np.bincount(number, is_class * each, minlength=RELIABILITY_BINS)[filled] / mass
+    variance = np.bincount(number, probability * (1 - probability) * each**2, minlength=RELIABILITY_BINS)
     error = (
         np.sqrt(observed * (1 - observed) * squares) / mass
         if weights is not None

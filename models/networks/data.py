@@ -104,9 +104,9 @@ class EventTensors:
             yield from zip(positions, self.grids.stream(orders, positions), strict=True)
 
 
-def read_ahead(items: Iterable[torch.Tensor], depth: int = READ_AHEAD) -> Iterator[torch.Tensor]:
-    """Yield the items in order, produced by a background thread at most ``depth`` ahead; its errors are raised here."""
-    ready: queue.Queue[tuple[torch.Tensor | None, BaseException | None]] = queue.Queue(maxsize=depth)
+def read_ahead(items: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the items in order, produced by a thread at most :data:`READ_AHEAD` ahead; its errors are raised here."""
+    ready: queue.Queue[tuple[torch.Tensor | None, BaseException | None]] = queue.Queue(maxsize=READ_AHEAD)
     stop = threading.Event()
 
     def offer(item: torch.Tensor | None, error: BaseException | None) -> bool:

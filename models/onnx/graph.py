@@ -54,9 +54,9 @@ class Nodes:
         self.constants.append(numpy_helper.from_array(np.asarray(values), name))
         return name
 
-    def log_softmax(self, name: str, axis: int = 1) -> str:
+    def log_softmax(self, name: str) -> str:
         """Return the normalised logarithms."""
-        return self.add("LogSoftmax", [name], axis=axis)
+        return self.add("LogSoftmax", [name], axis=1)
 
     def finished(self, name: str, columns: tuple[str, ...], n_classes: int) -> Portable:
         """Return the graph whose output is ``name``, (n, C) float64."""

@@ -81,8 +81,8 @@ class Standing:
         return (round(self.value * self.n_trials) + 0.5) / (self.n_trials + 1)
 
 
-def march_of_nines(value: float, weakest: float, best: float, optimum: float = 0.0) -> float | None:
-    """Return the normalised score (phi(s) - phi(min)) / (phi(best) - phi(min)), phi(s) = -lg |s - optimum|.
+def march_of_nines(value: float, weakest: float, best: float) -> float | None:
+    """Return the normalised score (phi(s) - phi(min)) / (phi(best) - phi(min)), phi(s) = -lg s.
 
     0 is the weakest valid result, 1 the published best, above 1 beats it; each factor of ten counts the same.
 
@@ -93,10 +93,9 @@ def march_of_nines(value: float, weakest: float, best: float, optimum: float = 0
     >>> march_of_nines(1e-3, 1e-2, 1e-4)
     0.5
     """
-    distances = [abs(v - optimum) for v in (value, weakest, best)]
-    if min(distances) == 0 or distances[1] == distances[2]:
+    if min(value, weakest, best) == 0 or weakest == best:
         return None
-    phi, low, high = (-math.log10(d) for d in distances)
+    phi, low, high = (-math.log10(each) for each in (value, weakest, best))
     return round((phi - low) / (high - low), 12)
 
 

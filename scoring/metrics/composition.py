@@ -180,10 +180,8 @@ def _remembered_error(labels: bytes, predicted: bytes, n_classes: int) -> float:
     return float(errors.mean())
 
 
-def _error_details(
-    labels: np.ndarray, predicted: np.ndarray, rng: np.random.Generator, n_classes: int = 5
-) -> dict[str, Any] | None:
-    errors = sampled_errors(labels, predicted, rng, n_classes)
+def _error_details(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Generator) -> dict[str, Any] | None:
+    errors = sampled_errors(labels, predicted, rng)
     if errors is None:
         return None
     return {

@@ -35,6 +35,7 @@ from showerstack.scoring.metrics.gamma import (
     weighted_upper,
 )
 from showerstack.scoring.metrics.level import LEVEL, standard_errors
+from showerstack.showers.schema import COMPOSITION
 
 RESAMPLES = 2000
 SEED = 2026
@@ -116,7 +117,7 @@ def grouped_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, int]:
 
 
 def share_interval(
-    hits: np.ndarray, groups: np.ndarray | None = None, level: float = LEVEL, weights: np.ndarray | None = None
+    hits: np.ndarray, groups: np.ndarray | None = None, *, weights: np.ndarray | None = None
 ) -> Interval:
     """Return the interval of the share of true among (N,) bool, by groups (N,) where there are any.
 
@@ -125,18 +126,18 @@ def share_interval(
     outcomes are alike nothing shows it, and every group counts as one event. One group shows nothing at all. With
     importance weights (N,) the share is one of weight, and its ends are those of :func:`weighted_ends`.
     """
-    n_hits, n_events, tail = int(np.count_nonzero(hits)), len(hits), (1 - level) / 2
+    n_hits, n_events, tail = int(np.count_nonzero(hits)), len(hits), (1 - LEVEL) / 2
     if groups is None and weights is None:
-        return clopper_pearson(n_hits, n_events, level)
+        return clopper_pearson(n_hits, n_events)
     sums = CumulatedWeight.of(hits.astype(np.float64), weights, groups)
     if sums.n_groups < 2:
-        return Interval(0.0, 1.0, level)
+        return Interval(0.0, 1.0)
     if weights is None:
-        trials = sums.effective_number(n_hits, level)
+        trials = sums.effective_number(n_hits)
         low, high = binomial_ends(n_hits / n_events, (trials, trials), tail, 1 - tail)
     else:
         low, high = weighted_ends(sums, n_hits, tail, 1 - tail, student=groups is not None)
-    return Interval(float(low), float(high), level)
+    return Interval(float(low), float(high))
 
 
 def binomial_ends(
@@ -319,26 +320,16 @@ MIN_CLASS_EVENTS = 20
 """With fewer events of any class (gammas, hadrons) a bin's metric is called unmeasured rather than shown."""
 
 
-def accuracy_interval(labels: np.ndarray, predicted: np.ndarray, level: float = LEVEL) -> Interval:
+def accuracy_interval(labels: np.ndarray, predicted: np.ndarray) -> Interval:
     """Return the interval of the accuracy.
 
     Resampling events makes the number of hits binomial, so the exact binomial interval needs no resampling and,
     unlike the bootstrap's, does not collapse to a point at 0 or 1.
     """
-    return clopper_pearson(int(np.count_nonzero(labels == predicted)), len(labels), level)
+    return clopper_pearson(int(np.count_nonzero(labels == predicted)), len(labels))
 
 
-def fraction_error_interval(
-    labels: np.ndarray,
-    predicted: np.ndarray,
-    groups: np.ndarray | None = None,
-    *,
-    value: float | None = None,
-    n_classes: int = 5,
-    level: float = LEVEL,
-    n_resamples: int = RESAMPLES,
-    seed: int = SEED,
-) -> Interval:
+def fraction_error_interval(labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray | None = None) -> Interval:
     """Return the interval of the fraction error by a bootstrap over test events.
 
     Parameters
@@ -347,27 +338,19 @@ def fraction_error_interval(
         (N,) integer class numbers, every class present in ``labels``.
     groups
         (N,) or None: events of one value are resampled together.
-    value
-        The benchmark's sampled value, if already known.
     """
-    value = fraction_error(labels, predicted, n_classes) if value is None else value
-    matrix = confusion_matrix(labels, predicted, n_classes)
-    drawn = None if groups is None else confusion_replicas(labels, predicted, groups, n_classes, n_resamples, seed)
-    return confusion_intervals(matrix, value, level=level, n_resamples=n_resamples, seed=seed, drawn=drawn)[0]
+    matrix, value = confusion_matrix(labels, predicted), fraction_error(labels, predicted)
+    drawn = None if groups is None else confusion_replicas(labels, predicted, groups)
+    return confusion_intervals(matrix, value, drawn=drawn)[0]
 
 
 def confusion_replicas(
-    labels: np.ndarray,
-    predicted: np.ndarray,
-    groups: np.ndarray,
-    n_classes: int = 5,
-    n_resamples: int = RESAMPLES,
-    seed: int = SEED,
+    labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray, *, n_resamples: int = RESAMPLES
 ) -> np.ndarray:
     """Return confusion matrices (B, C, C) of the events (N,) of resampled groups (N,)."""
-    cell = labels.astype(np.int64) * n_classes + predicted
-    result = grouped_counts(cell, n_classes * n_classes, labels, groups, n_resamples, seed)
-    return result.reshape(-1, n_classes, n_classes)
+    n = COMPOSITION.n_classes
+    cell = labels.astype(np.int64) * n + predicted
+    return grouped_counts(cell, n * n, labels, groups, n_resamples, SEED).reshape(-1, n, n)
 
 
 def confusion_intervals(
@@ -375,9 +358,7 @@ def confusion_intervals(
     value: float,
     per_class: np.ndarray | None = None,
     *,
-    level: float = LEVEL,
     n_resamples: int = RESAMPLES,
-    seed: int = SEED,
     drawn: np.ndarray | None = None,
 ) -> tuple[Interval, list[Interval]]:
     """Return the interval of the fraction error and those of its classes from a confusion matrix.
@@ -401,7 +382,7 @@ def confusion_intervals(
     """
     n_classes = len(confusion)
     smooth = (confusion + 1 / n_classes) / (confusion.sum(axis=1, keepdims=True) + 1)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     centre = smooth
     if drawn is None:
         drawn = rng.multinomial(confusion.sum(axis=1), smooth, size=(n_resamples, n_classes))
@@ -414,13 +395,12 @@ def confusion_intervals(
     gaps = replicas - class_fraction_errors(centre)
     sign = np.sign(mixture_fractions(n_classes) @ (np.eye(n_classes) - smooth))
     noise = draw_variance(smooth, np.repeat(sign[:, None], n_classes, axis=1))
-    overall = _not_negative(basic_interval(value, widened(gaps.mean(axis=1), noise), level))
+    overall = _not_negative(basic_interval(value, widened(gaps.mean(axis=1), noise)))
     # for one class alone the draws are binomial
     counts = mixture_counts(n_classes)
     noises = counts.sum(axis=0) @ (smooth * (1 - smooth)) / (MIXTURE_SIZE * len(counts)) ** 2
     classes = [
-        _not_negative(basic_interval(float(per_class[k]), widened(gaps[:, k], noises[k]), level))
-        for k in range(n_classes)
+        _not_negative(basic_interval(float(per_class[k]), widened(gaps[:, k], noises[k]))) for k in range(n_classes)
     ]
     return overall, classes
 
@@ -530,7 +510,6 @@ def survival_interval(
     *,
     level: float = LEVEL,
     n_resamples: int = RESAMPLES,
-    seed: int = SEED,
 ) -> Interval:
     """Return the interval of the hadron survival, with the uncertainty of the threshold.
 
@@ -547,11 +526,11 @@ def survival_interval(
     upper limit.
     """
     if weights is not None or groups is not None:
-        return _shower_interval(labels, scores, efficiency, groups, weights, level, n_resamples, seed)
+        return _shower_interval(labels, scores, efficiency, groups, weights, level, n_resamples)
     gammas = np.sort(scores[labels == GAMMA])[::-1]
     hadrons = np.sort(scores[labels == HADRON])
     rank = threshold_rank(len(gammas), efficiency)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     share = rng.beta(rank, len(gammas) - rank + 1, size=n_resamples)
     thresholds = gammas[np.clip(np.ceil(len(gammas) * share).astype(int), 1, len(gammas)) - 1]
     surviving = len(hadrons) - np.searchsorted(hadrons, thresholds, side="left")
@@ -579,9 +558,8 @@ def _shower_interval(
     weights: np.ndarray | None,
     level: float,
     n_resamples: int,
-    seed: int,
 ) -> Interval:
-    result, rng = hadron_survival(labels, scores, efficiency, weights), np.random.default_rng(seed)
+    result, rng = hadron_survival(labels, scores, efficiency, weights), np.random.default_rng(SEED)
     n_resamples, tail, hadron = min(n_resamples, GROUP_RESAMPLES), (1 - level) / 2, labels == HADRON
     every, each = np.ones(len(labels)) if weights is None else weights, np.arange(len(labels))
     members = each if groups is None else groups

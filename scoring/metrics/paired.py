@@ -31,6 +31,7 @@ from showerstack.scoring.metrics.intervals import (
 )
 from showerstack.scoring.metrics.level import LEVEL, standard_errors
 from showerstack.scoring.metrics.losses import error_of_mean, event_losses
+from showerstack.showers.schema import COMPOSITION
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,7 @@ def paired_fraction_error(
     b: np.ndarray,
     groups: np.ndarray | None = None,
     *,
-    n_classes: int = 5,
     n_resamples: int = RESAMPLES,
-    seed: int = SEED,
 ) -> Paired:
     """Compare the fraction errors of two sets of hard labels.
 
@@ -83,16 +82,17 @@ def paired_fraction_error(
     groups
         (N,) or None: events of one value are resampled together.
     """
+    n_classes = COMPOSITION.n_classes
     size = n_classes * n_classes
     cell = (labels.astype(np.int64) * n_classes + a) * n_classes + b
     joint = np.bincount(cell, minlength=n_classes * size).reshape(n_classes, size)
     per_class = joint.sum(axis=1)
-    difference = fraction_error(labels, a, n_classes) - fraction_error(labels, b, n_classes)
-    rng = np.random.default_rng(seed)
+    difference = fraction_error(labels, a) - fraction_error(labels, b)
+    rng = np.random.default_rng(SEED)
     if groups is None:
         drawn = rng.multinomial(per_class, joint / per_class[:, None], size=(n_resamples, n_classes))
     else:
-        drawn = grouped_counts(cell, n_classes * size, labels, groups, n_resamples, seed).reshape(-1, n_classes, size)
+        drawn = grouped_counts(cell, n_classes * size, labels, groups, n_resamples, SEED).reshape(-1, n_classes, size)
     tables = np.concatenate([drawn, joint[None]]).reshape(-1, n_classes, n_classes, n_classes)
     shares = tables / np.maximum(tables.sum(axis=(2, 3), keepdims=True), 1)
     gap = (class_fraction_errors(shares.sum(axis=3)) - class_fraction_errors(shares.sum(axis=2))).mean(axis=1)
