@@ -118,11 +118,6 @@ def read_raw_labels(file: Path, task: Task, decided: np.ndarray) -> np.ndarray:
     ----------
     decided
         (N,) its labels, which are returned where the file holds no posteriors.
-
-    Raises
-    ------
-    InputError
-        If the posteriors have another shape or are not numbers.
     """
     value = read_arrays(Path(file), scoring_of(task).key, "log_proba").get("log_proba")
     if value is None:
@@ -150,11 +145,6 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
     Returns
     -------
     Remarks about what could not be checked.
-
-    Raises
-    ------
-    InputError
-        If they do not belong together.
     """
     manifest = file.parent / MANIFEST_FILE
     if file.name == PREDICTIONS_FILE and manifest.is_file():

@@ -211,11 +211,6 @@ def load_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
     ----------
     systems
         Names of the learners that finished, ``average`` and ``stack``.
-
-    Raises
-    ------
-    InputError
-        If a file is not the one that was written, or not what a run of these systems holds.
     """
     with _read(checksums, META_FILE) as stack:
         pool, shipped, n_fits = Pool.from_json(stack), str(stack["shipped"]), int(stack["n_fits"])

@@ -232,13 +232,7 @@ def _relative(
     gaps: tuple[str, ...] = GAPS,
     remedy: str = ", as in training",
 ) -> np.ndarray:
-    """Return (N,) float64 of what values have more than the offset, NaN where missing.
-
-    Raises
-    ------
-    InputError
-        If a value is no number, or infinite.
-    """
+    """Return (N,) float64 of what values have more than the offset, NaN where missing."""
     values = _seconds(values) if values.dtype.is_temporal() else values
     if values.dtype == pl.String:
         values = values.str.strip_chars()

@@ -66,11 +66,6 @@ class ComputedEvents(ShowerEvents):
             Features that learners will ask for.
         ctx
             Device and processes; on a GPU features are computed in this process.
-
-        Raises
-        ------
-        InputError
-            If the folder is no dataset, or a feature cannot be made of it.
         """
         state, data = state_of(dataset), Dataset.open(dataset, labels=False)
         wanted = tuple(dict.fromkeys(columns))
@@ -184,11 +179,6 @@ def compute_block(
         (n,) float32, or None where the protocol has none.
     wanted
         The F features.
-
-    Raises
-    ------
-    InputError
-        If the grids cannot be read.
     """
     # Pages of a mapping count as memory of the process as long as it is open: a new one for each block bounds them.
     cells = EventFiles(dataset, None).matrices(array.grid_shape)[part]

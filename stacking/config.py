@@ -353,13 +353,7 @@ CONFIG_FILE = "config.toml"
 
 
 def write_config(file: Path, options: Mapping[str, Any]) -> None:
-    """Write options (strings, numbers, lists, tables; None is left out) as TOML.
-
-    Raises
-    ------
-    InputError
-        If the disk is full.
-    """
+    """Write options (strings, numbers, lists, tables; None is left out) as TOML."""
     with atomic_path(file) as temporary:
         temporary.write_text(tomli_w.dumps(_given(options)), encoding="utf-8")
 

@@ -326,13 +326,7 @@ class ShowerEvents(Events):
 
 
 def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> tuple[str, ...]:
-    """Return one line on the events of a dataset that cannot be used, none where all can.
-
-    Raises
-    ------
-    InputError
-        With ``strict``, if there are any.
-    """
+    """Return one line on the events of a dataset that cannot be used, none where all can."""
     words = data.unusable_words()
     if words is None:
         return ()

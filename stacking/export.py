@@ -44,13 +44,7 @@ OF_THE_RUN = ("threads", "label", "group", "weight", "split", "id", "separator")
 
 
 def largest_difference(graphs: Sequence[Portable], space: str, learner: Learner, batch: Batch) -> float:
-    """Return the largest difference of a probability between a learner and its graphs.
-
-    Raises
-    ------
-    InputError
-        If it is above :data:`TOLERANCE`.
-    """
+    """Return the largest difference of a probability between a learner and its graphs."""
     each = [run_graph(session(one.model.SerializeToString()), one.columns, batch) for one in graphs]
     difference = np.exp(averaged(each, space)) - np.exp(learner.predict_log_proba(batch))
     result = float(np.abs(difference).max(initial=0.0))

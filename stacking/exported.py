@@ -41,13 +41,7 @@ AT_ONCE = 1_000
 
 
 def session(model: bytes | Path) -> Any:
-    """Open an ONNX file for this processor, one thread.
-
-    Raises
-    ------
-    InputError
-        If ``onnxruntime`` is not installed.
-    """
+    """Open an ONNX file for this processor, one thread."""
     need("onnx", what="running ONNX files")
     import onnxruntime
 
@@ -150,13 +144,7 @@ class ExportedRun(Run):
         return load_chain(self.checksums, self.task, self.manifest["systems"], str(self.manifest["config_hash"]))
 
     def exported(self, name: str) -> ExportedLearner:
-        """Return the files of a learner, each compared with its checksum.
-
-        Raises
-        ------
-        InputError
-            If one is missing or not the one that was written.
-        """
+        """Return the files of a learner, each compared with its checksum."""
         row: Mapping[str, Any] = next(row for row in self.manifest["learners"] if row["name"] == name)
         fits = tuple(
             ExportedFit(
@@ -174,11 +162,6 @@ def open_predictor(folder: str | Path, *, whole: bool = True) -> Run:
     """Open what predicts: a finished run (:func:`showerstack.stacking.run.load`), or an export of one.
 
     With ``whole`` false, only the manifest of a run is read.
-
-    Raises
-    ------
-    InputError
-        If it is neither, or a file is missing or damaged.
     """
     if (Path(folder) / EXPORT_FILE).exists():
         return ExportedRun.open(folder)

@@ -385,11 +385,6 @@ def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, pr
         Cores to be used at most; numerical threads of each fit, as in training.
     progress
         Called with (predictions of single fits done, all of them, what was done last).
-
-    Raises
-    ------
-    InputError
-        If a model file cannot be used.
     """
     folders = {folder for learner in learners for folder in learner.folders}
     open_fits, every, n_fits = _OpenFits(folders), list(pieces(len(events))), len(folders)

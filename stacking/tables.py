@@ -62,11 +62,6 @@ def read_new_rows(
         Those that the file has, as they are written.
     remarks
         On columns that are ignored and values that are taken as missing.
-
-    Raises
-    ------
-    InputError
-        If the table cannot be read, lacks columns, or holds what does not fit the schema.
     """
     header = column_names(file, separator)
     missing = [name for name in schema.names if name not in header]

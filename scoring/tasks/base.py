@@ -154,13 +154,7 @@ class TaskScoring(ABC):
 
     @abstractmethod
     def checked(self, output: np.ndarray, where: str) -> np.ndarray:
-        """Return the array (N,) as it is scored, or refuse it; ``where`` names it in the message.
-
-        Raises
-        ------
-        InputError
-            For a wrong type, or values that cannot be scored.
-        """
+        """Return the array (N,) as it is scored, or refuse it; ``where`` names it in the message."""
 
     @abstractmethod
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:

@@ -64,13 +64,7 @@ class Truth:
 
 
 def labelled_folder(data: Path, task: Task) -> Path:
-    """Return ``data/{task}_test``, or ``data`` itself where it holds the labels of the task.
-
-    Raises
-    ------
-    InputError
-        If there is neither.
-    """
+    """Return ``data/{task}_test``, or ``data`` itself where it holds the labels of the task."""
     folder = Path(data) / f"{task.name}_test"
     if not folder.is_dir() and (Path(data) / str(task.label_file)).exists():
         return Path(data)
