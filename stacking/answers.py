@@ -47,6 +47,8 @@ class TaskStacking:
 
     survival: ClassVar[bool] = False
     """Whether learners stay, and the gate closes, where more hadrons survive without or with the stack."""
+    outputs: Mapping[str, str] = {"prediction": "number of the most probable class, (n,) int64"}
+    """What an exported run gives beside the log-probabilities, with its meaning."""
 
     def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
         """Learn from out-of-fold or holdout predictions; write what the run keeps of it below ``meta/``.
@@ -124,6 +126,7 @@ class GammaStacking(TaskStacking):
     """Scores, higher = more gamma-like."""
 
     survival = True
+    outputs: Mapping[str, str] = {"gamma_score": "ln(p_gamma / p_hadron) + 0.5, higher = more gamma-like, (n,) float32"}
 
     def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
         """Make the table of thresholds and keep the scores, for thresholds of the user's own."""
@@ -160,6 +163,10 @@ class TargetStacking(TaskStacking):
 
     def __init__(self, target: TargetQuantity, n_bins: int) -> None:
         self.target, self.n_bins = target, n_bins
+        self.outputs = {
+            target.name: f"estimate, {target.unit}, (n,) float32",
+            f"{target.name}_error": "its standard deviation, (n,) float32",
+        }
 
     def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
         """Take bins from the training events, and the scale of the errors from those that no fit learned from."""

@@ -65,21 +65,11 @@ def context_columns(chain: Chain) -> tuple[str, ...]:
     return CONTEXT_SCALARS if counted_from else ()
 
 
-def outputs_of(chain: Chain) -> dict[str, str]:
-    """Return the outputs beside the log-probabilities, with what they mean."""
-    if chain.task.target is not None:
-        name, unit = chain.task.target.name, chain.task.target.unit
-        return {name: f"estimate, {unit}, (n,) float32", f"{name}_error": "its standard deviation, (n,) float32"}
-    if chain.task == GAMMA_TASK:
-        return {"gamma_score": "ln(p_gamma / p_hadron) + 0.5, higher = more gamma-like, (n,) float32"}
-    return {"prediction": "number of the most probable class, (n,) int64"}
-
-
 def combination_graph(chain: Chain) -> Any:
     """Return the graph of what follows the learners as ``onnx.ModelProto``.
 
     Inputs are, by name of the learner, the (n, fits, C) float32 log-probabilities of all its fits; outputs are
-    ``log_probability`` (n, C) float32 and those of :func:`outputs_of`.
+    ``log_probability`` (n, C) float32 and the outputs of :class:`showerstack.stacking.answers.TaskStacking`.
 
     Raises
     ------
@@ -94,7 +84,7 @@ def combination_graph(chain: Chain) -> Any:
     columns = context_columns(chain)
     if columns:
         examples[CONTEXT] = torch.ones(EXAMPLES, len(columns))
-    return exported(module, examples, [LOG_PROBABILITY, *outputs_of(chain)], in_one=True)
+    return exported(module, examples, [LOG_PROBABILITY, *chain.procedure.outputs], in_one=True)
 
 
 class _Combination(nn.Module):
@@ -286,7 +276,7 @@ class _Writer:
             **self._write(graph, self.folder / COMBINATION_FILE),
             "inputs": {name: ["n", len(chain.fits(name)), chain.task.n_classes] for name in chain.needed},
             **({CONTEXT: list(columns)} if columns else {}),
-            "outputs": {LOG_PROBABILITY: "calibrated, (n, classes) float32", **outputs_of(chain)},
+            "outputs": {LOG_PROBABILITY: "calibrated, (n, classes) float32", **chain.procedure.outputs},
         }
 
     def content(self, combination: dict[str, Any] | None) -> dict[str, Any]:

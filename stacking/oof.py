@@ -65,7 +65,7 @@ class OutOfFold:
 
 
 def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure]) -> OutOfFold:
-    """Collect the predictions, leave out learners that failed, make one network where that is as good, look for leaks."""
+    """Collect the predictions, leave out failed learners, make one network where that is as good, look for leaks."""
     one_task = {task.name: task for task in tasks}
     errors = {f.learner: f"fold {f.fold}: {f.error}" for f in reversed(failures)}
     sound = [name for name in one_task if name not in errors]

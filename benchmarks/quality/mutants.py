@@ -53,7 +53,6 @@ PLACES: dict[str, tuple[str, ...]] = {
         "stacking/calibration.py",
         "stacking/chain.py",
         "stacking/folds.py",
-        "stacking/gammas.py",
         "stacking/gate.py",
         "stacking/pools.py",
         "stacking/targets.py",

@@ -34,7 +34,7 @@ from showerstack.runtime.packages import EXTRAS
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.export import combination_graph, export_run, outputs_of
+from showerstack.stacking.export import combination_graph, export_run
 from showerstack.stacking.exported import averaged, open_predictor, run_graph, session
 from showerstack.stacking.pools import POOLS, fit_pool
 from showerstack.stacking.predict import predict
@@ -243,7 +243,7 @@ def test_every_pool_has_a_graph(name: str, finished: Path) -> None:
     result = run_combination(session(combination_graph(chain).SerializeToString()), fits, None)
     expected = chain.posteriors(fits)["stack"]
     np.testing.assert_allclose(np.exp(result["log_probability"]), np.exp(expected), atol=1e-5)
-    assert list(outputs_of(chain)) == ["gamma_score"]
+    assert list(chain.procedure.outputs) == ["gamma_score"]
 
 
 def test_what_cannot_be_exported_is_told(
