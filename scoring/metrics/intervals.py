@@ -187,7 +187,7 @@ class CumulatedWeight:
         n_groups = int(np.count_nonzero(whole))
         return cls(values[order], left, variance, float(whole.max()), n_groups)
 
-    def effective_number(self, k: int | np.ndarray, level: float = LEVEL, *, one_more: bool = False) -> np.ndarray:
+    def effective_number(self, k: int | np.ndarray, *, one_more: bool = False) -> np.ndarray:
         """Return the number of independent events with which the share of the first k has the error groups show.
 
         With one more group, of the largest weight, wholly on the side of the fewer: few groups there may hide how much
@@ -200,7 +200,7 @@ class CumulatedWeight:
         alone = fewer * (1 - fewer / n)
         variance = variance * self.n_groups / (self.n_groups - 1)
         measured = (fewer > 0) & (variance > 1e-12 * alone)
-        narrower = (standard_errors(level) / float(stdtrit(self.n_groups - 1, 0.5 + level / 2))) ** 2
+        narrower = (standard_errors() / float(stdtrit(self.n_groups - 1, 0.5 + LEVEL / 2))) ** 2
         trials = np.where(measured, n * alone / np.where(measured, variance, 1.0) * narrower, self.n_groups)
         return np.minimum(trials, n)
 
@@ -210,7 +210,6 @@ def weighted_ends(
     k: int | np.ndarray,
     low: Numbers,
     high: Numbers,
-    level: float = LEVEL,
     *,
     student: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -225,7 +224,7 @@ def weighted_ends(
     variance = np.where(sums.variance[k] > 1e-12 * none, sums.variance[k], none)
     if student:
         variance = variance * sums.n_groups / (sums.n_groups - 1)
-        variance = variance * (float(stdtrit(sums.n_groups - 1, 0.5 + level / 2)) / standard_errors(level)) ** 2
+        variance = variance * (float(stdtrit(sums.n_groups - 1, 0.5 + LEVEL / 2)) / standard_errors()) ** 2
     some, rest = np.minimum(weight, total - weight), share > 0.5
     ends = [
         weighted_lower(some, variance, np.where(rest, np.subtract(1, high), low)),
@@ -508,7 +507,6 @@ def survival_interval(
     groups: np.ndarray | None = None,
     weights: np.ndarray | None = None,
     *,
-    level: float = LEVEL,
     n_resamples: int = RESAMPLES,
 ) -> Interval:
     """Return the interval of the hadron survival, with the uncertainty of the threshold.
@@ -526,7 +524,7 @@ def survival_interval(
     upper limit.
     """
     if weights is not None or groups is not None:
-        return _shower_interval(labels, scores, efficiency, groups, weights, level, n_resamples)
+        return _shower_interval(labels, scores, efficiency, groups, weights, n_resamples)
     gammas = np.sort(scores[labels == GAMMA])[::-1]
     hadrons = np.sort(scores[labels == HADRON])
     rank = threshold_rank(len(gammas), efficiency)
@@ -546,8 +544,8 @@ def survival_interval(
             1.0,
             betaincinv(surviving + 1, np.maximum(len(hadrons) - surviving, 1), shuffled),
         )
-    tail = (1 - level) / 2
-    return Interval(float(np.quantile(low, tail)), float(np.quantile(high, 1 - tail)), level)
+    tail = (1 - LEVEL) / 2
+    return Interval(float(np.quantile(low, tail)), float(np.quantile(high, 1 - tail)))
 
 
 def _shower_interval(
@@ -556,11 +554,10 @@ def _shower_interval(
     efficiency: float,
     groups: np.ndarray | None,
     weights: np.ndarray | None,
-    level: float,
     n_resamples: int,
 ) -> Interval:
     result, rng = hadron_survival(labels, scores, efficiency, weights), np.random.default_rng(SEED)
-    n_resamples, tail, hadron = min(n_resamples, GROUP_RESAMPLES), (1 - level) / 2, labels == HADRON
+    n_resamples, tail, hadron = min(n_resamples, GROUP_RESAMPLES), (1 - LEVEL) / 2, labels == HADRON
     every, each = np.ones(len(labels)) if weights is None else weights, np.arange(len(labels))
     members = each if groups is None else groups
     thresholds = resampled_thresholds(labels, (scores,), (efficiency,), every, members, n_resamples, rng)[0, 0]
@@ -568,20 +565,20 @@ def _shower_interval(
         scores[hadron], None if weights is None else weights[hadron], None if groups is None else groups[hadron]
     )
     if sums.n_groups < 2:
-        return Interval(0.0, 1.0, level)
+        return Interval(0.0, 1.0)
     above = np.searchsorted(-sums.ordered, -thresholds, side="right")
     levels = rng.permutation((np.arange(n_resamples) + 0.5) / n_resamples)
     if weights is None:
         share = sums.weight[above] / sums.weight[-1]
-        measured = sums.effective_number(above, level)
-        wary = np.minimum(measured, sums.effective_number(above, level, one_more=True))
+        measured = sums.effective_number(above)
+        wary = np.minimum(measured, sums.effective_number(above, one_more=True))
         trials = np.where(share > 0.5, wary, measured), np.where(share > 0.5, measured, wary)
         low, high = binomial_ends(share, trials, levels, levels)
     else:
-        low, high = weighted_ends(sums, above, levels, levels, level, student=groups is not None)
+        low, high = weighted_ends(sums, above, levels, levels, student=groups is not None)
     if result.weights is not None and not result.weights.quoted:
-        return Interval(0.0, float(np.quantile(high, level)), level, is_limit=True)
-    return Interval(float(np.quantile(low, tail)), float(np.quantile(high, 1 - tail)), level)
+        return Interval(0.0, float(np.quantile(high, LEVEL)), is_limit=True)
+    return Interval(float(np.quantile(low, tail)), float(np.quantile(high, 1 - tail)))
 
 
 def area(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Estimate:

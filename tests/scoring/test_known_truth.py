@@ -380,13 +380,12 @@ def test_intervals_of_weighted_survivals_cover_the_truth() -> None:
     assert np.std(spread) * 0.6 < np.mean(widths) < np.std(spread) * 1.9
 
 
-@pytest.mark.parametrize("level", [0.5, 0.95])
 @pytest.mark.parametrize("efficiency", [0.5, 0.99])
-def test_equal_weights_and_single_events_as_groups_give_the_plain_interval(level: float, efficiency: float) -> None:
+def test_equal_weights_and_single_events_as_groups_give_the_plain_interval(efficiency: float) -> None:
     labels, scores, _ = _weighted(4000, 3)
-    plain = survival_interval(labels, scores, efficiency, level=level)
+    plain = survival_interval(labels, scores, efficiency)
     for groups, weights in ((np.arange(4000), None), (None, np.full(4000, 0.2)), (np.arange(4000), np.ones(4000))):
-        result = survival_interval(labels, scores, efficiency, groups, weights, level=level)
+        result = survival_interval(labels, scores, efficiency, groups, weights)
         assert (result.low, result.high) == pytest.approx((plain.low, plain.high), abs=0.25 * (plain.high - plain.low))
 
 
