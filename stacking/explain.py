@@ -91,7 +91,7 @@ def explain_events(
     Parameters
     ----------
     run
-        What :func:`showerstack.stacking.load` returns.
+        What :func:`showerstack.stacking.run.load` returns.
     data
         Events as :func:`showerstack.stacking.predict.predict` takes them, two or more.
     which

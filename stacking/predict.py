@@ -1,8 +1,8 @@
 """Predictions of new, unlabelled events with a finished run: a dataset folder, or the rows of a table.
 
->>> from showerstack import stacking                                                             # doctest: +SKIP
->>> >>> stream = predict(stacking.load("runs/composition"), "data/new_events")      # doctest: +SKIP
->>> stream.write("new.npz")                                                     # doctest: +SKIP
+>>> from showerstack.stacking.run import load                        # doctest: +SKIP
+>>> stream = predict(load("runs/composition"), "data/new_events")  # doctest: +SKIP
+>>> stream.write("new.npz")                                       # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def predict(
     Parameters
     ----------
     run
-        What :func:`showerstack.stacking.load` or :func:`showerstack.stacking.exported.open_predictor` returns.
+        What :func:`showerstack.stacking.run.load` or :func:`showerstack.stacking.exported.open_predictor` returns.
     data
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is asked for.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.

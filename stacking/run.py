@@ -3,9 +3,8 @@
 Every file is compared with its checksum before it is used. Labels are not read here:
 :mod:`showerstack.report.shared.subject` holds a run against them.
 
->>> from showerstack import stacking                                         # doctest: +SKIP
->>> run = stacking.load("runs/composition")                 # doctest: +SKIP
->>> run.shipped, run.learners                               # doctest: +SKIP
+>>> run = load("runs/composition")  # doctest: +SKIP
+>>> run.shipped, run.learners      # doctest: +SKIP
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showerstack import stacking
 from showerstack.features.build import build_table
 from showerstack.models.networks.data import cell_sources
 from showerstack.models.onnx.graph import NotPortable
@@ -28,6 +27,7 @@ from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import ShowerEvents, binned
 from showerstack.stacking.export import combination_graph
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.targets import POOL
 from showerstack.stacking.train import stack
 from tests.report.conftest import make_dataset
@@ -77,7 +77,7 @@ def test_what_is_predicted_and_scored_is_the_pool(data: Path, tmp_path: Path) ->
     result = stack(config)
     assert result.predictions is not None
     assert result.manifest["decision"]["chosen"] == POOL
-    run = stacking.load(result.run)
+    run = load(result.run)
     arrays = result.predictions.arrays
     again = predict(run, data / "energy_test", Context(device="cpu")).concatenated()
     for name in ("lg_energy", "lg_energy_error"):

@@ -29,7 +29,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shared.memory import FamilyMemory
-from showerstack import stacking
 from showerstack.features.build import build_table
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
@@ -37,7 +36,7 @@ from showerstack.runtime.context import Context
 from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 from showerstack.stacking.events import EVERY, Events, ShowerEvents
 from showerstack.stacking.predict import Options, predict, predict_fits
-from showerstack.stacking.run import Run
+from showerstack.stacking.run import Run, load
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def main() -> None:
 
 
 def _measure(options: argparse.Namespace, long: Path) -> None:
-    run = stacking.load(options.run)
+    run = load(options.run)
     once = ShowerEvents(options.data, build_table(options.data).folder, run.task)
     ctx = Context(workers=options.workers)
     few = RepeatedEvents(once, options.events)

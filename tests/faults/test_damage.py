@@ -22,7 +22,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import showerstack.runtime.tables
-from showerstack import stacking
 from showerstack.features import build, compute
 from showerstack.features.build import build_table
 from showerstack.features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, part_path
@@ -42,6 +41,7 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.train import stack
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds
@@ -93,7 +93,7 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         shutil.copytree(tmp_path / "made" / name, tmp_path / name, ignore=shutil.ignore_patterns(LOCK_FILE))
 
     def read(run: Path) -> str:
-        predictions = predict(stacking.load(run), tmp_path / "set.parquet", Context()).concatenated()
+        predictions = predict(load(run), tmp_path / "set.parquet", Context()).concatenated()
         return hashlib.sha256(predictions.log_proba.tobytes() + predictions.config_hash.encode()).hexdigest()
 
     result = outcomes(tmp_path / "set", read, n, read(tmp_path / "set"))

@@ -18,7 +18,6 @@ import polars as pl
 import pytest
 
 import cli
-from showerstack import stacking
 from showerstack.features.table import CATALOGUE_FILE, FeatureTable, part_path
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Context
@@ -122,7 +121,7 @@ def test_names_in_a_manifest_do_not_lead_out_of_the_run(name: str, tmp_path: Pat
     manifest = {"task": "gamma", "complete": True, "learners": [{"name": name}]}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     write_run_checksums(tmp_path)
-    for read in (stacking.load, Run.open):
+    for read in (load, Run.open):
         with pytest.raises(InputError, match=r"manifest\.json names .* which cannot be the name") as refusal:
             read(tmp_path)
         assert str(refusal.value).isprintable()

@@ -14,7 +14,6 @@ import polars as pl
 import pytest
 
 import cli
-from showerstack import stacking
 from showerstack.models.registry import LEARNERS
 from showerstack.models.registry import load as load_learner
 from showerstack.report.doctor import check_folder
@@ -24,6 +23,7 @@ from showerstack.runtime.files import write_json, write_npz
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.folder import write_run_checksums
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -101,7 +101,7 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
     name, damage = DAMAGES[case]
     damage(run / name)
     with pytest.raises(InputError, match=f"{name} (is not the file that was written|does not exist)") as caught:
-        predict(stacking.load(run), made[2], Context()).concatenated()
+        predict(load(run), made[2], Context()).concatenated()
     assert "\n" not in str(caught.value)
 
 
@@ -120,7 +120,7 @@ def test_a_file_exchanged_with_its_checksum_is_one_line(name: str, content: obje
     write_json(run / "meta" / name, content)
     write_run_checksums(run)
     with pytest.raises(InputError, match=rf"meta/{name} is not what such a run holds") as caught:
-        stacking.load(run)
+        load(run)
     assert "\n" not in str(caught.value)
 
 
@@ -129,7 +129,7 @@ def test_a_file_exchanged_with_its_checksum_is_one_line(name: str, content: obje
 def test_no_file_of_another_run_predicts(name: str, run: Path, made: tuple[Path, Path, Path]) -> None:
     shutil.copy(made[1] / name, run / name)
     with pytest.raises(InputError, match=f"{name} is not the file that was written"):
-        predict(stacking.load(run), made[2], Context()).concatenated()
+        predict(load(run), made[2], Context()).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -137,7 +137,7 @@ def test_a_learner_from_another_fold_is_refused(run: Path, made: tuple[Path, Pat
     shutil.rmtree(run / SHIPPED)
     shutil.copytree(run / "learners/fake_linear/fold-0", run / SHIPPED)
     with pytest.raises(InputError, match=f"{SHIPPED}/.* is not the file that was written"):
-        predict(stacking.load(run), made[2], Context()).concatenated()
+        predict(load(run), made[2], Context()).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -147,11 +147,11 @@ def test_an_emptied_list_or_none_is_refused(run: Path) -> None:
     for names in ([], ["manifest.json"], [name for name in whole["files"] if not name.startswith("learners/")]):
         write_json(file, whole | {"files": {name: whole["files"][name] for name in names}})
         with pytest.raises(InputError, match=r"checksums\.json does not name"):
-            stacking.load(run)
+            load(run)
         assert len(check_folder(run)[1]) > 0
     file.unlink()
     with pytest.raises(InputError, match=r"has no checksums.json.*train into a new folder"):
-        stacking.load(run)
+        load(run)
 
 
 @pytest.mark.usefixtures("fakes")
@@ -159,7 +159,7 @@ def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path,
     for name, damage in UNREAD.values():
         damage(run / name)
     with patch("showerstack.stacking.predict.load", wraps=load_learner) as loaded:
-        predict(stacking.load(run), made[2], Context()).concatenated()
+        predict(load(run), made[2], Context()).concatenated()
     assert loaded.call_count == 3
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showerstack import stacking
 from showerstack.features.build import build_table
 from showerstack.models.base.inputs import TARGETS, targets_of
 from showerstack.runtime.arrays import write_pieces
@@ -23,6 +22,7 @@ from showerstack.stacking import train as second_level
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.targets import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from showerstack.stacking.train import ON_HOLDOUT, Judged, stack
@@ -167,7 +167,7 @@ def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_comp
     assert np.quantile(np.abs(error), 0.68) < 0.15
     assert np.mean(np.abs(error) < arrays["lg_energy_error"]) == pytest.approx(0.68, abs=0.12)
     assert np.median(np.hypot(*(arrays[f"core_{k}_m"] - truth[f"core_{k}_m"].to_numpy() for k in "xy"))) < 5
-    run = stacking.load(tmp_path / "clean")
+    run = load(tmp_path / "clean")
     for no_table in (False, True):
         again = predict(run, data / "composition_test", Context(device="cpu"), no_table=no_table).concatenated()
         for name, values in arrays.items():

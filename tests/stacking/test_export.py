@@ -22,7 +22,6 @@ pytest.importorskip("onnxscript")
 
 import showerstack
 from cli import main
-from showerstack import stacking
 from showerstack.models.base.inputs import TARGETS
 from showerstack.models.base.learner import Batch
 from showerstack.models.onnx.graph import COLUMNS, GRID, Portable
@@ -38,6 +37,7 @@ from showerstack.stacking.export import combination_graph, export_run
 from showerstack.stacking.exported import averaged, open_predictor, run_graph, session
 from showerstack.stacking.pools import POOLS, fit_pool
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.targets import OWN_ENERGY
 from showerstack.stacking.train import stack
@@ -104,7 +104,7 @@ def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, 
             outcomes.append(averaged(parts, fit["average"]))
         fits[row["name"]] = np.stack(outcomes)
     result = run_combination(session(exported / described["combination"]["file"]), fits, events.context())
-    expected = predict(stacking.load(finished), tiny_gamma / "gamma_test", Context()).concatenated()
+    expected = predict(load(finished), tiny_gamma / "gamma_test", Context()).concatenated()
     np.testing.assert_allclose(np.exp(result["log_probability"]), np.exp(expected.log_proba), atol=1e-5)
     assert expected.scores is not None
     np.testing.assert_allclose(result["gamma_score"], expected.scores, atol=1e-3)
@@ -122,7 +122,7 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     assert row["one_network"], result.manifest["remarks"]
     assert result.manifest["truth"]["learner"] == "pretrained"
     assert result.predictions is not None
-    bundle, own = stacking.load(result.run), Context(device="cpu")
+    bundle, own = load(result.run), Context(device="cpu")
     for options in ({}, {}, {"no_table": True}):
         again = predict(bundle, tiny_composition / "composition_test", own, **options).concatenated()
         np.testing.assert_array_equal(again.log_proba, result.predictions.log_proba)
@@ -161,7 +161,7 @@ def test_an_export_predicts_as_its_run_without_the_learners_libraries(
         text=True,
     )
     assert made.returncode == 0, made.stderr
-    expected = predict(stacking.load(finished), tiny_gamma / "gamma_test", Context()).concatenated()
+    expected = predict(load(finished), tiny_gamma / "gamma_test", Context()).concatenated()
     with np.load(tmp_path / "n.npz") as stored:
         np.testing.assert_allclose(np.exp(stored["log_proba"]), np.exp(expected.log_proba), atol=1e-5)
         np.testing.assert_allclose(stored["gamma_scores"], expected.arrays["gamma_scores"], atol=1e-3)
@@ -194,7 +194,7 @@ def test_an_export_that_lacks_something_is_refused(
 ) -> None:
     import onnx
 
-    needed = stacking.load(finished).chain.needed[0]
+    needed = load(finished).chain.needed[0]
     rows = json.loads((exported / "export.json").read_text())["learners"]
     (file,) = next(row for row in rows if row["name"] != needed)["fits"][0]["files"]
     shape = tuple(file[GRID]) if GRID in file else None
@@ -236,7 +236,7 @@ def test_every_pool_has_a_graph(name: str, finished: Path) -> None:
     log_proba = dict(
         zip(LEARNERS, np.stack([-np.logaddexp(0, -margin), -np.logaddexp(0, margin)], axis=-1), strict=True)
     )
-    chain = stacking.load(finished).chain
+    chain = load(finished).chain
     pool = fit_pool(name, log_proba, Sample(labels, labels * 0))
     chain = replace(chain, pool=pool, shipped="stack", scales={**chain.scales, "stack": 1.3})
     fits = {one: np.log(rng.dirichlet([1.0, 1.0], (chain.n_fits, 500))) for one in chain.needed}

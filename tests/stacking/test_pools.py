@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from showerstack import stacking
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.context import Context
 from showerstack.stacking.calibration import calibrated, fit_scale, reliability, scaled
@@ -31,6 +30,7 @@ from showerstack.stacking.pools import (
     nested,
 )
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import StackResult, stack
 
@@ -294,10 +294,10 @@ def test_a_run_says_what_it_left_out_and_does_without(two_gaussians: tuple[Path,
     remark = next(line for line in result.manifest["remarks"] if "left out of the stack" in line)
     assert all(name in remark for name in gone)
     assert {row["name"] for row in result.manifest["learners"]} == {"fake_linear", "fake_noisy", "fake_useless"}
-    chain = stacking.load(result.run).chain
+    chain = load(result.run).chain
     assert set(replace(chain, shipped="stack").needed) == set(found["weights"])
     assert result.predictions is not None
-    values = predict(stacking.load(result.run), two_gaussians[1], Context()).concatenated()
+    values = predict(load(result.run), two_gaussians[1], Context()).concatenated()
     np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
     kept = _run(two_gaussians, tmp_path / "all", prune=0.0).manifest
     assert kept["pool"]["left_out"] == []

@@ -20,7 +20,6 @@ import pytest
 
 import cli
 import showerstack.stacking.events
-from showerstack import stacking
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.features.compute import compute_rows
@@ -44,7 +43,7 @@ from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import CORE_COLUMNS, FrameEvents, ShowerEvents, pieces
 from showerstack.stacking.predict import PredictionStream, predict, prediction_table
 from showerstack.stacking.predict import predict as predict_events
-from showerstack.stacking.run import SavedFits
+from showerstack.stacking.run import SavedFits, load
 from showerstack.stacking.train import stack
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
@@ -148,7 +147,7 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("borders")
 def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path: Path) -> None:
-    opened = stacking.load(run)
+    opened = load(run)
     ctx = Context(device="cpu", workers=2)
     result = predict(opened, new, ctx, no_table=True, everything=True).concatenated()
     assert not list(new.parent.glob("*.features"))
@@ -173,7 +172,7 @@ def test_files_have_the_bytes_of_those_through_the_table(
         cli.main()
     assert not ended.value.code
     assert sorted(path.name for path in new.parent.iterdir()) == ["events"]
-    predict(stacking.load(run), new, Context(workers=1, device="cpu")).write(tmp_path / "table.npz")
+    predict(load(run), new, Context(workers=1, device="cpu")).write(tmp_path / "table.npz")
     assert FeatureTable.open(new.parent / "events.features").n_events == 2000
     assert (tmp_path / "memory.npz").read_bytes() == (tmp_path / "table.npz").read_bytes()
 
@@ -193,7 +192,7 @@ def test_a_folder_of_runs_gets_a_file_each(
     assert "holds 2 runs, which get a file each: --out must be a folder" in capsys.readouterr().err
     written = [(tmp_path / "predicted" / f"{name}.npz").read_bytes() for name in ("004000", "004001")]
     own = Context(device="cpu")
-    predict(stacking.load(run), new, own, no_table=True).write(tmp_path / "alone.npz")
+    predict(load(run), new, own, no_table=True).write(tmp_path / "alone.npz")
     assert written[0] == written[1] == (tmp_path / "alone.npz").read_bytes()
     shutil.copytree(new, folder / "measured" / "004000")
     monkeypatch.setattr(sys, "argv", ["cli.py", "predict", *options, "--out", str(tmp_path / "again")])
@@ -211,14 +210,14 @@ def test_a_bad_cell_far_behind_leaves_no_file(run: Path, new: Path, tmp_path: Pa
     matrices = np.load(new / MATRICES_FILE)
     matrices[1777, 2, 3, 1] = np.nan
     np.save(new / MATRICES_FILE, matrices)
-    opened = stacking.load(run)
+    opened = load(run)
     with pytest.raises(InputError, match=r"matrices.npy: row 1777, cell \(2, 3\), muon deposit.*--strict"):
         predict(opened, new, Context(workers=workers), no_table=True, strict=True).write(tmp_path / "out.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
 
 
 def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, tmp_path: Path) -> None:
-    opened = stacking.load(run)
+    opened = load(run)
     with pytest.raises(InputError, match="gives no feature 'Age'"):
         ComputedEvents.of(new, COMPOSITION, ("E", "Age"))
     for options in ({}, {"no_table": True}):
@@ -235,7 +234,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
         patch("showerstack.stacking.run.FEATURES_VERSION", 7),
         pytest.raises(InputError, match="made by version 1 of the features, which is now 7: train again"),
     ):
-        stacking.load(opened.folder)
+        load(opened.folder)
     damaged = tmp_path / "damaged"
     shutil.copytree(tiny_composition / "composition_test", damaged)
     assert (damaged / CHECKSUMS_FILE).exists()
@@ -251,7 +250,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
 
 @pytest.mark.usefixtures("borders")
 def test_events_that_change_meanwhile_are_noticed(run: Path, new: Path) -> None:
-    predictions = predict(stacking.load(run), new, Context(device="cpu", workers=1), no_table=True)
+    predictions = predict(load(run), new, Context(device="cpu", workers=1), no_table=True)
     taken = next(predictions.pieces)
     assert len(taken.log_proba) == 700
     state = (new / MATRICES_FILE).stat()
@@ -363,7 +362,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     )  # fmt: skip
     expected = stack(config).predictions
     assert expected is not None
-    run = stacking.load(tmp_path / "run")
+    run = load(tmp_path / "run")
     opened: list[Path] = []
     real = predict_module.load
     monkeypatch.setattr(predict_module, "load", lambda folder: opened.append(folder) or real(folder))
@@ -445,7 +444,7 @@ def test_an_option_that_predict_does_not_have_is_refused(tmp_path: Path) -> None
 def test_events_of_another_array_or_rounding_are_refused(
     composition_run: Path, tiny_composition: Path, tmp_path: Path
 ) -> None:
-    run = stacking.load(composition_run)
+    run = load(composition_run)
     folder = tmp_path / "composition_test"
     folder.mkdir()
     for name in ("matrices.npy", "features.npy"):

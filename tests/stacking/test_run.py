@@ -47,7 +47,7 @@ from showerstack.stacking.folder import write_run_checksums
 from showerstack.stacking.folds import IN_EVALUATION_FILE, evaluation_events, outer_holdout
 from showerstack.stacking.job import Job
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, evaluated_rows
+from showerstack.stacking.run import Run, evaluated_rows, load
 from showerstack.stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -107,14 +107,14 @@ def test_a_run_predicts_the_same_bits_from_python_and_to_a_file(
 ) -> None:
     test = tiny_composition / "composition_test"
     # Models in this process; below, in others.
-    predictions = predict(stacking.load(finished), test, Context()).concatenated()
-    predict(stacking.load(finished), test).write(tmp_path / "new.npz")
+    predictions = predict(load(finished), test, Context()).concatenated()
+    predict(load(finished), test).write(tmp_path / "new.npz")
     with np.load(finished / "predictions.npz") as ours:
         np.testing.assert_array_equal(ours["log_proba"], predictions.log_proba)
         np.testing.assert_array_equal(ours["predictions"], predictions.labels)
     assert (tmp_path / "new.npz").read_bytes() == (finished / "predictions.npz").read_bytes()
     with pytest.raises(InputError, match="not a finished run folder"):
-        stacking.load(tmp_path)
+        load(tmp_path)
 
 
 def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_composition: Path) -> None:
@@ -123,7 +123,7 @@ def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_co
     assert manifest["data"]["test_fingerprint"] == expected
     with np.load(finished / "predictions.npz", allow_pickle=False) as stored:
         assert str(stored["test_fingerprint"]) == expected
-    new = predict(stacking.load(finished), tiny_composition / "composition_train", Context()).concatenated()
+    new = predict(load(finished), tiny_composition / "composition_train", Context()).concatenated()
     assert new.test_fingerprint == Dataset.open(tiny_composition / "composition_train", labels=False).fingerprint()
     assert new.remarks == ()
 
@@ -178,14 +178,14 @@ def test_other_libraries_are_remarked_on_and_other_versions_refused(
     """A run predicts the same bytes with another SciPy; with other features, or another stack, it says to train."""
     test, run = tiny_composition / "composition_test", tmp_path / "run"
     shutil.copytree(finished, run)
-    before = predict(stacking.load(run), test).concatenated()
+    before = predict(load(run), test).concatenated()
     assert not any("trained with" in remark for remark in before.remarks)
     manifest = json.loads((run / "manifest.json").read_text())
     assert (manifest["stacking_version"], manifest["features_version"]) == (STACKING_VERSION, FEATURES_VERSION)
     manifest["versions"]["scipy"] = "0.1"
     (run / "manifest.json").write_text(json.dumps(manifest))
     write_run_checksums(run)
-    after = predict(stacking.load(run), test).concatenated()
+    after = predict(load(run), test).concatenated()
     assert "was trained with scipy 0.1 (now " in after.remarks[0]
     np.testing.assert_array_equal(after.log_proba, before.log_proba)
     for name in ("features", "stacking"):
@@ -193,7 +193,7 @@ def test_other_libraries_are_remarked_on_and_other_versions_refused(
             patch(f"showerstack.stacking.run.{name.upper()}_VERSION", 99),
             pytest.raises(InputError, match=rf"made by version \d+ of the {name}, which is now 99: train again \(pyth"),
         ):
-            predict(stacking.load(run), test)
+            predict(load(run), test)
 
 
 def test_a_run_of_an_earlier_version_says_to_train_again(finished: Path, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_run_of_an_earlier_version_says_to_train_again(finished: Path, tmp_pat
     (run / "meta" / "stack.json").write_text('{"meta": "log_pool", "learners": [], "learned": {}, "shipped": "stack"}')
     write_run_checksums(run)
     with pytest.raises(InputError, match=r"made by version 0 of the stacking, which is now \d+: train again") as caught:
-        stacking.load(run)
+        load(run)
     assert "\n" not in str(caught.value)
 
 
@@ -288,7 +288,7 @@ def test_repeats_off_cut_weight_and_gamma(tiny_gamma: Path, tmp_path: Path) -> N
     with np.load(tmp_path / "run" / "predictions.npz") as stored:
         np.testing.assert_array_equal(stored["gamma_scores"], result.predictions.scores)
     assert [row["efficiency"] for row in result.manifest["decision"]["thresholds"]][3] == 0.75
-    run = stacking.load(tmp_path / "run")
+    run = load(tmp_path / "run")
     # No other process knows the fakes.
     again = predict(run, tiny_gamma / "gamma_test", Context()).concatenated()
     np.testing.assert_array_equal(again.scores, result.predictions.scores)
@@ -530,7 +530,7 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     # The network's answers take the place of the averaged ones, in the pool as well.
     noisy = [_arrays(result.run / "learners" / "fake_noisy" / f"fold-{k}" / "test.npz")["log_proba"] for k in range(3)]
     network = _arrays(folders[3] / "test.npz")["log_proba"]
-    bundle = stacking.load(result.run)
+    bundle = load(result.run)
     given = [log_softmax(network), log_softmax(np.mean(noisy, axis=0))]
     by_name = dict(zip(learners, given, strict=True))
     pooled = bundle.chain.pool(by_name)
@@ -565,7 +565,7 @@ def test_fits_stay_where_one_network_is_worse_or_nothing_shows_that_it_is_not(
     assert remark.startswith("fake_farapart: the predictions of its fits are averaged: " + why)
     assert result.manifest["learners"][0]["one_network"] is None
     assert not (result.run / "learners" / "fake_farapart" / "average").exists()
-    bundle = stacking.load(result.run)
+    bundle = load(result.run)
     assert len(bundle.fits("fake_farapart").folders) == 3
     assert result.predictions is not None
     values = predict(bundle, tmp_path / "test.parquet").concatenated()
@@ -681,7 +681,7 @@ def test_rare_hadrons_carry_their_weights_through_a_run(tmp_path: Path) -> None:
     assert prior is not None
     inside = np.load(tmp_path / "run" / IN_EVALUATION_FILE)
     assert prior[0] == pytest.approx(np.average(data.labels[inside] == 0, weights=data.weights[inside]))
-    expected = predict(stacking.load(tmp_path / "run"), test, Context()).concatenated()
+    expected = predict(load(tmp_path / "run"), test, Context()).concatenated()
     np.save(test / "weight.npy", np.full(400, np.nan, np.float32))
-    poisoned = predict(stacking.load(tmp_path / "run"), test, Context()).concatenated()
+    poisoned = predict(load(tmp_path / "run"), test, Context()).concatenated()
     np.testing.assert_array_equal(poisoned.log_proba, expected.log_proba)

@@ -20,7 +20,6 @@ import polars as pl
 import pytest
 
 import cli
-from showerstack import stacking
 from showerstack.models.registry import LEARNERS
 from showerstack.report.outcome import outcome
 from showerstack.report.public.leaderboard import table_standings
@@ -34,6 +33,7 @@ from showerstack.stacking.columns import Schema, learned_columns, repeated_remar
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.job import table_job
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.tables import check_identifiers, class_positions, read_groups, read_labels, read_weights
 from showerstack.stacking.train import stack
@@ -111,7 +111,7 @@ def test_columns_may_have_any_name(name: str, two_gaussians: tuple[Path, Path], 
 def test_a_run_predicts_new_tables_alike(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
     result = stack(_config(tmp_path / "run", train, test_table=test))
-    run = stacking.load(result.run)
+    run = load(result.run)
     ctx = Context()  # no other process knows the fakes
     predictions = predict(run, test, ctx).concatenated()
     np.testing.assert_array_equal(predictions.log_proba, result.predictions.log_proba)
@@ -237,7 +237,7 @@ def test_the_plain_average_of_two_that_are_alike_ships(two_gaussians: tuple[Path
     assert result.manifest["pool"]["chosen"] == "average"
     by_name = {row["name"]: row["log_loss"] for row in result.manifest["learners"]}
     assert result.manifest["pool"]["log_losses"]["average"] < min(by_name.values())
-    run = stacking.load(result.run)
+    run = load(result.run)
     assert set(run.chain.needed) == {"fake_noisy", "fake_noisy_twin"}
     predicted = predict(run, test, Context()).concatenated().log_proba
     with np.load(result.run / "test" / "average.npz") as stored:
@@ -310,7 +310,7 @@ def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) 
 
     new = strange(50, 3).with_columns(pl.lit("orange").alias("colour"))
     new.write_csv(tmp_path / "new.tsv", separator="\t")
-    content = predict(stacking.load(result.run), tmp_path / "new.tsv", Context())
+    content = predict(load(result.run), tmp_path / "new.tsv", Context())
     assert "'orange', which training rows do not have" in content.remarks[0]
     content.write(tmp_path / "predicted.parquet")
     frame = pl.read_parquet(tmp_path / "predicted.parquet")
@@ -702,7 +702,7 @@ def test_identifiers_are_text_as_written_and_labels_of_no_class_are_an_error(
     result = stack(_config(tmp_path / "run", tmp_path / "train.parquet", **options))
     assert pl.read_parquet(result.run / "predictions.parquet")["tag"].to_list() == tag
     with pytest.raises(InputError, match="no label of column 'kind' is a class of the training: 'Near' here, 'far', "):
-        score_test_table(stacking.load(result.run))
+        score_test_table(load(result.run))
 
 
 @pytest.mark.usefixtures("fakes")
@@ -713,7 +713,7 @@ def test_weights_of_the_test_table_count(two_gaussians: tuple[Path, Path], tmp_p
     train.with_columns(heavy).write_parquet(tmp_path / "train.parquet")
     test.with_columns(heavy).write_parquet(tmp_path / "test.parquet")
     options = {"test_table": tmp_path / "test.parquet", "weight": "w", "learners": ("fake_linear",)}
-    run = stacking.load(stack(_config(tmp_path / "run", tmp_path / "train.parquet", **options)).run)
+    run = load(stack(_config(tmp_path / "run", tmp_path / "train.parquet", **options)).run)
     scored = score_test_table(run)
     assert scored is not None
     right = (pl.read_parquet(run.folder / "predictions.parquet")["predicted"] == test["kind"]).to_numpy()
@@ -721,9 +721,7 @@ def test_weights_of_the_test_table_count(two_gaussians: tuple[Path, Path], tmp_p
     assert scored["systems"][run.shipped]["accuracy"]["value"] == pytest.approx(np.average(right, weights=weights))
     test.write_parquet(tmp_path / "test.parquet")
     options = options | {"test_table": tmp_path / "test.parquet"}
-    scored = score_test_table(
-        stacking.load(stack(_config(tmp_path / "alike", tmp_path / "train.parquet", **options)).run)
-    )
+    scored = score_test_table(load(stack(_config(tmp_path / "alike", tmp_path / "train.parquet", **options)).run))
     assert scored is not None
     assert "has no column 'w': its rows count alike" in scored["remarks"][0]
 
