@@ -188,7 +188,7 @@ def predict(
         source = _rows(run, Path(data), options.get("separator"))
     predictor = _Predictor.of(run, everything=options.get("everything", False))
     parts = _pieces(run, source, predictor, ctx)
-    remarks = (*library_remarks, *source.remarks, *predictor.remarks)
+    remarks = (*library_remarks, *source.remarks)
     remark(LOG, remarks)
     return PredictionStream(run.task, source.n_events, parts, remarks, source.identifiers)
 
@@ -275,10 +275,7 @@ def _rows(run: Run, file: Path, separator: str | None) -> _Source:
     if file.is_dir():
         raise InputError(f"{run.folder} was trained on a table: give it a table, not a dataset folder")
     config = run.manifest["config"]
-    content = read_json(run.checksums.path(f"table/{PLAN_FILE}"))
-    if isinstance(content, list):
-        raise InputError(f"{run.folder} was trained by a version that guessed what columns are: train it again")
-    schema = Schema.from_json(content)
+    schema = Schema.from_json(read_json(run.checksums.path(f"table/{PLAN_FILE}")))
     reserved = {*(config.get(name) or "" for name in ("label", "group", "weight", "split")), *config["id"]}
     frame, identifiers, remarks = read_new_rows(file, schema, reserved, config["id"], separator or config["separator"])
     matrix = np.asfortranarray(frame.to_numpy(), dtype=np.float32)
@@ -292,22 +289,20 @@ class _Predictor:
 
     chain: Chain
     fits: list[SavedFits]
-    remarks: tuple[str, ...]
     exported: list[ExportedLearner] = field(default_factory=list)
     """In place of the fits, of an exported run."""
 
     @classmethod
     def of(cls, run: Run, *, everything: bool) -> _Predictor:
         chain = run.chain
-        remarks: list[str] = []
         names = chain.learners if everything else chain.needed
         if isinstance(run, ExportedRun):
-            return cls(chain, [], tuple(remarks), [run.exported(name) for name in names])
+            return cls(chain, [], [run.exported(name) for name in names])
         fits = [run.fits(name) for name in names]
         if chain.target_calibration is not None:
             with_estimates = run.fits(chain.target_calibration.learner)
             fits.append(replace(with_estimates, name=fits_of(with_estimates.name), truth=True))
-        return cls(chain, fits, tuple(remarks))
+        return cls(chain, fits)
 
     @property
     def columns(self) -> tuple[str, ...]:
