@@ -129,20 +129,14 @@ PACE = Pace()
 
 @dataclass(frozen=True)
 class Deadline:
-    """When work has to end, so that what follows it is done in time."""
+    """When work has to end."""
 
     at: float
     """Seconds since 1970."""
-    follows_s: float = 0.0
-    """Processor time of what follows, s: it takes the longer the busier the machine is."""
-
-    def before(self, follows_s: float) -> Deadline:
-        """Return the deadline of work that so many seconds of processor time have to follow."""
-        return Deadline(self.at, self.follows_s + follows_s)
 
     def left_s(self) -> float:
         """Return the processor time that is left, s, at the present pace; negative if there is none."""
-        return (self.at - time.time()) / PACE.read() - self.follows_s
+        return (self.at - time.time()) / PACE.read()
 
 
 def reached(deadline: Deadline | None, takes_s: float = 0.0) -> bool:

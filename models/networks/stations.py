@@ -4,7 +4,7 @@ A token holds what a detector measured and where it stands relative to the showe
 the last two of :class:`StationTokens` are invariant under the symmetries of the array when core and direction turn
 along; a network that uses only those, and only invariant inputs, is exactly invariant. The set transformer
 (arXiv:1810.00825) reads the set through a few seed vectors, so its cost grows with the number of hits and not with its
-square, and one can ask which stations decided (:meth:`SetTransformerLearner.attribute`).
+square.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ import torch
 from torch import nn
 
 from showerstack.models.base.inputs import AZIMUTH, VECTOR_SCALE_M, VECTORS, ZENITH, InputTransform
-from showerstack.models.base.learner import Batch
 from showerstack.models.networks.layers import Attention, mlp
-from showerstack.models.networks.learner import NetworkLearner, torch_as_asked
+from showerstack.models.networks.learner import NetworkLearner
 from showerstack.models.networks.step import Output
-from showerstack.runtime.errors import InputError
 from showerstack.showers.array import DetectorArray
 
 DIRECTION_SCALE = 2.0
@@ -138,12 +136,10 @@ class SetTransformer(nn.Module):
         n_features = (seeds + 1) * width
         self.head = nn.Sequential(nn.LayerNorm(n_features), nn.Dropout(dropout), mlp((n_features, width, n_classes)))
 
-    def forward(self, grid: torch.Tensor, inputs: torch.Tensor, hidden: torch.Tensor | None = None) -> Output:
-        """Return class logits; stations in ``hidden`` (n, S) bool are left out of the set."""
+    def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
+        """Return class logits."""
         with torch.autocast(grid.device.type, enabled=False):
             tokens, present = self.tokens(grid, inputs)
-        if hidden is not None:
-            present = present & ~hidden
         tokens, present = pack(tokens[..., :N_INVARIANT], present)
         scalars = self.scalars(inputs[:, self.invariant])[:, None]
         members = self.embed(tokens)
@@ -179,34 +175,6 @@ class SetTransformerLearner(NetworkLearner):
         """Return the set transformer."""
         names = ("width", "blocks", "heads", "seeds", "dropout")
         return SetTransformer(inputs, n_classes, array, *(self.chosen[name] for name in names))
-
-    def attribute(self, batch: Batch) -> np.ndarray:
-        """Return how much each station speaks for each class: log-posterior with it minus without it.
-
-        Exact, by leaving out one hit station at a time (an evaluation per station and event).
-
-        Returns
-        -------
-        numpy.ndarray
-            (n, rows, columns, C) float64, nats; zero where no station was hit.
-        """
-        self._check_fitted()
-        n_classes = len(self.classes)
-        out = np.zeros((len(batch), self.array_.n_cells, n_classes))
-        cells = self.array_.cells
-        hide = torch.cat([torch.zeros(1, len(cells), dtype=torch.bool), torch.eye(len(cells), dtype=torch.bool)])
-        network: Any = self.network_
-        with torch_as_asked("cpu", self.threads, deterministic=bool(self.chosen["deterministic"])):
-            for k in range(len(batch)):
-                one = self._tensors(batch.take(np.array([k])), "cpu")
-                if one.grids is None:
-                    raise InputError("this learner needs detector grids, the events have none")
-                grid = network.front(one.grids.fetch(np.array([0]))).expand(len(hide), -1, -1, -1)
-                with torch.inference_mode():
-                    logits = network.network(grid, one.inputs.expand(len(hide), -1), hide).logits
-                log_p = self._log_posterior(logits)
-                out[k, cells] = log_p[0] - log_p[1:]
-        return out.reshape(len(batch), *self.array_.grid_shape[:2], n_classes)
 
 
 class HitTransformer(nn.Module):

@@ -134,19 +134,6 @@ def test_physics_pools_its_two_readings(showers: tuple[Batch, Batch]) -> None:
     assert (stations - picture).abs().max() > 1e-2
 
 
-def test_station_attribution_is_what_hiding_the_station_does(showers: tuple[Batch, Batch]) -> None:
-    train, valid = showers
-    learner = SetTransformerLearner(CLASSES, {**SMALL[SetTransformerLearner], "epochs": 2, "batch_size": 64})
-    learner.fit(train, valid, seed=1)
-    one = valid.take(np.array([3]))
-    assert valid.grids is not None
-    attribution = learner.attribute(one)
-    hit = valid.grids[3].any(axis=2)
-    assert attribution.shape == (1, 16, 16, 5)
-    assert np.all(attribution[0][~hit] == 0)
-    assert np.abs(attribution[0][hit]).max() > 0
-
-
 def test_same_seed_same_network_other_seed_another(showers: tuple[Batch, Batch]) -> None:
     train, valid = showers
     first, again = (fitted(LeNetLearner, train, valid).predict_log_proba(valid) for _ in range(2))
