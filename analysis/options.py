@@ -13,8 +13,6 @@ from showerstack.runtime.options import Limits, OptionGroup
 if TYPE_CHECKING:
     import numpy as np
 
-    from showerstack.analysis.sky.coordinates import Azimuth
-
 EXPOSURE_ERROR = 0.05
 """Relative error of an exposure of which nothing else is said: an assumption."""
 
@@ -130,15 +128,6 @@ class SkyOptions(OptionGroup):
     blinding: Blinding = field(default_factory=Blinding)
     seed: Annotated[int, Limits(0)] = 1
     """Seed of all random numbers."""
-
-    @property
-    def azimuth(self) -> Azimuth | None:
-        """What stored azimuths mean; None: as the conversion of the runs found it from arrival times."""
-        if self.azimuth_of_north is None and self.clockwise is None:
-            return None
-        from showerstack.analysis.sky.coordinates import Azimuth
-
-        return Azimuth(self.azimuth_of_north or 0.0, self.clockwise is not False)
 
     def checked(self) -> SkyOptions:
         """Return these options, or say in one line which cannot be."""

@@ -187,7 +187,7 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
     remarks: list[str] = []
     prints: list[str] = []
     opened = _opened(options, remarks, prints)
-    azimuth = options.azimuth or known_azimuth([each.source for each in opened], remarks)
+    azimuth = stated_azimuth(options) or known_azimuth([each.source for each in opened], remarks)
     options = replace(options, azimuth_of_north=azimuth.of_north_deg, clockwise=azimuth.clockwise)
     chosen, threshold = _chosen(options, remarks, ctx)
     events = 0
@@ -224,6 +224,13 @@ def _opened(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[
         prints.append(dataset.fingerprint())
         result.append(dataset)
     return result
+
+
+def stated_azimuth(options: SkyOptions) -> Azimuth | None:
+    """Return what the options say of azimuths; None where they leave it to the runs."""
+    if options.azimuth_of_north is None and options.clockwise is None:
+        return None
+    return Azimuth(options.azimuth_of_north or 0.0, options.clockwise is not False)
 
 
 def known_azimuth(sources: Sequence[Mapping[str, Any]], remarks: list[str]) -> Azimuth:
@@ -293,9 +300,9 @@ def count_run(
     off = np.zeros(len(pixels), dtype=np.int64)
     for _ in range(options.scrambles):
         off += pixels.counts(
-            *equatorial(scrambled(seconds, period, rng), zenith_deg, azimuth_deg, options.azimuth)
+            *equatorial(scrambled(seconds, period, rng), zenith_deg, azimuth_deg, stated_azimuth(options))
         )  # fmt: skip
-    return pixels.counts(*equatorial(seconds, zenith_deg, azimuth_deg, options.azimuth)), off
+    return pixels.counts(*equatorial(seconds, zenith_deg, azimuth_deg, stated_azimuth(options))), off
 
 
 MAP_FITS, MAP_PARQUET, MAP_CSV, MAP_FILE = "sky_map.fits", "sky_map.parquet", "sky_map.csv", "sky_map.json"
@@ -352,7 +359,7 @@ def write_map(result: SkyMap, out: Path) -> None:
     """Write ``sky_map.fits``, ``sky_map.parquet``, ``sky_map.csv`` and ``sky_map.json``."""
     out.mkdir(parents=True, exist_ok=True)
     table, options, highest = map_table(result), result.options, result.highest
-    azimuth = options.azimuth or Azimuth()
+    azimuth = stated_azimuth(options) or Azimuth()
     write_fits(result, out / MAP_FITS)
     with atomic_path(out / MAP_PARQUET) as temporary:
         table.write_parquet(temporary)

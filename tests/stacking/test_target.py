@@ -147,4 +147,4 @@ def test_estimates_start_from_the_reconstructed_energy() -> None:
     missed = result["lg_energy"] - context[:, 0] - offsets
     assert np.std(missed) < 0.03
     assert np.mean(np.abs(missed) < result["lg_energy_error"]) == pytest.approx(0.683, abs=0.02)
-    assert [column.name for column in procedure.columns(result, ENERGY)] == list(result)
+    assert [column.name for column in procedure.columns(result)] == list(result)
