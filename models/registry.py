@@ -141,11 +141,14 @@ def rows() -> list[dict[str, str]]:
 
 def listing() -> Table:
     """Return all learners as a table to print."""
-    from rich.table import Table
+    from rich import box
 
-    table = Table(title="Base learners", row_styles=["", "dim"])
+    from showerstack.runtime.whole_table import WholeTable
+
+    table = WholeTable(title="Base learners", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("name", "inputs", "weights", "what it is", "source"):
-        table.add_column(name, overflow="fold", justify="right" if name == "weights" else "left")
+        number = name == "weights"
+        table.add_column(name, justify="right" if number else "left", no_wrap=number or name == "name")
     for row in rows():
         what = row["meaning"] if row["tasks"] == "any" else f"{row['meaning']} ({row['tasks']})"
         table.add_row(row["name"], row["inputs"], row["weights"], what, row["source"])

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from showerstack.report.shared.subject import check_test_set, read_run_output
-from showerstack.report.shared.text import SIGNS, difference_text, metric_text
+from showerstack.report.shared.text import SIGNS, difference_text, metric_text, p_text
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import energy_bins, zenith_bins
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
@@ -133,7 +133,7 @@ def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableTy
     shown = f"{winner} is better" if result.interval.low > 0 or result.interval.high < 0 else "no difference is shown"
     yield Text(
         f"{metric.name}, first minus second: {difference_text(result, metric.logarithmic)}, "
-        f"p = {result.p_value:.2g}: {shown}"
+        f"{p_text(result.p_value)}: {shown}"
     )
     yield from scoring_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
     yield _where(a, b, truth, task)
@@ -174,7 +174,7 @@ def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
             f"{result.only_a:,}",
             f"{result.only_b:,}",
             f"{100 * share.difference:+z.2f} [{100 * share.interval.low:+z.2f}, {100 * share.interval.high:+z.2f}]",
-            f"{result.p_value:.2g}",
+            p_text(result.p_value).removeprefix("p ").removeprefix("= "),
         )
     table.caption = f"{len(rows)} parts of the test set are compared: one p of 0.05 among 20 is expected by chance."
     table.caption_justify = "left"

@@ -39,6 +39,8 @@ LATERAL = (0.15, 0.078, 0.82, 0.345)
 """Where maps, their colour scales and the lateral distributions lie, (left, bottom, width, height) in parts of the
 figure: a report has many of these pictures, and finding a layout takes as long as drawing."""
 RING_EDGES_M = np.geomspace(4.0, 220.0, 13)
+ROOM_FOR_LEGEND = 0.28
+"""Above the densities, in decades for each decade that they span."""
 MAX_AGE = 1.5
 """Above this age the integral of the electron distribution diverges; the curve is drawn with it."""
 
@@ -247,12 +249,13 @@ def _lateral(axes: Axes, shower: Shower) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(1, 220)
-    axes.set_ylim(max(min(lowest, default=1e-2) / 4, 1e-4), max([*highest, 1.0]) * 5)
+    bottom, top = max(min(lowest, default=1e-2) / 4, 1e-4), max([*highest, 1.0]) * 5
+    axes.set_ylim(bottom, top * (top / bottom) ** ROOM_FOR_LEGEND)
     axes.set_xlabel("distance to the fitted axis, m")
     axes.set_ylabel("density, m⁻²")
     _powers(axes.xaxis)
     _powers(axes.yaxis, between=False)
-    axes.legend(fontsize=6, ncols=1, loc="lower left")
+    axes.legend(fontsize=6, ncols=2, loc="upper right")
 
 
 def ring_means(r_m: np.ndarray, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

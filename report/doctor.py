@@ -32,6 +32,7 @@ from showerstack.runtime.context import Bars, Progress, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.packages import EXTRAS, lacking
 from showerstack.runtime.resources import cores, memory_limit_bytes
+from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
 from showerstack.scoring.tasks.published import origin_of
 from showerstack.showers import writer
@@ -318,13 +319,13 @@ def columns_table(sets: list[dict[str, object]]) -> list[Table]:
     """Return the columns of sets side by side, measured ones first; nothing without sets."""
     if not sets:
         return []
-    table = Table(
+    table = WholeTable(
         box=SIMPLE_HEAD, title="25 %, 50 % and 75 % of events that pass the evaluation cuts", title_justify="left"
     )
     table.add_column("")
     for row in sets:
         kind = "simulated" if row["simulated"] else "measured"
-        table.add_column(f"{row['set']}\n{row['events']:,} {kind}", justify="right")
+        table.add_column(f"{row['set']}\n{row['events']:,} {kind}", justify="right", no_wrap=True)
     for name in COMPARED:
         if any(name in row for row in sets):
             cells = (" ".join(f"{value:.2f}" for value in row[name]) if name in row else "–" for row in sets)  # type: ignore[attr-defined]

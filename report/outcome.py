@@ -33,6 +33,7 @@ from showerstack.runtime.cost import Deadline
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import is_as_written, read_json
 from showerstack.runtime.logs import remark
+from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.metrics.composition import share_errors
 from showerstack.scoring.metrics.intervals import linearised
 from showerstack.scoring.metrics.level import LEVEL_TEXT
@@ -75,7 +76,7 @@ def learner_table(run: Path, data: Path) -> Table:
         by_name.setdefault(system.name, []).append(system)
     rules = list(dict.fromkeys(system.rule for systems in by_name.values() for system in systems))
     title = f"{opened.task.name}, {len(labels):,} test showers: {metric.name}"
-    table = Table(
+    table = WholeTable(
         title=title,
         min_width=len(title),
         title_justify="left",
@@ -263,9 +264,9 @@ def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]
     for metrics in (content["held_out"], content.get("test")):
         if metrics is None:
             continue
-        drawn = Table("system", title=f"{metrics['judged_on']}, {LEVEL_TEXT} intervals", title_justify="left")
+        drawn = WholeTable("system", title=f"{metrics['judged_on']}, {LEVEL_TEXT} intervals", title_justify="left")
         for name in names:
-            drawn.add_column(name.replace("_", "-"), justify="right")
+            drawn.add_column(name.replace("_", "-"), justify="right", no_wrap=True)
         for system, entries in metrics["systems"].items():
             cells = [f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(entries.get, names)]
             drawn.add_row(system, *cells, style="bold" if system == metrics["shipped"] else None)

@@ -6,7 +6,6 @@ It begins with plain words, then sets learners against what ships.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ from showerstack.report.shared.markup import (
     table,
 )
 from showerstack.report.shared.subject import EvaluatedRun, mean_loss
-from showerstack.report.shared.text import difference_text, metric_text, signed
+from showerstack.report.shared.text import difference_text, metric_text, p_text, signed
 from showerstack.report.task_sections import Part, page_of
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError, escaped
@@ -42,7 +41,6 @@ from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import plus_minus
-from showerstack.showers.array import KASCADE
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import explain_events
 from showerstack.stacking.run import COMBINED, ONE_ANSWER
@@ -56,7 +54,8 @@ def headline(evaluated: EvaluatedRun) -> str:
     boxes.append((scoring.loss_head, f"{loss:.4f}", f"[{span.low:.4f}, {span.high:.4f}]"))
     n = f"{len(evaluated.labels):,} test showers"
     limits = f"{n}. Brackets are {LEVEL_TEXT} intervals from their number, without systematic errors."
-    return numbers(boxes) + (paragraph(scoring.meaning) if scoring.meaning else "") + paragraph(limits, "quiet")
+    words = " ".join(filter(None, (scoring.meaning, scoring.published if evaluated.of_kascade else "")))
+    return numbers(boxes) + (paragraph(words) if words else "") + paragraph(limits, "quiet")
 
 
 def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: bool = False) -> str:
@@ -68,9 +67,9 @@ def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: boo
     shown: Callable[[float], str] = signed if logarithmic else "{:z.4f}".format
     gap = f"{shown(abs(paired.difference)).lstrip('+')} [{shown(low)}, {shown(high)}]{unit}"
     if low <= 0 <= high:
-        return f"Between {better} and {worse} the data show no difference: {gap}, p = {paired.p_value:.2g}."
+        return f"between {better} and {worse} the data show no difference: {gap}, {p_text(paired.p_value)}."
     first, second = (better, worse) if paired.difference > 0 else (worse, better)
-    return f"{first} beats {second} by {gap}, p = {paired.p_value:.2g}."
+    return f"{first} beats {second} by {gap}, {p_text(paired.p_value)}."
 
 
 def plain_words(evaluated: EvaluatedRun) -> Section:
@@ -100,7 +99,7 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
 
 def limits(evaluated: EvaluatedRun) -> list[str]:
     """Return what a reader must not conclude from this run."""
-    lines, ours = [], evaluated.dataset.array.is_like(KASCADE)
+    lines, ours = [], evaluated.of_kascade
     if evaluated.simulated:
         model, seed = evaluated.dataset.source.get("model", "?"), evaluated.dataset.source.get("seed", "?")
         lines.append(
@@ -346,10 +345,11 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequenc
                 sections.append(result)
         progress(len(parts), len(parts))
     sections += run_sections.left_out_section(without, Path(run), data)
-    array = evaluated.dataset.array
-    of_array = f"protocol {evaluated.dataset.protocol}" if array.is_like(KASCADE) else f"showers of array {array.name}"
+    of_array = f"showers of array {evaluated.dataset.array.name}"
+    of_array = f"protocol {evaluated.dataset.protocol}" if evaluated.of_kascade else of_array
     kind = "simulated showers" if evaluated.simulated else of_array
-    lead = f'<p class="quiet">{escape("; ".join([kind, *run_sections.made(evaluated)]))}</p>'
+    began = str(evaluated.run.manifest.get("started", ""))
+    lead = paragraph("; ".join(filter(None, (kind, escaped(began)))), "quiet")
     title = f"{escaped(evaluated.run.name)}: {scoring_of(evaluated.task).title.lower()}"
     file = Path(run) / REPORT_FILE
     with atomic_path(file) as temporary:

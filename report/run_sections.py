@@ -165,13 +165,6 @@ def cost_of(manifest: Mapping[str, Any]) -> Section | None:
     return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)
 
 
-def made(evaluated: EvaluatedRun) -> list[str]:
-    """Return when, on what machine and by what command a run was made, as far as its manifest says."""
-    manifest = evaluated.run.manifest
-    keys = (("started", "{}"), ("machine", "{}"), ("command", "command: {}"))
-    return [form.format(escaped(str(manifest[key]))) for key, form in keys if manifest.get(key)]
-
-
 def provenance(evaluated: EvaluatedRun) -> Section:
     """Return what is needed to make the run again."""
     source = [(f"test set: {key}", str(value)) for key, value in evaluated.dataset.source.items()]

@@ -148,17 +148,18 @@ def survival(evaluated: EvaluatedRun) -> Section:
         if evaluated.simulated
         else "*Published points: best systems, some with weights chosen on the test set."
     )
+    note = f" {note}" if evaluated.of_kascade else ""
     threshold = metrics["survival_rates"]["75%"]["threshold"]
     n_hadron = metrics["n_hadron"]
     roc = as_svg(
-        roc_picture(evaluated.labels, compared, metrics, evaluated.truth.weights),
+        roc_picture(evaluated.labels, compared, metrics, evaluated.truth.weights, published=evaluated.of_kascade),
         "hadron survival against gamma efficiency",
     )
     figures = [
         picture(
             roc,
             f"Hadrons left at each gamma efficiency, {LEVEL_TEXT} band of the scores in use (no hadron left is drawn "
-            f"as half a hadron). {note}",
+            f"as half a hadron).{note}",
         ),
         picture(
             as_svg(scores_picture(evaluated.labels, evaluated.output, threshold), "distribution of scores"),

@@ -70,7 +70,7 @@ def _energy_axis(axes: Axes) -> None:
     """Make the axis of energies logarithmic, with labels that do not run into each other."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    if high < 20 * low:  # within little more than a decade powers of ten alone are too few labels
+    if np.floor(np.log10(high)) <= np.ceil(np.log10(low)):  # one power of ten alone is too few labels
         axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5) if high < 8 * low else (3,)))
         axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
     else:
@@ -193,7 +193,7 @@ def limit_picture(
         _energy_axis(axes)
         if integral:
             axes.set_xlabel("from energy, eV")
-        axes.set_ylabel(f"{label}, {level:.0%} limit")
+        axes.set_ylabel(f"{label}, {100 * level:.0f} % limit")
         figure.legend(loc="outside upper center", ncols=2, columnspacing=1.0, handletextpad=0.5)
     return figure
 

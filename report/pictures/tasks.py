@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 N_RELIABILITY_BINS = 10
 MIN_BIN_EVENTS = 10
 """Bins with fewer events say nothing and are not drawn."""
+ABOVE: dict[str, Any] = {
+    "xytext": (0, 4), "textcoords": "offset points", "va": "bottom", "ha": "center", "fontsize": 6.5,
+}  # fmt: skip
+"""How the number of events stands above the end of an interval."""
 
 
 def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str = "") -> Figure:
@@ -85,6 +89,7 @@ def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]
             axes.set_title(f"{title}\n{int(matrix.sum()):,} events", fontsize=7)
             axes.set_xticks(range(len(classes)), short, fontsize=6.5)
             axes.set_yticks(range(len(classes)), short, fontsize=6.5)
+            axes.tick_params(length=0)  # marks would run into the titles of the next row
             axes.grid(False)
             axes.spines[:].set_visible(False)
         for axes in grid.flat[len(matrices) :]:
@@ -108,7 +113,7 @@ def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
             axes.plot([one.low, one.high], [result.value] * 2, color=INK)
             axes.plot([one.middle] * 2, [result.interval.low, result.interval.high], color=INK)
             place = (one.middle, result.interval.high)
-            axes.annotate(f"{row['count']:,}", place, va="bottom", ha="center", fontsize=7)
+            axes.annotate(f"{row['count']:,}", place, **ABOVE)
         axes.set_xlim(14, 18)
         axes.margins(y=0.2)
         axes.set_ylim(bottom=0)
@@ -151,7 +156,7 @@ def by_energy_picture(metrics: dict[str, Any]) -> Figure:
             value, span = row["fraction_error"][key], row["intervals"][key]
             axes.plot([one.low, one.high], [value, value], color=INK)
             axes.plot([one.middle, one.middle], [span["low"], span["high"]], color=INK)
-            axes.annotate(f"{row['count']:,}", (one.middle, span["high"]), va="bottom", ha="center", fontsize=7)
+            axes.annotate(f"{row['count']:,}", (one.middle, span["high"]), **ABOVE)
         axes.set_xlim(14, 18)
         axes.margins(y=0.2)
         axes.set_xlabel("reconstructed energy, lg(E/eV)")
@@ -220,8 +225,9 @@ def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tupl
 
 
 def roc_picture(
-    labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict[str, Any], weights: np.ndarray | None = None
-) -> Figure:
+    labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict[str, Any], weights: np.ndarray | None = None,
+    *, published: bool = True,
+) -> Figure:  # fmt: skip
     """Draw hadron survival (logarithmic) against gamma efficiency of several systems, the operating point marked.
 
     Parameters
@@ -234,6 +240,8 @@ def roc_picture(
         Metrics of the scored system with intervals.
     weights
         (N,) importance weights, or None.
+    published
+        Whether to mark the best published systems: on KASCADE's showers.
     """
     n_hadron = int((labels == HADRON).sum())
     least = 1.0 / n_hadron
@@ -268,7 +276,9 @@ def roc_picture(
         span = rate["interval"]
         axes.plot([KEY_EFFICIENCY] * 2, [max(span["low"], 0.3 * least), span["high"]], color=INK)
         axes.plot(KEY_EFFICIENCY, max(rate["hadron_survival"], 0.5 * least), "o", color=INK, label="75 % of gammas")
-        axes.plot(list(SURVIVAL_CURVE), list(SURVIVAL_CURVE.values()), MARKERS[5], color=PALETTE[2], label="published*")
+        if published:
+            points = list(SURVIVAL_CURVE), list(SURVIVAL_CURVE.values())
+            axes.plot(*points, MARKERS[5], color=PALETTE[2], label="published*")
         axes.set_yscale("log")
         axes.set_ylim(0.25 * least, 1.5)
         axes.set_xlim(0.4, 1.005)
@@ -346,7 +356,7 @@ def survival_by_bin_picture(
             else:
                 axes.plot(middle, span["high"], "v", color=INK)
             note = f"{row['n_gamma']:,}\n{row['n_hadron']:,}"
-            axes.annotate(note, (middle, span["high"]), (0, 3), textcoords="offset points", ha="center", fontsize=6.5)
+            axes.annotate(note, (middle, span["high"]), **ABOVE)
         counts = {count.name: count for count in at_one}
         for one, _ in enough(binned, bins):
             count = counts.get(one.name)
@@ -383,7 +393,7 @@ def by_bin_picture(binned: dict[str, Any], name: str, label: str) -> Figure:
             span = row["intervals"][name]
             axes.plot([k, k], [span["low"], span["high"]], color=PALETTE[4])
             axes.plot(k, row[name], MARKERS[0], color=PALETTE[4], ms=4)
-            axes.annotate(f"{row['count']:,}", (k, span["high"]), va="bottom", ha="center", fontsize=6.5)
+            axes.annotate(f"{row['count']:,}", (k, span["high"]), **ABOVE)
         if name == "bias":
             axes.axhline(0.0, color=INK, lw=0.8, ls="--")
         axes.set_xticks(range(len(shown)), list(shown), rotation=30, ha="right")

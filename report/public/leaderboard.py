@@ -28,6 +28,7 @@ from showerstack.report.shared.subject import (
 from showerstack.report.shared.text import SIGNS, duration, metric_text, totals
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
+from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.score import (
     Origin,
@@ -238,7 +239,7 @@ def _table(rows: Sequence[Standing], task: str) -> Table:
     scoring = scoring_of(task_named(task))
     metric = scoring.metric
     with_accuracy = any(row.accuracy is not None for row in rows)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = WholeTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("system")
     for head in (
         scoring.metric_column,
@@ -262,7 +263,7 @@ def _table(rows: Sequence[Standing], task: str) -> Table:
 
 
 def _cost_table(rows: Sequence[Standing]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = WholeTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("cost of our runs")
     for head in ("wall-clock", "CPU time", "memory, MB", "device"):
         table.add_column(head, justify="right", no_wrap=True)

@@ -40,8 +40,8 @@ figcaption { font-size: 0.85rem; color: var(--quiet); margin-top: 0.3rem; }
   linear-gradient(to left, var(--page) 30%, transparent) right / 3rem 100% no-repeat local,
   linear-gradient(to right, var(--shade), transparent) left / 0.9rem 100% no-repeat scroll,
   linear-gradient(to left, var(--shade), transparent) right / 0.9rem 100% no-repeat scroll; }
-@media (max-width: 40rem) { .table:not(.wide)::before { content: "tables scroll sideways \\2192"; display: block;
-  position: sticky; left: 0; font-size: 0.75rem; color: var(--quiet); }
+@media (max-width: 40rem) { .table:not(.wide, .narrow)::before { content: "tables scroll sideways \\2192";
+  display: block; position: sticky; left: 0; font-size: 0.75rem; color: var(--quiet); }
   th:first-child, td:first-child { position: sticky; left: 0; background: var(--page); } }
 table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.7rem 0.25rem 0; text-align: right; border-bottom: 1px solid var(--line);
@@ -49,7 +49,7 @@ th, td { padding: 0.25rem 0.7rem 0.25rem 0; text-align: right; border-bottom: 1p
 td { white-space: nowrap; }
 th:first-child, td:first-child, .words { text-align: left; }
 td.words { white-space: normal; }
-th { color: var(--quiet); font-weight: 600; }
+th { color: var(--quiet); font-weight: 600; vertical-align: bottom; }
 tr.ours td { font-weight: 700; }
 .wide td { white-space: normal; text-align: left; overflow-wrap: anywhere; }
 .wide td:first-child { overflow-wrap: break-word; }
@@ -63,6 +63,10 @@ tr.ours td { font-weight: 700; }
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 """The page runs no script and loads nothing from elsewhere, whatever names its run brought along."""
+
+
+PHONE_LETTERS = 42
+"""A table whose columns have fewer unbroken letters, two for each gap, fits a phone: no hint says that it scrolls."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +124,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, ours: Iterable
     Columns of numbers stand to the right, columns of words to the left.
     """
     rows, stressed = [list(row) for row in rows], set(ours)
-    classes = [
-        "" if any(cell.lstrip("+-−±<>≤≥~ ")[:1].isdigit() for cell in column) else " class=words"
-        for column in zip(*rows, strict=True)
-    ] or [""] * len(heads)
+    columns = list(zip(*rows, strict=True)) or [()] * len(heads)
+    are_words = [
+        bool(column) and not any(cell.lstrip("+-−±<>≤≥~ ")[:1].isdigit() for cell in column) for column in columns
+    ]
+    classes = [" class=words" if words else "" for words in are_words]
     head = "".join(f"<th{of}>{escape(name)}</th>" for name, of in zip(heads, classes, strict=True))
     body = "".join(
         f"<tr{' class=ours' if k in stressed else ''}>"
@@ -131,7 +136,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, ours: Iterable
         + "</tr>"
         for k, row in enumerate(rows)
     )
-    where = f"table {kind}".strip()
+    letters = sum(
+        2 + max(map(len, [*name.split(), *(" ".join(column).split() if words else column)]), default=0)
+        for name, column, words in zip(heads, columns, are_words, strict=True)
+    )
+    where = " ".join(filter(None, ("table", kind, "narrow" if letters < PHONE_LETTERS else "")))
     return f'<div class="{where}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

@@ -25,6 +25,7 @@ from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.published import origin_of
 from showerstack.scoring.tasks.truth import Truth, read_truth
+from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import Task
 from showerstack.showers.source import is_simulated
@@ -86,6 +87,11 @@ class EvaluatedRun:
     def simulated(self) -> bool:
         """Whether the test set says that it was simulated here."""
         return is_simulated(self.dataset.source)
+
+    @property
+    def of_kascade(self) -> bool:
+        """Whether the showers are of the array whose results are published."""
+        return self.dataset.array.is_like(KASCADE)
 
     @cached_property
     def shipped(self) -> System:

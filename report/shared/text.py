@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -18,24 +16,8 @@ from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.text import plus_minus, short
 
-
-class WholeTable(Table):
-    """A table of which no column is lost: where it is wider than the screen its rows are stacked, a line a cell."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table, or its rows as lines."""
-        if Measurement.get(console, options.update(max_width=1000), self).maximum <= options.max_width:
-            yield from super().__rich_console__(console, options)
-            return
-        heads = [str(column.header).replace("\n", " ") for column in self.columns]
-        width = max(map(len, heads[1:]), default=0)
-        yield Text(f"{self.title or ''}\n")
-        for first, *others in zip(*(column.cells for column in self.columns), strict=True):
-            yield Text(f"{heads[0]} {first}".strip())
-            for head, cell in zip(heads[1:], others, strict=True):
-                yield Text(f"  {head:{width}}  {cell}")
-        if self.caption:
-            yield Text(f"\n{self.caption}")
+LEAST_P = 1e-15
+"""Smaller probabilities are those of a tail that nothing has tested."""
 
 
 def signed(value: float) -> str:
@@ -61,6 +43,11 @@ def difference_text(paired: Paired, logarithmic: bool = False) -> str:
     values = (paired.difference, paired.interval.low, paired.interval.high)
     middle, low, high = (signed(value) if logarithmic else f"{value:+z.4f}" for value in values)
     return f"{middle} [{low}, {high}]" if set(middle + low + high) & set("123456789") else "0"
+
+
+def p_text(value: float) -> str:
+    """Return a probability as ``p = 0.03``; what no number holds is named as smaller than it can be told."""
+    return f"p = {value:.2g}" if value >= LEAST_P else f"p < {LEAST_P:g}"
 
 
 def gain_text(paired: Paired, digits: int) -> str:

@@ -146,6 +146,8 @@ class TaskScoring(ABC):
     """What :meth:`right` counts."""
     meaning: ClassVar[str] = ""
     """The metric's definition and scale, for readers who meet it first."""
+    published: ClassVar[str] = ""
+    """The best published value, a sentence for pages on the benchmark's array."""
 
     @property
     def loss_head(self) -> str:

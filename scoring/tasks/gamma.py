@@ -78,10 +78,10 @@ class GammaScoring(ClassScoring):
     metric_column = "survival"
     meaning = (
         "Hadron survival: the share of hadrons that pass the threshold which keeps 75 % of the gammas. 0 is perfect, "
-        f"0.75 random scores; the best published is {short(best_published(GAMMA.name))} (public test sets). Q-factor: "
-        "gamma efficiency over the root of the hadron survival, by which a cut raises the significance of a weak "
-        "source. AUC: area under the ROC curve, 0.5 for random scores."
+        "0.75 random scores. Q-factor: gamma efficiency over the root of the hadron survival, by which a cut raises "
+        "the significance of a weak source. AUC: area under the ROC curve, 0.5 for random scores."
     )
+    published = f"The best published hadron survival is {short(best_published(GAMMA.name))} (public test sets)."
     right_words = "right side of its threshold"
 
     def checked(self, output: np.ndarray, where: str) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.level import standard_errors
 from showerstack.scoring.metrics.paired import McNemar
@@ -14,12 +15,11 @@ from showerstack.scoring.metrics.paired import McNemar
 
 def table(title: str, *columns: str, wide: bool = False) -> Table:
     """Return an empty table, its first column to the left; ``wide``: never narrower than its title."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    made = WholeTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     if wide:
         made.min_width = len(title)
     for k, column in enumerate(columns):
-        # Where a terminal is too narrow, names are broken into two lines; numbers are never cut off.
-        made.add_column(column, justify="right" if k else "left", no_wrap=k > 0, overflow="ellipsis" if k else "fold")
+        made.add_column(column, justify="right" if k else "left", no_wrap=k > 0, overflow="fold")
     return made
 
 

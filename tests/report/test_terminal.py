@@ -14,10 +14,10 @@ from showerstack.models.tables import lightgbm
 from showerstack.report import doctor
 from showerstack.report.outcome import _simulated_already, learner_table, outcome
 from showerstack.report.shared.subject import mean_loss, read_labels
-from showerstack.report.shared.text import WholeTable
 from showerstack.runtime.context import PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json, write_npz
+from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.metrics.composition import fraction_error
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import short
