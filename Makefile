@@ -2,7 +2,7 @@
 # make test   the test suite, in as many processes as there are cores (at most 4); a part of it: make test TESTS=tests/scoring
 # make test-faults  kills, damages, hostile servers and whole journeys in full number (make test has a sample of each)
 # make lint   ruff and mypy
-# make docs   the documentation as a site in site/, with the API reference; offline once its packages are installed
+# make docs   the documentation as a site in site/, with the API reference and executed notebooks; offline once its packages are installed
 # make pictures  the figures of the documentation, from stored results and from the simulation
 # make release  what a version consists of, in dist/: wheel, sdist, documentation, task cards, SHA-256 of each
 # make clean  remove the virtual environment, caches and what the demo wrote
@@ -30,7 +30,14 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Notebooks become pages with their outputs, in a copy of docs/; links to them follow.
 docs: $(VENV)/.docs
+	rm -rf build/docs build/notebooks
+	mkdir -p build/notebooks
+	cp -R docs build/docs
+	TMPDIR=$(CURDIR)/build/notebooks $(BIN)/jupyter-nbconvert --execute --to markdown build/docs/notebooks/*.ipynb
+	rm -rf build/notebooks build/docs/notebooks/*.ipynb
+	find build/docs -name '*.md' -exec sed -i -E 's/\]\(([^() :]*)\.ipynb\)/](\1.md)/g' {} +
 	$(BIN)/zensical build --strict
 	@echo "open site/index.html"
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.cuts import AGE, CORE
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_npz
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
+from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import (
@@ -28,6 +30,11 @@ from showerstack.showers.source import is_simulated
 from showerstack.stacking.chain import Predictions
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import Run, load
+
+
+def looked_at(data: Sequence[Path], blinding: Blinding) -> list[Path]:
+    """Return the dataset folders that are meant and may be looked at: each itself, or every run in a folder of runs."""
+    return blinding.chosen([folder for path in data for folder in measured_folders(path)])
 
 
 def open_run(run: Path, task: str, command: str) -> Run:

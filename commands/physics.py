@@ -16,11 +16,9 @@ from showerstack.runtime.errors import need
 from showerstack.stacking.options import SeedOption, WorkersOption
 
 
-def _looked_at(context: typer.Context, data: list[Path], blinding: Blinding) -> list[Path]:
-    """Return the folders of runs that may be looked at."""
+def _refuse_unblind(context: typer.Context, blinding: Blinding) -> None:
     if blinding.open_share == 1.0:
         refuse_unused(context, "without --open-share", ("unblind",))
-    return blinding.chosen(_folders(data))
 
 
 @app.command()
@@ -31,25 +29,14 @@ def spectra(context: typer.Context, options: SpectraOptions) -> None:
     --exposure 6.7e11[/bold]
     """
     need("train", "report", "physics", what="spectra")
-    from showerstack.analysis.spectra.run import measure_spectra
-    from showerstack.report.physics_pages import knee_lines, spectra_text, write_spectra_page
-    from showerstack.runtime.files import check_out
+    from showerstack.report.physics_pages import SPECTRA_PAGE_FILE, knee_lines, spectra_text, write_spectra
 
-    check_out(options.out)
-    options = replace(options, data=_looked_at(context, options.data, options.blinding))
-    result, remarks = measure_spectra(options, Context(bars=bar))
+    _refuse_unblind(context, options.blinding)
+    result = write_spectra(options, Context(bars=bar))
     console.print(spectra_text(result))
     for line in knee_lines(result):
         console.print(line, soft_wrap=True)
-    page = write_spectra_page(result, options.out, remarks)
-    console.print(f"wrote {page} and tables beside it", soft_wrap=True)
-
-
-def _folders(data: list[Path]) -> list[Path]:
-    """Return the dataset folders that are meant: each itself, or every run in a folder of runs."""
-    from showerstack.showers.archives.measured import measured_folders
-
-    return [folder for path in data for folder in measured_folders(path)]
+    console.print(f"wrote {options.out / SPECTRA_PAGE_FILE} and tables beside it", soft_wrap=True)
 
 
 @app.command(name="gamma-limit")
@@ -60,19 +47,14 @@ def gamma_limit(context: typer.Context, options: SearchOptions) -> None:
     --exposure 1.75e12[/bold]
     """
     need("train", "report", what="gamma-limit")
-    from showerstack.analysis.photons.search import PhotonResult, search_photons
-    from showerstack.report.physics_pages import excess_warning, limits_text, write_photon_page
-    from showerstack.runtime.files import check_out
+    from showerstack.report.physics_pages import PHOTONS_PAGE_FILE, excess_warning, limits_text, write_photons
 
-    check_out(options.out)
-    options = replace(options, data=_looked_at(context, options.data, options.blinding))
-    photons = search_photons(options, Context(bars=bar))
+    _refuse_unblind(context, options.blinding)
+    photons = write_photons(options, Context(bars=bar)).search
     for line in excess_warning(photons):
         console.print(line, soft_wrap=True, markup=False)
     console.print(limits_text(photons))
-    result = PhotonResult(photons)
-    result.write(options.out)
-    console.print(f"wrote {write_photon_page(result, options.out)} and tables beside it", soft_wrap=True)
+    console.print(f"wrote {options.out / PHOTONS_PAGE_FILE} and tables beside it", soft_wrap=True)
 
 
 @app.command()
@@ -136,6 +118,7 @@ def sky_map(context: typer.Context, options: SkyOptions) -> None:
     Example: [bold]python cli.py sky-map --data data/measured --out sky_map[/bold]
     """
     need("sky", "report", *(("train",) if options.run else ()), what="sky-map")
+    from showerstack.analysis.events import looked_at
     from showerstack.analysis.sky.map import sky_map as measure
     from showerstack.analysis.sky.map import write_map
     from showerstack.report.check_pages import sky_words, write_sky_picture
@@ -144,7 +127,8 @@ def sky_map(context: typer.Context, options: SkyOptions) -> None:
     if options.run is None:
         refuse_unused(context, "without --run", ("share",))
     check_out(options.out)
-    options = replace(options, data=_looked_at(context, options.data, options.blinding))
+    _refuse_unblind(context, options.blinding)
+    options = replace(options, data=looked_at(options.data, options.blinding))
     result = measure(options, Context(bars=bar))
     console.print(sky_words(result), soft_wrap=True, highlight=False)
     write_map(result, options.out)

@@ -5,18 +5,28 @@ A search's page also shows single candidates.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from showerstack.analysis.events import looked_at
+from showerstack.analysis.options import SearchOptions, SpectraOptions
 from showerstack.analysis.photons.events import HADRON, PHOTON
 from showerstack.analysis.photons.limits import BAND
-from showerstack.analysis.photons.search import MANY_SIGMA, SEARCH_FILE, Limit, PhotonResult, PhotonSearch
+from showerstack.analysis.photons.search import (
+    MANY_SIGMA,
+    SEARCH_FILE,
+    Limit,
+    PhotonResult,
+    PhotonSearch,
+    search_photons,
+)
 from showerstack.analysis.spectra.fluxes import STATISTICAL
 from showerstack.analysis.spectra.published import published
 from showerstack.analysis.spectra.response import GROUPS
-from showerstack.analysis.spectra.run import ALL, PROVENANCE_FILE, Spectra
+from showerstack.analysis.spectra.run import ALL, PROVENANCE_FILE, Spectra, measure_spectra
 from showerstack.report.display import event_picture, read_showers
 from showerstack.report.pictures.physics import (
     flux_picture,
@@ -28,8 +38,9 @@ from showerstack.report.pictures.physics import (
 )
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
-from showerstack.report.shared.text import WholeTable
-from showerstack.runtime.files import atomic_path, read_json
+from showerstack.runtime.context import Context
+from showerstack.runtime.files import atomic_path, check_out, read_json
+from showerstack.runtime.whole_table import WholeTable
 from showerstack.showers.dataset import Dataset
 
 SPECTRA_PAGE_FILE = "spectra.html"
@@ -77,6 +88,20 @@ def _mass(row: dict[str, float | None]) -> str:
     return "±".join([f"{row['mean_ln_mass']:.2f}", _error(row["error_statistical"]), _error(row["error_total"])])
 
 
+def write_spectra(options: SpectraOptions, ctx: Context = Context()) -> Spectra:
+    """Measure spectra; write their tables and their page, ``spectra.html``.
+
+    Raises
+    ------
+    showerstack.InputError
+        As :func:`showerstack.analysis.spectra.run.measure_spectra`.
+    """
+    check_out(options.out)
+    result, remarks = measure_spectra(replace(options, data=looked_at(options.data, options.blinding)), ctx)
+    write_spectra_page(result, options.out, remarks)
+    return result
+
+
 def write_spectra_page(spectra: Spectra, out: Path, remarks: list[str]) -> Path:
     """Write ``OUT/spectra.html`` and return its path."""
     sections = [_spectra(spectra), *_knees(spectra), _errors(spectra), _spectra_doubts(spectra, remarks)]
@@ -102,7 +127,7 @@ def _made_of(provenance: Path) -> list[Section]:
     if own is not None and given["exposure_from"] == "option":
         ratio = given["exposure_m2_sr_s"] / own
         exposure += f", {ratio:.3g} times that of the runs' own live time, {own:.4g} m2 sr s"
-    exposure += f", ± {given['exposure_relative_error']:.0%} assumed, common to all energies"
+    exposure += f", ± {100 * given['exposure_relative_error']:.0f} % assumed, common to all energies"
     if own is not None:
         dead = given["dead_time_s"]
         exposure += f"; dead time {f'of {dead:g} s an event' if dead else 'not'} subtracted from the live time"
@@ -292,14 +317,30 @@ def _cells(one: Limit) -> tuple[str, ...]:
 def limits_text(photon_search: PhotonSearch) -> WholeTable:
     """Return limits by energy and walking up."""
     drawn = WholeTable(
-        title=f"photons, limits at {photon_search.options.level:.0%} (CLs, background from data)", title_justify="left",
+        title=f"photons, limits at {100 * photon_search.options.level:.0f} % (CLs, background from data)",
+        title_justify="left",
         caption="expected: median and 68 % without photons",
-    )  # fmt: skip
+    )
     for head in HEADS:
         drawn.add_column(head, justify="left" if head == HEADS[0] else "right", no_wrap=True)
     for one in photon_search.limits:
         drawn.add_row(*_cells(one))
     return drawn
+
+
+def write_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonResult:
+    """Look for photons; write the tables of the search and its page, ``gamma_limit.html``.
+
+    Raises
+    ------
+    showerstack.InputError
+        As :func:`showerstack.analysis.photons.search.search_photons`.
+    """
+    check_out(options.out)
+    result = PhotonResult(search_photons(replace(options, data=looked_at(options.data, options.blinding)), ctx))
+    result.write(options.out)
+    write_photon_page(result, options.out)
+    return result
 
 
 def write_photon_page(result: PhotonResult, out: Path) -> Path:
@@ -316,7 +357,7 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
              "see the warning above" if excess else "of an excess; 0 for a deficit"),
             *([] if excess else [
                 ("fraction", f"< {whole.limit * whole.fraction_per_event:.2g}",
-                 f"at {search.options.level:.0%}; expected {whole.expected[2] * whole.fraction_per_event:.2g}")
+                 f"at {100 * search.options.level:.0f} %; expected {whole.expected[2] * whole.fraction_per_event:.2g}")
             ]),
         ]
     )  # fmt: skip
@@ -360,7 +401,7 @@ def _limits(photon_search: PhotonSearch) -> Section:
             limit = np.array([one.limit for one in chosen]) * scale
             expected = np.array([one.expected for one in chosen]) * scale[:, None]
             drawn = limit_picture(edges, limit, expected, label, integral=integral, level=photon_search.options.level)
-            what = "all energies from the lower end of each bar on" if integral else "in bins of energy"
+            what = "for all energies from the lower end of each bar on" if integral else "in bins of energy"
             figures.append(picture(as_svg(drawn, f"limits, {what}, {len(figures)}"), f"Limits {what}."))
     note = paragraph(
         "CLs of the likelihood ratio of signal region and sideband, in data and simulation. The band is what is "
@@ -405,10 +446,10 @@ def _background(photon_search: PhotonSearch) -> Section:
     step = photon_search.transfer
     lines = [
         f"Within the sideband {step.closure_ratio:.2f} ± {step.closure_error:.2f} times the events predicted from its "
-        f"lower half are seen in the upper one; {step.closure:.0%} count as an error of every transfer.",
+        f"lower half are seen in the upper one; {100 * step.closure:.0f} % count as an error of every transfer.",
         "How much hadronic models' transfers scatter is unknown: fewer than two models have enough events."
         if np.isnan(step.models)
-        else f"Hadronic models' transfers scatter by {step.models:.0%} beyond their statistics.",
+        else f"Hadronic models' transfers scatter by {100 * step.models:.0f} % beyond their statistics.",
         "Significances are those of one row; there are several rows, and they share events.",
     ]
     return Section("background", "Background", table(heads, rows) + bullets(lines))

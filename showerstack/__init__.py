@@ -19,10 +19,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from showerstack.api import Fitted, Predicted, Scored, feature_table, fit, fitted, predict, save_predictions, score
+    from showerstack.api import (
+        Fitted,
+        Predicted,
+        Scored,
+        feature_table,
+        fit,
+        fitted,
+        gamma_limit,
+        predict,
+        save_predictions,
+        score,
+        spectra,
+    )
     from showerstack.runtime.errors import InputError
 
-_API = ("Fitted", "Predicted", "Scored", "feature_table", "fit", "fitted", "predict", "save_predictions", "score")
+_API = (
+    "Fitted", "Predicted", "Scored", "feature_table", "fit", "fitted", "gamma_limit", "predict", "save_predictions",
+    "score", "spectra",
+)  # fmt: skip
 _ESTIMATORS = ("EnergyRegressor", "ShowerClassifier", "StackClassifier")
 
 
@@ -61,7 +76,9 @@ __all__ = [
     "feature_table",
     "fit",
     "fitted",
+    "gamma_limit",
     "predict",
     "save_predictions",
     "score",
+    "spectra",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ import numpy as np
 from showerstack.runtime.frames import column_of, frame_of
 
 if TYPE_CHECKING:
+    from showerstack.analysis.photons.search import PhotonResult
+    from showerstack.analysis.spectra.run import Spectra
     from showerstack.runtime.context import Bars, Callback
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.explain import Explanation
@@ -76,7 +78,7 @@ class Fitted:
         """Predict new events; see :func:`predict`."""
         return predict(self, data, **options)
 
-    def explain(self, data: Any, event: int) -> Explanation:
+    def explain(self, data: Any, event: int, *, out: Place | None = None) -> Explanation:
         """Say why the run prefers one class for one event of a dataset folder or table.
 
         Parameters
@@ -85,6 +87,8 @@ class Fitted:
             As for :func:`predict`, two events or more.
         event
             Its row, from 0.
+        out
+            Also draw it into this file (``.png``, ``.svg`` or ``.pdf``).
 
         Returns
         -------
@@ -99,13 +103,19 @@ class Fitted:
         """
         import tempfile
 
+        from showerstack.runtime.errors import need
         from showerstack.stacking.explain import explain
         from showerstack.stacking.exported import open_predictor
 
         with tempfile.TemporaryDirectory() as folder:
             is_path = isinstance(data, str | os.PathLike)
             place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
-            return explain(open_predictor(self.folder), place, event)
+            if out is None:
+                return explain(open_predictor(self.folder), place, event)
+            need("report", what="a picture")
+            from showerstack.report.explain import explain_event
+
+            return explain_event(self.folder, place, event, Path(out).expanduser())
 
 
 @dataclass(frozen=True)
@@ -489,6 +499,127 @@ def feature_table(data: Place, *, workers: int | None = None) -> Any:
 
     folder = build_table(Path(data).expanduser(), ctx=Context(workers=workers)).folder
     return FeatureTable.open(folder).frame().collect()
+
+
+def spectra(
+    run: Fitted | Place,
+    data: Place | Sequence[Place],
+    *,
+    out: Place,
+    simulation: Place | Sequence[Place] = (),
+    exposure: str | float | None = None,
+    workers: int | None = None,
+    verbose: bool = False,
+    callback: Callback | None = None,
+    **options: Any,
+) -> Spectra:
+    """Measure fluxes and shares of five mass groups by energy, as the command ``spectra`` does.
+
+    Parameters
+    ----------
+    run
+        A composition run.
+    data
+        Measured events: a dataset folder, a folder of runs, or several of them.
+    out
+        Folder for the tables and the page ``spectra.html``.
+    simulation
+        Labelled simulated sets, not trained on; by default the run's held-out events.
+    exposure
+        m2 sr s, or with its unit such as ``"0.2 km2 sr yr"``; by default that of the runs' own live time.
+    workers, verbose, callback
+        As for :func:`fit`.
+    **options
+        Others of :class:`showerstack.analysis.options.SpectraOptions`, such as ``edges``, ``zenith_max_deg``.
+
+    Returns
+    -------
+    showerstack.analysis.spectra.run.Spectra
+        ``table()`` has a row for each energy bin and group, with units in the names of the columns.
+
+    Raises
+    ------
+    showerstack.InputError
+        For a run, data or an exposure that cannot be used.
+    """
+    from showerstack.analysis.options import SpectraOptions
+    from showerstack.runtime.context import Context
+    from showerstack.runtime.errors import need
+
+    need("train", "report", "physics", what="spectra")
+    from showerstack.report.physics_pages import write_spectra
+
+    options |= _analysed(run, data, out, exposure)
+    asked = SpectraOptions(simulation=_paths(simulation) or None, **options)
+    with _shown(verbose, callback) as bars:
+        return write_spectra(asked, Context(bars=bars, workers=workers))
+
+
+def gamma_limit(
+    run: Fitted | Place,
+    data: Place | Sequence[Place],
+    *,
+    out: Place,
+    simulation: Place | None = None,
+    exposure: str | float | None = None,
+    workers: int | None = None,
+    verbose: bool = False,
+    callback: Callback | None = None,
+    **options: Any,
+) -> PhotonResult:
+    """Look for photons among measured events, as the command ``gamma-limit`` does.
+
+    Parameters
+    ----------
+    run
+        A gamma run.
+    data, exposure, workers, verbose, callback
+        As for :func:`spectra`.
+    out
+        Folder for the tables, the models for pyhf, and the page ``gamma_limit.html``.
+    simulation
+        Labelled simulated set, not trained on; by default the run's held-out events.
+    **options
+        Others of :class:`showerstack.analysis.options.SearchOptions`, such as ``edges``, ``level``, ``toys``.
+
+    Returns
+    -------
+    showerstack.analysis.photons.search.PhotonResult
+        ``limits()`` has a row for each range of energy, ``candidates()`` one for each event above the threshold.
+
+    Raises
+    ------
+    showerstack.InputError
+        For a run, data or an exposure that cannot be used.
+    """
+    from showerstack.analysis.options import SearchOptions
+    from showerstack.runtime.context import Context
+    from showerstack.runtime.errors import need
+
+    need("train", "report", what="gamma_limit")
+    from showerstack.report.physics_pages import write_photons
+
+    options |= _analysed(run, data, out, exposure)
+    asked = SearchOptions(simulation=None if simulation is None else Path(simulation).expanduser(), **options)
+    with _shown(verbose, callback) as bars:
+        return write_photons(asked, Context(bars=bars, workers=workers))
+
+
+def _analysed(
+    run: Fitted | Place, data: Place | Sequence[Place], out: Place, exposure: str | float | None
+) -> dict[str, Any]:
+    """Return what both analyses of measured events are asked for."""
+    return {
+        "run": run.folder if isinstance(run, Fitted) else Path(run).expanduser(),
+        "data": _paths(data),
+        "out": Path(out).expanduser(),
+        "exposure": None if exposure is None else str(exposure),
+    }
+
+
+def _paths(places: Place | Sequence[Place]) -> list[Path]:
+    each = [places] if isinstance(places, str | os.PathLike) else places
+    return [Path(one).expanduser() for one in each]
 
 
 def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:

@@ -11,8 +11,10 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
+from nbclient import NotebookClient
 
 import cli
 
@@ -70,6 +72,21 @@ def test_one_name_is_installed_with_everything_in_it(wheel: Path) -> None:
     lacking = {f"showerstack/{file.relative_to(HERE).as_posix()}" for file in ours} - set(names)
     assert not lacking
     assert {"showerstack/py.typed", "showerstack/api.py", "showerstack/source/cli.py"} <= set(names)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ["first", "spectrum", "photons"])
+def test_notebooks_run_after_an_installation(
+    name: str, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = nbformat.read(HERE / "docs" / "notebooks" / f"{name}.ipynb", as_version=4)
+    for variable, place in (("PYTHONPATH", installed), ("TMPDIR", tmp_path), ("IPYTHONDIR", tmp_path)):
+        monkeypatch.setenv(variable, str(place))
+    NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    assert pictures
+    assert min(map(len, pictures)) > 10_000
 
 
 def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:

@@ -186,7 +186,10 @@ def test_the_site_has_every_page_once() -> None:
     # make docs checks it too, but needs packages that the tests do not.
     contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1]
     named = re.findall(r"([\w/]+\.md)$", contents, flags=re.MULTILINE)
-    assert sorted(f"docs/{name}" for name in named) == [page for page in PAGES if page.startswith("docs/")]
+    notebooks = (file.relative_to(ROOT).with_suffix(".md").as_posix() for file in (ROOT / "docs").rglob("*.ipynb"))
+    assert sorted(f"docs/{name}" for name in named) == sorted(
+        [page for page in PAGES if page.startswith("docs/")] + [*notebooks]
+    )
 
 
 DATA_PAGE = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
