@@ -411,6 +411,7 @@ LESS = {
     "photons": {
         "n_train=6000, n_test=12_000": "n_train=1500, n_test=3000",
         "live_time_h = 50.0": "live_time_h = 5.0",
+        "photon_fraction = 1e-3": "photon_fraction = 0.05",
         "edges=(15.0, 15.5, 16.5), toys=500": "edges=(15.0, 16.5), toys=100",
     },
 }

@@ -400,7 +400,7 @@ class PhotonResult:
         folders = [folder.name for folder in search.options.data]
         return pl.DataFrame(
             {
-                "data": [folders[k] for k in data.folder],
+                "data": pl.Series([folders[k] for k in data.folder], dtype=pl.String),
                 "row": data.row,
                 "score": data.score,
                 "score_above_threshold": data.score - search.regions.threshold[place],
