@@ -11,9 +11,19 @@ from rich.text import Text
 class WholeTable(Table):
     """A table of which no cell is cut: where its words do not fit the screen its rows are stacked, a line a cell."""
 
+    def _needed(self, console: Console, options: ConsoleOptions) -> int:
+        """Return the least width: columns that may be broken as narrow as their longest word, others as they are."""
+        wide = options.update(max_width=1000)
+        width = Measurement.get(console, wide, self).maximum
+        for column in self.columns:
+            if not column.no_wrap:
+                cells = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
+                width -= max(cell.maximum for cell in cells) - max(cell.minimum for cell in cells)
+        return width
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, or its rows as lines."""
-        if Measurement.get(console, options.update(max_width=1000), self).minimum <= options.max_width:
+        if self._needed(console, options) <= options.max_width:
             yield from super().__rich_console__(console, options)
             return
         heads = [str(column.header).replace("\n", " ") for column in self.columns]
