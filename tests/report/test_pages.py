@@ -346,6 +346,7 @@ FLAGS = [
     "--remote-debugging-port=0",
 ]
 PATIENCE_S = 60
+ARRIVED = "location.protocol == 'file:' && document.readyState == 'complete'"
 LOOK = """JSON.stringify({
   scroll: document.documentElement.scrollWidth, width: window.innerWidth,
   pictures: [...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().height),
@@ -401,8 +402,12 @@ async def look(port: str, page: Path, *, width: int, dark: bool, screenshot: Pat
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     await send("Emulation.setEmulatedMedia", features=[scheme])
     await send("Page.navigate", url=page.resolve().as_uri())
-    while not loaded:
-        note(await receive())
+    arrived = False
+    while not arrived:  # the empty page of a new tab may say that it is loaded, too
+        while not loaded:
+            note(await receive())
+        loaded = False
+        arrived = (await send("Runtime.evaluate", expression=ARRIVED))["result"]["value"]
     result = json.loads((await send("Runtime.evaluate", expression=LOOK))["result"]["value"])
     if screenshot:
         drawn = await send("Page.captureScreenshot", captureBeyondViewport=True)
