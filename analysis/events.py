@@ -109,7 +109,7 @@ class MeasuredFolders:
         """Return which events of a folder pass, (N,) bool, and note how many pass each cut."""
         columns = scalars(dataset)
         self.flows.append({"all": len(dataset)} | cuts.flow(columns))
-        self.remarks += [f"{dataset.path} has no {words}: it is not cut" for words in cuts.not_made(columns)]
+        self.remarks += [f"{dataset.path} has no {words}: it is not cut" for words in cuts.not_applied(columns)]
         return cuts.mask(columns)
 
     def __iter__(self) -> Iterator[tuple[Dataset, Predictions]]:

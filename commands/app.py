@@ -32,7 +32,7 @@ from typer.models import OptionInfo
 from showerstack.commands.config_file import SOURCE, ConfigOption, file_of, is_from_file, source_of
 from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
-from showerstack.runtime.logs import LOG, Lines, LogFile, handled
+from showerstack.runtime.logs import LOG, Lines, LogFile, logging_to
 from showerstack.runtime.options import REQUIRED, Limits, Option, OptionGroup, groups_in, is_group, options_of
 from showerstack.showers.schema import TASKS
 
@@ -73,7 +73,7 @@ class Logs:
         if self.file is not None:
             self.file.open("a").close()  # refused before any work
             handlers.append(LogFile(self.file))
-        with handled(*handlers, level=level):
+        with logging_to(*handlers, level=level):
             try:
                 yield
             except Exception as error:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from showerstack.runtime.errors import InputError, like
+from showerstack.runtime.errors import InputError, most_similar
 
 _FILE, _OPTIONS = f"{__name__}.file", f"{__name__}.options"
 SOURCE = "DEFAULT_MAP"
@@ -30,7 +30,7 @@ def _take(context: typer.Context, file: str | None) -> None:
             texts[known[name].name] = _as_given(value, known[name], file, key)
             name = known[name].name
         elif not getattr(context.command, "more_in_files", False):
-            near = like(name, known)
+            near = most_similar(name, known)
             raise InputError(f"{file}: unknown option {key}" + (f": did you mean {near}?" if near else ""))
         options[name] = value
     context.default_map = texts

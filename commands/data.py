@@ -281,7 +281,7 @@ def convert(
 
     chosen = task_named(task)
     folders = write_sets(
-        raw, out, chosen, protocol=chosen_protocol, strict=strict, times_of_arrival=times_of_arrival,
+        raw, out, chosen, protocol=chosen_protocol, strict=strict, keep_arrival_times=times_of_arrival,
         ctx=Context(bars=bar),
     )  # fmt: skip
     for folder in folders:
@@ -326,7 +326,7 @@ def convert_measured(
     folder = out / "measured"
     result = convert(
         raw, folder, runs=names_of(runs), protocol=protocol, times=times, delete_raw=delete_raw, strict=strict,
-        times_of_arrival=times_of_arrival, bars=bar,
+        keep_arrival_times=times_of_arrival, bars=bar,
     )  # fmt: skip
     for left_out in result.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)

@@ -122,11 +122,11 @@ def sky_map(context: typer.Context, options: SkyOptions) -> None:
     from showerstack.analysis.sky.map import sky_map as measure
     from showerstack.analysis.sky.map import write_map
     from showerstack.report.check_pages import sky_words, write_sky_picture
-    from showerstack.runtime.files import check_out
+    from showerstack.runtime.files import check_out_folder
 
     if options.run is None:
         refuse_unused(context, "without --run", ("share",))
-    check_out(options.out)
+    check_out_folder(options.out)
     _refuse_unblind(context, options.blinding)
     options = replace(options, data=looked_at(options.data, options.blinding))
     result = measure(options, Context(bars=bar))

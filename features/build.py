@@ -45,10 +45,10 @@ from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.dataset import Dataset, state_of
 
 _SHARD = r"part-[0-9]{5,}\.parquet"
-_MADE = rf"({_SHARD}|{re.escape(CATALOGUE_FILE)}|{re.escape(CHECKSUMS_FILE)})"
+_TABLE_FILE = rf"({_SHARD}|{re.escape(CATALOGUE_FILE)}|{re.escape(CHECKSUMS_FILE)})"
 _TEMPORARY = r"\.partial-[0-9]+-([0-9a-f]{16}-)?"
-_OURS = re.compile(rf"{re.escape(LOCK_FILE)}|({_TEMPORARY})?{_MADE}")
-_LEFTOVER = re.compile(rf"{_TEMPORARY}{_MADE}")
+_OUR_FILE = re.compile(rf"{re.escape(LOCK_FILE)}|({_TEMPORARY})?{_TABLE_FILE}")
+_LEFTOVER = re.compile(rf"{_TEMPORARY}{_TABLE_FILE}")
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class TableWriter:
     def add(self, number: int, n_bytes: int, digest: str) -> None:
         """Record a shard that was written, with its length and SHA-256."""
         self.checksums.files[part_path(self.folder, number).name] = (n_bytes, digest)
-        with one_line(self.folder):
+        with os_error_as_input_error(self.folder):
             self.checksums.write()
 
     def finish(self) -> None:
         """Mark the table as complete."""
-        with one_line(self.folder):
+        with os_error_as_input_error(self.folder):
             write_json(self.folder / CATALOGUE_FILE, {**self.head, "complete": True})
             self.checksums.files[CATALOGUE_FILE] = checksum(self.folder / CATALOGUE_FILE)
             self.checksums.write()
@@ -102,13 +102,13 @@ def opened_for_writing(folder: Path, head: dict[str, Any], *, replace: bool) -> 
     with locked(folder):
         # Looked at again: another process may have just finished with it.
         owner = _check_owner(folder, head, replace)
-        with one_line(folder):
+        with os_error_as_input_error(folder):
             for path in folder.iterdir():
                 if _LEFTOVER.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
                     path.unlink(missing_ok=True)
             same = owner is not None and all(owner[key] == head[key] for key in ("fingerprint", "shard_events"))
-            files = _listed(folder, n_parts(head)) if same else {}
-            _clear(folder, files)
+            files = _listed_shards(folder, n_parts(head)) if same else {}
+            _remove_other_shards(folder, files)
             writer = TableWriter(folder, head, Checksums(folder, files))
             writer.checksums.write()
             write_json(folder / CATALOGUE_FILE, head)
@@ -116,7 +116,7 @@ def opened_for_writing(folder: Path, head: dict[str, Any], *, replace: bool) -> 
 
 
 @contextmanager
-def one_line(folder: Path) -> Iterator[None]:
+def os_error_as_input_error(folder: Path) -> Iterator[None]:
     """Tell in one line that a table cannot be written (full disk, no permission)."""
     try:
         yield
@@ -128,17 +128,17 @@ def _check_owner(folder: Path, head: dict[str, Any], replace: bool) -> dict[str,
     """Return the head of the table that is there, if any, after making sure that the folder may be written."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: expected the folder of a feature table")
-    result = read_head(folder)
-    if result is None:
+    head_there = read_head(folder)
+    if head_there is None:
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        if names and not (LOCK_FILE in names and all(_OURS.fullmatch(name) for name in names)):
+        if names and not (LOCK_FILE in names and all(_OUR_FILE.fullmatch(name) for name in names)):
             raise InputError(f"{folder} exists and is not a feature table: choose another folder or remove it")
-    elif not replace and result["dataset_fingerprint"] != head["dataset_fingerprint"]:
+    elif not replace and head_there["dataset_fingerprint"] != head["dataset_fingerprint"]:
         raise InputError(f"{folder} holds the features of another dataset: choose another folder or remove it")
-    return result
+    return head_there
 
 
-def _listed(folder: Path, parts: int) -> dict[str, tuple[int, str]]:
+def _listed_shards(folder: Path, parts: int) -> dict[str, tuple[int, str]]:
     """Return the checksums of the shards that are listed and there, at full length."""
     try:
         files = Checksums.open(folder).files
@@ -152,11 +152,11 @@ def _listed(folder: Path, parts: int) -> dict[str, tuple[int, str]]:
     }
 
 
-def _clear(folder: Path, kept: dict[str, tuple[int, str]]) -> None:
+def _remove_other_shards(folder: Path, shards: dict[str, tuple[int, str]]) -> None:
     """Remove shards that no longer fit; the head goes first: a half-removed table is never taken as complete."""
     (folder / CATALOGUE_FILE).unlink(missing_ok=True)
     for path in folder.iterdir():
-        if re.fullmatch(_SHARD, path.name) and path.name not in kept:
+        if re.fullmatch(_SHARD, path.name) and path.name not in shards:
             path.unlink()
 
 
@@ -205,12 +205,12 @@ def build_table(
     device = resolve_device(ctx.device)
     chosen = check_groups(GROUPS if groups is None else groups)
     # Before the data are read: a dataset that changes from here on is noticed.
-    stamp = state_of(Path(dataset))
+    state = state_of(Path(dataset))
     data = Dataset.open(dataset, labels=False)
     if not len(data):
         raise InputError(f"{dataset} holds no events")
     with ctx.bars(f"reading {data.path.name}", "files") as progress:
-        source = Source(data.path, data.fingerprint(progress), stamp)
+        source = Source(data.path, data.fingerprint(progress), state)
     folder = Path(out) if out else default_path(Path(dataset))
     head = _head(data, chosen, source.fingerprint, device)
     if out is None and elsewhere and not _is_finished(folder, head) and not _can_be_written(folder):
@@ -218,7 +218,7 @@ def build_table(
         folder.parent.mkdir(parents=True, exist_ok=True)
     if not _is_finished(folder, head):
         with opened_for_writing(folder, head, replace=out is None) as writer:
-            _run(writer, source, tuple(sorted(chosen)), device, ctx)
+            _make_missing_shards(writer, source, tuple(sorted(chosen)), device, ctx)
             writer.finish()
     return FeatureTable.open(folder)
 
@@ -259,8 +259,8 @@ def _head(data: Dataset, groups: frozenset[str], dataset_fingerprint: str, devic
 
 def _is_finished(folder: Path, head: dict[str, Any]) -> bool:
     """Return whether the table is there; one that lacks a file is not."""
-    result = read_head(folder)
-    if result is None or not result["complete"] or result["fingerprint"] != head["fingerprint"]:
+    head_there = read_head(folder)
+    if head_there is None or not head_there["complete"] or head_there["fingerprint"] != head["fingerprint"]:
         return False
     try:
         FeatureTable.open(folder)
@@ -269,14 +269,16 @@ def _is_finished(folder: Path, head: dict[str, Any]) -> bool:
     return True
 
 
-def _run(writer: TableWriter, source: Source, groups: tuple[str, ...], device: str, ctx: Context) -> None:
+def _make_missing_shards(
+    writer: TableWriter, source: Source, groups: tuple[str, ...], device: str, ctx: Context
+) -> None:
     missing, shard_events, total = writer.missing(), writer.head["shard_events"], writer.head["n_events"]
-    done = total - sum(_length(k, shard_events, total) for k in missing)
+    done = total - sum(_shard_length(k, shard_events, total) for k in missing)
     jobs = min(ctx.workers or cores(), max(len(missing), 1))
     with ctx.bars("features", "events") as progress, limited_threads(1):
         progress(done, total)
         if device == "cuda":
-            written = in_own_process(_from_gpu, missing, source, writer.folder, shard_events, groups)
+            written = in_own_process(_shards_from_gpu, missing, source, writer.folder, shard_events, groups)
         else:
             if jobs > 1:
                 warm_up()
@@ -285,26 +287,26 @@ def _run(writer: TableWriter, source: Source, groups: tuple[str, ...], device: s
             written = spread(write_shard, arguments, workers=jobs)
         for number, n_bytes, digest in written:
             writer.add(number, n_bytes, digest)
-            done += _length(number, shard_events, total)
+            done += _shard_length(number, shard_events, total)
             progress(done, total)
 
 
-def _length(number: int, shard_events: int, total: int) -> int:
+def _shard_length(number: int, shard_events: int, total: int) -> int:
     return min(total - number * shard_events, shard_events)
 
 
-def _from_gpu(
+def _shards_from_gpu(
     numbers: Sequence[int], source: Source, folder: Path, shard_events: int, groups: tuple[str, ...]
 ) -> Iterator[Written]:
     """Compute shards on the GPU one after the other, while threads make files of those before."""
-    before = state_of(source.path)
-    data = _opened(source, before)
+    state = state_of(source.path)
+    data = _open_unchanged(source, state)
     parts = [slice(k * shard_events, min((k + 1) * shard_events, len(data))) for k in numbers]
     tables = compute_parts(data, parts, frozenset(groups), "cuda")
     waiting: deque[Future[Written]] = deque()
     with ThreadPoolExecutor(WRITERS) as threads:
         for number, part, table in zip(numbers, parts, tables, strict=True):
-            waiting.append(threads.submit(_write, number, part.start, table, source.path, before, folder))
+            waiting.append(threads.submit(_write, number, part.start, table, source.path, state, folder))
             if len(waiting) > WRITERS:
                 yield waiting.popleft().result()
         while waiting:
@@ -319,12 +321,12 @@ def write_shard(number: int, source: Source, folder: Path, shard_events: int, gr
     InputError
         If the dataset is no longer the one whose features are asked for, or the shard cannot be written.
     """
-    before = state_of(source.path)
-    data = _opened(source, before)
+    state = state_of(source.path)
+    data = _open_unchanged(source, state)
     start = number * shard_events
     stop = min(start + shard_events, len(data))
     table = partial(compute_rows, data, start, stop, frozenset(groups))
-    return _write(number, start, table, source.path, before, folder)
+    return _write(number, start, table, source.path, state, folder)
 
 
 class Written(NamedTuple):
@@ -341,17 +343,17 @@ def _write(
     start: int,
     columns: Callable[[], pl.DataFrame],
     dataset: Path,
-    before: tuple[FileState, ...],
+    state: tuple[FileState, ...],
     folder: Path,
 ) -> Written:
-    """Write the shard that begins with event ``start``, if the dataset's files are still those of ``before``."""
+    """Write the shard that begins with event ``start``, if the dataset's files are still those of ``state``."""
     table = columns()
-    if state_of(dataset) != before:
+    if state_of(dataset) != state:
         raise InputError(f"{dataset} changed while its features were computed: start again")
     event = pl.Series(EVENT_COLUMN, np.arange(start, start + len(table), dtype=np.uint32))
     content = io.BytesIO()
     table.insert_column(0, event).write_parquet(content, compression="lz4", statistics=False)
-    with one_line(folder), atomic_path(part_path(folder, number)) as temporary:
+    with os_error_as_input_error(folder), atomic_path(part_path(folder, number)) as temporary:
         temporary.write_bytes(content.getbuffer())
     return Written(number, content.getbuffer().nbytes, hashlib.sha256(content.getbuffer()).hexdigest())
 
@@ -361,14 +363,14 @@ class Source(NamedTuple):
 
     path: Path
     fingerprint: str
-    stamp: tuple[FileState, ...]
+    state: tuple[FileState, ...]
     """States of its files; see :func:`showerstack.showers.dataset.state_of`."""
 
 
 @lru_cache(maxsize=4)
-def _opened(source: Source, stamp: tuple[FileState, ...]) -> Dataset:
+def _open_unchanged(source: Source, stamp: tuple[FileState, ...]) -> Dataset:
     data = Dataset.open(source.path, labels=False)
     # Files seen from another machine may carry other stamps, so only the content tells.
-    if stamp != source.stamp and data.fingerprint() != source.fingerprint:
+    if stamp != source.state and data.fingerprint() != source.fingerprint:
         raise InputError(f"{source.path} changed while its features were computed: start again")
     return data

@@ -19,18 +19,18 @@ _GROUPS: tuple[Group, ...] = tuple(group for module in MODULES for group in modu
 GROUPS: dict[str, str] = {group.name: group.meaning for group in _GROUPS}
 """Groups that can be switched on and off, with what they hold."""
 
-FIT_GROUPS: frozenset[str] = frozenset(group.name for group in _GROUPS if group.fitted)
+FIT_GROUPS: frozenset[str] = frozenset(group.name for group in _GROUPS if group.needs_fits)
 """Groups that need the lateral fits."""
 PARTS: dict[str, str] = {group.name: group.sums for group in _GROUPS if group.sums}
 """Part of the sums over stations that a group needs beside the plain ones."""
 
-_SINGLE = {
+_SINGLE_COLUMNS = {
     **dict.fromkeys(FITS, ("e_hits",)),
     "published-grid": ("e_hits", "mu_hits", "e_centroid_r_m", "mu_centroid_r_m"),
 }
 """Columns of other groups that belong to a set."""
 SETS: dict[str, tuple[str, ...]] = {
-    name: (*(group.name for group in _GROUPS if name in group.sets), *_SINGLE.get(name, ()))
+    name: (*(group.name for group in _GROUPS if name in group.sets), *_SINGLE_COLUMNS.get(name, ()))
     for name in ("scalars", "published-grid", *FITS, "all")
 }
 """Named sets as groups and single columns; the azimuth is left out (see :data:`NOT_LEARNED`)."""

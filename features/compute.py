@@ -14,14 +14,14 @@ from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, MODULES, PARTS
 from showerstack.features.device import chunk_size, columns_to_host, namespace, on_device
 from showerstack.features.groups import FittedEvents
 from showerstack.features.groups.lateral import ELECTRON_GROUP, MUON_GROUP
-from showerstack.features.groups.reconstruction import add
+from showerstack.features.groups.reconstruction import add_derived
 from showerstack.features.lateral.events import make_events
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.event_files import finite
+from showerstack.showers.event_files import zero_if_not_finite
 from showerstack.showers.protocols import scalar_frame
 
-FITTED = frozenset({ELECTRON_GROUP, MUON_GROUP})
+FIT_RESULT_GROUPS = frozenset({ELECTRON_GROUP, MUON_GROUP})
 
 
 def warm_up() -> None:
@@ -48,7 +48,7 @@ def compute_chunk(
         The stations.
     """
     # The fits' own columns are what others are made of in the table: they come with any group that needs fits.
-    wanted = groups | (FITTED if groups & FIT_GROUPS else frozenset())
+    wanted = groups | (FIT_RESULT_GROUPS if groups & FIT_GROUPS else frozenset())
     parts = frozenset(PARTS[group] for group in wanted & PARTS.keys())
     fitted = FittedEvents(make_events(xp, grids, scalars, array=array), parts, groups=wanted)
     for module in MODULES:
@@ -74,20 +74,22 @@ def compute_parts(
     Chunks follow each other without a gap between parts, so that a GPU gets the next one while it works.
     """
     xp, size = namespace(device), chunk_size(device)
-    chunks = (chunk for part in parts for chunk in dataset.chunks(size, part.start, part.stop))
-    arrived = on_device(chunks, device)
+    chunks_of_parts = (chunk for part in parts for chunk in dataset.chunks(size, part.start, part.stop))
+    chunks_on_device = on_device(chunks_of_parts, device)
     for part in parts:
         pieces, n_events = [], 0
         while n_events < part.stop - part.start:
-            chunk, grids = next(arrived)
+            chunk, grids = next(chunks_on_device)
             pieces.append(columns_to_host(compute_chunk(xp, grids, chunk.scalars, groups, dataset.working), xp))
             n_events += len(chunk.scalars)
-        yield partial(_rows, dataset, part, pieces, groups)
+        yield partial(_finish_part, dataset, part, pieces, groups)
 
 
-def _rows(dataset: Dataset, part: slice, pieces: list[dict[str, np.ndarray]], groups: frozenset[str]) -> pl.DataFrame:
-    age = None if dataset.age is None else finite(np.asarray(dataset.age[part]))
-    return _with_scalars(pieces, finite(np.asarray(dataset.scalars[part], dtype=np.float32)), age, groups)
+def _finish_part(
+    dataset: Dataset, part: slice, pieces: list[dict[str, np.ndarray]], groups: frozenset[str]
+) -> pl.DataFrame:
+    age = None if dataset.age is None else zero_if_not_finite(np.asarray(dataset.age[part]))
+    return _with_scalars(pieces, zero_if_not_finite(np.asarray(dataset.scalars[part], dtype=np.float32)), age, groups)
 
 
 def compute_events(
@@ -134,5 +136,7 @@ def _with_scalars(
     columns = pieces[0] if len(pieces) == 1 else {}
     if len(pieces) > 1:
         columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    table = add(table.with_columns(**{name: pl.Series(name, values) for name, values in columns.items()}), groups)
+    table = add_derived(
+        table.with_columns(**{name: pl.Series(name, values) for name, values in columns.items()}), groups
+    )
     return table.select([name for name, f in CATALOGUE.items() if name in table.columns and f.group in groups])

@@ -231,36 +231,36 @@ class _Slot:
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self.cupy, self.stream = cupy, stream
-        self.here: np.ndarray | None = None
-        self.there: Any = None
-        self.sent: Any = None
-        self.used: Any = None
+        self.host_buffer: np.ndarray | None = None
+        self.device_buffer: Any = None
+        self.copied: Any = None
+        self.read: Any = None
         self.content: Any = None
 
     def send(self, cells: np.ndarray) -> None:
         """Start the copy of (n, rows, columns, 2) float16 or float32 cells to the device."""
-        if self.sent is not None:
-            self.sent.synchronize()
-        if self.here is None or len(self.here) < len(cells) or self.here.dtype != cells.dtype:
-            if self.used is not None:
+        if self.copied is not None:
+            self.copied.synchronize()
+        if self.host_buffer is None or len(self.host_buffer) < len(cells) or self.host_buffer.dtype != cells.dtype:
+            if self.read is not None:
                 # The old buffer goes back to the pool here.
-                self.used.synchronize()
+                self.read.synchronize()
             memory = self.cupy.cuda.alloc_pinned_memory(cells.nbytes)
-            self.here = np.frombuffer(memory, cells.dtype, cells.size).reshape(cells.shape)
+            self.host_buffer = np.frombuffer(memory, cells.dtype, cells.size).reshape(cells.shape)
             with self.stream:
-                self.there = self.cupy.empty(cells.shape, cells.dtype)
-        staged = self.here[: len(cells)]
+                self.device_buffer = self.cupy.empty(cells.shape, cells.dtype)
+        staged = self.host_buffer[: len(cells)]
         staged[...] = cells
-        if self.used is not None:
-            self.stream.wait_event(self.used)
-        self.content = self.there[: len(cells)]
+        if self.read is not None:
+            self.stream.wait_event(self.read)
+        self.content = self.device_buffer[: len(cells)]
         self.content.set(staged, stream=self.stream)
-        self.sent = self.stream.record()
+        self.copied = self.stream.record()
 
     def decoded(self) -> Any:
         """Return what was sent as float32, in the order of the computing stream; the host does not wait."""
         compute = self.cupy.cuda.get_current_stream()
-        compute.wait_event(self.sent)
+        compute.wait_event(self.copied)
         cells = self.content.astype(self.cupy.float32)  # a copy: the buffer is used again
-        self.used = compute.record()
+        self.read = compute.record()
         return cells

@@ -106,7 +106,7 @@ class FeatureTable:
             raise InputError(f"{self.folder} has no column {missing[0]!r} ({len(missing)} missing of {len(columns)})")
         order = None if rows is None else _as_positions(np.asarray(rows), self.n_events)
         n = self.n_events if order is None else len(order)
-        result = np.empty((n, len(columns)), dtype=np.float32, order="F")
+        filled = np.empty((n, len(columns)), dtype=np.float32, order="F")
         for k, path in enumerate(self.parts()):
             start, stop = k * self.shard_events, min((k + 1) * self.shard_events, self.n_events)
             here = np.arange(start, stop) if order is None else np.flatnonzero((order >= start) & (order < stop))
@@ -115,12 +115,12 @@ class FeatureTable:
             shard = self._read(path.name, columns, stop - start)
             for j, name in enumerate(columns):
                 values = shard[name].to_numpy()
-                result[here, j] = values if order is None else values[order[here] - start]
-        return result
+                filled[here, j] = values if order is None else values[order[here] - start]
+        return filled
 
     def _read(self, name: str, columns: tuple[str, ...] | list[str], n_events: int) -> pl.DataFrame:
         """Return columns of a shard after comparing its bytes."""
-        path = self._compared(name)
+        path = self._verified_path(name)
         try:
             shard = pl.read_parquet(path, columns=list(columns), glob=False)
         except (pl.exceptions.PolarsError, OSError, pl.exceptions.PanicException) as error:
@@ -129,7 +129,7 @@ class FeatureTable:
             raise InputError(f"{path} is not a shard of {n_events} events with float32 columns")
         return shard
 
-    def _compared(self, name: str) -> Path:
+    def _verified_path(self, name: str) -> Path:
         problem = self.checksums.problem(name)
         if problem:
             raise InputError(f"{problem}: remove it and run the feature extraction again")
@@ -137,7 +137,7 @@ class FeatureTable:
 
     def frame(self) -> pl.LazyFrame:
         """Return the table as a lazy Polars frame with the column ``event``, after comparing every shard."""
-        return pl.scan_parquet([self._compared(path.name) for path in self.parts()], glob=False)
+        return pl.scan_parquet([self._verified_path(path.name) for path in self.parts()], glob=False)
 
 
 def read_head(folder: Path) -> dict[str, Any] | None:

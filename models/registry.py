@@ -20,8 +20,8 @@ from showerstack.models.base.learner import Learner
 from showerstack.models.base.saving import HEADER_FILE, read_header
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.catalogue import ours, published, tables
-from showerstack.runtime.code import declared, installed_modules
-from showerstack.runtime.errors import InputError, like
+from showerstack.runtime.code import installed_modules, objects_by_name
+from showerstack.runtime.errors import InputError, most_similar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +36,7 @@ def spec(name: str) -> LearnerSpec:
         If there is none; the message names the one that was probably meant, or lists those that exist.
     """
     if name not in LEARNERS:
-        near = like(name, LEARNERS)
+        near = most_similar(name, LEARNERS)
         if near:
             raise InputError(f"unknown learner {name!r}: did you mean {near}? (python cli.py learners lists them)")
         raise InputError(f"unknown learner {name!r}: choose from {', '.join(LEARNERS)}")
@@ -156,7 +156,7 @@ def listing() -> Table:
 
 
 MODULES = (ours, published, tables, *installed_modules("showerstack.learners").values())
-LEARNERS: dict[str, LearnerSpec] = declared(MODULES, "LEARNERS", attrgetter("name"))
+LEARNERS: dict[str, LearnerSpec] = objects_by_name(MODULES, "LEARNERS", attrgetter("name"))
 """All learners by name."""
 
 

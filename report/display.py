@@ -22,7 +22,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import check_target
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.event_files import bad_cells, finite
+from showerstack.showers.event_files import bad_cells, zero_if_not_finite
 from showerstack.showers.lateral import axis_distance, rho_electron, rho_muon
 from showerstack.showers.schema import MATRICES_FILE
 
@@ -77,7 +77,7 @@ def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
         for bad in bad_cells(stored.as_stored([event]), str(dataset.path / MATRICES_FILE), event):
             raise InputError(f"{bad}, which is no deposit: the event cannot be drawn")
     grids = np.asarray(dataset.matrices[events], dtype=np.float32)
-    scalars = finite(np.asarray(dataset.scalars[events], dtype=np.float32))
+    scalars = zero_if_not_finite(np.asarray(dataset.scalars[events], dtype=np.float32))
     groups = frozenset({ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP})
     columns = compute_chunk(np, grids, scalars, groups, dataset.working)
     return [

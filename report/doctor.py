@@ -421,7 +421,7 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
     ordering = ordering_of(data)
     remark = ordering.remark(folder.name)
     yield Finding("order of rows", remark or ordering.words, "note" if remark else "ok")
-    unusable = data.unusable_words()
+    unusable = data.describe_unusable()
     if unusable:
         yield Finding("rows that cannot be used", unusable, "note")
 

@@ -23,7 +23,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.cost import cpu_seconds, in_words
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, read_json, write_json
-from showerstack.runtime.logs import handled
+from showerstack.runtime.logs import logging_to
 from showerstack.scoring.metrics.level import LEVEL, LEVEL_TEXT
 from showerstack.scoring.score import score_file
 from showerstack.scoring.tasks import scoring_of
@@ -190,7 +190,7 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
             else:
                 download_raw(task, raw, wanted.protocol, base_url=wanted.base_url, bars=ctx.bars)
     notes = _Notes()
-    with handled(notes, level=min(logging.INFO, LOG.getEffectiveLevel())):
+    with logging_to(notes, level=min(logging.INFO, LOG.getEffectiveLevel())):
         return _reproduced(wanted, raw, stages, notes, ctx)
 
 

@@ -21,7 +21,7 @@ from showerstack.report.pictures.style import as_svg
 from showerstack.report.shared.markup import Section, paragraph, picture, pictures, table
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import duration, totals
-from showerstack.runtime.cost import Deadline, reached
+from showerstack.runtime.cost import Deadline, is_over
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import read_json
 from showerstack.scoring.metrics.level import LEVEL_TEXT
@@ -44,7 +44,7 @@ def no_time_for(run: Run, deadline: Deadline | None) -> tuple[str, ...]:
     takes_s["importance"] = IMPORTANCE_S * len(run.learners)
     left_out: list[str] = []
     for name in ("importance", "gallery"):
-        if takes_s[name] and reached(deadline, sum(takes_s.values())):
+        if takes_s[name] and is_over(deadline, sum(takes_s.values())):
             left_out.append(name)
             takes_s[name] = 0.0
     return tuple(left_out)

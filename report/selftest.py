@@ -11,7 +11,7 @@ import numpy as np
 
 from showerstack.report.shared.text import Finding
 from showerstack.runtime.context import Context
-from showerstack.runtime.logs import handled
+from showerstack.runtime.logs import logging_to
 from showerstack.scoring.metrics.composition import composition_metrics
 from showerstack.scoring.metrics.gamma import gamma_metrics
 from showerstack.showers.archives.convert import convert
@@ -49,7 +49,7 @@ def selftest(workers: int | None = None) -> Iterator[Finding]:
 
 def _line(what: str, test: Callable[[], tuple[bool, str]]) -> Finding:
     try:
-        with handled(level="ERROR"):  # remarks on made-up archives are none on this installation
+        with logging_to(level="ERROR"):  # remarks on made-up archives are none on this installation
             good, result = test()
     except Exception as error:  # whatever fails here is what the test is for
         good, result = False, f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,1 +1,1 @@
-"""What everything runs on: files, worker processes, compiled kernels, errors told in one line."""
+"""What everything runs on: files, worker processes, compiled kernels, errors in one line."""

@@ -28,7 +28,7 @@ from showerstack.runtime.files import atomic_path, open_regular
 
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -190,22 +190,22 @@ def reserve(file: BinaryIO, n_bytes: int) -> None:
     try:
         os.posix_fallocate(file.fileno(), 0, n_bytes)
     except OSError as error:
-        if error.errno in _FULL:
-            place = next(folder for folder in Path(str(file.name)).parents if not folder.name.startswith(".partial-"))
+        if error.errno in _FULL_DISK_ERRNOS:
+            folder = next(up for up in Path(str(file.name)).parents if not up.name.startswith(".partial-"))
             raise InputError(
-                f"{place}: no room for {n_bytes / 1e9:,.3f} GB ({error.strerror}): free some space or write elsewhere"
+                f"{folder}: no room for {n_bytes / 1e9:,.3f} GB ({error.strerror}): free some space or write elsewhere"
             ) from None
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
 
 
 @contextmanager
-def told_when_full(path: Path) -> Iterator[None]:
+def full_disk_as_input_error(path: Path) -> Iterator[None]:
     """Turn the errors of a full disk, quota or size limit into an :class:`InputError` that names ``path``."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _FULL_DISK_ERRNOS:
             raise
         raise InputError(f"{path} cannot be written: {error.strerror}: free some space or write elsewhere") from None
 
@@ -214,7 +214,7 @@ LEAST_BOUND_BYTES = 1 << 26
 MAX_RATIO = 50
 """An array may take 64 MB, or this many times the archive's own size: tighter packing is a bomb, not predictions."""
 
-_DAMAGED = (
+_DAMAGE_ERRORS = (
     ValueError, OSError, EOFError, RuntimeError, OverflowError, KeyError, MemoryError,
     zlib.error, lzma.LZMAError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
@@ -245,13 +245,13 @@ def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] |
         try:
             with zipfile.ZipFile(stream) as archive:
                 members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-                values = [name for name in wanted if name in members]
-                if not values:
-                    there = ", ".join(members) or "nothing"
-                    raise InputError(f"{file} holds no array {wanted[0]!r} (it holds {there[:400]})")
-                for name in values:
+                present = [name for name in wanted if name in members]
+                if not present:
+                    held = ", ".join(members) or "nothing"
+                    raise InputError(f"{file} holds no array {wanted[0]!r} (it holds {held[:400]})")
+                for name in present:
                     where = f"{file}, {name}"
-                    header = _head(archive, members[name], where)
+                    header = _checked_header(archive, members[name], where)
                     if check:
                         check(name, header)
                     if header.n_bytes > bound:
@@ -259,10 +259,10 @@ def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] |
                             f"{where} would unpack to {header.n_bytes / 1e9:,.2f} GB, more than {MAX_RATIO} times its "
                             "file: if that is meant, write it again with numpy.savez, unpacked"
                         )
-                return {name: _unpacked(archive, members[name]) for name in values}
+                return {name: _unpack(archive, members[name]) for name in present}
         except InputError:
             raise
-        except _DAMAGED as error:
+        except _DAMAGE_ERRORS as error:
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"{file}: cannot be read (damaged?): {why}") from None
 
@@ -272,11 +272,11 @@ def array_names(file: Path) -> frozenset[str]:
     try:
         with open_regular(Path(file)) as stream, zipfile.ZipFile(stream) as archive:
             return frozenset(name.removesuffix(".npy") for name in archive.namelist())
-    except _DAMAGED:  # an InputError is a ValueError: reading the arrays says what is wrong
+    except _DAMAGE_ERRORS:  # an InputError is a ValueError: reading the arrays says what is wrong
         return frozenset()
 
 
-def _head(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> Header:
+def _checked_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> Header:
     with archive.open(member) as stream:
         header = read_header(cast(BinaryIO, stream), where)
     if header.n_bytes != member.file_size:
@@ -287,14 +287,14 @@ def _head(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> Head
     return header
 
 
-def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as stream:
         array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
         stream.read(1)  # the end, where the checksum is compared
     return array
 
 
-COPIED_BYTES = 1 << 22
+COPY_BYTES = 1 << 22
 
 
 def write_pieces(file: Path, n_events: int, pieces: Iterable[Mapping[str, np.ndarray]]) -> None:
@@ -308,25 +308,25 @@ def write_pieces(file: Path, n_events: int, pieces: Iterable[Mapping[str, np.nda
         The same arrays in each: (n,) or (n, C), and scalars, which are equal in all.
     """
     with atomic_path(file) as temporary, ExitStack() as stack:
-        kept: dict[str, BinaryIO] = {}
-        like: dict[str, np.ndarray] = {}
+        streams: dict[str, BinaryIO] = {}
+        templates: dict[str, np.ndarray] = {}
         for piece in pieces:
             for name, array in piece.items():
-                if name not in kept:
-                    kept[name] = stack.enter_context(tempfile.TemporaryFile(dir=temporary.parent))
-                    like[name] = array[:0] if array.ndim else array
+                if name not in streams:
+                    streams[name] = stack.enter_context(tempfile.TemporaryFile(dir=temporary.parent))
+                    templates[name] = array[:0] if array.ndim else array
                     if not array.ndim:
-                        kept[name].write(array.tobytes())
+                        streams[name].write(array.tobytes())
                 if array.ndim:
-                    kept[name].write(np.ascontiguousarray(array).tobytes())
+                    streams[name].write(np.ascontiguousarray(array).tobytes())
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for name, stored in kept.items():
-                shape = (n_events, *like[name].shape[1:]) if like[name].ndim else ()
+            for name, unsized in streams.items():
+                shape = (n_events, *templates[name].shape[1:]) if templates[name].ndim else ()
                 header = {
-                    "descr": np.lib.format.dtype_to_descr(like[name].dtype), "fortran_order": False, "shape": shape,
+                    "descr": np.lib.format.dtype_to_descr(templates[name].dtype), "fortran_order": False, "shape": shape,
                 }  # fmt: skip
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as inside:
-                    np.lib.format.write_array_header_1_0(inside, header)
-                    stored.seek(0)
-                    while block := stored.read(COPIED_BYTES):
-                        inside.write(block)
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array_header_1_0(member, header)
+                    unsized.seek(0)
+                    while block := unsized.read(COPY_BYTES):
+                        member.write(block)

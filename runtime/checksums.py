@@ -52,21 +52,25 @@ class Checksums:
         folder = Path(folder)
         file = folder / CHECKSUMS_FILE
         content = read_json(file)
-        if not isinstance(content, dict) or content.get("format") != FORMAT or not _is_list(content.get("files")):
+        if (
+            not isinstance(content, dict)
+            or content.get("format") != FORMAT
+            or not _is_list_of_files(content.get("files"))
+        ):
             raise InputError(f"{file} is not a list of checksums of format {FORMAT}")
         files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()}
         outside = next((name for name in files if not _is_inside(name)), None)
         if outside is not None:
             raise InputError(f"{file} names {outside!r}, which is not a path inside the folder")
-        made = cls(folder, files)
+        checksums = cls(folder, files)
         for part in [PurePosixPath(name).parent for name in files if name.endswith(f"/{CHECKSUMS_FILE}")]:
-            if not made.problem(f"{part}/{CHECKSUMS_FILE}"):
+            if not checksums.problem(f"{part}/{CHECKSUMS_FILE}"):
                 files |= {f"{part}/{name}": entry for name, entry in cls.open(folder / part).files.items()}
         lacking = [name for name in required if name not in files]
         if lacking:
             more = f"{file} does not name {lacking[0]} ({len(lacking)} required files missing)"
-            raise InputError(made._problem_of_list(lacking[0]) or more)
-        return made
+            raise InputError(checksums._problem_of_list(lacking[0]) or more)
+        return checksums
 
     def path(self, name: str) -> Path:
         """Return the path of a file after comparing its bytes; within a process an unchanged file is read once.
@@ -101,13 +105,13 @@ class Checksums:
 
     def problems(self, progress: Progress | None = None) -> list[str]:
         """Compare every file; return one line for each that is missing or differs."""
-        result = []
+        lines = []
         for number, name in enumerate(self.files, start=1):
             problem = self.problem(name)
-            result += [problem] if problem else []
+            lines += [problem] if problem else []
             if progress:
                 progress(number, len(self.files), name)
-        return result
+        return lines
 
     def write(self) -> None:
         """Write ``checksums.json``, atomically."""
@@ -118,9 +122,9 @@ class Checksums:
 def write_checksums(folder: str | Path, names: Iterable[str]) -> Checksums:
     """Write ``checksums.json`` with length and SHA-256 of the named files (relative POSIX paths)."""
     folder = Path(folder)
-    made = Checksums(folder, {name: checksum(folder / name) for name in names})
-    made.write()
-    return made
+    checksums = Checksums(folder, {name: checksum(folder / name) for name in names})
+    checksums.write()
+    return checksums
 
 
 def checksum(path: Path) -> tuple[int, str]:
@@ -133,7 +137,7 @@ def _hash(path: Path, state: FileState) -> str:
     return hash_file(path)
 
 
-def _is_list(files: Any) -> bool:
+def _is_list_of_files(files: Any) -> bool:
     return isinstance(files, dict) and all(
         isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
         for entry in files.values()

@@ -26,24 +26,24 @@ from typing import Any
 
 from showerstack.runtime.files import atomic_path
 
-_CODE = {".py", ".cu"}
+_CODE_SUFFIXES = {".py", ".cu"}
 
 
-def source_hash(places: Iterable[Path], packages: Iterable[str] = ()) -> str:
+def source_hash(paths: Iterable[Path], packages: Iterable[str] = ()) -> str:
     """Return a SHA-256 of code and of the library versions that can change its numbers.
 
     Parameters
     ----------
-    places
+    paths
         Files, or folders that are walked with all sub-folders for ``.py`` and ``.cu`` files. Python counts without
         comments, layout and docstrings; CUDA counts as it stands.
     packages
         Installed distributions whose version belongs to the result; one that is not installed counts as such.
     """
     digest = hashlib.sha256("python {}.{}".format(*platform.python_version_tuple()).encode())
-    for place in places:
-        for path in _files(Path(place)):
-            digest.update(f"{path.relative_to(Path(place).parent).as_posix()}\0{_meaning(path)}\0".encode())
+    for top in paths:
+        for path in _files(Path(top)):
+            digest.update(f"{path.relative_to(Path(top).parent).as_posix()}\0{_hash_of_meaning(path)}\0".encode())
     for name in packages:
         digest.update(f"{name}=={version_of(name)}\0".encode())
     return digest.hexdigest()
@@ -58,21 +58,21 @@ def version_of(package: str) -> str:
         return "not installed"
 
 
-def _files(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    return sorted(path for path in place.rglob("*") if path.suffix in _CODE and "__pycache__" not in path.parts)
+def _files(top: Path) -> list[Path]:
+    if top.is_file():
+        return [top]
+    return sorted(path for path in top.rglob("*") if path.suffix in _CODE_SUFFIXES and "__pycache__" not in path.parts)
 
 
-_PARSED = Path(importlib.util.cache_from_source(__file__)).with_suffix(".json")
+_PARSED_FILE = Path(importlib.util.cache_from_source(__file__)).with_suffix(".json")
 """What was read from files of code: by path, the SHA-256 of the bytes, of the meaning, and the imports.
 
 Parsing the sources of all kernels takes a third of a second, more than loading their machine code.
 """
 
 
-def _meaning(path: Path) -> str:
-    """Return the SHA-256 of what a file means."""
+def _hash_of_meaning(path: Path) -> str:
+    """Return the SHA-256 of what a file means: its syntax tree without docstrings."""
     return str(_parsed(path)[1])
 
 
@@ -100,7 +100,7 @@ def _parsed(path: Path) -> tuple[str, str, list[tuple[str, list[str]]]]:
                 node.body = [line for line in body if not _is_bare_string(line)]  # type: ignore[attr-defined]
         kept[key] = (digest, hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imports)
         if path.is_relative_to(Path(__file__).parents[1]):
-            with suppress(OSError), atomic_path(_PARSED) as temporary:  # a folder that cannot be written to
+            with suppress(OSError), atomic_path(_PARSED_FILE) as temporary:  # a folder that cannot be written to
                 temporary.write_text(json.dumps(kept), encoding="utf-8")
     return kept[key]
 
@@ -108,7 +108,7 @@ def _parsed(path: Path) -> tuple[str, str, list[tuple[str, list[str]]]]:
 @cache
 def _read_parsed() -> dict[str, tuple[str, str, list[tuple[str, list[str]]]]]:
     try:
-        return dict(json.loads(_PARSED.read_text(encoding="utf-8")))
+        return dict(json.loads(_PARSED_FILE.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
 
@@ -127,14 +127,14 @@ def imported_files(module: str, packages: Iterable[str]) -> list[Path]:
     packages
         Packages, by dotted name, whose modules are followed.
     """
-    packages, result, waiting = tuple(packages), dict[str, Path](), [module]
-    while waiting:
-        name = waiting.pop()
+    packages, file_of, pending = tuple(packages), dict[str, Path](), [module]
+    while pending:
+        name = pending.pop()
         file = _module_file(name)
-        if name not in result and file is not None:
-            result[name] = file
-            waiting += _imports(file, packages)
-    return [result[name] for name in sorted(result)]
+        if name not in file_of and file is not None:
+            file_of[name] = file
+            pending += _imports(file, packages)
+    return [file_of[name] for name in sorted(file_of)]
 
 
 def _module_file(module: str) -> Path | None:
@@ -142,22 +142,22 @@ def _module_file(module: str) -> Path | None:
     package = importlib.util.find_spec(top)
     if package is None or package.origin is None:
         return None
-    place = Path(package.origin).parent.joinpath(*rest) if rest else Path(package.origin)
-    return next((file for file in (place, place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+    base = Path(package.origin).parent.joinpath(*rest) if rest else Path(package.origin)
+    return next((file for file in (base, base.with_suffix(".py"), base / "__init__.py") if file.is_file()), None)
 
 
 @cache
 def _imports(file: Path, packages: tuple[str, ...]) -> list[str]:
     names = []
     for module, inner in _parsed(file)[2]:
-        if _inside(module, packages):
+        if _is_within(module, packages):
             # A name is a module of a package, or something inside one.
             entries = [f"{module}.{name}" for name in inner] or [module]
             names += [name if _module_file(name) else module for name in entries]
     return names
 
 
-def _inside(module: str, packages: tuple[str, ...]) -> bool:
+def _is_within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
@@ -187,7 +187,7 @@ def installed_versions(group: str) -> list[str]:
     return sorted(f"{owner.name}=={owner.version}" for owner in owners)
 
 
-def declared(modules: Iterable[ModuleType], attribute: str, name_of: Callable[[Any], str]) -> dict[str, Any]:
+def objects_by_name(modules: Iterable[ModuleType], attribute: str, name_of: Callable[[Any], str]) -> dict[str, Any]:
     """Return what modules declare under one attribute, by name.
 
     A module may declare one object or a tuple of them; modules without the attribute are passed over.
@@ -197,14 +197,14 @@ def declared(modules: Iterable[ModuleType], attribute: str, name_of: Callable[[A
     ValueError
         If a name is declared twice.
     """
-    result: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for module in modules:
-        content = getattr(module, attribute, ())
-        for one in content if isinstance(content, tuple) else (content,):
-            if name_of(one) in result:
-                raise ValueError(f"{module.__name__} declares {name_of(one)!r}, which exists already")
-            result[name_of(one)] = one
-    return result
+        declared = getattr(module, attribute, ())
+        for declared_object in declared if isinstance(declared, tuple) else (declared,):
+            if name_of(declared_object) in objects:
+                raise ValueError(f"{module.__name__} declares {name_of(declared_object)!r}, which exists already")
+            objects[name_of(declared_object)] = declared_object
+    return objects
 
 
 PACKAGES = (
@@ -226,7 +226,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES}
 
 
-def started() -> str:
+def now_utc() -> str:
     """Return the present time, UTC, to the minute."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
@@ -236,7 +236,7 @@ def machine() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
 
 
-def command() -> str | None:
+def command_line() -> str | None:
     """Return the command line; None in a program that is not one of ours."""
     program = Path(sys.argv[0]).name
     if program not in ("cli.py", "showerstack"):

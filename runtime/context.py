@@ -3,8 +3,8 @@
 Library functions with one long step take ``progress: Progress | None = None`` and call ``progress(done, total, note)``;
 those with several steps take ``bars: Bars = silent`` and open one bar a step, as in ``with bars("features", "events")
 as progress:``; those that also need processes or a device take a :class:`Context`. Only entry points pass :func:`bar`,
-or :func:`told`. What there is to say beside is logged (:mod:`showerstack.runtime.logs`). Names reach the terminal as
-they are, never as markup or as commands to the terminal.
+or :func:`also_calling`. What there is to say beside is logged (:mod:`showerstack.runtime.logs`). Names reach the
+terminal as they are, never as markup or as commands to the terminal.
 """
 
 from __future__ import annotations
@@ -73,28 +73,28 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     ]
-    drawn = RichProgress(*columns, console=console, transient=True)
-    task = drawn.add_task(title, total=None, rate="", note="")
+    rich_bar = RichProgress(*columns, console=console, transient=True)
+    task = rich_bar.add_task(title, total=None, rate="", note="")
     last_line = -math.inf
-    cell = _cell(drawn) if console.is_jupyter else None
+    cell = _show_in_cell(rich_bar) if console.is_jupyter else None
     if console.is_terminal:
-        drawn.start()
+        rich_bar.start()
 
-    lines, whole = 0, 0.0
+    n_lines, last_total = 0, 0.0
 
     def report(done: float, total: float, note: str = "") -> None:
-        nonlocal last_line, lines, whole
-        whole = total
+        nonlocal last_line, n_lines, last_total
+        last_total = total
         now = time.monotonic()
         elapsed = max(now - started, 1e-9)
-        a_piece = f"{elapsed / max(done, 1e-9):,.0f} s a {unit.removesuffix('s')}"
-        rate = f"{done / elapsed:,.0f} {unit} a second" if done >= elapsed else a_piece
+        time_each = f"{elapsed / max(done, 1e-9):,.0f} s a {unit.removesuffix('s')}"
+        rate = f"{done / elapsed:,.0f} {unit} a second" if done >= elapsed else time_each
         rate = rate if unit else ""  # work of unlike pieces: how much is done and left says it all
         if cell is not None or console.is_terminal:
-            drawn.update(task, completed=done, total=total, rate=rate if done else "", note=note)
+            rich_bar.update(task, completed=done, total=total, rate=rate if done else "", note=note)
             if cell is not None and (now - last_line >= DRAWN_EVERY_S or done >= total):
                 last_line = now
-                cell.update(drawn)
+                cell.update(rich_bar)
         elif total and now - (max(last_line, started) if done or not note else last_line) >= LINE_EVERY_S:
             last_line = now
             left = (total - done) / done * elapsed if done else float("nan")
@@ -104,22 +104,22 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
                 else f"{title}: started"
             )
             print(escaped(f"{text}{', ' + note if note else ''}"), file=sys.stderr, flush=True)
-            lines += bool(0 < done < total)
+            n_lines += bool(0 < done < total)
 
     try:
         yield report
         # Work may end early, such as rounds that gain nothing: what is over is shown as done.
-        if cell is not None and whole:
-            drawn.update(task, completed=whole)
-            cell.update(drawn)
-        elif lines:
+        if cell is not None and last_total:
+            rich_bar.update(task, completed=last_total)
+            cell.update(rich_bar)
+        elif n_lines:
             print(f"{title}: 100 %, {time.monotonic() - started:,.0f} s", file=sys.stderr, flush=True)
     finally:
         if console.is_terminal:
-            drawn.stop()
+            rich_bar.stop()
 
 
-def _cell(drawn: Any) -> Any:
+def _show_in_cell(drawn: Any) -> Any:
     """Show something in the output of a notebook's cell; return what replaces it there."""
     from IPython.display import display  # a notebook has it
 
@@ -130,8 +130,8 @@ Callback: TypeAlias = Callable[[str, float, float, str], None]
 """Called with the step, how much of it is done, how much there is, and a short remark."""
 
 
-def told(callback: Callback, bars: Bars = silent) -> Bars:
-    """Return bars of which every progress is also told to a function; what it raises ends the work."""
+def also_calling(callback: Callback, bars: Bars = silent) -> Bars:
+    """Return bars that also call a function with every progress; what it raises ends the work."""
 
     @contextmanager
     def opened(title: str, unit: str = "events") -> Iterator[Progress]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from showerstack.runtime.errors import InputError
 
-_STATUS = Path("/proc/self/status")
-_CLEAR = Path("/proc/self/clear_refs")
+_STATUS_FILE = Path("/proc/self/status")
+_CLEAR_REFS_FILE = Path("/proc/self/clear_refs")
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Cost:
 
 
 @contextmanager
-def measured(step: str, learner: str | None = None, fold: int | None = None) -> Iterator[Cost]:
+def timed(step: str, learner: str | None = None, fold: int | None = None) -> Iterator[Cost]:
     """Measure the block.
 
     CPU time includes that of child processes, alive or ended; the peak is this process's own.
@@ -78,23 +78,23 @@ def _read(file: Path) -> str:
 
 def _forget_peak() -> None:
     # Linux keeps the high-water mark of a process; 5 resets it, so that each task of a worker has its own.
-    if _CLEAR.exists():
+    if _CLEAR_REFS_FILE.exists():
         try:
-            _CLEAR.write_text("5")
+            _CLEAR_REFS_FILE.write_text("5")
         except PermissionError:
             return
 
 
 def _peak_mb() -> float:
-    if _STATUS.exists():
-        for line in _STATUS.read_text().splitlines():
+    if _STATUS_FILE.exists():
+        for line in _STATUS_FILE.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
 
 
-SCHEDULED = Path("/proc/self/schedstat")
+SCHEDSTAT_FILE = Path("/proc/self/schedstat")
 PACE_S = 1.0
 """Processor time after which the pace is read again."""
 
@@ -111,7 +111,7 @@ class Pace:
     worked_ns: int = 0
     waited_ns: int = 0
 
-    def read(self, file: Path = SCHEDULED) -> float:
+    def read(self, file: Path = SCHEDSTAT_FILE) -> float:
         """Return wall-clock seconds of a second of processor time, over the last :data:`PACE_S` of work at least."""
         try:
             worked, waited = map(int, file.read_text().split()[:2])
@@ -139,7 +139,7 @@ class Deadline:
         return (self.at - time.time()) / PACE.read()
 
 
-def reached(deadline: Deadline | None, takes_s: float = 0.0) -> bool:
+def is_over(deadline: Deadline | None, takes_s: float = 0.0) -> bool:
     """Return whether a deadline does not leave so many seconds of processor time; None never ends."""
     return deadline is not None and deadline.left_s() < takes_s
 
@@ -147,7 +147,7 @@ def reached(deadline: Deadline | None, takes_s: float = 0.0) -> bool:
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 LONGEST = 1000 * 86400.0
 """A longer limit is none, and would be taken for a mistake."""
-_WHOLE = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_LENGTH_OF_TIME = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
 def seconds_of(text: str) -> float:
@@ -161,7 +161,7 @@ def seconds_of(text: str) -> float:
     InputError
         If it is not a length of time, none at all, or more than 1000 days.
     """
-    match = _WHOLE.fullmatch(text.strip().lower())
+    match = _LENGTH_OF_TIME.fullmatch(text.strip().lower())
     total = sum(float(n) * unit for n, unit in zip(match.groups(), _SECONDS.values(), strict=True) if n) if match else 0
     if not total:
         raise InputError(f"time limit {text!r}: write it like 4h, 30m, 90s or 1h30m")

@@ -64,7 +64,7 @@ _LIBRARIES = {
     "joblib": ("TerminatedWorkerError",),
     "builtins": ("EOFError", "UnicodeError", "RecursionError"),
 }
-"""Errors of parsers and libraries by top-level module and class; told by name, so that nothing is imported for it."""
+"""Errors of parsers and libraries by top-level module and class: names, so that nothing is imported for it."""
 
 _ADVICE = {
     errno.ENOSPC: "free some space or choose another place, then give the same command again",
@@ -219,7 +219,7 @@ LIKENESS = 0.8
 """Least ratio of equal letters (difflib) of a name that is suggested."""
 
 
-def like(name: str, known: Iterable[str]) -> str | None:
+def most_similar(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that resembles ``name`` most; None if none does.
 
     >>> like("lightgm", ["lightgbm", "xgboost"])
@@ -232,23 +232,23 @@ def like(name: str, known: Iterable[str]) -> str | None:
 def did_you_mean(path: Path) -> str:
     """Return ``" (did you mean X?)"`` for a path that does not exist beside one of a similar name; else nothing."""
     try:
-        result = _near(path)
+        similar = _similar_path(path)
     except (OSError, ValueError):  # a folder that may not be read, a name that no file can have
         return ""
-    return "" if result in (None, path) else f" (did you mean {result}?)"
+    return "" if similar in (None, path) else f" (did you mean {similar}?)"
 
 
-def _near(path: Path) -> Path | None:
-    result = Path(path.anchor)
-    for part in path.relative_to(result).parts:
-        step = result / part
+def _similar_path(path: Path) -> Path | None:
+    found = Path(path.anchor)
+    for part in path.relative_to(found).parts:
+        step = found / part
         if not step.exists():
-            near = like(part, [entry.name for entry in result.iterdir()])
+            near = most_similar(part, [entry.name for entry in found.iterdir()])
             if near is None:
                 return None
-            step = result / near
-        result = step
-    return result
+            step = found / near
+        found = step
+    return found
 
 
 # Libraries have exceptions of their own for it: torch RuntimeError, LightGBMError, XGBoostError, CatBoostError, polars.
@@ -280,10 +280,10 @@ def remedy_of(error: BaseException) -> str | None:
     Such are no memory, no space, a file that cannot be had, a GPU that fails. The task is tried again at the next
     start; every other error drops its learner.
     """
-    visited: set[int] = set()
+    looked_at: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in visited:
-        visited.add(id(cause))
+    while cause is not None and id(cause) not in looked_at:
+        looked_at.add(id(cause))
         if _FULL_GPU.search(_with_type(cause)):
             return FULL_GPU
         if _GPU_FAILED.search(_with_type(cause)):

@@ -133,29 +133,29 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def _temporary_name(path: Path, kind: str = "partial") -> Path:
-    return path.with_name(f".{kind}-{os.getpid()}-{_host()}{secrets.token_hex(4)}-{path.name}")
+    return path.with_name(f".{kind}-{os.getpid()}-{_host_hash()}{secrets.token_hex(4)}-{path.name}")
 
 
-def _host() -> str:
+def _host_hash() -> str:
     return f"{zlib.crc32(socket.gethostname().encode()):08x}"
 
 
 def remove_leftovers(path: Path) -> None:
     """Remove what processes of this machine that no longer live left half-written or half-removed for ``path``."""
-    for result, match in _temporary_ones(path.parent):
-        here = match["host"] in (None, _host())
+    for leftover, match in _leftovers(path.parent):
+        here = match["host"] in (None, _host_hash())
         if match["name"] == path.name and here and not _lives(int(match["process"])):
-            _remove(result)
+            _remove(leftover)
 
 
 def remove_all_leftovers(folder: Path) -> None:
     """Remove everything half-written in a folder, whoever wrote it: for the holder of the folder's lock."""
-    for result, _ in _temporary_ones(folder):
-        _remove(result)
+    for leftover, _ in _leftovers(folder):
+        _remove(leftover)
 
 
-def _temporary_ones(folder: Path) -> list[tuple[Path, re.Match[str]]]:
-    return [(result, match) for result in folder.iterdir() if (match := _TEMPORARY.fullmatch(result.name))]
+def _leftovers(folder: Path) -> list[tuple[Path, re.Match[str]]]:
+    return [(path, match) for path in folder.iterdir() if (match := _TEMPORARY.fullmatch(path.name))]
 
 
 def _remove(path: Path) -> None:
@@ -253,10 +253,10 @@ def file_state(path: Path) -> FileState | None:
     back.
     """
     try:
-        result = Path(path).stat()
+        status = Path(path).stat()
     except FileNotFoundError:
         return None
-    return result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 FolderState: TypeAlias = tuple[tuple[str, FileState | None], ...]
@@ -308,7 +308,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-_HEADS = {
+_FIRST_BYTES = {
     ".npz": (b"PK\x03\x04", b"PK\x05\x06"),
     ".parquet": (b"PAR1",),
     ".pq": (b"PAR1",),
@@ -339,16 +339,16 @@ def check_target(path: Path, suffixes: tuple[str, ...]) -> None:
     suffix = path.suffix.lower()
     if suffix not in suffixes:
         raise InputError(f"{path}: choose a name that ends in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
-    if path.exists() and path.stat().st_size and suffix in _HEADS:
+    if path.exists() and path.stat().st_size and suffix in _FIRST_BYTES:
         with path.open("rb") as file:
-            if not file.read(8).startswith(_HEADS[suffix]):
+            if not file.read(8).startswith(_FIRST_BYTES[suffix]):
                 raise InputError(f"{path} exists and is no {suffix} file: choose another name or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise InputError(f"{path.parent} cannot be written: choose another place, or change its permissions")
 
 
-def check_out(folder: Path) -> None:
+def check_out_folder(folder: Path) -> None:
     """Refuse a folder for results that cannot be written, before any work is done for it."""
     if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
         raise InputError(f"--out {folder} is {kind_of(folder)}, not a folder: name another")

@@ -101,9 +101,9 @@ def _of_numbers(values: np.ndarray, name: str) -> pl.Series:
             row = int(np.flatnonzero(wrong)[0])
             raise InputError(f"row {row}, column {name!r} holds {array[row]}, which float64 cannot: round it first")
         array = narrow
-    result = pl.Series(name, np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
+    series = pl.Series(name, np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
     mask = np.ma.getmaskarray(values)
-    return result.set(pl.Series(mask), None) if mask.any() else result
+    return series.set(pl.Series(mask), None) if mask.any() else series
 
 
 def _of_objects(values: Sequence[Any], name: str) -> pl.Series:
@@ -123,7 +123,7 @@ def _of_objects(values: Sequence[Any], name: str) -> pl.Series:
             if isinstance(value, Integral) and int(float(value)) != value:
                 raise InputError(f"row {row}, column {name!r} holds {value}, which float64 cannot: round it first")
         plain = [None if value is None else float(value) for value in plain]
-    result = pl.Series(name, plain, strict=True)
-    if result.dtype.is_nested():
+    series = pl.Series(name, plain, strict=True)
+    if series.dtype.is_nested():
         raise InputError(f"column {name!r} holds {type(first).__name__}s, expected numbers, text or times")
-    return result
+    return series

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from showerstack.runtime.arrays import read_header, told_when_full
+from showerstack.runtime.arrays import full_disk_as_input_error, read_header
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, remove_leftovers, write_json
@@ -109,7 +109,7 @@ def fetch(
     failures = 0
     remove_leftovers(_tag_file(target))
     furthest = _size(_part(target))
-    with told_when_full(target):
+    with full_disk_as_input_error(target):
         while True:
             try:
                 _receive(url, target, progress, form or NPY)
@@ -144,14 +144,14 @@ def fetch(
 
 def _receive(url: str, target: Path, progress: Progress | None, form: Form) -> None:
     part, start = _part(target), _size(_part(target))
-    known = _read_tag(target) if start else None
-    headers = {"Range": f"bytes={start}-", "If-Range": known["etag"]} if known else {}
+    version = _read_tag(target) if start else None
+    headers = {"Range": f"bytes={start}-", "If-Range": version["etag"]} if version else {}
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S) as response:
         tag = response.headers.get("ETag")
         length = _length(response)
         resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT
         if resumed:
-            total = _continued(response.headers.get("Content-Range"), start, known, tag, target)
+            total = _resumed_length(response.headers.get("Content-Range"), start, version, tag, target)
         else:
             first = response.read(BLOCK_BYTES)
             total = form.announced(first, response.headers.get_content_type(), length)
@@ -195,12 +195,12 @@ def _finish(target: Path, total: int, form: Form) -> None:
     discard(target)
 
 
-def _continued(
-    content_range: str | None, start: int, known: dict[str, Any] | None, tag: str | None, target: Path
+def _resumed_length(
+    content_range: str | None, start: int, version: dict[str, Any] | None, tag: str | None, target: Path
 ) -> int:
     """Return the whole file's length if a partial answer continues the part; else remove the part."""
     match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range or "")
-    if known and match and int(match[1]) == start and int(match[3]) == known["total"] and tag == known["etag"]:
+    if version and match and int(match[1]) == start and int(match[3]) == version["total"] and tag == version["etag"]:
         return int(match[3])
     discard(target)
     raise _Refused(f"asked for bytes from {start:,}, the server sent {content_range or 'others'} of another version")
@@ -256,11 +256,13 @@ def _length(response: Any) -> int | None:
 def _read_tag(target: Path) -> dict[str, Any] | None:
     """Return what is known of the version that the part belongs to, None if a killed download left it unreadable."""
     try:
-        known = read_json(_tag_file(target))
+        version = read_json(_tag_file(target))
     except InputError:
         return None
-    complete = isinstance(known, dict) and isinstance(known.get("etag"), str) and isinstance(known.get("total"), int)
-    return known if complete else None
+    complete = (
+        isinstance(version, dict) and isinstance(version.get("etag"), str) and isinstance(version.get("total"), int)
+    )
+    return version if complete else None
 
 
 def _part(target: Path) -> Path:

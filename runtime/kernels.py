@@ -36,7 +36,7 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        sources = _sources(function, LIBRARIES)
+        sources = _sources_hash(function, LIBRARIES)
         name = f"{function.__qualname__}.py{sys.version_info.major}{sys.version_info.minor}"
         self._cache_file = IndexDataCacheFile(self._cache_path, name, sources)
         # What stands first in the file and is compared before the rest is read, which names classes that other sources
@@ -45,7 +45,7 @@ class _Cache(FunctionCache):
         self.lock_file = Path(self._cache_path) / f"{function.__module__}.{name}.lock"
 
 
-def _sources(function: Any, libraries: tuple[str, ...]) -> str:
+def _sources_hash(function: Any, libraries: tuple[str, ...]) -> str:
     return source_hash(imported_files(function.__module__, PACKAGES), libraries)
 
 
@@ -64,7 +64,7 @@ def _without_extensions() -> Iterator[None]:
 
 
 @contextmanager
-def _alone(file: Path) -> Iterator[None]:
+def _locked(file: Path) -> Iterator[None]:
     """Let one process at a time compile a function (where files can be locked): the others load its code."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None
 
             def one_at_a_time(signature: Any) -> Any:
                 # Numba's own lock first, which a thread that compiles holds while it waits for another function's.
-                with global_compiler_lock, _without_extensions(), _alone(dispatcher._cache.lock_file):
+                with global_compiler_lock, _without_extensions(), _locked(dispatcher._cache.lock_file):
                     return compile_or_load(signature)
 
             dispatcher.compile = one_at_a_time
@@ -118,7 +118,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None
     return decorate
 
 
-def kept(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], Callable[[float], np.ndarray]]:
+def cached_table(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], Callable[[float], np.ndarray]]:
     """Keep the table that a function makes of a number beside the machine code, tied to its sources in the same way.
 
     Parameters
@@ -130,7 +130,7 @@ def kept(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], Callable[
     def decorate(function: Callable[[float], np.ndarray]) -> Callable[[float], np.ndarray]:
         @cache
         def table(number: float) -> np.ndarray:
-            sources = _sources(function, libraries)
+            sources = _sources_hash(function, libraries)
             name = f"{function.__module__}.{function.__qualname__}-{number!r}.npz"
             file = Path(FunctionCache(function)._cache_path) / name
             with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), file.open("rb") as stream:

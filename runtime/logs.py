@@ -26,16 +26,16 @@ class Lines(logging.Handler):
 
     def __init__(self, level: int | str = logging.INFO) -> None:
         super().__init__(level)
-        self.said: set[str] = set()
+        self.printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
         line = record.getMessage()
         if record.levelno == logging.WARNING:
             line = f"warning: {line}"
-            if line in self.said:
+            if line in self.printed:
                 return
-            self.said.add(line)
+            self.printed.add(line)
         screen().print(escaped(line), style=_STYLES.get(record.levelno), soft_wrap=True)
 
 
@@ -64,7 +64,7 @@ def remark(log: logging.Logger, lines: Iterable[str]) -> None:
 
 
 @contextmanager
-def handled(*handlers: logging.Handler, level: int | str | None = None) -> Iterator[None]:
+def logging_to(*handlers: logging.Handler, level: int | str | None = None) -> Iterator[None]:
     """Give what the package logs to handlers as well, and close them at the end.
 
     Parameters
@@ -86,7 +86,7 @@ def handled(*handlers: logging.Handler, level: int | str | None = None) -> Itera
         LOG.setLevel(before)
 
 
-class _Kept(logging.Handler):
+class _Recorder(logging.Handler):
     """Keeps records in a form that can be sent to another process."""
 
     def __init__(self) -> None:
@@ -101,9 +101,9 @@ class _Kept(logging.Handler):
 
 
 @contextmanager
-def kept(level: int) -> Iterator[list[logging.LogRecord]]:
-    """Keep what is logged in this process instead of handling it; :func:`handle` does that where the work came from."""
-    keeper, handlers, propagate, before = _Kept(), LOG.handlers, LOG.propagate, LOG.level
+def captured(level: int) -> Iterator[list[logging.LogRecord]]:
+    """Keep what is logged in this process instead of handling it; :func:`replay` does that where the work came from."""
+    keeper, handlers, propagate, before = _Recorder(), LOG.handlers, LOG.propagate, LOG.level
     LOG.handlers, LOG.propagate = [keeper], False
     LOG.setLevel(level)
     try:
@@ -113,7 +113,7 @@ def kept(level: int) -> Iterator[list[logging.LogRecord]]:
         LOG.setLevel(before)
 
 
-def handle(records: Iterable[logging.LogRecord]) -> None:
+def replay(records: Iterable[logging.LogRecord]) -> None:
     """Handle what was logged in another process as if it were logged here."""
     for record in records:
         logging.getLogger(record.name).handle(record)

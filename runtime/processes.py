@@ -40,7 +40,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA
 
 
 @lru_cache(maxsize=1)
-def _pools(n_modules: int) -> ThreadpoolController:
+def _thread_pools(n_modules: int) -> ThreadpoolController:
     """Return the thread pools of all libraries of this process, in which so many modules are imported."""
     from threadpoolctl import ThreadpoolController
 
@@ -49,7 +49,7 @@ def _pools(n_modules: int) -> ThreadpoolController:
 
 def limited_threads(threads: int, user_api: str | None = None) -> AbstractContextManager[object]:
     """Limit the threads of BLAS and OpenMP; libraries are looked for again after an import alone, which takes 10 ms."""
-    return _pools(len(sys.modules)).limit(limits=threads, user_api=user_api)
+    return _thread_pools(len(sys.modules)).limit(limits=threads, user_api=user_api)
 
 
 def in_processes(
@@ -128,7 +128,7 @@ def in_pools(
     from joblib.externals.loky import ProcessPoolExecutor
 
     pools: dict[str, ProcessPoolExecutor] = {}
-    at_work: dict[Future[Any], tuple[str, tuple[Any, ...]]] = {}
+    running: dict[Future[Any], tuple[str, tuple[Any, ...]]] = {}
     tried: set[int] = set()
 
     def begin(device: str, part: Iterable[tuple[Any, ...]]) -> None:
@@ -138,28 +138,28 @@ def in_pools(
             initargs=(os.getpid(),),
             env=dict.fromkeys(_THREADS, str(threads)),
         )
-        at_work.update({pools[device].submit(function, *one): (device, one) for one in part})
+        running.update({pools[device].submit(function, *one): (device, one) for one in part})
 
     try:
         for device, part in arguments.items():
             begin(device, part)
-        while at_work:
-            for future in wait(at_work, return_when=FIRST_COMPLETED).done:
-                if future not in at_work:
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                if future not in running:
                     continue
-                device, one = at_work.pop(future)
+                device, one = running.pop(future)
                 result = future.result()
                 if not spoilt(result):
                     yield result
                     continue
-                left = [future for future, (where, _) in at_work.items() if where == device and not future.done()]
-                rest = [at_work.pop(future)[1] for future in left]
+                unfinished = [future for future, (where, _) in running.items() if where == device and not future.done()]
+                to_repeat = [running.pop(future)[1] for future in unfinished]
                 _end(pools[device])
                 if id(one) not in tried:
                     tried.add(id(one))
-                    begin(device, [one, *rest])
+                    begin(device, [one, *to_repeat])
                 else:
-                    begin(device, rest)
+                    begin(device, to_repeat)
                     yield result
     except BrokenProcessPool:
         raise InputError(_LOST) from None
@@ -205,13 +205,15 @@ def in_own_process(
     from joblib.externals.loky.backend import get_context
 
     context = get_context("loky")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_hand_over, args=(there, os.getpid(), silenced, function, arguments), daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_send_results, args=(sender, os.getpid(), silenced, function, arguments), daemon=True
+    )
     process.start()
-    there.close()
+    sender.close()
     try:
         while True:
-            kind, value = here.recv()
+            kind, value = receiver.recv()
             if kind == "end":
                 return
             if kind == "error":
@@ -220,14 +222,14 @@ def in_own_process(
     except EOFError:
         raise InputError(_LOST) from None
     finally:
-        here.close()
+        receiver.close()
         if process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
         process.join()
 
 
-def _hand_over(
-    there: Any, parent: int, silenced: bool, function: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]
+def _send_results(
+    sender: Any, parent: int, silenced: bool, function: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]
 ) -> None:
     """Send what a function yields, then how it ended; see :func:`in_own_process`."""
     end_with_parent(parent)
@@ -237,11 +239,11 @@ def _hand_over(
         os.dup2(nowhere, 2)
     try:
         for value in function(*arguments):
-            there.send(("value", value))
+            sender.send(("value", value))
     except Exception as error:
-        there.send(("error", (explained(error), "".join(traceback.format_exception(error)))))
+        sender.send(("error", (explained(error), "".join(traceback.format_exception(error)))))
     else:
-        there.send(("end", None))
+        sender.send(("end", None))
 
 
 def _raise(line: str | None, text: str) -> NoReturn:
@@ -268,12 +270,12 @@ def end_with_parent(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+        threading.Thread(target=_end_when_orphaned, args=(parent,), daemon=True).start()
     if os.getppid() != parent:  # it ended before this was asked for
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _watch(parent: int) -> None:
+def _end_when_orphaned(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_WATCH_EVERY_S)
     os.kill(os.getpid(), signal.SIGKILL)

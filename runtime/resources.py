@@ -28,8 +28,10 @@ def cores() -> int:
 
 def _quotas() -> Iterator[float]:
     """Yield how many processors the control groups of this process may keep busy, nearest first."""
-    shares = [_read(file).split() for file in _places("", "cpu.max")]
-    shares += [[_read(file), _read(file.with_name("cpu.cfs_period_us"))] for file in _places("cpu", "cpu.cfs_quota_us")]
+    shares = [_read(file).split() for file in _control_files("", "cpu.max")]
+    shares += [
+        [_read(file), _read(file.with_name("cpu.cfs_period_us"))] for file in _control_files("cpu", "cpu.cfs_quota_us")
+    ]
     for share in shares:
         if len(share) == 2 and all(part.isdigit() and int(part) for part in share):
             yield int(share[0]) / int(share[1])
@@ -37,7 +39,7 @@ def _quotas() -> Iterator[float]:
 
 def memory_limit_bytes() -> int | None:
     """Return the least limit on memory that a control group or SLURM sets for this job; None without one."""
-    limits = [*_groups()]
+    limits = [*_memory_limits()]
     a_node, a_core, cores_here = (
         int(text) if (text := os.environ.get(f"SLURM_{name}", "")).isdigit() else 0
         for name in ("MEM_PER_NODE", "MEM_PER_CPU", "CPUS_ON_NODE")
@@ -52,15 +54,15 @@ def memory_bytes() -> int:
     return min(memory_limit_bytes() or total, total)
 
 
-def _groups() -> Iterator[int]:
+def _memory_limits() -> Iterator[int]:
     """Yield the limits, in bytes, of the memory controllers that this process is under, nearest first."""
-    for file in (*_places("", "memory.max"), *_places("memory", "memory.limit_in_bytes")):
+    for file in (*_control_files("", "memory.max"), *_control_files("memory", "memory.limit_in_bytes")):
         text = _read(file)
         if text.isdigit() and int(text) < _UNLIMITED:
             yield int(text)
 
 
-def _places(controller: str, name: str) -> Iterator[Path]:
+def _control_files(controller: str, name: str) -> Iterator[Path]:
     root = CONTROL_GROUPS / controller
     for line in _read(PROC / "self" / "cgroup").splitlines():
         number, names, path = line.split(":", 2)

@@ -21,12 +21,13 @@ import polars as pl
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, open_regular, write_json
+from showerstack.runtime.resources import memory_bytes
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 VALUE_BYTES = 8
 UNPACKED_SHARE = 0.25
 """Share of the memory that an unpacked file may take."""
-_ERRORS = (
+_DAMAGE_ERRORS = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
     csv.Error,
@@ -65,7 +66,7 @@ def read_table(file: Path, columns: Sequence[str] | None = None, separator: str 
     InputError
         If the file is missing, no regular file, of another kind, damaged, without rows, or larger than the memory.
     """
-    with readable(file):
+    with damage_as_input_error(file):
         scan = _scan(file, separator)
         result = (scan if columns is None else scan.select(columns)).collect()
     if not result.height:
@@ -75,7 +76,7 @@ def read_table(file: Path, columns: Sequence[str] | None = None, separator: str 
 
 def column_names(file: Path, separator: str | None = None) -> list[str]:
     """Return the names of a table's columns; see :func:`read_table`."""
-    with readable(file):
+    with damage_as_input_error(file):
         return _scan(file, separator, header=True).collect_schema().names()
 
 
@@ -90,11 +91,11 @@ def _scan(file: Path, separator: str | None, *, header: bool = False) -> pl.Lazy
         raise InputError(f"separator {separator!r}: expected one character")
     if kind in (".parquet", ".pq"):
         scan = pl.scan_parquet(file, glob=False)
-        memory = _memory()
+        memory = memory_bytes()
         n_bytes = int(scan.select(pl.len()).collect().item()) * len(scan.collect_schema()) * VALUE_BYTES
         if n_bytes > memory:
             raise InputError(
-                f"{file} would need {n_bytes / 1e9:,.0f} GB, this machine has {memory / 1e9:,.0f}: give fewer rows"
+                f"{file} would need {n_bytes / 1e9:,.0f} GB, this job has {memory / 1e9:,.0f}: give fewer rows"
             )
     else:
         between = separator or ("\t" if kind.startswith(".tsv") else ",")
@@ -145,12 +146,8 @@ def _blank_rows(file: Path, source: Path | bytes, separator: str, n_rows: int | 
     return np.array(blank, dtype=bool)
 
 
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def _unpacked(file: Path) -> bytes:
-    limit = int(_memory() * UNPACKED_SHARE)
+    limit = int(memory_bytes() * UNPACKED_SHARE)
     with gzip.open(file) as packed:
         content = packed.read(limit + 1)
     if len(content) > limit:
@@ -159,7 +156,7 @@ def _unpacked(file: Path) -> bytes:
 
 
 @contextmanager
-def readable(file: Path) -> Iterator[None]:
+def damage_as_input_error(file: Path) -> Iterator[None]:
     """Turn a parser's errors into an :class:`InputError`."""
     try:
         yield
@@ -167,7 +164,7 @@ def readable(file: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError:
         raise InputError(f"{file} is not text in UTF-8: save it as that") from None
-    except _ERRORS as error:
+    except _DAMAGE_ERRORS as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise InputError(f"{file} cannot be read (damaged, or not what its name says?): {lines[0]}") from None
 

@@ -122,7 +122,7 @@ class DetectorArray:
         return np.floor(np.maximum(np.abs(self.x_m), np.abs(self.y_m)) / self.pitch_m + 0.01).astype(np.int64)
 
     @property
-    def there(self) -> np.ndarray:
+    def has_detector(self) -> np.ndarray:
         """(2, R, C) bool: which cells have an electron detector, and which a muon detector."""
         return np.stack([self.has_station, self.has_muon])
 
@@ -140,9 +140,9 @@ class DetectorArray:
                 raise InputError(f"array {self.name}: there is no cell {cell}, expected 0 to {self.n_cells - 1}")
         electron.ravel()[np.asarray(stations, dtype=np.int64)] = 0.0
         muon.ravel()[np.asarray([*stations, *muon_detectors], dtype=np.int64)] = 0.0
-        result = replace(self, electron_area_m2=electron, muon_area_m2=muon)
-        result.__dict__["no_muon"] = self.no_muon & result.has_station
-        return result
+        array = replace(self, electron_area_m2=electron, muon_area_m2=muon)
+        array.__dict__["no_muon"] = self.no_muon & array.has_station
+        return array
 
     def as_json(self) -> dict[str, Any]:
         """Return what JSON needs to rebuild the array; float64 survives JSON exactly."""

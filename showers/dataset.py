@@ -34,10 +34,10 @@ from showerstack.showers.event_files import (
     EventFiles,
     bad_cells,
     bad_quantities,
-    finite,
     read_truth,
-    release,
+    release_memory,
     units_remarks,
+    zero_if_not_finite,
 )
 from showerstack.showers.schema import (
     AGE,
@@ -202,11 +202,11 @@ class Dataset:
         try:
             while start < stop:
                 end = min((start // size + 1) * size, stop)
-                scalars = finite(np.asarray(self.scalars[start:end], dtype=np.float32))
+                scalars = zero_if_not_finite(np.asarray(self.scalars[start:end], dtype=np.float32))
                 yield Chunk(start, self.matrices[start:end], scalars)
                 start = end
         finally:
-            release(self.matrices)
+            release_memory(self.matrices)
 
     def validate(self, progress: Progress | None = None) -> list[BadValue]:
         """Scan every quantity and every cell.
@@ -217,22 +217,22 @@ class Dataset:
             Why events cannot be used, one entry an event and file, whatever ``left_out.csv`` says.
         """
         columns = [np.asarray(self.scalars), *([] if self.age is None else [np.asarray(self.age)[:, None]])]
-        result = []
+        bad_values = []
         for values, names in zip(columns, (SCALAR_NAMES, (AGE.name,)), strict=False):
-            result += bad_quantities(SCALARS_FILE, values, names)
+            bad_values += bad_quantities(SCALARS_FILE, values, names)
         if self.files.has(TIMES_FILE):
             seconds = self.files.times()
-            again = np.isfinite(seconds)
-            again[np.unique(np.column_stack([seconds, columns[0]]), axis=0, return_index=True)[1]] = False
-            rows = np.flatnonzero(again).tolist()
-            result += [BadValue(row, TIMES_FILE, "event there before", float(seconds[row])) for row in rows]
+            is_repeated = np.isfinite(seconds)
+            is_repeated[np.unique(np.column_stack([seconds, columns[0]]), axis=0, return_index=True)[1]] = False
+            rows = np.flatnonzero(is_repeated).tolist()
+            bad_values += [BadValue(row, TIMES_FILE, "event there before", float(seconds[row])) for row in rows]
         stored: Any = self.matrices
         for start in range(0, len(self), SCAN_EVENTS):
-            result += bad_cells(stored.as_stored(slice(start, start + SCAN_EVENTS)), MATRICES_FILE, start)
-            release(stored)
+            bad_values += bad_cells(stored.as_stored(slice(start, start + SCAN_EVENTS)), MATRICES_FILE, start)
+            release_memory(stored)
             if progress:
                 progress(min(start + SCAN_EVENTS, len(self)), len(self))
-        return result
+        return bad_values
 
     @cached_property
     def unusable(self) -> tuple[BadValue, ...]:
@@ -241,8 +241,8 @@ class Dataset:
         Of sets that were made here ``left_out.csv`` says it; the cells of others are scanned (a second a gigabyte).
         """
         listed = [bad for bad in self.files.left_out() if bad.row < len(self)]
-        ours = self.files.checksums is not None and str(self.source.get("generator", "")).startswith(GENERATORS)
-        return (*listed, *([] if ours else self.validate()))
+        made_here = self.files.checksums is not None and str(self.source.get("generator", "")).startswith(GENERATORS)
+        return (*listed, *([] if made_here else self.validate()))
 
     @cached_property
     def usable(self) -> np.ndarray:
@@ -254,7 +254,7 @@ class Dataset:
         usable[[bad.row for bad in self.unusable]] = False
         return usable
 
-    def unusable_words(self) -> str | None:
+    def describe_unusable(self) -> str | None:
         """Return how many events cannot be used and why, None where all can."""
         if not self.unusable:
             return None
@@ -349,7 +349,7 @@ class Dataset:
         return self.files.checksums.files[name][1] if self.files.checksums else hash_file(path)
 
 
-STRONG = 6.0
+ORDERED_SIGMAS = 6.0
 """Standard deviations from chance above which rows count as ordered: once in a thousand million shuffled sets."""
 MIN_EVENTS = 50
 
@@ -365,7 +365,7 @@ class Ordering:
     @property
     def is_ordered(self) -> bool:
         """Whether rows follow the classes."""
-        return self.deviation > STRONG
+        return self.deviation > ORDERED_SIGMAS
 
     def remark(self, name: str) -> str | None:
         """Return one line about the dataset called ``name``, None where there is nothing to say."""
@@ -383,14 +383,14 @@ def ordering_of(dataset: Dataset) -> Ordering:
     if dataset.groups is not None:
         rows = np.sort(np.unique(np.asarray(dataset.groups), return_index=True)[1])
     if dataset.labels is not None:
-        return by_labels(np.asarray(dataset.labels)[rows])
+        return ordering_by_labels(np.asarray(dataset.labels)[rows])
     n_e, n_mu = (
         np.asarray(dataset.scalars[:, SCALAR_NAMES.index(name)], dtype=np.float64)[rows] for name in ("Ne", "Nmu")
     )
-    return by_values(n_e - n_mu)
+    return ordering_by_values(n_e - n_mu)
 
 
-def by_labels(labels: np.ndarray) -> Ordering:
+def ordering_by_labels(labels: np.ndarray) -> Ordering:
     """Return the runs test for several classes.
 
     Parameters
@@ -410,12 +410,12 @@ def by_labels(labels: np.ndarray) -> Ordering:
     squares, cubes = float((counts**2).sum()), float((counts**3).sum())
     expected = n + 1 - squares / n
     variance = (squares * (squares + n * (n + 1)) - 2 * n * cubes - n**3) / (n**2 * (n - 1))
-    result = 1 + int(np.count_nonzero(labels[1:] != labels[:-1]))
-    words = f"{result:,} runs of equal labels, {expected:,.0f} in random order"
-    return Ordering((expected - result) / float(np.sqrt(variance)) if variance > 0 else 0.0, words)
+    n_runs = 1 + int(np.count_nonzero(labels[1:] != labels[:-1]))
+    description = f"{n_runs:,} runs of equal labels, {expected:,.0f} in random order"
+    return Ordering((expected - n_runs) / float(np.sqrt(variance)) if variance > 0 else 0.0, description)
 
 
-def by_values(values: np.ndarray) -> Ordering:
+def ordering_by_values(values: np.ndarray) -> Ordering:
     """Return the serial correlation of the ranks of a quantity (N,) that follows the class."""
     n = len(values)
     if n < MIN_EVENTS:
@@ -423,8 +423,8 @@ def by_values(values: np.ndarray) -> Ordering:
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
     ranks -= ranks.mean()
     correlation = float((ranks[1:] * ranks[:-1]).sum() / (ranks**2).sum())
-    words = f"lg Ne - lg Nmu of neighbouring rows correlates by {correlation:.2f}"
-    return Ordering((correlation + 1 / n) * float(np.sqrt(n)), words)
+    description = f"lg Ne - lg Nmu of neighbouring rows correlates by {correlation:.2f}"
+    return Ordering((correlation + 1 / n) * float(np.sqrt(n)), description)
 
 
 def state_of(folder: Path) -> tuple[FileState, ...]:

@@ -110,12 +110,12 @@ class EventFiles:
 
     def task(self) -> Task:
         """Return the task whose label file is there."""
-        entries = [task for task in TASKS.values() if task.label_file and self.has(task.label_file)]
-        if len(entries) != 1:
+        tasks = [task for task in TASKS.values() if task.label_file and self.has(task.label_file)]
+        if len(tasks) != 1:
             names = ", ".join(str(task.label_file) for task in TASKS.values())
-            what = "no label file" if not entries else "label files of several tasks"
+            what = "no label file" if not tasks else "label files of several tasks"
             raise InputError(f"{self.folder} holds {what} ({names}): say which task is meant")
-        return entries[0]
+        return tasks[0]
 
     def matrices(self, shape: tuple[int, ...]) -> np.ndarray:
         """Map the grids; their bytes are compared when all of them are read, see :meth:`path`."""
@@ -196,7 +196,7 @@ class EventFiles:
             raise InputError(f"{self.folder} has no {task.label_file}: {remedy}")
         if task.target:
             labels = self.array(task.label_file, (), np.float32, n_events)
-            check_true(labels, task.target, self.folder / task.label_file)
+            check_true_values(labels, task.target, self.folder / task.label_file)
             return labels
         labels = self.array(task.label_file, (), np.int64, n_events)
         unknown = (labels < 0) | (labels >= task.n_classes)
@@ -251,7 +251,7 @@ class StoredGrids:
         return self[:].astype(dtype or self.dtype, copy=bool(copy))
 
 
-def release(grids: np.ndarray) -> None:
+def release_memory(grids: np.ndarray) -> None:
     """Take the part of mapped grids that was read out of this process's memory; the system may keep it in its cache."""
     file = getattr(getattr(grids, "_mapped", grids), "_mmap", None)
     if file is not None and hasattr(mmap, "MADV_DONTNEED"):
@@ -265,7 +265,7 @@ def open_grids(path: Path) -> np.ndarray:
     return cast("np.ndarray", StoredGrids(mapped, path))
 
 
-def check_true(values: np.ndarray, target: TargetQuantity, path: Path) -> None:
+def check_true_values(values: np.ndarray, target: TargetQuantity, path: Path) -> None:
     """Refuse true values (N,) that are not finite or outside the target's limits; names the first row."""
     low, high = target.limits
     bad = np.flatnonzero(~((values >= low) & (values <= high)))
@@ -276,7 +276,7 @@ def check_true(values: np.ndarray, target: TargetQuantity, path: Path) -> None:
         )
 
 
-def finite(values: np.ndarray) -> np.ndarray:
+def zero_if_not_finite(values: np.ndarray) -> np.ndarray:
     """Return values with 0 in place of those that are not finite: what learners are given of events of no use."""
     good = np.isfinite(values)
     return values if good.all() else np.where(good, values, values.dtype.type(0))
@@ -287,13 +287,13 @@ def bad_quantities(file: str, values: np.ndarray, columns: tuple[str, ...], firs
     low, high = np.array([RANGES[name] for name in columns]).T
     good = (values >= low) & (values <= high)
     rows = np.flatnonzero(~good.all(axis=1))
-    result = ((int(row), int(np.argmin(good[row]))) for row in rows)
-    return [BadValue(first_row + row, file, f"column {columns[k]}", float(values[row, k])) for row, k in result]
+    first_bad = ((int(row), int(np.argmin(good[row]))) for row in rows)
+    return [BadValue(first_row + row, file, f"column {columns[k]}", float(values[row, k])) for row, k in first_bad]
 
 
-MOST_RADIANS = math.pi / 2
-"""Zeniths below this in nearly all of :data:`SEVERAL` events or more are no degrees."""
-SEVERAL = 50
+MAX_RADIANS = math.pi / 2
+"""Zeniths below this in nearly all of :data:`MIN_EVENTS_FOR_UNITS` events or more are no degrees."""
+MIN_EVENTS_FOR_UNITS = 50
 
 
 def units_remarks(where: str, values: np.ndarray, columns: tuple[str, ...]) -> list[str]:
@@ -301,10 +301,10 @@ def units_remarks(where: str, values: np.ndarray, columns: tuple[str, ...]) -> l
     remarks = []
     for name, column in zip(columns, values.astype(np.float64).T, strict=True):
         column = column[np.isfinite(column)]
-        if len(column) < SEVERAL:
+        if len(column) < MIN_EVENTS_FOR_UNITS:
             continue
         middle, (low, high) = float(np.median(column)), RANGES.get(name, (-np.inf, np.inf))
-        if name == "Ze" and middle > 0 and np.quantile(column, 0.99) < MOST_RADIANS:
+        if name == "Ze" and middle > 0 and np.quantile(column, 0.99) < MAX_RADIANS:
             looks = "radians: expected degrees"
         elif name in ("E", "Ne", "Nmu") and middle > high:
             looks = "a linear quantity: expected its decimal logarithm"
@@ -323,12 +323,12 @@ def bad_cells(grids: np.ndarray, file: str, first_row: int = 0) -> list[BadValue
         return []
     with np.errstate(invalid="ignore"):
         bad = ~np.isfinite(grids) | (grids < 0)
-    result = []
+    bad_values = []
     for row in np.flatnonzero(bad.any(axis=(1, 2, 3))).tolist():
         y, x, channel = (int(k) for k in np.argwhere(bad[row])[0])
         value = float(grids[row, y, x, channel])
-        result.append(BadValue(first_row + row, file, f"cell ({y}, {x}), {CHANNEL_NAMES[channel]} deposit", value))
-    return result
+        bad_values.append(BadValue(first_row + row, file, f"cell ({y}, {x}), {CHANNEL_NAMES[channel]} deposit", value))
+    return bad_values
 
 
 def _bits(grids: np.ndarray) -> tuple[np.ndarray, int]:

@@ -7,6 +7,8 @@ import numpy as np
 MASS_NUMBERS, CHARGES = (1, 4, 12, 28, 56), (1, 2, 6, 14, 26)
 """Of the nuclei that stand for the five mass groups, in label order."""
 LN_MASSES = np.log(MASS_NUMBERS)
+PARTICLE_IDS = {0: 1, 1: 14, 4: 402, 12: 1206, 28: 2814, 56: 5626}
+"""CORSIKA particle codes by mass number, 0 for photons: 1, 14 for protons, 100 A + Z for other nuclei."""
 CORE_RADIUS_M = 91.0
 """Radius of the disc in which simulated cores lie, and cores of data are accepted."""
 ZENITH_MAX_DEG = 30.0

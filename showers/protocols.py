@@ -67,19 +67,19 @@ class CutSet:
             If a column that a cut needs is missing.
         """
         passed = np.ones(_height(columns), dtype=bool)
-        for cut in self.made(columns):
+        for cut in self.applicable(columns):
             passed &= cut.passes(columns)
         return passed
 
     def flow(self, columns: Columns) -> dict[str, int]:
         """Return how many events each cut leaves, one after the other."""
-        passed, result = np.ones(_height(columns), dtype=bool), {}
-        for cut in self.made(columns):
+        passed, left = np.ones(_height(columns), dtype=bool), {}
+        for cut in self.applicable(columns):
             passed &= cut.passes(columns)
-            result[cut.name] = int(passed.sum())
-        return result
+            left[cut.name] = int(passed.sum())
+        return left
 
-    def made(self, columns: Columns) -> list[Cut]:
+    def applicable(self, columns: Columns) -> list[Cut]:
         """Return the cuts that can be made: all, or without those on quantities that the set may lack."""
         known = [cut for cut in self.cuts if cut.is_known(columns)]
         for cut in self.cuts:
@@ -87,7 +87,7 @@ class CutSet:
                 raise InputError(f"cut {cut.name!r} of {self.name!r} needs column {cut.column}")
         return known
 
-    def not_made(self, columns: Columns) -> list[str]:
+    def not_applied(self, columns: Columns) -> list[str]:
         """Return the names of the quantities that a set lacks, and that therefore cut nothing."""
         return [cut.unknown for cut in self.cuts if cut.unknown is not None and not cut.is_known(columns)]
 

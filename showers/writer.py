@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.arrays import ArrayFile, told_when_full
+from showerstack.runtime.arrays import ArrayFile, full_disk_as_input_error
 from showerstack.runtime.checksums import CHECKSUMS_FILE, write_checksums
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
@@ -47,10 +47,10 @@ from showerstack.showers.schema import (
     Task,
 )
 
-_OURS = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, ORDER_FILE, SOURCE_FILE, TRUTH_FILE}
-_OURS |= {CHECKSUMS_FILE, LEFT_OUT_FILE, WEIGHT_FILE}
-_OURS |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE, ARRIVAL_FILE}
-_OURS |= {task.label_file for task in TASKS.values() if task.label_file}
+_DATASET_FILES = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, ORDER_FILE, SOURCE_FILE, TRUTH_FILE}
+_DATASET_FILES |= {CHECKSUMS_FILE, LEFT_OUT_FILE, WEIGHT_FILE}
+_DATASET_FILES |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE, ARRIVAL_FILE}
+_DATASET_FILES |= {task.label_file for task in TASKS.values() if task.label_file}
 
 ARRIVAL_STEM = Path(ARRIVAL_FILE).stem
 
@@ -143,7 +143,7 @@ def write_dataset(
     label_stem = Path(task.label_file).stem if task and task.label_file else None
     columns |= {label_stem: ((), task.label_type)} if task and label_stem else {}
     columns |= {stem: ((), dtype) for stem, dtype in (extras or {}).items()}
-    with told_when_full(path), atomic_folder(path, overwrite=overwrite) as folder:
+    with full_disk_as_input_error(path), atomic_folder(path, overwrite=overwrite) as folder:
         with ExitStack() as opened:
             files = {
                 stem: opened.enter_context(ArrayFile(folder / f"{stem}.npy", (n_events, *shape), dtype))
@@ -167,9 +167,9 @@ def write_dataset(
 
 
 def _write_left_out(file: Path, left_out: list[BadValue]) -> None:
-    rows = {bad.row: bad for bad in reversed(left_out)}
-    chosen = [rows[row] for row in sorted(rows)]
-    columns = {name: [getattr(bad, name) for bad in chosen] for name in LEFT_OUT_SCHEMA}
+    by_row = {bad.row: bad for bad in reversed(left_out)}
+    in_order = [by_row[row] for row in sorted(by_row)]
+    columns = {name: [getattr(bad, name) for bad in in_order] for name in LEFT_OUT_SCHEMA}
     pl.DataFrame(columns, schema=LEFT_OUT_SCHEMA).write_csv(file)
 
 
@@ -180,7 +180,7 @@ def refuse_foreign(folder: Path) -> None:
     if folder.is_symlink() or not folder.is_dir():
         raise InputError(f"{folder} is not a folder and is not overwritten: remove it yourself or choose another name")
     names = sorted(file.name for file in folder.iterdir())
-    strange = [name for name in names if name not in _OURS or not (folder / name).is_file()]
+    strange = [name for name in names if name not in _DATASET_FILES or not (folder / name).is_file()]
     if strange:
         raise InputError(
             f"{folder} holds {strange[0]}, which is no file of a dataset, and is not overwritten: "
@@ -212,9 +212,9 @@ def problems(folder: Path, progress: Progress | None = None) -> list[str]:
     folder = Path(folder)
     try:
         files = EventFiles.open(folder)
-        result = files.checksums.problems(progress) if files.checksums else []
-        if result:
-            return result
+        differing = files.checksums.problems(progress) if files.checksums else []
+        if differing:
+            return differing
         labelled = [task for task in TASKS.values() if files.has(str(task.label_file))]
         for task in labelled:
             Dataset.open(folder, task)
@@ -249,11 +249,11 @@ def already_made(
     """
     if not folder.exists() and not folder.is_symlink():
         return False
-    result = EventFiles.open(folder).source() if folder.is_dir() else {}
+    stored = EventFiles.open(folder).source() if folder.is_dir() else {}
     wanted = json.loads(json.dumps(dict(source)))
-    differing = [name for name in {**result, **wanted} if result.get(name) != wanted.get(name)]
+    differing = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
     if differing:
-        what = f" and differs in {', '.join(differing)}" if result else ""
+        what = f" and differs in {', '.join(differing)}" if stored else ""
         raise InputError(f"{folder} exists already{what}: {advice}")
     data = Dataset.open(folder, task)
     if len(data) != n_events:

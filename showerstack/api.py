@@ -172,12 +172,12 @@ def _shown(verbose: bool, callback: Callback | None) -> Iterator[Bars]:
     """Yield bars that draw and tell what is asked for; ``verbose`` prints what is logged meanwhile as well."""
     from contextlib import nullcontext
 
-    from showerstack.runtime.context import bar, silent, told
-    from showerstack.runtime.logs import Lines, handled
+    from showerstack.runtime.context import also_calling, bar, silent
+    from showerstack.runtime.logs import Lines, logging_to
 
     bars = bar if verbose else silent
-    with handled(Lines(), level="INFO") if verbose else nullcontext():
-        yield bars if callback is None else told(callback, bars)
+    with logging_to(Lines(), level="INFO") if verbose else nullcontext():
+        yield bars if callback is None else also_calling(callback, bars)
 
 
 def fit(

@@ -37,9 +37,9 @@ from sklearn.utils.validation import (
 
 from showerstack.api import LABEL, Fitted, Place, Predicted, fit, fitted, predict
 from showerstack.runtime.context import Callback
-from showerstack.runtime.errors import like
+from showerstack.runtime.errors import most_similar
 from showerstack.runtime.frames import frame_of, is_frame
-from showerstack.runtime.logs import handled
+from showerstack.runtime.logs import logging_to
 from showerstack.stacking.config import EngineConfig, StackConfig, TableConfig
 
 GROUP, WEIGHT, FOLD = "group", "weight", "fold"
@@ -64,7 +64,7 @@ def _with_options(config: type[EngineConfig], **own: Any) -> Callable[[Class], C
     def decorated(estimator: Class) -> Class:
         def __init__(self: Any, run: Place | None = None, **options: Any) -> None:
             if unknown := options.keys() - defaults:
-                near = like(min(unknown), list(defaults))
+                near = most_similar(min(unknown), list(defaults))
                 raise TypeError(f"unknown option {min(unknown)}" + (f": did you mean {near}?" if near else ""))
             vars(self).update(defaults | options, run=run)
 
@@ -94,7 +94,7 @@ class _Stack(BaseEstimator):
         names = EngineConfig.model_fields.keys() - {"run"}
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         self.run_ = Path(self.run).expanduser() if self.run is not None else _temporary() / "run"
-        with handled(logging.NullHandler()):  # a remark becomes a warning, and is not printed as well
+        with logging_to(logging.NullHandler()):  # a remark becomes a warning, and is not printed as well
             result = fit(data, run=self.run_, verbose=self.verbose, callback=self.callback, **options, **more)
         _warn(result.remarks)
         return result
@@ -102,7 +102,7 @@ class _Stack(BaseEstimator):
     def _predicted(self, data: Any, **more: Any) -> Predicted:
         check_is_fitted(self, "run_")
         run = fitted(self.run_)
-        with handled(logging.NullHandler()):
+        with logging_to(logging.NullHandler()):
             result = predict(run, data, workers=self.workers, verbose=self.verbose, callback=self.callback, **more)
         _warn(result.remarks)
         return result

@@ -28,7 +28,7 @@ from showerstack.runtime.processes import in_threads
 from showerstack.runtime.resources import cores
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset, state_of
-from showerstack.showers.event_files import EventFiles, finite
+from showerstack.showers.event_files import EventFiles, zero_if_not_finite
 from showerstack.showers.schema import Task
 from showerstack.stacking.events import CORE_COLUMNS, EVERY, ShowerEvents
 
@@ -200,8 +200,8 @@ def _columns(table: pl.DataFrame, wanted: tuple[str, ...]) -> np.ndarray:
 
 
 def _scalars(data: Dataset, part: slice) -> tuple[np.ndarray, np.ndarray | None]:
-    scalars = finite(np.array(data.scalars[part], dtype=np.float32))
-    return scalars, None if data.age is None else finite(np.array(data.age[part]))
+    scalars = zero_if_not_finite(np.array(data.scalars[part], dtype=np.float32))
+    return scalars, None if data.age is None else zero_if_not_finite(np.array(data.age[part]))
 
 
 def _groups(columns: tuple[str, ...]) -> frozenset[str]:

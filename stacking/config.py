@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import LEARNERS, spec
 from showerstack.runtime.cost import seconds_of
-from showerstack.runtime.errors import InputError, like
+from showerstack.runtime.errors import InputError, most_similar
 from showerstack.runtime.files import atomic_path, hash_file
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
@@ -343,7 +343,7 @@ def _one_line(error: ValidationError, known: Iterable[str]) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        near = like(where, list(known))
+        near = most_similar(where, list(known))
         return f"unknown option {where}" + (f": did you mean {near}?" if near else "")
     message = str(first["msg"]).removeprefix("Value error, ")
     return f"option {where}: {message}, got {first['input']!r}" if where else message

@@ -27,7 +27,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import FolderState, folder_state
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.event_files import finite
+from showerstack.showers.event_files import zero_if_not_finite
 from showerstack.showers.schema import AGE, SCALAR_NAMES, TargetQuantity, Task
 
 
@@ -35,7 +35,7 @@ def reference(target: TargetQuantity, scalars: np.ndarray) -> np.ndarray:
     """Return the reconstructed scalar (N,) float64 from which a target is counted; zeros where it has none."""
     if target.reference is None:
         return np.zeros(len(scalars))
-    return finite(np.asarray(scalars[:, SCALAR_NAMES.index(target.reference)], dtype=np.float64))
+    return zero_if_not_finite(np.asarray(scalars[:, SCALAR_NAMES.index(target.reference)], dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ class ShowerEvents(Events):
     def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
         """Return unlabelled events."""
         data = self._opened
-        scalars = finite(np.asarray(data.scalars[rows], dtype=np.float32))
+        scalars = zero_if_not_finite(np.asarray(data.scalars[rows], dtype=np.float32))
         names = SCALAR_NAMES
         if data.age is not None:
-            scalars = np.column_stack([scalars, finite(data.age[rows])])
+            scalars = np.column_stack([scalars, zero_if_not_finite(data.age[rows])])
             names = (*names, AGE.name)
         return Batch(
             index=np.asarray(rows, dtype=np.int64),
@@ -291,7 +291,7 @@ class ShowerEvents(Events):
     def context(self, rows: slice = EVERY) -> np.ndarray:
         """Return energy, zenith and the two sizes, (n, 4) float64."""
         columns = [SCALAR_NAMES.index(name) for name in CONTEXT_SCALARS]
-        return finite(np.asarray(self._opened.scalars[rows][:, columns], dtype=np.float64))
+        return zero_if_not_finite(np.asarray(self._opened.scalars[rows][:, columns], dtype=np.float64))
 
     def passes_evaluation_cuts(self) -> np.ndarray:
         """Return which events can be used and pass the cuts under which predictions are scored."""
@@ -327,7 +327,7 @@ class ShowerEvents(Events):
 
 def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> tuple[str, ...]:
     """Return one line on the events of a dataset that cannot be used, none where all can."""
-    words = data.unusable_words()
+    words = data.describe_unusable()
     if words is None:
         return ()
     if strict:

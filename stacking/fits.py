@@ -25,7 +25,7 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import create, most_events
 from showerstack.runtime.arrays import open_npy
 from showerstack.runtime.checksums import Checksums, write_checksums
-from showerstack.runtime.cost import Cost, measured
+from showerstack.runtime.cost import Cost, timed
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
 from showerstack.runtime.processes import limited_threads
@@ -241,7 +241,7 @@ class FoldTask:
 def do_task(task: FoldTask) -> None:
     """Fit one learner on one fold, predict its own and the test events, and store all of it atomically."""
     with atomic_folder(task.folder, overwrite=True) as folder, limited_threads(task.threads):
-        with measured("train", task.name, task.fold) as cost:
+        with timed("train", task.name, task.fold) as cost:
             train, valid, held_out = split_rows(task)
             learner, ended_early = _fitted(task, _labelled(task, train), _labelled(task, valid))
             learner.save(folder)

@@ -15,7 +15,7 @@ from showerstack.features.build import build_table
 from showerstack.features.device import resolve_device
 from showerstack.models.registry import device_remarks, devices_for
 from showerstack.runtime.context import Context
-from showerstack.runtime.cost import Cost, measured, seconds_of
+from showerstack.runtime.cost import Cost, seconds_of, timed
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, write_json
 from showerstack.runtime.logs import remark
@@ -258,7 +258,7 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     costs: list[Cost] = []
     tables = {}
     for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
-        with measured(f"features {split}") as cost:
+        with timed(f"features {split}") as cost:
             name = f"{folder.name}.features"
             tables[split] = build_table(
                 folder,

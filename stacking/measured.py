@@ -20,9 +20,9 @@ from showerstack.showers.archives.measured import (
     MEASUREMENT,
     PROTOCOLS,
     LeftOut,
-    conversion_of,
     convert_measured,
     runs_in,
+    source_of_conversion,
 )
 from showerstack.showers.archives.raw import archive_path
 from showerstack.showers.schema import MATRICES_FILE, SOURCE_FILE
@@ -118,7 +118,7 @@ def _origin(raw: Path, name: str, protocol: str, times: bool) -> dict[str, Any]:
     if not archive_path(raw, name, "matrices").exists():
         return {"generator": MEASUREMENT, "run": name, "protocol": protocol, "times_asked_for": times}
     try:
-        return conversion_of(raw, name, protocol, times)
+        return source_of_conversion(raw, name, protocol, times)
     except InputError as error:
         raise _Damaged(str(error)) from None
 

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from showerstack.models.base.posterior import log_softmax
-from showerstack.runtime.code import declared, installed_modules
+from showerstack.runtime.code import installed_modules, objects_by_name
 from showerstack.runtime.errors import InputError
 from showerstack.stacking.folds import assign_folds
 from showerstack.stacking.gate import MeanAndError, worse_in_survival
@@ -107,7 +107,7 @@ class PoolSpec:
 def pool_specs() -> dict[str, PoolSpec]:
     """Return all pools by name: ours, the simplest first, then those of entry points ``showerstack.pools``."""
     ours = {name: PoolSpec(name, fit) for name, fit in zip(POOLS, (_average, _log_pool, _calibrated), strict=True)}
-    installed = declared(installed_modules("showerstack.pools").values(), "POOLS", attrgetter("name"))
+    installed = objects_by_name(installed_modules("showerstack.pools").values(), "POOLS", attrgetter("name"))
     if again := ours.keys() & installed.keys():
         raise ValueError(f"an installed distribution declares the pool {min(again)!r}, which exists already")
     return ours | installed

@@ -25,7 +25,7 @@ from showerstack.runtime.cost import seconds_of
 from showerstack.runtime.errors import GPU_FAILED, InputError, need, remedy_of
 from showerstack.runtime.files import atomic_path, hash_json
 from showerstack.runtime.logs import LOG as ALL_LOGS
-from showerstack.runtime.logs import handle, kept
+from showerstack.runtime.logs import captured, replay
 from showerstack.runtime.processes import by_device, in_devices
 from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.stacking.events import Events
@@ -292,7 +292,7 @@ def run_tasks(
 
         report()
         for task_name, fold, error, remedy, records in outcomes:
-            handle(records)
+            replay(records)
             if remedy:
                 raise InputError(
                     f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
@@ -368,7 +368,7 @@ def _gpu_failed(outcome: Attempted) -> bool:
 
 
 def _attempt(task: FoldTask, level: int) -> Attempted:
-    with kept(level) as records:
+    with captured(level) as records:
         error, remedy = _error_of(task)
     return task.name, task.fold, error, remedy, records
 

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.runtime.code import command, git_revision, machine, started, versions
+from showerstack.runtime.code import command_line, git_revision, machine, now_utc, versions
 from showerstack.runtime.context import Context
-from showerstack.runtime.cost import Cost, measured
+from showerstack.runtime.cost import Cost, timed
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import hash_json, read_json
-from showerstack.runtime.logs import LogFile, handled, remark
+from showerstack.runtime.logs import LogFile, logging_to, remark
 from showerstack.runtime.processes import limited_threads
 from showerstack.showers.schema import LOG_FILE
 from showerstack.stacking.answers import DecisionSample, stacking_of
@@ -128,7 +128,7 @@ def run(job: Job) -> StackResult:
         be trained.
     """
     job, folder = _within_limit(job), job.config.run
-    with opened_for_writing(folder), handled(LogFile(folder / LOG_FILE)):
+    with opened_for_writing(folder), logging_to(LogFile(folder / LOG_FILE)):
         refuse_other_configuration(folder, job.fits_identity)
         finished = _finished(folder, hash_json(job.identity), job.versions)
         if finished:
@@ -208,9 +208,9 @@ def _opening(job: Job, folds: Folds, tasks: list[FoldTask]) -> dict[str, Any]:
         },
         "remarks": [*job.remarks, *folds.remarks, *_made_again(tasks)],
         "versions": versions(),
-        "started": started(),
+        "started": now_utc(),
         "machine": machine(),
-        "command": command(),
+        "command": command_line(),
         "git_revision": git_revision(),
         "device": job.device,
     }
@@ -219,7 +219,7 @@ def _opening(job: Job, folds: Folds, tasks: list[FoldTask]) -> dict[str, Any]:
 def _second_level(
     job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any]
 ) -> StackResult:
-    with measured("collection") as cost:
+    with timed("collection") as cost:
         level = collected(job, folds, tasks, failures)
     outcome = stack_and_decide(job, folds, level, manifest["config_hash"])
     steps = [*job.costs, *_training_costs(tasks, failures), cost, *outcome.costs]
@@ -277,23 +277,23 @@ def stack_and_decide(job: Job, folds: Folds, oof: OutOfFold, config_hash: str) -
     procedure, costs = stacking_of(job.task), []
     find = partial(fit_stack, tolerance=job.config.prune, names=job.config.pools, survival=procedure.survival)
     inner = folds.sample(folds.inner)
-    with measured("pool") as cost, job.ctx.bars("weighing the learners", "steps"):
+    with timed("pool") as cost, job.ctx.bars("weighing the learners", "steps"):
         stack = find(oof.inner, inner)
         # Scored are predictions by stacks that have not seen the event, choice of learners and pool included.
         stacked = stack.log_proba if oof.holdout else nested(find, oof.inner, inner)
         judged = _judged(job, folds, oof, stack, stacked)
     costs.append(cost)
-    with measured("calibration") as cost:
+    with timed("calibration") as cost:
         scales, systems = {}, {}
         for name, z in judged.raw.items():
             scales[name], systems[name] = calibrated(z, judged.sample)
     costs.append(cost)
-    with measured("gate") as cost:
+    with timed("gate") as cost:
         by_learner = {name: systems[name] for name in oof.names}
         gate = decide_gate(systems["stack"], by_learner, judged.sample, survival=procedure.survival)
     costs.append(cost)
     shipped = "stack" if gate.shipped else gate.best_learner
-    with measured("decision") as cost:
+    with timed("decision") as cost:
         target_calibration, estimates, own = fit_target_calibration(job, folds, oof, judged)
         asked = stack.pool.needed if gate.shipped else (shipped,)
         decision, rules = procedure.decide(_held_out(job, folds, judged, systems, shipped, own, asked), job.config.run)
@@ -315,7 +315,7 @@ def stack_and_decide(job: Job, folds: Folds, oof: OutOfFold, config_hash: str) -
     )
     save_chain(job.config.run, chain)
     _write_held_out_files(job, folds, oof, stack, stacked, judged, systems)
-    with measured("prediction") as cost:
+    with timed("prediction") as cost:
         predictions = _predict_test(job, chain, oof.names)
     costs.append(cost)
     record = {

@@ -22,7 +22,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_softmax
 from showerstack.report.doctor import column_quartiles, folder_findings
 from showerstack.report.run_page import write_report
-from showerstack.runtime.code import declared
+from showerstack.runtime.code import objects_by_name
 from showerstack.runtime.errors import InputError
 from showerstack.scoring import tasks as scoring_tasks
 from showerstack.scoring.score import score_file
@@ -83,7 +83,7 @@ def test_a_feature_group(example: Example, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_learner(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = (*registry.MODULES, example("frequencies"))
-    monkeypatch.setattr(registry, "LEARNERS", declared(modules, "LEARNERS", attrgetter("name")))
+    monkeypatch.setattr(registry, "LEARNERS", objects_by_name(modules, "LEARNERS", attrgetter("name")))
     labels = np.repeat([0, 1], [30, 10])
     events = Batch(index=np.arange(40), table=np.arange(40, dtype=np.float32)[:, None], columns=("x",), labels=labels)
     learner = registry.create(registry.spec("frequencies"), ("gamma", "hadron"))
@@ -174,7 +174,7 @@ def test_a_hadronic_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     iron = primaries.model_shift(number, 56, settings.cascade)
     np.testing.assert_allclose(iron[:, 0], [20.0, 0.01 * (np.log10(56) - 0.9), 0.05])
     streams = [
-        blocks.generator(blocks.BlockJob(schema.COMPOSITION, "train", 1, model, "none", settings), 0).random()
+        blocks.random_generator(blocks.BlockJob(schema.COMPOSITION, "train", 1, model, "none", settings), 0).random()
         for model in (*primaries.MODELS, "mix")
     ]
     assert len(set(streams)) == 5, "each model has random numbers of its own"

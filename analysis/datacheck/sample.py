@@ -26,7 +26,7 @@ from showerstack.runtime.resources import cores
 from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.event_files import finite
+from showerstack.showers.event_files import zero_if_not_finite
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import TRUTH_FILE, Task
 from showerstack.stacking.computed import BLOCK_EVENTS, compute_columns
@@ -261,9 +261,9 @@ def with_dead_detectors(
 
 def _masked(data: Dataset, rows: np.ndarray, array: DetectorArray, columns: tuple[str, ...]) -> np.ndarray:
     """Return features of simulated events (n, F) as an array with dead detectors has them."""
-    grids = decoded(data.matrices[rows]) * np.moveaxis(array.there, 0, -1)
-    scalars = finite(np.asarray(data.scalars[rows], dtype=np.float32))
-    age = None if data.age is None else finite(np.asarray(data.age[rows], dtype=np.float32))
+    grids = decoded(data.matrices[rows]) * np.moveaxis(array.has_detector, 0, -1)
+    scalars = zero_if_not_finite(np.asarray(data.scalars[rows], dtype=np.float32))
+    age = None if data.age is None else zero_if_not_finite(np.asarray(data.age[rows], dtype=np.float32))
     return compute_columns(grids, scalars, age, columns, array)
 
 

@@ -233,11 +233,11 @@ def compare_stations(
     expected = _hits(simulation, rows[order], w)
     hits, n = np.zeros(expected.shape), np.zeros(expected.shape)
     for folder, chosen in data:
-        known_dead = np.moveaxis(folder.array.there & ~folder.working.there, 0, -1)
+        known_dead = np.moveaxis(folder.array.has_detector & ~folder.working.has_detector, 0, -1)
         hits += np.where(known_dead, 0.0, _hits(folder, chosen, np.ones(len(chosen))))
         n += len(chosen) * ~known_dead
     observed = np.divide(hits, n, out=np.full(hits.shape, np.nan), where=n > 0)
-    there = (n > 0) & (np.moveaxis(simulation.array.there, 0, -1) | (observed > 0) | (expected > 0))
+    there = (n > 0) & (np.moveaxis(simulation.array.has_detector, 0, -1) | (observed > 0) | (expected > 0))
     least = 0.5 / np.maximum(n, 1.0)
     pooled = np.clip((observed + expected) / 2, least, 1 - least)
     residual = (observed - expected) / np.sqrt(pooled * (1 - pooled) * (2 * least + (w**2).sum()))

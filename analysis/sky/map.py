@@ -276,7 +276,7 @@ def _chosen(options: SkyOptions, remarks: list[str], ctx: Context) -> tuple[list
 
 
 def _cut_words(dataset: Dataset, zenith_max_deg: float) -> list[str]:
-    return [cut.name for cut in search_cuts(zenith_max_deg).made(scalars(dataset))]
+    return [cut.name for cut in search_cuts(zenith_max_deg).applicable(scalars(dataset))]
 
 
 def _directions(dataset: Dataset, zenith_max_deg: float, rows: np.ndarray | None) -> tuple[np.ndarray, ...] | None:

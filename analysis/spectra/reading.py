@@ -42,7 +42,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.kascade import LG_NMU_MIN, ZENITH_MAX_DEG, reconstructed_energy
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import SIMULATION, task_named
-from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, random_generator
 from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
 from showerstack.stacking.run import Run
@@ -96,7 +96,7 @@ def thrown_primaries(
     last = int(shower.max())
     n_showers = -(-PRIMARIES_PER_BLOCK // job.reuse)
     for block in range(last // PRIMARIES_PER_BLOCK + 1):
-        primaries = throw_primaries(task, n_showers, job.model, settings.spectrum, generator(job, block))
+        primaries = throw_primaries(task, n_showers, job.model, settings.spectrum, random_generator(job, block))
         first = block * PRIMARIES_PER_BLOCK
         here = (shower >= first) & (shower < first + PRIMARIES_PER_BLOCK)
         if not np.allclose(primaries.lg_energy[shower[here] - first], energy[here], atol=1e-5, rtol=0):

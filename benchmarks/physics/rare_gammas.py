@@ -27,7 +27,7 @@ from showerstack.showers.lateral import axis_distance
 from showerstack.showers.schema import GAMMA
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents
 from showerstack.showers.simulation.cascade import RARE, Proposal
-from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.datasets import accepted_events
 from showerstack.showers.simulation.settings import load_settings
 
 PUBLISHED = {0.50: "3e-5 (1 event)", 0.75: "2.6e-4 to 5e-4", 0.90: ".017", 0.95: ".29", 0.99: ".78 to .80"}
@@ -61,7 +61,7 @@ def quantities(events: SimulatedEvents) -> np.ndarray:
 def sample(job: BlockJob, n: int, workers: int) -> Sample:
     """Return the first ``n`` events of a job."""
     parts = []
-    for events in accepted(job, n, workers):
+    for events in accepted_events(job, n, workers):
         weights = np.ones(len(events)) if events.weight is None else events.weight.astype(np.float64)
         parts.append((quantities(events), events.labels.astype(int), weights))
     x, labels, weights = (np.concatenate(columns) for columns in zip(*parts, strict=True))

@@ -29,7 +29,7 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import TASKS
 from showerstack.showers.simulation import blocks, detector, load_settings
 from showerstack.showers.simulation.blocks import BlockJob
-from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.datasets import accepted_events
 
 FOREIGN = "foreign"
 RANDOM = "random"
@@ -105,7 +105,7 @@ def drawn(
 def _simulated(world: str, n: int, job: BlockJob) -> tuple[np.ndarray, np.ndarray, pl.DataFrame]:
     tables, labels, truths = [], [], []
     with foreign_detector() if world == FOREIGN else contextlib.nullcontext():
-        for events in accepted(job, n, 1):
+        for events in accepted_events(job, n, 1):
             grids = events.grids.astype(np.float16).astype(np.float32)
             scalars = events.scalars.astype(np.float16).astype(np.float32)
             result = compute_events(grids, scalars, None, GROUPS, job.array)

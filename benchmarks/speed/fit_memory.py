@@ -15,7 +15,7 @@ import numpy as np
 
 from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
-from showerstack.runtime.cost import measured
+from showerstack.runtime.cost import timed
 from showerstack.runtime.processes import in_own_process
 from showerstack.stacking.job import LIBRARIES_BYTES, TABLE_COPIES
 
@@ -34,7 +34,7 @@ def peaks(name: str, n_rows: int, n_columns: int) -> Iterator[tuple[float, float
     valid, result = drawn(2_000), []
     for n in (2_000, n_rows):
         train = drawn(n)
-        with measured(name) as cost:
+        with timed(name) as cost:
             create(spec(name), tuple("abcde"), overrides=SHORT.get(name)).fit(train, valid, seed=1)
         result.append(cost.peak_mb)
     yield result[0], result[1]

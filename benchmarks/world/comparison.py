@@ -24,7 +24,7 @@ from showerstack.scoring.metrics.intervals import Interval, accuracy_interval
 from showerstack.scoring.metrics.level import LEVEL
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.blocks import BlockJob
-from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.datasets import accepted_events
 from showerstack.showers.simulation.settings import Settings
 
 EVENTS = 40_000
@@ -102,7 +102,7 @@ def compare(
     entries: list[np.ndarray] = []
     done = 0
     with bars("composition, matched protocol", "events") as progress:
-        for events in accepted(job, n, workers):
+        for events in accepted_events(job, n, workers):
             e = events.event
             grids[done : done + len(events)] = events.grids
             for name, values in zip(scalars, (e.lg_energy, e.zenith_deg, e.lg_ne, e.lg_nmu, e.age), strict=True):

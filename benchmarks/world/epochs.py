@@ -27,7 +27,7 @@ from benchmarks.world.networks import Published, PublishedNetwork, TwoSample, in
 from benchmarks.world.networks import posteriors as said_by
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.blocks import BlockJob
-from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.datasets import accepted_events
 from showerstack.showers.simulation.settings import load_settings
 
 BATCH = 512
@@ -39,7 +39,7 @@ Events = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 def events(n: int, seed: int) -> Events:
     """Simulate events of the default world's matched protocol, QGSJet."""
-    parts = list(accepted(BlockJob(COMPOSITION, "test", seed, "qgs", "matched", load_settings()), n, None))
+    parts = list(accepted_events(BlockJob(COMPOSITION, "test", seed, "qgs", "matched", load_settings()), n, None))
     names = {"E": "lg_energy", "Ze": "zenith_deg", "Ne": "lg_ne", "Nmu": "lg_nmu", "Age": "age"}
     scalars = {name: np.concatenate([getattr(part.event, own) for part in parts]) for name, own in names.items()}
     labels = np.concatenate([part.labels for part in parts]).astype(np.int64)

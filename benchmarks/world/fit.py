@@ -28,8 +28,8 @@ from benchmarks.world.networks import Published, inputs, posteriors
 from benchmarks.world.targets import POSTERIORS, SCORES, Look, NetworkTarget
 from showerstack.runtime.files import atomic_path
 from showerstack.showers.schema import COMPOSITION, Task
-from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, passes
-from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, passes_cuts
+from showerstack.showers.simulation.datasets import accepted_events
 from showerstack.showers.simulation.settings import Settings
 
 REACH = 0.7
@@ -284,7 +284,7 @@ class ModelProblem(Problem):
         """Return accuracy, mean class numbers of protons, carbon and iron, mean of the networks, and lg pass rate."""
 
         def events(cuts: str, n: int) -> Iterator[SimulatedEvents]:
-            return accepted(BlockJob(COMPOSITION, "test", self.seed, model, cuts, settings), n, self.workers)
+            return accepted_events(BlockJob(COMPOSITION, "test", self.seed, model, cuts, settings), n, self.workers)
 
         visited = []
         for portion in events("matched", sizes.matched):
@@ -295,5 +295,5 @@ class ModelProblem(Problem):
         labels, result = (np.concatenate(parts) for parts in zip(*visited, strict=True))
         accuracy = (result.argmax(axis=2) == labels[:, None]).mean()
         index = (result @ np.arange(COMPOSITION.n_classes)).mean(axis=1)
-        free = np.concatenate([passes(portion.event, "test") for portion in events("none", sizes.free)])
+        free = np.concatenate([passes_cuts(portion.event, "test") for portion in events("none", sizes.free)])
         return np.array([accuracy, *(index[labels == k].mean() for k in (0, 2, 4)), np.log10(free.mean())])

@@ -17,8 +17,8 @@ from benchmarks.world import facts
 from benchmarks.world.facts import FACTS, TRADES
 from showerstack.runtime.context import Bars, silent
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
-from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, passes
-from showerstack.showers.simulation.datasets import accepted
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, passes_cuts
+from showerstack.showers.simulation.datasets import accepted_events
 from showerstack.showers.simulation.settings import Settings, load_settings
 
 TRIM_SIGMA = 3.5
@@ -100,7 +100,7 @@ def _draw(
     parts: list[dict[str, np.ndarray]] = []
     done = 0
     with bars(f"{job.task.name}, {job.model}, {job.cuts} cuts", "events") as progress:
-        for events in accepted(job, n, workers):
+        for events in accepted_events(job, n, workers):
             parts.append(_columns(events, matched=job.cuts == "matched"))
             if watch is not None:
                 watch(events)
@@ -121,7 +121,7 @@ def _columns(events: SimulatedEvents, *, matched: bool) -> dict[str, np.ndarray]
         "label": events.labels.astype(np.int64),
         "model": events.showers.primaries.model[events.rows],
         "mass": events.showers.primaries.mass[events.rows],
-        "passes": passes(e, "test"),
+        "passes": passes_cuts(e, "test"),
     }
     if matched:
         return columns | dict(_log_cells(events.grids))

@@ -1,6 +1,6 @@
 """Feature groups, one file each, which declares ``GROUPS`` and ``FEATURES`` and computes them; and what a feature is.
 
-Files here stand in :data:`ORDER`; installed distributions have entry points. ``compute(seen)``, if it has one, takes
+Files here stand in :data:`ORDER`; installed distributions have entry points. ``compute(fitted)``, if it has one, takes
 :class:`showerstack.features.groups.FittedEvents`, a chunk of events with the lateral fits and the sums over stations
 made once, and returns columns, each (n,) float32.
 """
@@ -66,6 +66,8 @@ class Feature:
     high: float = math.inf
 
 
+OURS = "this project"
+"""Source of features that nobody has published."""
 FITS = ("fits", "fits+core", "fits+profile")
 """Sets of everything that the fits say; the last two add to the first."""
 
@@ -82,7 +84,7 @@ class Group:
         What it holds.
     sets
         Named sets that learners ask for and that contain the group.
-    fitted
+    needs_fits
         Whether it needs the lateral fits.
     sums
         Part of the sums over stations that it needs beside the plain ones (:mod:`showerstack.features.stations.sums`),
@@ -92,7 +94,7 @@ class Group:
     name: str
     meaning: str
     sets: tuple[str, ...] = ("all",)
-    fitted: bool = False
+    needs_fits: bool = False
     sums: str = ""
 
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from showerstack.features.groups import Feature, FittedEvents, Group
+from showerstack.features.groups import OURS, Feature, FittedEvents, Group
 from showerstack.features.lateral.elementwise import defined, lg
 from showerstack.features.stations.grid import UNIT_M
 from showerstack.showers.array import KASCADE
 
 SIZE_GROUP = "size"
 _SIZE_GROUPS = (Group(SIZE_GROUP, "how much signal there is"),)
-HERE = "this project"
 
 
 def _declare_size(channel: str, words: str) -> tuple[Feature, ...]:
     def one(name: str, unit: str, meaning: str, formula: str, low: float, high: float) -> Feature:
-        return Feature(f"{channel}_{name}", unit, f"{meaning}, {words} channel", formula, HERE, SIZE_GROUP, low, high)
+        return Feature(f"{channel}_{name}", unit, f"{meaning}, {words} channel", formula, OURS, SIZE_GROUP, low, high)
 
     return (
         one("sum_lg", "lg MeV", "total deposit", "lg(sum of cells)", -8, 8),
@@ -40,16 +39,32 @@ _SIZE_FEATURES: tuple[Feature, ...] = (
     *_declare_size("e", "e/gamma"),
     *_declare_size("mu", "muon"),
     Feature(
-        "e_inner_lg", "lg MeV", "deposit of inner stations", "lg(sum without muon detector)", HERE, SIZE_GROUP, -8, 8
+        "e_inner_lg",
+        "lg MeV",
+        "deposit of inner stations",
+        "lg(sum without muon detector)",
+        OURS,
+        SIZE_GROUP,
+        -8,
+        8,
     ),
-    Feature("e_outer_lg", "lg MeV", "deposit of outer stations", "lg(sum with muon detector)", HERE, SIZE_GROUP, -8, 8),
-    Feature("mu_e_sum_lg", "lg", "muon over e/gamma deposit", "mu_sum_lg - e_sum_lg", HERE, SIZE_GROUP, -16, 16),
+    Feature(
+        "e_outer_lg",
+        "lg MeV",
+        "deposit of outer stations",
+        "lg(sum with muon detector)",
+        OURS,
+        SIZE_GROUP,
+        -8,
+        8,
+    ),
+    Feature("mu_e_sum_lg", "lg", "muon over e/gamma deposit", "mu_sum_lg - e_sum_lg", OURS, SIZE_GROUP, -16, 16),
     Feature(
         "both_hits",
         "1",
         "stations with deposits in both channels",
         "count of e > 0 and mu > 0",
-        HERE,
+        OURS,
         SIZE_GROUP,
         0,
         KASCADE.n_muon_detectors,

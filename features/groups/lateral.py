@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.polynomial.legendre import leggauss
 
-from showerstack.features.groups import FITS, Feature, FittedEvents, Group, row
+from showerstack.features.groups import FITS, OURS, Feature, FittedEvents, Group, row
 from showerstack.features.lateral import elementwise
 from showerstack.features.lateral.elementwise import LG_E, defined
 from showerstack.features.lateral.events import EventBatch, electron_density, muon_density
@@ -19,11 +19,10 @@ from showerstack.showers.lateral import MUON_R0_M, electron_normalisation, muon_
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
 GROUPS = (
     Group(POSITION_GROUP, "fitted core, for displays and networks that turn it with the array", ("fits+core",), True),
-    Group(ELECTRON_GROUP, "lateral fit of the e/gamma channel", (*FITS, "all"), fitted=True),
-    Group(MUON_GROUP, "lateral fit of the muon channel", (*FITS, "all"), fitted=True),
+    Group(ELECTRON_GROUP, "lateral fit of the e/gamma channel", (*FITS, "all"), needs_fits=True),
+    Group(MUON_GROUP, "lateral fit of the muon channel", (*FITS, "all"), needs_fits=True),
 )
 APEL_2006 = "W. D. Apel et al., Astropart. Phys. 24 (2006) 467"
-HERE = "this project"
 MAX_AGE = 1.5
 """Beyond it the integral of the distribution grows without limit; sizes are quoted with this age."""
 TRUNCATED_M = (40.0, 200.0)
@@ -35,34 +34,34 @@ GAUSS = tuple((float(node), float(weight)) for node, weight in zip(*leggauss(6),
 FEATURES: tuple[Feature, ...] = (
     row("fit_core_x_m", "m", -151, 151, "fitted core, x", "minimum of the electron fit", POSITION_GROUP, APEL_2006),
     row("fit_core_y_m", "m", -151, 151, "fitted core, y", "minimum of the electron fit", POSITION_GROUP, APEL_2006),
-    row("fit_core_r_m", "m", 0, 213, "fitted core from the array's centre", "sqrt(x^2 + y^2)", ELECTRON_GROUP, HERE),
+    row("fit_core_r_m", "m", 0, 213, "fitted core from the array's centre", "sqrt(x^2 + y^2)", ELECTRON_GROUP, OURS),
     row("fit_core_edge_m", "m", -47, 104, "fitted core to the array's edge, negative outside",
-        "104 m - max(|x|, |y|)", ELECTRON_GROUP, HERE),
+        "104 m - max(|x|, |y|)", ELECTRON_GROUP, OURS),
     row("fit_lg_ne", "lg", -13, 10, "electron number of the fit",
         "lg of the integral of rho_e over the plane, the age held below 1.5; NaN with an error above 5",
         ELECTRON_GROUP, APEL_2006),
     row("fit_age", "1", -0.31, 2.21, "lateral age of the fit", "s of rho_e", ELECTRON_GROUP, APEL_2006),
-    row("fit_lg_rho50", "lg m^-2", -9, 9, "electron density at 50 m", "lg rho_e(50 m)", ELECTRON_GROUP, HERE),
+    row("fit_lg_rho50", "lg m^-2", -9, 9, "electron density at 50 m", "lg rho_e(50 m)", ELECTRON_GROUP, OURS),
     row("fit_core_err_m", "m", 0, 90, "error of the core",
-        "sqrt(var x + var y), inverse Fisher matrix", ELECTRON_GROUP, HERE),
-    row("fit_lg_ne_err", "lg", 0, 10, "error of fit_lg_ne", "inverse Fisher matrix", ELECTRON_GROUP, HERE),
-    row("fit_age_err", "1", 0, 0.31, "error of fit_age", "inverse Fisher matrix", ELECTRON_GROUP, HERE),
+        "sqrt(var x + var y), inverse Fisher matrix", ELECTRON_GROUP, OURS),
+    row("fit_lg_ne_err", "lg", 0, 10, "error of fit_lg_ne", "inverse Fisher matrix", ELECTRON_GROUP, OURS),
+    row("fit_age_err", "1", 0, 0.31, "error of fit_age", "inverse Fisher matrix", ELECTRON_GROUP, OURS),
     row("fit_deviance_e", "1", 0, 1e5, "quality of the electron fit",
-        "deviance / (stations - 4)", ELECTRON_GROUP, HERE),
-    row("fit_converged", "1", 0, 1, "both fits converged", "decrement below 5e-4", ELECTRON_GROUP, HERE),
+        "deviance / (stations - 4)", ELECTRON_GROUP, OURS),
+    row("fit_converged", "1", 0, 1, "both fits converged", "decrement below 5e-4", ELECTRON_GROUP, OURS),
     row("fit_lg_nmu", "lg", -9, 13, "total muon number of the fit",
         "lg of the integral of rho_mu over the plane", MUON_GROUP, APEL_2006),
     row("fit_lg_nmu_tr", "lg", -9, 13, "truncated muon number of the fit",
         "lg of the integral of rho_mu, 40..200 m", MUON_GROUP, APEL_2006),
     row("fit_muon_age", "1", 0.49, 2.11, "lateral age of the muons",
         "s_mu of rho_mu; NaN with fewer than 10 muon stations beyond 40 m", MUON_GROUP, APEL_2006),
-    row("fit_lg_nmu_err", "lg", 0, 10, "error of fit_lg_nmu", "inverse Fisher matrix", MUON_GROUP, HERE),
-    row("fit_lg_nmu_tr_err", "lg", 0, 10, "error of fit_lg_nmu_tr", "inverse Fisher matrix", MUON_GROUP, HERE),
+    row("fit_lg_nmu_err", "lg", 0, 10, "error of fit_lg_nmu", "inverse Fisher matrix", MUON_GROUP, OURS),
+    row("fit_lg_nmu_tr_err", "lg", 0, 10, "error of fit_lg_nmu_tr", "inverse Fisher matrix", MUON_GROUP, OURS),
     row("fit_muon_age_err", "1", 0, 0.2, "error of fit_muon_age",
-        "inverse Fisher matrix with the prior", MUON_GROUP, HERE),
-    row("fit_deviance_mu", "1", 0, 1e5, "quality of the muon fit", "deviance / (stations - 2)", MUON_GROUP, HERE),
+        "inverse Fisher matrix with the prior", MUON_GROUP, OURS),
+    row("fit_deviance_mu", "1", 0, 1e5, "quality of the muon fit", "deviance / (stations - 2)", MUON_GROUP, OURS),
     row("fit_deviance_mu_lg", "lg", -12, 6, "largest contribution of one muon station to the deviance",
-        "lg max", MUON_GROUP, HERE),
+        "lg max", MUON_GROUP, OURS),
 )
 # fmt: on
 MIN_MUON_AGE_HITS = 10.0

@@ -12,16 +12,17 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
-from showerstack.features.groups import Feature, FittedEvents, Group, row
+from showerstack.features.groups import OURS, Feature, FittedEvents, Group, row
 from showerstack.features.lateral.elementwise import LG_E, clip_symmetric, defined
 from showerstack.features.stations.grid import UNIT_M
 from showerstack.features.stations.sums import EDGES_M, LCM_RINGS_M, PATTERNS, RINGS, RINGS_M, Sums
 
 PROFILE_GROUP = "profile"
 _PROFILE_GROUPS = (
-    Group(PROFILE_GROUP, "radial profiles around the fitted core", ("fits+profile", "all"), fitted=True, sums=RINGS),
+    Group(
+        PROFILE_GROUP, "radial profiles around the fitted core", ("fits+profile", "all"), needs_fits=True, sums=RINGS
+    ),
 )
-HERE = "this project"
 N_RINGS = len(EDGES_M)
 MAX_RESIDUAL = 100.0
 CHANNELS = (("e", "e/gamma"), ("mu", "muon"))
@@ -39,20 +40,20 @@ def _declare_profile() -> Iterator[Feature]:
         ring, where = ring_name(k), f"{ring_name(k).replace('_', ' to ')} m from the axis"
         for c, words in CHANNELS:
             yield row(f"prof_{c}_{ring}", "lg m^-2", -3.1, 6, f"{words} density {where}",
-                      "lg(particles / live area + 0.001)", PROFILE_GROUP, HERE)
+                      "lg(particles / live area + 0.001)", PROFILE_GROUP, OURS)
             yield row(f"res_{c}_{ring}", "1", -100, 100, f"{words} residual of the fit {where}",
-                      "(seen - expected) / sqrt(variance), held within 100", PROFILE_GROUP, HERE)
+                      "(seen - expected) / sqrt(variance), held within 100", PROFILE_GROUP, OURS)
     for c, words in CHANNELS:
         yield row(f"prof_{c}_r50_m", "m", 0, 130, f"radius with half of the {words} {inside}", cumulative,
-                  PROFILE_GROUP, HERE)
+                  PROFILE_GROUP, OURS)
         yield row(f"prof_{c}_r90_m", "m", 0, 130, f"radius with 90 % of the {words} {inside}", cumulative,
-                  PROFILE_GROUP, HERE)
+                  PROFILE_GROUP, OURS)
         yield row(f"prof_{c}_in25", "1", 0, 1.0001, f"share of the {words} signal within 25 m",
-                  "sum r < 25 m / sum r < 130 m", PROFILE_GROUP, HERE)
+                  "sum r < 25 m / sum r < 130 m", PROFILE_GROUP, OURS)
     for k in range(2, N_RINGS):
         inner, outer = ring_name(k - 1), ring_name(k)
         yield row(f"slope_e_{outer}", "1", -60, 60, f"local slope of the e/gamma density, rings {inner} and {outer}",
-                  "difference of lg density / difference of lg sqrt(inner edge x outer edge)", PROFILE_GROUP, HERE)
+                  "difference of lg density / difference of lg sqrt(inner edge x outer edge)", PROFILE_GROUP, OURS)
 # fmt: on
 
 
@@ -64,11 +65,11 @@ def _compute_profile(fitted: FittedEvents) -> dict[str, Any]:
     sums, xp = fitted.sums, fitted.xp
     columns: dict[str, Any] = {}
     for channel in ("e", "mu"):
-        fitted, area, expected, variance = sums[f"ring_{channel}"]
+        signal, area, expected, variance = sums[f"ring_{channel}"]
         live = (area > 0.0) & sums["fitted"][:, None]
-        density = defined(live, fitted / xp.where(live, area, 1.0), xp)
+        density = defined(live, signal / xp.where(live, area, 1.0), xp)
         density = xp.log(density + 1e-3) * LG_E
-        residual = (fitted - expected) / xp.sqrt(variance + 1e-6)
+        residual = (signal - expected) / xp.sqrt(variance + 1e-6)
         # A saturated or wholly unexpected station would otherwise dwarf all others.
         residual = defined(live, clip_symmetric(residual, MAX_RESIDUAL, xp), xp)
         for k in range(N_RINGS):
@@ -76,7 +77,7 @@ def _compute_profile(fitted: FittedEvents) -> dict[str, Any]:
             columns[f"res_{channel}_{ring_name(k)}"] = residual[:, k]
         if channel == "e":
             columns.update(_slopes(density))
-        columns.update(_containment(channel, fitted, sums["fitted"], xp))
+        columns.update(_containment(channel, signal, sums["fitted"], xp))
     return columns
 
 
@@ -88,35 +89,37 @@ def _slopes(density: Any) -> dict[str, Any]:
     }
 
 
-def _containment(channel: str, result: Any, fitted: Any, xp: Any) -> dict[str, Any]:
+def _containment(channel: str, signal: Any, has_fit: Any, xp: Any) -> dict[str, Any]:
     """Return the radii that hold 50 and 90 % of the signal within 130 m, and the share within 25 m.
 
     The cumulative signal is taken as linear in r within a ring.
 
     Parameters
     ----------
-    result
+    signal
         (n, rings): signal per ring.
+    has_fit
+        (n,) bool.
     """
-    total = xp.sum(result, axis=1)
-    some = (total > 0.0) & fitted
+    total = xp.sum(signal, axis=1)
+    some = (total > 0.0) & has_fit
     safe = xp.where(some, total, 1.0)
-    columns = {f"prof_{channel}_in25": defined(some, xp.sum(result[:, :3], axis=1) / safe, xp)}
+    columns = {f"prof_{channel}_in25": defined(some, xp.sum(signal[:, :3], axis=1) / safe, xp)}
     for name, share in (("r50_m", 0.5), ("r90_m", 0.9)):
         before, radius = xp.zeros_like(total), xp.zeros_like(total)
         for k, (low, high) in enumerate(RINGS_M):
             missing = xp.maximum(share * safe - before, 0.0)
-            held_here = xp.maximum(result[:, k], 1e-20)
+            held_here = xp.maximum(signal[:, k], 1e-20)
             part = xp.minimum(missing / held_here, 1.0)
             # The first ring that is only partly needed is the last to move the radius outwards.
             radius = xp.where(missing > 0.0, low + (high - low) * part, radius)
-            before = before + result[:, k]
+            before = before + signal[:, k]
         columns[f"prof_{channel}_{name}"] = defined(some, radius, xp)
     return columns
 
 
 ASYMMETRY_GROUP = "asymmetry"
-_ASYMMETRY_GROUPS = (Group(ASYMMETRY_GROUP, "unevenness around the axis", fitted=True, sums=PATTERNS),)
+_ASYMMETRY_GROUPS = (Group(ASYMMETRY_GROUP, "unevenness around the axis", needs_fits=True, sums=PATTERNS),)
 LCM = "R. Conceição et al., arXiv:2204.12337, 2304.02988; densities, since stations differ in area"
 TAIL = "R. Conceição et al., arXiv:2309.17217; tail of the compound Poisson, features/stations/tail.py"
 LCM_ZONES_M = ((30, 60), (60, 90), (90, 120))
@@ -145,13 +148,13 @@ def _declare_asymmetry() -> Iterator[Feature]:
                       f"mean of (-lg P(S >= seen))^{alpha:g}", ASYMMETRY_GROUP, TAIL)
         yield row(f"dipole_{c}", "1", 0, 1e4, f"dipole of the {words} residuals around the axis",
                   "|sum z exp(i phi)| / sqrt(n), z = (seen - expected) / sqrt(variance) held within 5",
-                  ASYMMETRY_GROUP, HERE)
+                  ASYMMETRY_GROUP, OURS)
         yield row(f"quadrupole_{c}", "1", 0, 1e4, f"quadrupole of the {words} residuals",
-                  "|sum z exp(2 i phi)| / sqrt(n), z as for the dipole", ASYMMETRY_GROUP, HERE)
+                  "|sum z exp(2 i phi)| / sqrt(n), z as for the dipole", ASYMMETRY_GROUP, OURS)
         yield row(f"dipole_{c}_azimuth", "1", -1e4, 1e4, f"dipole of the {words} residuals along the shower's azimuth",
-                  "sum z cos(phi - azimuth) / sqrt(n), z as for the dipole", ASYMMETRY_GROUP, HERE)
+                  "sum z cos(phi - azimuth) / sqrt(n), z as for the dipole", ASYMMETRY_GROUP, OURS)
     yield row("centroid_core_m", "m", 0, 300, "centroid of ln(1 + e/gamma) to the fitted core",
-              "distance on the ground", ASYMMETRY_GROUP, HERE)
+              "distance on the ground", ASYMMETRY_GROUP, OURS)
 # fmt: on
 
 

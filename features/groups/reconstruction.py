@@ -6,17 +6,16 @@ import math
 
 import polars as pl
 
-from showerstack.features.groups import FITS, Feature, Group, row
+from showerstack.features.groups import FITS, OURS, Feature, Group, row
 from showerstack.showers.schema import AGE, SCALARS
 
 GROUP, DERIVED_GROUP, CONTRAST_GROUP = "reconstruction", "derived", "contrast"
 GROUPS = (
     Group(GROUP, "the reconstructed scalars as given", ("scalars", "published-grid", *FITS, "all")),
     Group(DERIVED_GROUP, "expressions of the reconstructed scalars", ("scalars", "published-grid", *FITS, "all")),
-    Group(CONTRAST_GROUP, "fits against the reconstruction", (*FITS, "all"), fitted=True),
+    Group(CONTRAST_GROUP, "fits against the reconstruction", (*FITS, "all"), needs_fits=True),
 )
 DATA = "data set"
-HERE = "this project"
 ATTENUATION = "attenuation of the electron number, T. Antoni et al., Astropart. Phys. 19 (2003) 703"
 HEITLER = "J. Matthews, Astropart. Phys. 22 (2005) 387"
 
@@ -34,27 +33,27 @@ PROTON_MUONS_AT_PEV = 3.92
 # fmt: off
 FEATURES: tuple[Feature, ...] = (
     *(Feature(s.name, s.unit, s.meaning, "as given", DATA, GROUP) for s in (*SCALARS, AGE)),
-    row("sec_zenith", "1", 1, 12, "slant depth in units of the vertical", "1 / cos(Ze)", DERIVED_GROUP, HERE),
-    row("ne_minus_nmu", "lg", -10, 10, "electrons over muons", "Ne - Nmu", DERIVED_GROUP, HERE),
+    row("sec_zenith", "1", 1, 12, "slant depth in units of the vertical", "1 / cos(Ze)", DERIVED_GROUP, OURS),
+    row("ne_minus_nmu", "lg", -10, 10, "electrons over muons", "Ne - Nmu", DERIVED_GROUP, OURS),
     row("ne_vertical", "lg", 0, 40, "electron number corrected to vertical",
         "Ne + X0 (sec - 1) / 175 g/cm2 / ln 10", DERIVED_GROUP, ATTENUATION),
     row("nmu_vertical", "lg", 0, 20, "muon number corrected to vertical",
-        "Nmu + X0 (sec - 1) / 1100 g/cm2 / ln 10", DERIVED_GROUP, HERE),
+        "Nmu + X0 (sec - 1) / 1100 g/cm2 / ln 10", DERIVED_GROUP, OURS),
     row("nmu_minus_proton", "lg", -12, 20, "muons against a proton of the reconstructed energy",
         "nmu_vertical - (3.92 + 0.90 (E - 15))", DERIVED_GROUP, HEITLER),
-    row("e_minus_ne", "lg", 0, 20, "energy over electrons", "E - Ne", DERIVED_GROUP, HERE),
-    row("e_minus_nmu", "lg", 0, 20, "energy over muons", "E - Nmu", DERIVED_GROUP, HERE),
+    row("e_minus_ne", "lg", 0, 20, "energy over electrons", "E - Ne", DERIVED_GROUP, OURS),
+    row("e_minus_nmu", "lg", 0, 20, "energy over muons", "E - Nmu", DERIVED_GROUP, OURS),
     row("fit_minus_ne", "lg", -12, 12, "electron fit against the reconstruction",
-        "fit_lg_ne - Ne", CONTRAST_GROUP, HERE),
+        "fit_lg_ne - Ne", CONTRAST_GROUP, OURS),
     row("fit_minus_nmu", "lg", -15, 12, "muon fit against the reconstruction",
-        "fit_lg_nmu - Nmu", CONTRAST_GROUP, HERE),
+        "fit_lg_nmu - Nmu", CONTRAST_GROUP, OURS),
     row("fit_nmu_minus_proton", "lg", -30, 20,
         "fitted muons, corrected to vertical, against a proton of the reconstructed energy",
         "as nmu_minus_proton with fit_lg_nmu", CONTRAST_GROUP, HEITLER),
     row("fit_ne_vertical", "lg", -5, 40, "fitted electron number corrected to vertical",
         "as ne_vertical with fit_lg_ne", CONTRAST_GROUP, ATTENUATION),
     row("fit_minus_age", "1", -3, 3, "age of the fit against the reconstruction",
-        "fit_age - Age", CONTRAST_GROUP, HERE),
+        "fit_age - Age", CONTRAST_GROUP, OURS),
 )
 # fmt: on
 
@@ -89,7 +88,7 @@ CONTRAST: dict[str, pl.Expr] = {
 }
 
 
-def add(table: pl.DataFrame, groups: frozenset[str]) -> pl.DataFrame:
+def add_derived(table: pl.DataFrame, groups: frozenset[str]) -> pl.DataFrame:
     """Add the features of the groups ``derived`` and ``contrast`` whose inputs the table has, as float32."""
     expressions = {**(DERIVED if DERIVED_GROUP in groups else {}), **(CONTRAST if CONTRAST_GROUP in groups else {})}
     usable = {

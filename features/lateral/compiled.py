@@ -62,7 +62,7 @@ def in_one_record(fields: list[tuple[str, Any, tuple[int, ...]]]) -> np.ndarray:
 
 
 def planes_of(
-    x_m: np.ndarray, y_m: np.ndarray, electron_area_m2: np.ndarray, muon_area_m2: np.ndarray, where: np.ndarray
+    x_m: np.ndarray, y_m: np.ndarray, electron_area_m2: np.ndarray, muon_area_m2: np.ndarray, muon_cells: np.ndarray
 ) -> Any:
     """Return a record with the planes of one event, at the beginning of a cache line, and the array's geometry in it.
 
@@ -70,17 +70,17 @@ def planes_of(
     ----------
     x_m, y_m, electron_area_m2, muon_area_m2
         (cells,) float32.
-    where
+    muon_cells
         Cells with a muon detector.
     """
-    n_muon = -(-where.size // MUON_STEP) * MUON_STEP
+    n_muon = -(-muon_cells.size // MUON_STEP) * MUON_STEP
     sizes = [(ELECTRON_PLANES, x_m.size), (MUON_PLANES, n_muon)]
     planes = [(name, np.float32, (size,)) for names, size in sizes for name in names]
     record = in_one_record([*planes, *((name, np.float64, (size,)) for name, size in WORK.items())])
     record["x"], record["y"], record["area_m2"] = x_m, y_m, electron_area_m2
-    places = np.resize(where, n_muon)
-    record["m_x"], record["m_y"] = x_m[places], y_m[places]
-    record["m_area_m2"][0, : where.size] = muon_area_m2[where]
+    padded = np.resize(muon_cells, n_muon)
+    record["m_x"], record["m_y"] = x_m[padded], y_m[padded]
+    record["m_area_m2"][0, : muon_cells.size] = muon_area_m2[muon_cells]
     return record
 
 
@@ -101,13 +101,13 @@ def load(mev: Any, cosine: Any, deposit: float, limit: float, z: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def load_muons(mev: Any, where: Any, cosine: Any, deposit: float, limit: float, z: Any) -> None:
-    """Fill signal, floor and projected area of the muon channel, whose detectors stand in the cells ``where``."""
+def load_muons(mev: Any, muon_cells: Any, cosine: Any, deposit: float, limit: float, z: Any) -> None:
+    """Fill signal, floor and projected area of the muon channel, whose detectors stand in the cells ``muon_cells``."""
     full_vectors()
     signal, floor, area, area_m2 = z.m_signal, z.m_floor, z.m_area, z.m_area_m2
     to_particles, top = f32(cosine / deposit), f32(limit)
-    for k in range(where.size):
-        signal[k] = mev[where[k]]
+    for k in range(muon_cells.size):
+        signal[k] = mev[muon_cells[k]]
     for k in range(signal.size):
         deposit_mev = signal[k]
         signal[k] = min(deposit_mev, top) * to_particles

@@ -84,8 +84,8 @@ def launch(kernels: Kernels, name: str, n_events: int, arguments: Sequence[Any])
     """Start a kernel of them for so many events; ``arguments``: contiguous arrays and integers, in its order."""
     if n_events:
         blocks = -(-n_events // kernels.warps)
-        given = [np.int32(value) if isinstance(value, int) else value for value in arguments]
-        _compiled(kernels.text, name)((blocks,), (kernels.warps * LANES,), tuple(given))
+        as_passed = [np.int32(value) if isinstance(value, int) else value for value in arguments]
+        _compiled(kernels.text, name)((blocks,), (kernels.warps * LANES,), tuple(as_passed))
 
 
 @lru_cache(maxsize=16)

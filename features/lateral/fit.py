@@ -150,7 +150,7 @@ def _fit_events(
     cosine: Any,
     u: Any,
     v: Any,
-    where: Any,
+    muon_cells: Any,
     planes: Any,
     res: StationResponse,
     recipe: Recipe,
@@ -170,7 +170,7 @@ def _fit_events(
         hits = load(electron_mev[n], cosine[n], res.electron_deposit_mev, res.saturation_mev, z)
         if hits < recipe.min_hits:
             continue
-        load_muons(muon_mev[n], where, cosine[n], res.muon_deposit_mev, res.muon_saturation_mev, z)
+        load_muons(muon_mev[n], muon_cells, cosine[n], res.muon_deposit_mev, res.muon_saturation_mev, z)
         raw = out[n]
         z.p[0], z.p[1] = centroid(z)
         start_muon(res, recipe, u[n], v[n], cosine[n], z)
@@ -179,20 +179,20 @@ def _fit_events(
         raw.electron_steps = raw.muon_steps = ZERO
         for tolerance in (recipe.coarse, recipe.fine):
             freeze_electron(res, u[n], v[n], z)
-            steps, arrived = minimise(
+            steps, converged = minimise(
                 ELECTRON, 4, res, recipe, tolerance, z.p, mean_age, u[n], v[n], step_limit_e, low_e, high_e, z
             )
             raw.electron_steps += steps
-            raw.electron_converged = ONE if arrived else ZERO
+            raw.electron_converged = ONE if converged else ZERO
             raw.electron_value = z.terms[0]
             for i in range(10):
                 raw.electron_fisher[i] = z.terms[5 + i]
             freeze_muon(res, u[n], v[n], z)
-            steps, arrived = minimise(
+            steps, converged = minimise(
                 MUON, 2, res, recipe, tolerance, z.q, mean_age, u[n], v[n], step_limit_m, low_m, high_m, z
             )
             raw.muon_steps += steps
-            raw.muon_converged = ONE if arrived else ZERO
+            raw.muon_converged = ONE if converged else ZERO
             raw.muon_value = z.terms[0]
             for i in range(3):
                 raw.muon_fisher[i] = z.terms[3 + i]
@@ -207,8 +207,8 @@ def _scratch(array: DetectorArray) -> tuple[np.ndarray, Any]:
     """Return the cells with a muon detector, and the planes of one event: calls share them, one after the other."""
     geometry = (array.x_m, array.y_m, array.electron_area_m2, array.muon_area_m2)
     x_m, y_m, electron_area_m2, muon_area_m2 = (values.astype(np.float32).ravel() for values in geometry)
-    where = np.flatnonzero(array.has_muon).astype(np.uintp)
-    return where, planes_of(x_m, y_m, electron_area_m2, muon_area_m2, where)
+    muon_cells = np.flatnonzero(array.has_muon).astype(np.uintp)
+    return muon_cells, planes_of(x_m, y_m, electron_area_m2, muon_area_m2, muon_cells)
 
 
 def fit_fused(events: EventBatch) -> RawFit:

@@ -141,10 +141,10 @@ _C_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 def _formulas() -> list[ast.FunctionDef]:
     """Return the model's functions without docstrings, in their order."""
     tree = ast.parse(inspect.getsource(station))
-    result = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in PRIMITIVES]
-    for node in result:
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in PRIMITIVES]
+    for node in functions:
         node.body = [line for line in node.body if not isinstance(line, ast.Expr)]
-    return result
+    return functions
 
 
 def constants() -> dict[str, float]:
@@ -239,15 +239,15 @@ def _function_in_c(node: ast.FunctionDef) -> str:
     arguments = ", ".join(f"float {argument.arg}" for argument in node.args.args if argument.arg != "res")
     *lines, last = node.body
     assert isinstance(last, ast.Return)
-    kind, head, result = "float", "", last.value
-    if isinstance(result, ast.Tuple):
-        names = [_in_c(name) for name in result.elts]
+    kind, head, returned = "float", "", last.value
+    if isinstance(returned, ast.Tuple):
+        names = [_in_c(name) for name in returned.elts]
         kind = f"{node.name}_result"
         head = f"struct {kind} {{ float {', '.join(names)}; }};\n"
         value = f"{{{', '.join(names)}}}"
     else:
-        assert result is not None
-        value = _in_c(result)
+        assert returned is not None
+        value = _in_c(returned)
     body = "".join(f"    {_assignment_in_c(line)}\n" for line in lines)
     return f"{head}ON_DEVICE {kind} {node.name}({arguments}) {{\n{body}    return {value};\n}}"
 

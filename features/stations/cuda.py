@@ -25,7 +25,7 @@ from showerstack.showers.array import KASCADE, DetectorArray
 @lru_cache(maxsize=4)
 def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> cuda.Kernels:
     """Return the CUDA kernels."""
-    zone = {name: getattr(sums, name) for name in ("FAR_M", "OUTER_M", "MUON_AGE_FROM_M", "MAX_DEVIATE")}
+    zones = {name: getattr(sums, name) for name in ("FAR_M", "OUTER_M", "MUON_AGE_FROM_M", "MAX_DEVIATE")}
     table = {name: getattr(tail, name) for name in ("MIN_MEAN", "MAX_MEAN", "MEAN_STEP", "LOW", "STEP", "N_STEPS")}
     ordered = 1 << (array.n_cells - 1).bit_length()
     records = {"Plain": sums.PLAIN, "Pattern": sums.PATTERN, "GridSums": grid.SUMS, "BothChannels": grid.SHARED}
@@ -36,7 +36,7 @@ def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> 
         max(7 * array.n_cells, ordered),
         record_in_c(),
         *(cuda.struct_in_c(name, dict.fromkeys(names, 1)) for name, names in records.items()),
-        cuda.space_in_c("zone", zone),
+        cuda.space_in_c("zone", zones),
         cuda.space_in_c("tail", table),
         cuda.list_in_c("ring_edge", [low for low, _ in sums.RINGS_M] + [sums.RINGS_M[-1][1]]),
         cuda.list_in_c("lcm_edge", [low for low, _ in sums.LCM_RINGS_M] + [sums.LCM_RINGS_M[-1][1]]),
@@ -62,7 +62,7 @@ def sum_cuda(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> 
 
 
 @lru_cache(maxsize=16)
-def _place(xp: Any, array: DetectorArray) -> tuple[Any, ...]:
+def _cells(xp: Any, array: DetectorArray) -> tuple[Any, ...]:
     """Return x, y (in units of the moments) and the number of the square ring of each cell, on the device."""
     x, y = (xp.asarray((values / grid.UNIT_M).astype(np.float32).ravel()) for values in (array.x_m, array.y_m))
     return x, y, xp.asarray(array.square_ring.astype(np.int32).ravel())
@@ -73,7 +73,7 @@ def grid_cuda(events: EventBatch) -> dict[str, Any]:
     xp, here, n = events.xp, events.stations, len(events)
     azimuth = events.azimuth_deg * (math.pi / 180.0)
     planes = [events.electron_mev, events.muon_mev, xp.cos(azimuth), xp.sin(azimuth)]
-    planes += [*_place(xp, events.array), here.no_muon, here.has_electron - here.no_muon]
+    planes += [*_cells(xp, events.array), here.no_muon, here.has_electron - here.no_muon]
     out = [xp.empty(shape, dtype=xp.float32) for shape in grid.shapes(n)]
     given = [xp.ascontiguousarray(plane) for plane in planes]
     cuda.launch(kernel_source(events.response, events.array), "sum_grids", n, [*given, n, *out])
@@ -82,10 +82,10 @@ def grid_cuda(events: EventBatch) -> dict[str, Any]:
 
 def order_cuda(events: EventBatch) -> dict[str, Any]:
     """Return the same numbers as :func:`showerstack.features.stations.grid.order_fused`."""
-    xp, n, result = events.xp, len(events), {}
+    xp, n, columns = events.xp, len(events), {}
     for channel, cells in (("e", events.electron_mev), ("mu", events.muon_mev)):
         out = xp.empty((n, len(grid.ORDER)), dtype=xp.float32)
         kernels = kernel_source(events.response, events.array)
         cuda.launch(kernels, "order_cells", n, [xp.ascontiguousarray(cells), n, out])
-        result.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(grid.ORDER)})
-    return result
+        columns.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(grid.ORDER)})
+    return columns

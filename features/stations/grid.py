@@ -48,11 +48,11 @@ def shapes(n: int) -> list[tuple[int, ...]]:
 def named(filled: Sequence[Any]) -> dict[str, Any]:
     """Return the sums by name from arrays of :func:`shapes`."""
     sums, shared, rings = filled
-    result: dict[str, Any] = {name: shared[:, k] for k, name in enumerate(SHARED)}
+    by_name: dict[str, Any] = {name: shared[:, k] for k, name in enumerate(SHARED)}
     for c, channel in enumerate(CHANNELS):
-        result.update({f"{channel}_{name}": sums[:, c, k] for k, name in enumerate(SUMS)})
-        result[f"{channel}_rings"], result[f"{channel}_ring_hits"] = rings[:, c, 0], rings[:, c, 1]
-    return result
+        by_name.update({f"{channel}_{name}": sums[:, c, k] for k, name in enumerate(SUMS)})
+        by_name[f"{channel}_rings"], by_name[f"{channel}_ring_hits"] = rings[:, c, 0], rings[:, c, 1]
+    return by_name
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -178,9 +178,9 @@ def _look_up(ordered: Any, out: Any) -> None:
 
 def order_fused(events: EventBatch) -> dict[str, Any]:
     """Return ``ORDER`` as ``e_max`` and so on, (n,) each, of events on the CPU."""
-    result = {}
+    columns = {}
     for channel, ordered in (("e", events.electron_sorted), ("mu", events.muon_sorted)):
         out = np.empty((len(events), len(ORDER)), np.float32)
         _look_up(ordered, out)
-        result.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(ORDER)})
-    return result
+        columns.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(ORDER)})
+    return columns

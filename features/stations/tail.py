@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.features.lateral.elementwise import LG_E
-from showerstack.runtime.kernels import kept
+from showerstack.runtime.kernels import cached_table
 
 MIN_MEAN, MAX_MEAN = 2e-3, 1.2e4
 """Range of k, beyond which it counts as its limit: half the strays of a station alone, twice the s/m of a saturated
@@ -87,7 +87,7 @@ def _r_star(d: np.ndarray, mean: float, shape: float) -> np.ndarray:
     return w + np.log(u / w) / w
 
 
-@kept("numpy", "scipy")
+@cached_table("numpy", "scipy")
 def tail_table(dispersion: float) -> np.ndarray:
     """Return the table, (means, steps) float32: sqrt(-lg P) for deposits of variance over mean ``dispersion``."""
     from scipy.interpolate import CubicSpline

@@ -19,7 +19,7 @@ import torch
 from showerstack.models.base.spec import READ_AHEAD, RESIDENT_BYTES, RESIDENT_SHARE
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.event_files import release
+from showerstack.showers.event_files import release_memory
 
 READ_AT_ONCE = 1 << 14
 """Grids read between two releases of the memory map: few events from all over a file bring most of it into memory."""
@@ -150,7 +150,7 @@ def _read(grids: np.ndarray, rows: np.ndarray) -> np.ndarray:
         part = order[start : start + READ_AT_ONCE]
         out[part] = grids[rows[part]]
         if len(rows) > READ_AT_ONCE:
-            release(grids)
+            release_memory(grids)
     return out
 
 

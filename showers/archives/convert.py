@@ -40,6 +40,7 @@ from showerstack.showers.archives.raw import (
 )
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import BadValue, bad_cells
+from showerstack.showers.kascade import MASS_NUMBERS, PARTICLE_IDS
 from showerstack.showers.protocols import LABELS_FROM_TYPE, SHUFFLED, Layout, evaluation_cuts_of, layout_of, modes_of
 from showerstack.showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, RANGES, Task
 from showerstack.showers.writer import ARRIVAL_STEM, already_made, write_dataset
@@ -68,7 +69,7 @@ class Split:
         return replace(self, flow=(*self.flow, (step, len(self.rows))))
 
 
-def _frame(features: np.ndarray, kind: type = np.float32) -> pl.DataFrame:
+def _raw_frame(features: np.ndarray, kind: type = np.float32) -> pl.DataFrame:
     """Raw columns as a table: the protocols cut before they store, v2 at the raw files' own precision."""
     return pl.DataFrame({name: features[:, k].astype(kind) for k, name in enumerate(RAW_COLUMNS)})
 
@@ -86,7 +87,7 @@ def split_v2(task: Task, features: np.ndarray, groups: np.ndarray | None, *, tog
     in_test[order[: int(0.2 * n)]] = True
     if together and groups is not None:
         in_test = in_test[groups]
-    frame = _frame(features, np.float64)
+    frame = _raw_frame(features, np.float64)
     passed = protocols.TEST_WITH_AGE.mask(frame)
     share = (("share of the test", int(in_test.sum())),)
     return [
@@ -101,7 +102,7 @@ def split_v2(task: Task, features: np.ndarray, groups: np.ndarray | None, *, tog
 
 def split_2026(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:
     """One seeded permutation, in whose order the files are published; composition is cut before, gamma's test after."""
-    frame = _frame(features)
+    frame = _raw_frame(features)
     if task.primaries == COMPOSITION.name:
         rows, share, seed = np.flatnonzero(protocols.MATCHED.mask(frame)), 0.7, 42
         flow = _flow(protocols.MATCHED, frame)
@@ -112,16 +113,16 @@ def split_2026(task: Task, features: np.ndarray, groups: np.ndarray | None, *, t
     in_test = np.zeros(len(rows), dtype=bool)
     in_test[order[len(rows) - n_test :]] = True
     if together and groups is not None:
-        in_test = _with_first(in_test, groups[rows])
+        in_test = _as_first_event(in_test, groups[rows])
     train = Split(f"{task.name}_train", rows[order[~in_test[order]]], flow=flow).after("share of the training")
     test = Split(f"{task.name}_test", rows[order[in_test[order]]], flow=flow).after("share of the test")
     if task != COMPOSITION:
-        cuts, drawn = protocols.TEST_2026_WITH_AGE, frame[test.rows]
-        test = replace(test, rows=test.rows[cuts.mask(drawn)], flow=test.flow + _flow(cuts, drawn))
+        cuts, test_frame = protocols.TEST_2026_WITH_AGE, frame[test.rows]
+        test = replace(test, rows=test.rows[cuts.mask(test_frame)], flow=test.flow + _flow(cuts, test_frame))
     return [train, test]
 
 
-def _with_first(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def _as_first_event(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Give all events of a shower (n,) the value of its first one."""
     _, first, shower = np.unique(groups, return_index=True, return_inverse=True)
     return values[first[shower]]
@@ -137,25 +138,25 @@ def permutation(n: int, seed: int) -> np.ndarray:
     if n >= (2**32 - 1) // 20:
         raise InputError(f"{n:,} events: published splits are defined for fewer than {(2**32 - 1) // 20:,}")
     drawn = np.random.RandomState(seed).randint(0, 2**32, max(n - 1, 0), dtype=np.uint32)
-    places = np.arange(n - 1) + drawn % np.arange(n, 1, -1)
+    partners = np.arange(n - 1) + drawn % np.arange(n, 1, -1)
     order = list(range(n))
-    for k, other in enumerate(places.tolist()):
+    for k, other in enumerate(partners.tolist()):
         order[k], order[other] = order[other], order[k]
     return np.array(order, dtype=np.int64)
 
 
 def split_matched(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:
     """Cuts first; then two seeded permutations cut off validation and test."""
-    frame = _frame(features)
+    frame = _raw_frame(features)
     passing = np.flatnonzero(protocols.MATCHED.mask(frame))
     flow = _flow(protocols.MATCHED, frame)
-    n_held = int(0.3 * len(passing))
-    values = permutation(len(passing), 42)[len(passing) - n_held :]
+    n_set_aside = int(0.3 * len(passing))
+    set_aside = permutation(len(passing), 42)[len(passing) - n_set_aside :]
     part = np.zeros(len(passing), dtype=np.int8)  # 0 train, 1 validation, 2 test
-    part[values] = 1
-    part[values[permutation(n_held, 42)[n_held - int(0.3 * n_held) :]]] = 2
+    part[set_aside] = 1
+    part[set_aside[permutation(n_set_aside, 42)[n_set_aside - int(0.3 * n_set_aside) :]]] = 2
     if together and groups is not None:
-        part = _with_first(part, groups[passing])
+        part = _as_first_event(part, groups[passing])
     return [
         Split(f"{task.name}_train", passing[part < 2], part[part < 2], flow).after("share of the training"),
         Split(f"{task.name}_test", passing[part == 2], flow=flow).after("share of the test"),
@@ -175,10 +176,7 @@ THROWN_COLUMNS = ("E", "Xc", "Yc", "Ze", "Az")
 MAX_COPIES = 0.01
 """Share of a mode's showers that may agree with another mode's in all of these by chance or rounding."""
 
-COMPOSITION_IDS = (14, 402, 1206, 2814, 5626)
-"""CORSIKA numbers of p, He, C, Si, Fe."""
-GAMMA_ID = 1
-PROTON_ID = 14
+GAMMA_ID, *COMPOSITION_IDS = (PARTICLE_IDS[mass] for mass in (0, *MASS_NUMBERS))
 TRUE_QUANTITIES = {
     "lg_energy": "E", "core_x_m": "Xc", "core_y_m": "Yc", "zenith_deg": "Ze", "azimuth_deg": "Az", "lg_ne": "Ne",
     "lg_nmu": "Nmu",
@@ -193,7 +191,7 @@ MAX_UNKNOWN = 0.25
 class RawEvents:
     """All events of a protocol's modes, but for the grids."""
 
-    archives: list[SimulatedReader]
+    readers: list[SimulatedReader]
     features: np.ndarray
     """(N, 10) as in :data:`showerstack.showers.archives.raw.RAW_COLUMNS`."""
     labels: np.ndarray
@@ -205,18 +203,18 @@ class RawEvents:
     truth: np.ndarray | None
     """(N, 10) as in :data:`showerstack.showers.archives.raw.TRUE_COLUMNS`."""
 
-    def place(self, row: int, kind: str) -> tuple[Path, int]:
+    def locate(self, row: int, kind: str) -> tuple[Path, int]:
         """Return the archive of a kind that holds a row, and its row there."""
-        for archives in self.archives:
-            if row < archives.n_events:
-                return archives.path(kind), row
-            row -= archives.n_events
+        for reader in self.readers:
+            if row < reader.n_events:
+                return reader.path(kind), row
+            row -= reader.n_events
         raise IndexError(row)
 
-    def bad(self, row: int, place: int, kind: str, column: str, value: float) -> BadValue:
-        """Return why the event of a row, which a folder has at ``place``, cannot be used."""
-        path, file_row = self.place(row, kind)
-        return BadValue(place, path.name, column, float(value), file_row)
+    def bad_value(self, row: int, position: int, kind: str, column: str, value: float) -> BadValue:
+        """Return why the event of a row, which a folder has at ``position``, cannot be used."""
+        path, file_row = self.locate(row, kind)
+        return BadValue(position, path.name, column, float(value), file_row)
 
 
 def convert(
@@ -226,7 +224,7 @@ def convert(
     *,
     protocol: str = "v2",
     strict: bool = False,
-    times_of_arrival: bool = False,
+    keep_arrival_times: bool = False,
     ctx: Context = Context(),
 ) -> list[Path]:
     """Write the dataset folders of a protocol from raw NPZ files.
@@ -249,7 +247,7 @@ def convert(
         composition has the age among the scalars).
     strict
         Refuse events that cannot be used, instead of listing them in ``left_out.csv``.
-    times_of_arrival
+    keep_arrival_times
         Also keep the arrival times, in ``arrival_ns.npy``; no learner reads them.
     ctx
         Progress. Logged are remarks, and as information a line for each folder: how many events were read, were left by
@@ -273,16 +271,16 @@ def convert(
             f"{raw} has no archives of {', '.join(lacking)}: protocol {protocol} needs {' and '.join(modes)} for "
             f"{task.name}; get them, or choose another --protocol"
         )
-    archives = [SimulatedReader.open(raw, mode) for mode in modes]
-    origin = common_source(archives)
-    events = _read(archives, task, protocol)
+    readers = [SimulatedReader.open(raw, mode) for mode in modes]
+    origin = common_source(readers)
+    events = _read(readers, task, protocol)
     splits = SPLITS[protocol](task, events.features, events.groups, together=origin is not None)
     splits = [_with_labels(task, events, split) for split in splits]
     straddling = None
     if events.groups is not None:
         straddling = int(np.intersect1d(*(events.groups[split.rows] for split in splits)).size)
-    digest = hashlib.sha256("\n".join(archive.digest for archive in archives).encode()).hexdigest()
-    wanted = []
+    digest = hashlib.sha256("\n".join(archive.digest for archive in readers).encode()).hexdigest()
+    jobs = []
     for split in splits:
         folder = out / split.folder
         source = {
@@ -297,55 +295,55 @@ def convert(
             "evaluation_cuts": evaluation_cuts_of(protocol, task),
             "age": layout.age != "none",
             "showers_in_both_splits": straddling,
-        } | ({"arrival_times": True} if times_of_arrival else {})
-        made = already_made(folder, len(split.rows), task, source, advice="choose another folder or remove it")
+        } | ({"arrival_times": True} if keep_arrival_times else {})
+        is_made = already_made(folder, len(split.rows), task, source, advice="choose another folder or remove it")
         left_out = _bad_scalars(task, protocol, events, split, strict=strict)
-        wanted.append((folder, split, source, left_out, made))
-    for folder, split, source, left_out, made in wanted:
-        if not made:
+        jobs.append((folder, split, source, left_out, is_made))
+    for folder, split, source, left_out, is_made in jobs:
+        if not is_made:
             with ctx.bars(f"writing {split.folder}", "events") as progress:
                 _write(folder, task, events, split, source, layout, left_out, progress, strict=strict)
         data = Dataset.open(folder, task)
-        words = data.unusable_words()
-        if words:
-            LOG.warning("%s; %s", words, WHAT_BECOMES[split.name])
+        unusable = data.describe_unusable()
+        if unusable:
+            LOG.warning("%s; %s", unusable, CONSEQUENCE[split.name])
         steps = [("read", len(events.features)), *split.flow, ("written", len(data))]
         steps.append(("usable", int(data.usable.sum())))
         LOG.info("%s: %s", split.folder, ", ".join(f"{step} {count:,}" for step, count in steps))
-    return [folder for folder, *_ in wanted]
+    return [folder for folder, *_ in jobs]
 
 
-WHAT_BECOMES = {
+CONSEQUENCE = {
     "train": "they stay in the arrays, and nothing is trained on them",
     "test": "they stay in place and get the training prior",
 }
 """Of events that cannot be used, by the set."""
 
 
-def _read(archives: list[SimulatedReader], task: Task, protocol: str) -> RawEvents:
+def _read(readers: list[SimulatedReader], task: Task, protocol: str) -> RawEvents:
     """Read everything but the grids."""
-    features = [archive.read("features") for archive in archives]
+    features = [archive.read("features") for archive in readers]
     truth = None
-    lacking = [archive.path(TRUTH_KIND) for archive in archives if not archive.has_truth]
+    lacking = [archive.path(TRUTH_KIND) for archive in readers if not archive.has_truth]
     if not lacking:
-        truth = [archive.read(TRUTH_KIND) for archive in archives]
-        _refuse_copies(archives, truth)
+        truth = [archive.read(TRUTH_KIND) for archive in readers]
+        _refuse_copies(readers, truth)
     elif task.target or (protocol, task.name) not in LABELS_FROM_TYPE:
         raise InputError(f"{lacking[0]} is missing: {task.name} of protocol {protocol} takes its labels from it")
     else:
         LOG.warning("%s is missing: repeated use of one shower cannot be seen (no groups, no truth)", lacking[0].name)
-    parts = zip(archives, features, [None] * len(archives) if truth is None else truth, strict=True)
+    parts = zip(readers, features, [None] * len(readers) if truth is None else truth, strict=True)
     labels, known = zip(*(_labels(task, protocol, *each) for each in parts), strict=True)
-    what_happened = None if truth is None else np.concatenate(truth)
-    groups = None if what_happened is None else _groups(what_happened)
-    every = np.concatenate(features)
-    return RawEvents(archives, every, np.concatenate(labels), np.concatenate(known), groups, what_happened)
+    all_truth = None if truth is None else np.concatenate(truth)
+    groups = None if all_truth is None else _groups(all_truth)
+    all_features = np.concatenate(features)
+    return RawEvents(readers, all_features, np.concatenate(labels), np.concatenate(known), groups, all_truth)
 
 
 def _labels(
     task: Task,
     protocol: str,
-    archives: SimulatedReader,
+    reader: SimulatedReader,
     features: np.ndarray,
     truth: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -357,7 +355,7 @@ def _labels(
     if task.target:
         assert truth is not None
         if task.target.raw is None:
-            raise InputError(f"{archives.path(TRUTH_KIND)} has no column for {task.target.meaning}")
+            raise InputError(f"{reader.path(TRUTH_KIND)} has no column for {task.target.meaning}")
         values = truth[:, TRUE_COLUMNS.index(task.target.raw)].astype(np.float32)
         low, high = task.target.limits
         known = (values >= low) & (values <= high)
@@ -374,17 +372,17 @@ def _labels(
         true_labels, true_known = _labels_of_particles(task, truth)
         differing = int(np.count_nonzero((labels != true_labels) & known & true_known))
         if differing:
-            file = archives.path("features").name
+            file = reader.path("features").name
             LOG.warning("%s: %d rows have another type than the true particle's", file, differing)
     return labels, known
 
 
 def _labels_of_particles(task: Task, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the class numbers (N,) int8 of the true particles, -1 where it is unknown, and where it is not."""
-    numbers = (GAMMA_ID, *COMPOSITION_IDS) if task.primaries == GAMMA.name else COMPOSITION_IDS
-    result = truth[:, TRUE_COLUMNS.index("id")][:, None] == np.asarray(numbers, dtype=truth.dtype)
-    known = result.any(axis=1)
-    return np.where(known, np.minimum(result.argmax(axis=1), task.n_classes - 1), -1).astype(np.int8), known
+    particle_ids = (GAMMA_ID, *COMPOSITION_IDS) if task.primaries == GAMMA.name else COMPOSITION_IDS
+    is_particle = truth[:, TRUE_COLUMNS.index("id")][:, None] == np.asarray(particle_ids, dtype=truth.dtype)
+    known = is_particle.any(axis=1)
+    return np.where(known, np.minimum(is_particle.argmax(axis=1), task.n_classes - 1), -1).astype(np.int8), known
 
 
 def _with_labels(task: Task, events: RawEvents, split: Split) -> Split:
@@ -392,7 +390,7 @@ def _with_labels(task: Task, events: RawEvents, split: Split) -> Split:
     unknown = ~events.known[split.rows]
     if not unknown.any():
         return split
-    path, row = events.place(int(split.rows[np.argmax(unknown)]), "features")
+    path, row = events.locate(int(split.rows[np.argmax(unknown)]), "features")
     if unknown.mean() > MAX_UNKNOWN:
         raise InputError(
             f"{path}: row {row} and {unknown.sum() - 1:,} others of {len(unknown):,} have no label of {task.name}: "
@@ -411,20 +409,22 @@ def _bad_scalars(task: Task, protocol: str, events: RawEvents, split: Split, *, 
     ``row`` of each entry is the place among the split's rows.
     """
     bad = []
-    for place in np.flatnonzero(~events.known[split.rows]).tolist():
-        row = int(split.rows[place])
+    for position in np.flatnonzero(~events.known[split.rows]).tolist():
+        row = int(split.rows[position])
         kind, column, values = "features", "column type", events.features[:, 0]
         if events.truth is not None and (task.target or (protocol, task.name) not in LABELS_FROM_TYPE):
             name = str(task.target.raw) if task.target else "id"
             kind, column, values = TRUTH_KIND, f"column {name}", events.truth[:, TRUE_COLUMNS.index(name)]
-        bad.append(events.bad(row, place, kind, column, values[row]))
+        bad.append(events.bad_value(row, position, kind, column, values[row]))
     for name, (low, high) in RANGES.items():
         if name == AGE.name and layout_of(protocol, task).age == "none":
             continue
         values = events.features[split.rows, RAW_COLUMNS.index(name)]
         wrong = ~((values >= low) & (values <= high))
-        for place in np.flatnonzero(wrong).tolist():
-            bad.append(events.bad(int(split.rows[place]), place, "features", f"column {name}", values[place]))
+        for position in np.flatnonzero(wrong).tolist():
+            bad.append(
+                events.bad_value(int(split.rows[position]), position, "features", f"column {name}", values[position])
+            )
         if wrong.size and wrong.mean() > MAX_UNKNOWN:
             raise InputError(
                 f"{bad[-1]}, expected a number from {low:g} to {high:g} ({wrong.sum():,} bad rows of {len(wrong):,}: "
@@ -432,22 +432,22 @@ def _bad_scalars(task: Task, protocol: str, events: RawEvents, split: Split, *, 
             )
     if bad and strict:
         raise InputError(
-            f"{events.archives[0].folder}: {bad[0]} ({len({one.row for one in bad})} bad rows): "
+            f"{events.readers[0].folder}: {bad[0]} ({len({one.row for one in bad})} bad rows): "
             "leave out --strict to go on without them"
         )
     return bad
 
 
-def _refuse_copies(archives: list[SimulatedReader], truth: list[np.ndarray]) -> None:
+def _refuse_copies(readers: list[SimulatedReader], truth: list[np.ndarray]) -> None:
     """Refuse modes that hold the same showers: the splits would put a shower into train and its copy into test."""
     columns = [TRUE_COLUMNS.index(name) for name in THROWN_COLUMNS]
     thrown = [pl.DataFrame(values[:, columns], schema=THROWN_COLUMNS) for values in truth]
-    for later, earlier in combinations(reversed(range(len(archives))), 2):
+    for later, earlier in combinations(reversed(range(len(readers))), 2):
         copies = thrown[later].join(thrown[earlier], on=THROWN_COLUMNS, how="semi").height
         if copies > MAX_COPIES * thrown[later].height:
             raise InputError(
-                f"{archives[later].path('true_features')}: {copies} of {thrown[later].height} showers are "
-                f"exactly those of {archives[earlier].mode}: an earlier simulation copied them; simulate again"
+                f"{readers[later].path('true_features')}: {copies} of {thrown[later].height} showers are "
+                f"exactly those of {readers[earlier].mode}: an earlier simulation copied them; simulate again"
             )
 
 
@@ -474,44 +474,44 @@ def _write(
     order = np.arange(len(split.rows))
     values: dict[str, Any] = {}
     if source["protocol"] in SHUFFLED:
-        order = shuffled(len(split.rows), f"{source['raw']} {source['protocol']} {split.folder}")
+        order = shuffled_order(len(split.rows), f"{source['raw']} {source['protocol']} {split.folder}")
         values["order"] = order
     rows = split.rows[order]
     features, truth = events.features, None
     if events.groups is not None:
-        values["groups"] = _renumbered(events.groups, str(source["raw"]))[rows]
+        values["groups"] = _renumber(events.groups, str(source["raw"]))[rows]
         truth = _true_table(events, rows, values["groups"])
-    place_of = np.argsort(order)
-    left_out = [replace(bad, row=int(place_of[bad.row])) for bad in left_out]
+    position_of = np.argsort(order)
+    left_out = [replace(bad, row=int(position_of[bad.row])) for bad in left_out]
     values |= {"age": features[rows, RAW_COLUMNS.index("Age")]} if layout.age == "file" else {}
     values |= {"part": split.part[order]} if split.part is not None else {}
-    kinds = {name: {"age": np.float32, "part": np.int8}.get(name, np.int64) for name in values}
+    types = {name: {"age": np.float32, "part": np.int8}.get(name, np.int64) for name in values}
     columns = layout.columns(features[rows][:, SCALAR_COLUMNS], features[rows, RAW_COLUMNS.index("Age")])
-    places = np.argsort(rows)
-    ascending = rows[places]
-    timed = bool(source.get("arrival_times"))
+    positions = np.argsort(rows)
+    ascending = rows[positions]
+    with_arrival_times = bool(source.get("arrival_times"))
     with write_dataset(
-        folder, len(rows), task, source=source, extras=kinds, layout=layout, arrival_times=timed
+        folder, len(rows), task, source=source, extras=types, layout=layout, arrival_times=with_arrival_times
     ) as writer:
         writer.put(0, None, columns, events.labels[rows], truth=truth, **values)
         writer.left_out += left_out
         start = 0
-        for archives in events.archives:
-            for block in archives.stream("matrices"):
+        for reader in events.readers:
+            for block in reader.stream("matrices"):
                 first, last = np.searchsorted(ascending, [start, start + len(block)])
-                chosen = block[ascending[first:last] - start]
+                raw_grids = block[ascending[first:last] - start]
                 with np.errstate(over="ignore", invalid="ignore"):
-                    grids = chosen[..., 1:].astype(layout.grid_type)
+                    grids = raw_grids[..., 1:].astype(layout.grid_type)
                 for bad in bad_cells(grids, ""):
-                    row, place = int(ascending[first + bad.row]), int(places[first + bad.row])
-                    writer.left_out.append(events.bad(row, place, "matrices", bad.column, bad.value))
+                    row, position = int(ascending[first + bad.row]), int(positions[first + bad.row])
+                    writer.left_out.append(events.bad_value(row, position, "matrices", bad.column, bad.value))
                     if strict:
                         raise InputError(
-                            f"{archives.folder}: {writer.left_out[-1]}: leave out --strict to go on without such rows"
+                            f"{reader.folder}: {writer.left_out[-1]}: leave out --strict to go on without such rows"
                         )
-                writer.put_grids(places[first:last], grids)
-                if timed:
-                    writer.put_grids(places[first:last], arrival_times(chosen), ARRIVAL_STEM)
+                writer.put_grids(positions[first:last], grids)
+                if with_arrival_times:
+                    writer.put_grids(positions[first:last], arrival_times(raw_grids), ARRIVAL_STEM)
                 start += len(block)
                 progress(start, len(features))
 
@@ -519,8 +519,8 @@ def _write(
 def _true_table(events: RawEvents, rows: np.ndarray, groups: np.ndarray) -> pl.DataFrame:
     """Return ``truth.parquet`` of these rows, in their order."""
     assert events.truth is not None
-    ends = np.cumsum([archives.n_events for archives in events.archives])
-    modes = pl.Series("model", [archives.mode for archives in events.archives])
+    ends = np.cumsum([reader.n_events for reader in events.readers])
+    modes = pl.Series("model", [reader.mode for reader in events.readers])
     model = modes.gather(np.searchsorted(ends, rows, side="right"))
     return true_quantities(events.truth[rows]).with_columns(model, pl.Series("shower", groups))
 
@@ -536,16 +536,16 @@ def true_quantities(truth: np.ndarray) -> pl.DataFrame:
     columns["lg_nhadron"] = np.where(hadrons == np.inf, np.float32(np.nan), hadrons)
     ids = np.nan_to_num(truth[:, TRUE_COLUMNS.index("id")]).astype(np.int64)
     # CORSIKA: 14 is a proton, 1 a photon, a nucleus 100 A + Z.
-    mass = np.where(ids >= 100, ids // 100, ids == PROTON_ID).astype(np.int16)
+    mass = np.where(ids >= 100, ids // 100, ids == PARTICLE_IDS[1]).astype(np.int16)
     return pl.DataFrame({"particle_id": ids.astype(np.int16), "mass": mass, **columns})
 
 
-def shuffled(n: int, content: str) -> np.ndarray:
+def shuffled_order(n: int, content: str) -> np.ndarray:
     """Return a permutation (n,) int64 that depends on the content of the files alone."""
     seed = int.from_bytes(hashlib.sha256(content.encode()).digest()[:16], "big")
     return np.random.default_rng(seed).permutation(n).astype(np.int64)
 
 
-def _renumbered(groups: np.ndarray, content: str) -> np.ndarray:
+def _renumber(groups: np.ndarray, content: str) -> np.ndarray:
     """Give every shower (N,) a number that does not follow the raw files' order."""
-    return shuffled(len(groups), content)[groups]
+    return shuffled_order(len(groups), content)[groups]

@@ -127,10 +127,10 @@ def download_measured(
         If the server cannot be reached, lists no runs, lacks a file, or sends something else.
     """
     out = Path(out)
-    place = located(base_url)
+    bucket = resolve_region(base_url)
     kinds = (*MEASURED_KINDS, TIMES_KIND) if times else tuple(MEASURED_KINDS)
     if runs is None:
-        names = _complete(listed(place), kinds)
+        names = _complete_runs(list_files(bucket), kinds)
         if not names:
             raise InputError(f"{base_url} lists no measured runs: give another --base-url")
     else:
@@ -141,12 +141,12 @@ def download_measured(
             file = f"{name}_{kind}.npz"
             if not (out / file).exists():
                 with bars(f"{file} ({number} of {len(names)})", "MB") as progress:
-                    url = f"{place}/{urllib.parse.quote(file)}"
+                    url = f"{bucket}/{urllib.parse.quote(file)}"
                     fetch(url, out / file, attempts=attempts, progress=progress, form=NPZ)
     return names
 
 
-def located(base_url: str) -> str:
+def resolve_region(base_url: str) -> str:
     """Return the address at which a bucket answers: the one given, or that of the region which it names."""
     base_url = base_url.rstrip("/")
     try:
@@ -164,17 +164,17 @@ def located(base_url: str) -> str:
         raise InputError(f"{base_url} cannot be reached: {getattr(error, 'reason', error)}") from None
 
 
-def listed(base_url: str) -> list[str]:
+def list_files(base_url: str) -> list[str]:
     """Return the names of all files in a bucket, page by page."""
-    result: list[str] = []
+    names: list[str] = []
     token = None
     for _ in range(MAX_PAGES):
         query = {"list-type": "2"} | ({"continuation-token": token} if token else {})
         url = f"{base_url}/?{urllib.parse.urlencode(query)}"
         keys, following = _page(url)
-        result += keys
+        names += keys
         if following is None:
-            return result
+            return names
         if following == token:
             break
         token = following
@@ -207,13 +207,13 @@ def _page(url: str) -> tuple[list[str], str | None]:
     return keys, following if truncated and following else None
 
 
-def _complete(files: Sequence[str], kinds: Sequence[str]) -> list[str]:
+def _complete_runs(files: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """Return the runs in use of which all files are listed, in order."""
-    there = set(files)
+    listed = set(files)
     ending = f"_{kinds[0]}.npz"
     names = {file.removesuffix(ending) for file in files if file.endswith(ending) and "/" not in file}
     used = sorted(name for name in names if name.endswith(USED_ENDINGS))
-    return [name for name in used if all(f"{name}_{kind}.npz" in there for kind in kinds)]
+    return [name for name in used if all(f"{name}_{kind}.npz" in listed for kind in kinds)]
 
 
 def download(

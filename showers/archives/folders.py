@@ -11,7 +11,7 @@ import numpy as np
 from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.event_files import EventFiles, finite
+from showerstack.showers.event_files import EventFiles, zero_if_not_finite
 from showerstack.showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, TASKS, Task
 
 INSIDE = (f"*/{MATRICES_FILE}", f"measured/*/{MATRICES_FILE}")
@@ -103,7 +103,7 @@ class DatasetEvents:
         size = GRID_EVENTS if DEPOSITS in names else TABLE_EVENTS
         for start in range(0, self.n_events, size):
             here = slice(start, start + size)
-            scalars = finite(np.asarray(self.data.scalars[here], dtype=np.float32))
+            scalars = zero_if_not_finite(np.asarray(self.data.scalars[here], dtype=np.float32))
             columns = {name: scalars[:, k] for k, name in enumerate(SCALAR_NAMES)}
             columns |= {} if self.data.age is None else {AGE.name: np.asarray(self.data.age[here])}
             columns |= {DEPOSITS: self.data.matrices[here]} if DEPOSITS in names else {}

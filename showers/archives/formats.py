@@ -22,7 +22,7 @@ from showerstack.runtime.code import installed_modules
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.tables import write_frames
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.event_files import bad_cells, bad_quantities, check_true, units_remarks
+from showerstack.showers.event_files import bad_cells, bad_quantities, check_true_values, units_remarks
 from showerstack.showers.protocols import MATCHED, Layout
 from showerstack.showers.schema import (
     AGE,
@@ -139,17 +139,18 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
     path, out = Path(path), Path(out)
     if not path.exists():
         raise InputError(f"{path} does not exist{did_you_mean(path)}")
-    one = format_of(path)
-    if one is None:
+    source_format = format_of(path)
+    if source_format is None:
         known = "; ".join(f"{each.name}: {each.holds}" for each in formats() if each.is_foreign)
         raise InputError(f"{path} is of no known format: {known}")
-    if not one.is_foreign:
-        raise InputError(f"{path} holds {one.name}, which --from does not take; next: {one.next_commands(path)[0]}")
-    result = []
-    for reader in one.open(path, tell):
+    if not source_format.is_foreign:
+        following = source_format.next_commands(path)[0]
+        raise InputError(f"{path} holds {source_format.name}, which --from does not take; next: {following}")
+    written = []
+    for reader in source_format.open(path, tell):
         is_dataset = {DEPOSITS, *SCALAR_NAMES} <= set(reader.units)
-        result.append(_dataset(reader, out, one, task, tell) if is_dataset else _table(reader, out, tell))
-    return result
+        written.append(_dataset(reader, out, source_format, task, tell) if is_dataset else _table(reader, out, tell))
+    return written
 
 
 @dataclass(frozen=True)
@@ -169,22 +170,24 @@ _EXTRAS = (
 )
 
 
-def _dataset(reader: EventReader, out: Path, one: Format, task: Task | None, tell: Callable[[str], None]) -> Path:
-    folder, there = out / reader.name, set(reader.units)
-    labelled = task if task is not None and LABEL in there else None
-    source: dict[str, Any] = {"generator": f"{CONVERSION} of {one.name}", "evaluation_cuts": "none"}
+def _dataset(
+    reader: EventReader, out: Path, source_format: Format, task: Task | None, tell: Callable[[str], None]
+) -> Path:
+    folder, columns = out / reader.name, set(reader.units)
+    labelled = task if task is not None and LABEL in columns else None
+    source: dict[str, Any] = {"generator": f"{CONVERSION} of {source_format.name}", "evaluation_cuts": "none"}
     layout, extras = Layout(np.float32, np.float32), list[_Extra]()
     if reader.array != KASCADE:  # its positions are counted from another place than its cores
         source |= {"array": reader.array.as_json()}
     else:
-        extras = [extra for extra in _EXTRAS if set(extra.columns) <= there]
-    if reader.array == KASCADE and AGE.name in there:
+        extras = [extra for extra in _EXTRAS if set(extra.columns) <= columns]
+    if reader.array == KASCADE and AGE.name in columns:
         layout = Layout(np.float32, np.float32, "column")
         source |= {"protocol": "2026", "age": True, "evaluation_cuts": MATCHED.name}
     names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *(c for extra in extras for c in extra.columns)]
-    kinds = {extra.stem: extra.kind for extra in extras}
+    types = {extra.stem: extra.kind for extra in extras}
     start = 0
-    with write_dataset(folder, reader.n_events, labelled, source=source, extras=kinds, layout=layout) as writer:
+    with write_dataset(folder, reader.n_events, labelled, source=source, extras=types, layout=layout) as writer:
         for chunk in reader.chunks(names):
             scalars = np.column_stack([chunk[name] for name in layout.scalars]).astype(np.float32)
             grids = chunk[DEPOSITS].astype(np.float32)
@@ -203,7 +206,7 @@ def _dataset(reader: EventReader, out: Path, one: Format, task: Task | None, tel
     return folder
 
 
-def class_of(task: Task) -> dict[Any, int]:
+def numbers_of_labels(task: Task) -> dict[Any, int]:
     """Return the class number of each label of a task, by number and by name."""
     return {name: k for k, name in enumerate(task.classes)} | {k: k for k in range(task.n_classes)}
 
@@ -219,15 +222,18 @@ def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarr
     if task.target:
         if values.dtype.kind not in "fiu":
             raise InputError(f"{name}: true values are {values.dtype}, expected numbers, {task.target.unit}")
-        result = values.astype(np.float64)
-        check_true(result, task.target, Path(name))
-        return result
-    known = class_of(task)
-    is_kind = (
+        true_values = values.astype(np.float64)
+        check_true_values(true_values, task.target, Path(name))
+        return true_values
+    number_of = numbers_of_labels(task)
+    can_be_label = (
         isinstance(value, str | int | float | Decimal) and not isinstance(value, bool) for value in values.tolist()
     )
     # 1.0 is the key 1, 0.7 is none, and True is no number of a class.
-    numbers = [known.get(value, -1) if fits else -1 for value, fits in zip(values.tolist(), is_kind, strict=True)]
+    numbers = [
+        number_of.get(value, -1) if possible else -1
+        for value, possible in zip(values.tolist(), can_be_label, strict=True)
+    ]
     if -1 in numbers:
         row = numbers.index(-1)
         bad = f"{values.tolist()[row]!r} ({numbers.count(-1)} bad ones)"
@@ -258,12 +264,12 @@ def _checked_frames(reader: EventReader, names: list[str], tell: Callable[[str],
             n_bad, first = n_bad + len(bad), first or (str(bad[0]) if bad else "")
             for remark in units_remarks(reader.name, values, checked) if not start else ():
                 tell(remark)
-        yield pl.DataFrame([pl.Series(name, _of_one_type(chunk[name])) for name in names])
+        yield pl.DataFrame([pl.Series(name, _as_series(chunk[name])) for name in names])
         start += len(chunk[names[0]])
     if n_bad:
         tell(f"{n_bad:,} of {start:,} rows hold what no shower has, the first: {first}")
 
 
-def _of_one_type(values: np.ndarray) -> pl.Series:
+def _as_series(values: np.ndarray) -> pl.Series:
     """Return a column whose type does not depend on which rows of it are missing."""
     return pl.Series(values.tolist(), dtype=pl.String) if values.dtype.kind == "O" else pl.Series(values)

@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError, need
-from showerstack.runtime.tables import read_text, readable
+from showerstack.runtime.tables import damage_as_input_error, read_text
 from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
 from showerstack.showers.array import KASCADE, DetectorArray
 
@@ -74,12 +74,12 @@ class TextTable:
         InputError
             If a row is empty, a quantity no number, or a whole number too large beside a gap.
         """
-        with readable(file):
+        with damage_as_input_error(file):
             frame = read_text(file, "\t").rename(str.strip)
         empty = frame.select(pl.all_horizontal(pl.all().is_null()))
         if empty.to_series().any():
             raise InputError(f"{file}: row {empty.to_series().arg_max()} is empty, and would shift the rows below it")
-        return cls(frame.select(_of_all_rows(values, file) for values in frame))
+        return cls(frame.select(_typed(values, file) for values in frame))
 
     @property
     def columns(self) -> dict[str, tuple[int, ...]]:
@@ -93,7 +93,7 @@ class TextTable:
         return {name: self.frame[name][start:stop].to_numpy() for name in names}
 
 
-def _of_all_rows(values: pl.Series, file: Path) -> pl.Series:
+def _typed(values: pl.Series, file: Path) -> pl.Series:
     """Return text as whole numbers or numbers where all of it is, with gaps as numbers; else as text."""
     text = values.str.strip_chars()
     numbers, whole = (text.cast(kind, strict=False) for kind in (pl.Float64, pl.Int64))
@@ -128,22 +128,22 @@ class Hdf5Table:
             opened = h5py.File(file, "r")
         except OSError as error:
             raise InputError(f"{file} cannot be read as HDF5: {' '.join(str(error).split())[:120]}") from None
-        result: dict[str, Table] = {}
+        tables: dict[str, Table] = {}
 
-        def look(name: str, item: Any) -> None:
+        def add_table(name: str, item: Any) -> None:
             if isinstance(item, h5py.Dataset) and item.dtype.names and item.ndim == 1:
                 shapes = {field: item.dtype[field].shape for field in item.dtype.names}
-                result[name] = cls(shapes, len(item), item)
+                tables[name] = cls(shapes, len(item), item)
             elif isinstance(item, h5py.Group):
                 inside = {key: one for key, one in item.items() if isinstance(one, h5py.Dataset) and one.ndim}
                 plain = {key: one for key, one in inside.items() if not one.dtype.names}
                 if plain and len({len(one) for one in plain.values()}) == 1:
                     length = len(next(iter(plain.values())))
-                    result[name] = cls({key: one.shape[1:] for key, one in plain.items()}, length, item)
+                    tables[name] = cls({key: one.shape[1:] for key, one in plain.items()}, length, item)
 
-        look("", opened)
-        opened.visititems(look)
-        return result
+        add_table("", opened)
+        opened.visititems(add_table)
+        return tables
 
     def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
         if hasattr(self.stored, "fields"):
@@ -251,43 +251,43 @@ class KcdcEvents:
     @classmethod
     def join(cls, file: Path, name: str, tables: dict[str, Table], tell: Callable[[str], None]) -> KcdcEvents:
         """Find the tables by their columns, and join them by the mapping."""
-        known: dict[str, tuple[str, Table, dict[str, str]]] = {}
+        found: dict[str, tuple[str, Table, dict[str, str]]] = {}
         for role, needed in NEEDED.items():
             for key, table in sorted(tables.items(), key=lambda one: one[0].rsplit("/", 1)[-1].lower() != role):
-                names = _by_lower_case(table.columns, file)
-                called = role != "array" and key.rsplit("/", 1)[-1].lower() == role
-                known_by_name = called and any(one.lower() in names for one in QUANTITIES[role])
-                if role not in known and (known_by_name or all(one.lower() in names for one in needed)):
+                names = _names_by_lower_case(table.columns, file)
+                is_named = role != "array" and key.rsplit("/", 1)[-1].lower() == role
+                known_by_name = is_named and any(one.lower() in names for one in QUANTITIES[role])
+                if role not in found and (known_by_name or all(one.lower() in names for one in needed)):
                     wanted = (*QUANTITIES[role], *(SIGNALS if role == "array" else ()))
-                    known[role] = key, table, {one: names[one.lower()] for one in wanted if one.lower() in names}
-        if "array" not in known:
-            there = "; ".join(f"{key or '/'}: {', '.join(list(t.columns)[:12])}" for key, t in tables.items())
+                    found[role] = key, table, {one: names[one.lower()] for one in wanted if one.lower() in names}
+        if "array" not in found:
+            held = "; ".join(f"{key or '/'}: {', '.join(list(t.columns)[:12])}" for key, t in tables.items())
             raise InputError(
                 f"{file} has no table with the columns {', '.join(NEEDED['array'])} ({UNCHECKED}); found "
-                f"{there or 'no table'}"
+                f"{held or 'no table'}"
             )
-        mapping = _mapping(file, {key: role for role, (key, *_) in known.items()}, tables)
-        _, array, columns = known["array"]
+        mapping = _mapping(file, {key: role for role, (key, *_) in found.items()}, tables)
+        _, array, columns = found["array"]
         if mapping is None and MAPPING in tables:
             raise InputError(f"{file.with_name(MAPPING + '.txt')} has no column 'array'")
         if mapping is None:
-            n, separate = array.length, [key for role, (key, t, _) in known.items() if t is not array]
+            n, separate = array.length, [key for role, (key, t, _) in found.items() if t is not array]
             if separate:
                 tell(f"{file.name} has no {MAPPING}: {', '.join(separate)} cannot be joined to the events, left out")
-            rows = {role: np.arange(n) for role, (_, table, _) in known.items() if table is array}
+            rows = {role: np.arange(n) for role, (_, table, _) in found.items() if table is array}
         else:
             has_array = mapping["array"] >= 0
             if not has_array.all():
                 lost, n = int((~has_array).sum()), len(has_array)
                 tell(f"{lost:,} of {n:,} events have no array data and are left out")
-            rows = {role: values[has_array] for role, values in mapping.items() if role in known}
+            rows = {role: values[has_array] for role, values in mapping.items() if role in found}
             n = int(has_array.sum())
             for role, values in rows.items():
-                key, table, _ = known[role]
+                key, table, _ = found[role]
                 if values.max(initial=-1) >= table.length:
-                    asked = int(values.max())
+                    largest = int(values.max())
                     raise InputError(
-                        f"{file}: table {key} has {table.length} rows, but {MAPPING} beside it asks for row {asked}"
+                        f"{file}: table {key} has {table.length} rows, but {MAPPING} beside it asks for row {largest}"
                     )
         for signal in SIGNALS:
             if signal in columns and array.columns[columns[signal]] != (KASCADE.n_stations,):
@@ -295,7 +295,7 @@ class KcdcEvents:
                 tell(f"{signal} of {file.name} is left out: {shape} values an event, expected {KASCADE.n_stations}")
         everything = {column.lower() for table in tables.values() for column in table.columns}
         is_simulated = TRUE_ENERGY.lower() in everything
-        return cls(name, file, {role: known[role][1:] for role in rows}, rows, n, is_simulated)
+        return cls(name, file, {role: found[role][1:] for role in rows}, rows, n, is_simulated)
 
     @cached_property
     def units(self) -> dict[str, str]:
@@ -320,24 +320,26 @@ class KcdcEvents:
             yield {name: chunk[name] for name in names}
 
     def _read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
-        result = {}
+        columns_read = {}
         for role, (table, columns) in self.tables.items():
-            here = [name for name in names if name in columns]
-            if not here:
+            wanted = [name for name in names if name in columns]
+            if not wanted:
                 continue
             rows = self.rows[role][start:stop]
-            there = rows >= 0
-            first, last = (int(rows[there].min()), int(rows.max()) + 1) if there.any() else (0, 1)
+            has_row = rows >= 0
+            first, last = (int(rows[has_row].min()), int(rows.max()) + 1) if has_row.any() else (0, 1)
             try:
-                part = table.read([columns[name] for name in here], first, min(last, table.length))
+                part = table.read([columns[name] for name in wanted], first, min(last, table.length))
             except Exception as error:  # libraries raise nearly anything where data are damaged
                 why = " ".join(str(error).split())[:120]
                 raise InputError(f"{self.file}: rows from {first} of its table {role} cannot be read: {why}") from None
             complete = self._complete[role]
-            for name in here:
+            for name in wanted:
                 values = _decoded(part[columns[name]])
-                result[name] = values[rows - first] if complete else _at(values, rows - first, there)
-        return result
+                columns_read[name] = (
+                    values[rows - first] if complete else _take_or_missing(values, rows - first, has_row)
+                )
+        return columns_read
 
     @cached_property
     def _complete(self) -> dict[str, bool]:
@@ -353,16 +355,16 @@ class KcdcEvents:
         )  # fmt: skip
 
 
-def _at(values: np.ndarray, rows: np.ndarray, there: np.ndarray) -> np.ndarray:
+def _take_or_missing(values: np.ndarray, rows: np.ndarray, has_row: np.ndarray) -> np.ndarray:
     """Return values of rows (n,), NaN or None where there is no row."""
     if values.dtype.kind in "OU":
-        result = np.full(len(rows), None, object)
+        taken = np.full(len(rows), None, object)
     else:
         if values.dtype.kind in "iu" and values.size and np.abs(values.astype(np.float64)).max() > 2**53:
             raise InputError(f"whole numbers such as {values.max()} are too large beside events that have none")
-        result = np.full((len(rows), *values.shape[1:]), np.nan)
-    result[there] = values[rows[there]]
-    return result
+        taken = np.full((len(rows), *values.shape[1:]), np.nan)
+    taken[has_row] = values[rows[has_row]]
+    return taken
 
 
 def _decoded(values: np.ndarray) -> np.ndarray:
@@ -374,20 +376,22 @@ def _decoded(values: np.ndarray) -> np.ndarray:
     )
 
 
-def _by_lower_case(columns: Iterable[str], file: Path) -> dict[str, str]:
+def _names_by_lower_case(columns: Iterable[str], file: Path) -> dict[str, str]:
     """Return names as they are stored by those in small letters, or refuse two that differ in case alone."""
-    result: dict[str, str] = {}
+    stored_names: dict[str, str] = {}
     for name in columns:
-        if result.setdefault(name.lower(), name) != name:
-            raise InputError(f"{file}: columns {result[name.lower()]!r} and {name!r} differ in case alone: rename one")
-    return result
+        if stored_names.setdefault(name.lower(), name) != name:
+            raise InputError(
+                f"{file}: columns {stored_names[name.lower()]!r} and {name!r} differ in case alone: rename one"
+            )
+    return stored_names
 
 
 def _mapping(file: Path, role_of: Mapping[str, str], tables: Mapping[str, Table]) -> dict[str, np.ndarray] | None:
     """Return each event's row (n,) int64 in each table by its role; None where no table says."""
     for key, table in tables.items():
-        short = {one.rsplit("/", 1)[-1].lower(): role for one, role in role_of.items()}
-        names = {short[name.lower()]: name for name in table.columns if name.lower() in short}
+        role_of_name = {one.rsplit("/", 1)[-1].lower(): role for one, role in role_of.items()}
+        names = {role_of_name[name.lower()]: name for name in table.columns if name.lower() in role_of_name}
         if "array" in names and (key.rsplit("/", 1)[-1].lower() == MAPPING or len(names) > 1):
             stored = table.read(list(names.values()), 0, table.length)
             return {
@@ -444,14 +448,14 @@ def stations_by_cores(chunks: Iterable[dict[str, np.ndarray]], file: Path) -> np
         signal = np.log1p(np.maximum(np.nan_to_num(np.asarray(chunk[SIGNALS[0]], np.float64)), 0.0))
         signal -= signal.mean(axis=1, keepdims=True)
         r = np.hypot(np.asarray(chunk["Xc"])[:, None] - x, np.asarray(chunk["Yc"])[:, None] - y)
-        near = 1 / (1 + (r / REACH_M) ** 2)
-        good = np.isfinite(near).all(axis=1)
+        nearness = 1 / (1 + (r / REACH_M) ** 2)
+        good = np.isfinite(nearness).all(axis=1)
         for k, half in enumerate(halves):
-            half.add(signal[good][k::2], near[good][k::2])
+            half.add(signal[good][k::2], nearness[good][k::2])
     from scipy.optimize import linear_sum_assignment
 
-    results = [linear_sum_assignment(-half.values())[1] for half in halves]
-    differing = int((results[0] != results[1]).sum())
+    assignments = [linear_sum_assignment(-half.values())[1] for half in halves]
+    differing = int((assignments[0] != assignments[1]).sum())
     if differing:
         n_events = sum(half.n for half in halves)
         raise InputError(

@@ -71,16 +71,16 @@ def dead_detectors(hits: np.ndarray, array: DetectorArray = KASCADE) -> dict[str
     detectors are dead is missing as a whole.
     """
     least = -2 * np.log(DEAD_CHANCE)
-    result = []
-    for channel, there in enumerate((array.has_station, array.has_muon)):
-        here, dead = hits[..., channel], np.zeros(there.shape, dtype=bool)
-        rings = [there & (array.square_ring == ring) for ring in np.unique(array.square_ring[there])]
-        median = np.array([np.median(hit) if (hit := here[ring & (here > 0)]).size else np.inf for ring in rings])
+    dead_by_channel = []
+    for channel, installed in enumerate((array.has_station, array.has_muon)):
+        n_hits, dead = hits[..., channel], np.zeros(installed.shape, dtype=bool)
+        rings = [installed & (array.square_ring == ring) for ring in np.unique(array.square_ring[installed])]
+        median = np.array([np.median(hit) if (hit := n_hits[ring & (n_hits > 0)]).size else np.inf for ring in rings])
         for ring, typical in zip(rings, np.where(np.isinf(median), median.min(), median), strict=True):
             if least < typical < np.inf:
-                dead |= ring & (here == 0)
-        result.append(dead)
-    stations, muon_detectors = result[0], result[1] & ~result[0]
+                dead |= ring & (n_hits == 0)
+        dead_by_channel.append(dead)
+    stations, muon_detectors = dead_by_channel[0], dead_by_channel[1] & ~dead_by_channel[0]
     return {
         DEAD_STATIONS: np.flatnonzero(stations).tolist(), DEAD_MUON_DETECTORS: np.flatnonzero(muon_detectors).tolist()
     }  # fmt: skip
@@ -109,11 +109,11 @@ class RunSummary:
         for name, mask in masks.items():
             self.passed[name] += int(mask.sum())
         good = masks[protocols.TEST_WITH_AGE.name]
-        here = grids[good].astype(np.float32)
-        hit = here > 0
+        deposits = grids[good].astype(np.float32)
+        hit = deposits > 0
         self.hits += (grids > 0).sum(axis=0)
         with np.errstate(divide="ignore"):
-            sums = np.log10(np.maximum(here.sum(axis=(1, 2)), 1.0))
+            sums = np.log10(np.maximum(deposits.sum(axis=(1, 2)), 1.0))
         values = np.column_stack(
             [scalars[good][:, [0, 1, 3, 4]], age[good], hit.sum(axis=(1, 2)), sums],
         ).astype(np.float64)
@@ -167,14 +167,18 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
         mean, error = means_of(summary, cuts)
         means.append(mean)
         errors.append(error)
-        timed = summary["first_s"] is not None
+        has_times = summary["first_s"] is not None
         rows.append(
             {
                 "run": str(source.get("run", Path(folder).name)),
                 "events": n,
-                "seconds": summary["last_s"] - summary["first_s"] if timed else None,
+                "seconds": summary["last_s"] - summary["first_s"] if has_times else None,
                 "evaluation_cuts": cuts,
-                **{f"pass_{name}": passed[name] / n for name in protocols.CUT_SETS if name != protocols.NONE.name},
+                **{
+                    f"pass_{name}": passed[name] / n if n else None
+                    for name in protocols.CUT_SETS
+                    if name != protocols.NONE.name
+                },
                 **{f"mean_{name}": float(value) for name, value in zip(MEANS, mean[:-1], strict=True)},
                 **{f"error_{name}": float(value) for name, value in zip(MEANS, error[:-1], strict=True)},
                 "silent_stations": summary["silent_stations"],
@@ -187,27 +191,30 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
         )
     off = _off(np.array(means), np.array(errors), (*MEANS, "pass rate"))
     table = pl.DataFrame(rows, infer_schema_length=None)
-    whole = table["seconds"].cast(pl.Float64).sum() or None
-    share = pl.col("seconds").cast(pl.Float64) / pl.lit(whole, dtype=pl.Float64)
+    total_s = table["seconds"].cast(pl.Float64).sum() or None
+    share = pl.col("seconds").cast(pl.Float64) / pl.lit(total_s, dtype=pl.Float64)
     return table.with_columns(live_time_share=share, off=pl.Series(off, dtype=pl.String))
 
 
 def means_of(summary: Mapping[str, Any], cuts: str = protocols.TEST_WITH_AGE.name) -> tuple[np.ndarray, np.ndarray]:
-    """Return :data:`MEANS` of a run's summary and the pass rate of cuts, and their errors."""
+    """Return :data:`MEANS` of a run's summary and the pass rate of cuts, and their errors; NaN where none passes."""
     n, n_passed = summary["n_events"], summary["passed"][protocols.TEST_WITH_AGE.name]
-    mean, square = np.asarray(summary["sums"]) / max(n_passed, 1)
+    mean, square = np.asarray(summary["sums"]) / n_passed if n_passed else np.full((2, len(MEANS)), np.nan)
     error = np.sqrt(np.maximum(square - mean**2, 0.0) / max(n_passed, 1))
-    rate = summary["passed"][cuts] / n
-    return np.append(mean, rate), np.append(error, np.sqrt(max(rate * (1 - rate), 1 / n) / n))
+    rate = summary["passed"][cuts] / n if n else np.nan
+    rate_error = np.sqrt(max(rate * (1 - rate), 1 / n) / n) if n else np.nan
+    return np.append(mean, rate), np.append(error, rate_error)
 
 
 def _off(means: np.ndarray, errors: np.ndarray, names: Sequence[str]) -> list[str]:
     """Return for each run the quantities that are off, (R,) comma-separated."""
-    middle = np.median(means, axis=0)
-    scatter = 1.4826 * np.median(np.abs(means - middle), axis=0)
-    deviation = np.abs(means - middle) / np.sqrt(
-        errors**2 + np.maximum(scatter**2 - np.median(errors, axis=0) ** 2, 0.0) + 1e-30
-    )
+    known = ~np.isnan(means).any(axis=1)  # runs of which no event passes have no means
+    middle, scatter, typical_error = (np.zeros(len(names)) for _ in range(3))
+    if known.any():
+        middle = np.median(means[known], axis=0)
+        scatter = 1.4826 * np.median(np.abs(means[known] - middle), axis=0)
+        typical_error = np.median(errors[known], axis=0)
+    deviation = np.abs(means - middle) / np.sqrt(errors**2 + np.maximum(scatter**2 - typical_error**2, 0.0) + 1e-30)
     return [", ".join(name for name, far in zip(names, row > OFF_SIGMAS, strict=True) if far) for row in deviation]
 
 
@@ -227,7 +234,7 @@ def write_run_list(folders: Sequence[Path], out: Path) -> pl.DataFrame:
 NORTH_FROM_X_DEG = 105.0
 """Where north lies, from the array's +x, anticlockwise: the array is turned by 15 degrees (D. Fokkema, PhD thesis,
 Twente 2012, map of KASCADE)."""
-FRONTS = 4_096
+FRONT_EVENTS = 4_096
 """Events of a run whose fronts tell how azimuths count."""
 MIN_STATIONS = 8
 """Hit stations below which no front is fitted."""
@@ -320,13 +327,13 @@ class AzimuthConvention:
     @property
     def words(self) -> str:
         """What it means."""
-        visited = f"{self.significance:.1f} standard deviations, {self.n_events:,} events"
+        evidence = f"{self.significance:.1f} standard deviations, {self.n_events:,} events"
         if not self.is_known:
-            return f"no relation of Az to the arrival times is seen ({visited})"
+            return f"no relation of Az to the arrival times is seen ({evidence})"
         sense = "anticlockwise" if self.sense > 0 else "clockwise"
         offset = f"{self.offset_deg:.1f} ± {self.offset_error_deg:.2f} deg for a shower from +x"
         same = self.sense > 0 and abs((self.offset_deg + 180) % 360 - 180) < 5
-        return f"Az counts {sense}, {offset} ({visited}): {'' if same else 'not '}as in the simulated sets"
+        return f"Az counts {sense}, {offset} ({evidence}): {'' if same else 'not '}as in the simulated sets"
 
 
 def azimuth_convention(front_deg: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray) -> AzimuthConvention:
@@ -356,7 +363,7 @@ _LAYOUTS = {
 }
 AZIMUTH = "azimuth"
 """Entry of ``source.json``: how azimuths count, where arrival times show it."""
-_MORE_RANGES = {"Xc": (-200.0, 200.0), "Yc": (-200.0, 200.0)}
+_CORE_RANGES = {"Xc": (-200.0, 200.0), "Yc": (-200.0, 200.0)}
 
 
 @dataclass(frozen=True)
@@ -382,13 +389,13 @@ def runs_in(raw: Path, wanted: Sequence[str] | None = None) -> list[str]:
     raw = Path(raw)
     if not raw.is_dir():
         raise InputError(f"{raw} is not a folder{did_you_mean(raw)}: expected the archives of measured runs")
-    result = {path.name.rsplit("_", 1)[0] for kind in MEASURED_KINDS for path in raw.glob(f"*_{kind}.npz")}
+    names = {path.name.rsplit("_", 1)[0] for kind in MEASURED_KINDS for path in raw.glob(f"*_{kind}.npz")}
     if wanted is not None:
-        lacking = [name for name in wanted if check_name(name, raw) not in result]
+        lacking = [name for name in wanted if check_name(name, raw) not in names]
         if lacking:
             raise InputError(f"{raw} holds no run {lacking[0]} ({len(lacking)} of {len(wanted)} missing)")
         return list(dict.fromkeys(wanted))
-    used = sorted(name for name in result if name.endswith(USED_ENDINGS))
+    used = sorted(name for name in names if name.endswith(USED_ENDINGS))
     if not used:
         raise InputError(f"{raw} holds no measured run: expected files such as 004000_matrices.npz")
     return used
@@ -403,7 +410,7 @@ def convert_measured(
     times: bool = False,
     delete_raw: bool = False,
     strict: bool = False,
-    times_of_arrival: bool = False,
+    keep_arrival_times: bool = False,
     bars: Bars = silent,
 ) -> Converted:
     """Write a dataset folder for every run; folders that are there already, made from the same archives, are kept.
@@ -426,7 +433,7 @@ def convert_measured(
         Delete the archive of each run's grids as soon as its folder is complete.
     strict
         Leave runs out that hold events which cannot be used.
-    times_of_arrival
+    keep_arrival_times
         Also keep the arrival times, in ``arrival_ns.npy``; no learner reads them.
     bars
         Progress.
@@ -440,45 +447,47 @@ def convert_measured(
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
     names = runs_in(raw, runs)
-    result = Converted([], [], [])
+    converted = Converted([], [], [])
     with bars("convert runs", "runs") as progress:
         for done, name in enumerate(names, start=1):
             folder = Path(out) / name
             if not archive_path(raw, name, "matrices").exists() and _is_kept(
-                folder, name, protocol, times, times_of_arrival
+                folder, name, protocol, times, keep_arrival_times
             ):
-                result.folders.append(folder)
+                converted.folders.append(folder)
                 continue
             try:
                 run = MeasuredReader.open(raw, name)
             except InputError as error:
-                result.left_out.append(LeftOut(name, str(error)))
+                converted.left_out.append(LeftOut(name, str(error)))
                 continue
-            source = _source(run, protocol, times, times_of_arrival)
+            source = _source(run, protocol, times, keep_arrival_times)
             if _is_made(folder, source):
-                result.folders.append(folder)
-                result.remarks.extend(_unusable(folder))
+                converted.folders.append(folder)
+                converted.remarks.extend(_remarks_on(folder))
             else:
-                seconds = _times(run, result.remarks) if times else None
+                seconds = _times(run, converted.remarks) if times else None
                 try:
                     n_written, n_alike = _write(folder, run, source, seconds, strict=strict)
-                    n_again = run.n_events - n_written
-                    result.folders.append(folder)
-                    if n_again:
-                        again = f"{n_again:,} of {run.n_events:,} events are there again, time and quantities alike"
-                        result.remarks.append(f"{name}: {again}: counted once")
+                    n_repeated = run.n_events - n_written
+                    converted.folders.append(folder)
+                    if n_repeated:
+                        repeated = (
+                            f"{n_repeated:,} of {run.n_events:,} events are there again, time and quantities alike"
+                        )
+                        converted.remarks.append(f"{name}: {repeated}: counted once")
                     if n_alike:
-                        alike = f"{n_alike:,} of {n_written:,} events have deposits and quantities of another one"
-                        result.remarks.append(f"{name}: {alike}: with --times they count once")
-                    result.remarks.extend(_unusable(folder))
+                        look_alike = f"{n_alike:,} of {n_written:,} events have deposits and quantities of another one"
+                        converted.remarks.append(f"{name}: {look_alike}: with --times they count once")
+                    converted.remarks.extend(_remarks_on(folder))
                 except DamagedRun as error:
-                    result.left_out.append(LeftOut(name, str(error)))
+                    converted.left_out.append(LeftOut(name, str(error)))
                     continue
             if delete_raw:
                 archive_path(raw, name, "matrices").unlink()
             progress(done, len(names), name)
-    remark(LOG, result.remarks)
-    return result
+    remark(LOG, converted.remarks)
+    return converted
 
 
 class DamagedRun(InputError):
@@ -531,24 +540,24 @@ class MeasuredReader:
         """Return (N, 8) float32 reconstructed quantities."""
         return np.concatenate(list(stream_npz(self.path("features"), "features", 1 << 18))).astype(np.float32)
 
-    def bad(self, values: np.ndarray) -> list[BadValue]:
+    def bad_values(self, values: np.ndarray) -> list[BadValue]:
         """Return why events cannot be used, from their (N, 8) quantities; refuse columns in other units."""
-        result = []
-        for column, (low, high) in {**RANGES, **_MORE_RANGES}.items():
-            here = values[:, COLUMNS.index(column)]
-            rows = np.flatnonzero(~((here >= low) & (here <= high)))
+        bad_values = []
+        for column, (low, high) in {**RANGES, **_CORE_RANGES}.items():
+            quantity = values[:, COLUMNS.index(column)]
+            rows = np.flatnonzero(~((quantity >= low) & (quantity <= high)))
             name = self.path("features").name
-            result += [BadValue(row, name, f"column {column}", float(here[row]), row) for row in rows.tolist()]
+            bad_values += [BadValue(row, name, f"column {column}", float(quantity[row]), row) for row in rows.tolist()]
             if rows.size > MAX_UNKNOWN * len(values):
                 raise DamagedRun(
-                    f"{self.path('features')}: row {rows[0]}, column {column} holds {here[rows[0]]:g}, "
+                    f"{self.path('features')}: row {rows[0]}, column {column} holds {quantity[rows[0]]:g}, "
                     f"expected a number from {low:g} to {high:g} ({rows.size} bad rows of {len(values)})"
                 )
-        return result
+        return bad_values
 
 
-def _source(run: MeasuredReader, protocol: str, times: bool, times_of_arrival: bool = False) -> dict[str, Any]:
-    kept = {"arrival_times": True} if times_of_arrival else {}
+def _source(run: MeasuredReader, protocol: str, times: bool, keep_arrival_times: bool = False) -> dict[str, Any]:
+    kept = {"arrival_times": True} if keep_arrival_times else {}
     return kept | {
         **(run.source or {}),
         "generator": MEASUREMENT,
@@ -564,7 +573,7 @@ def _source(run: MeasuredReader, protocol: str, times: bool, times_of_arrival: b
     }
 
 
-def conversion_of(raw: Path, run: str, protocol: str, times: bool) -> dict[str, Any]:
+def source_of_conversion(raw: Path, run: str, protocol: str, times: bool) -> dict[str, Any]:
     """Return what ``source.json`` of a run's folder says of its origin, from the heads of its archives."""
     return _source(MeasuredReader.open(raw, run), protocol, times)
 
@@ -573,23 +582,23 @@ def _is_made(folder: Path, source: dict[str, Any]) -> bool:
     """Return whether a run's folder is there; refuse one that holds anything else."""
     if not folder.exists() and not folder.is_symlink():
         return False
-    result = EventFiles.open(folder).source() if folder.is_dir() else {}
-    differing = [name for name in source if result.get(name) != source[name]]
+    stored = EventFiles.open(folder).source() if folder.is_dir() else {}
+    differing = [name for name in source if stored.get(name) != source[name]]
     if differing:
-        what = f" and differs in {', '.join(differing)}" if result else ""
+        what = f" and differs in {', '.join(differing)}" if stored else ""
         raise InputError(f"{folder} exists already{what}: choose another folder or remove it")
     Dataset.open(folder, labels=False)
     return True
 
 
-def _is_kept(folder: Path, run: str, protocol: str, times: bool, times_of_arrival: bool) -> bool:
+def _is_kept(folder: Path, run: str, protocol: str, times: bool, keep_arrival_times: bool) -> bool:
     """Return whether a run whose raw grids are gone has been converted in the same way."""
     if not folder.is_dir():
         return False
-    result = EventFiles.open(folder).source()
+    stored = EventFiles.open(folder).source()
     wanted = {"generator": MEASUREMENT, "run": run, "protocol": protocol, "times_asked_for": times}
-    wanted |= {"arrival_times": True} if times_of_arrival else {}
-    if any(result.get(name) != value for name, value in wanted.items()):
+    wanted |= {"arrival_times": True} if keep_arrival_times else {}
+    if any(stored.get(name) != value for name, value in wanted.items()):
         return False
     Dataset.open(folder, labels=False)
     return True
@@ -607,9 +616,9 @@ def _times(run: MeasuredReader, remarks: list[str]) -> np.ndarray | None:
         return None
 
 
-def _unusable(folder: Path) -> list[str]:
+def _remarks_on(folder: Path) -> list[str]:
     data = Dataset.open(folder, labels=False)
-    words = data.unusable_words()
+    words = data.describe_unusable()
     return [*data.remarks, *([f"{words}; they stay in place and get the training prior"] if words else [])]
 
 
@@ -621,11 +630,11 @@ def _write(
         features = run.features()
     except InputError as error:
         raise DamagedRun(str(error)) from None
-    bad_rows, layout = run.bad(features), _LAYOUTS[str(source["protocol"])]
-    once = first_of_each(features, seconds)
-    place = np.cumsum(once) - 1
-    left_out = [replace(bad, row=int(place[bad.row])) for bad in bad_rows if once[bad.row]]
-    features, seconds = features[once], None if seconds is None else seconds[once]
+    bad_rows, layout = run.bad_values(features), _LAYOUTS[str(source["protocol"])]
+    is_first = is_first_of_its_kind(features, seconds)
+    position = np.cumsum(is_first) - 1
+    left_out = [replace(bad, row=int(position[bad.row])) for bad in bad_rows if is_first[bad.row]]
+    features, seconds = features[is_first], None if seconds is None else seconds[is_first]
     n_events = len(features)
     columns = {"core_x_m": "Xc", "core_y_m": "Yc"} | ({} if layout.age == "column" else {"age": "Age"})
     extras: dict[str, Any] = dict.fromkeys(columns, np.float32)
@@ -638,31 +647,31 @@ def _write(
     usable[[bad.row for bad in left_out]] = False
     summary = RunSummary(run.name, layout.scalar_type)
     written = dict(source)
-    timed = bool(source.get("arrival_times"))
+    with_arrival_times = bool(source.get("arrival_times"))
     with write_dataset(
-        folder, n_events, None, source=written, extras=extras, layout=layout, arrival_times=timed
+        folder, n_events, None, source=written, extras=extras, layout=layout, arrival_times=with_arrival_times
     ) as writer:
-        start, read, fronts, alike, seen = 0, 0, list[np.ndarray](), 0, set[int]()
+        start, read, fronts, alike, hashes = 0, 0, list[np.ndarray](), 0, set[int]()
         for block, arrival in _grids(run, layout.grid_type):
-            inside = once[read : read + len(block)]
+            new = is_first[read : read + len(block)]
             read += len(block)
-            block, arrival = block[inside], arrival[inside]
+            block, arrival = block[new], arrival[new]
             rows = slice(start, start + len(block))
             bad = bad_cells(block, run.path("matrices").name, start)
-            left_out += [replace(one, file_row=int(np.flatnonzero(once)[one.row])) for one in bad]
+            left_out += [replace(one, file_row=int(np.flatnonzero(is_first)[one.row])) for one in bad]
             usable[[one.row for one in bad]] = False
             if strict and left_out:
                 raise DamagedRun(f"{left_out[0]}: leave out --strict to go on without such rows")
-            kept = {stem: column[rows] for stem, column in values.items()}
-            kept |= {ARRIVAL_STEM: arrival} if timed else {}
-            writer.put(start, block, layout.columns(scalars[rows], age[rows]), **kept)
+            columns_here = {stem: column[rows] for stem, column in values.items()}
+            columns_here |= {ARRIVAL_STEM: arrival} if with_arrival_times else {}
+            writer.put(start, block, layout.columns(scalars[rows], age[rows]), **columns_here)
             good = usable[rows]
             if seconds is None:
                 for number in np.flatnonzero(block.any(axis=(1, 2, 3))):
                     event = hash(block[number].tobytes() + features[start + number].tobytes())
-                    alike += event in seen
-                    seen.add(event)
-            if start < FRONTS:
+                    alike += event in hashes
+                    hashes.add(event)
+            if start < FRONT_EVENTS:
                 hit = (block[..., 0] > 0) & (arrival != 0)
                 fronts.append(front_azimuth(arrival.astype(np.float32), hit, KASCADE.x_m, KASCADE.y_m))
             summary.add(block[good], scalars[rows][good], age[rows][good], None if seconds is None else seconds[rows])
@@ -677,7 +686,7 @@ def _write(
     return n_events, alike
 
 
-def first_of_each(features: np.ndarray, seconds: np.ndarray | None) -> np.ndarray:
+def is_first_of_its_kind(features: np.ndarray, seconds: np.ndarray | None) -> np.ndarray:
     """Return (N,) bool: not there before with the same time (N,) and quantities (N, C); all where times are unknown."""
     if seconds is None:  # two failed reconstructions are alike
         return np.ones(len(features), dtype=bool)
@@ -706,10 +715,10 @@ def measured_folders(path: Path) -> list[Path]:
     path = Path(path)
     if (path / SOURCE_FILE).exists() or (path / "matrices.npy").exists() or not path.is_dir():
         return [path]
-    result = sorted(folder for folder in path.iterdir() if (folder / "matrices.npy").exists())
-    if not result:
+    folders = sorted(folder for folder in path.iterdir() if (folder / "matrices.npy").exists())
+    if not folders:
         raise InputError(f"{path} is neither a dataset folder nor a folder of runs")
-    return result
+    return folders
 
 
 class MeasuredArchives:
@@ -725,13 +734,13 @@ class MeasuredArchives:
 
     def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[MeasuredReader]:
         """Open every run; those that cannot be used are told."""
-        result = []
+        readers = []
         for run in sets_in(path):
             try:
-                result.append(MeasuredReader.open(path, run))
+                readers.append(MeasuredReader.open(path, run))
             except InputError as error:
                 tell(str(error))
-        return result
+        return readers
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the commands that convert all runs, for learners of each kind of training sets."""

@@ -31,7 +31,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from showerstack.runtime.arrays import Header, read_header, told_when_full
+from showerstack.runtime.arrays import Header, full_disk_as_input_error, read_header
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import open_regular
 from showerstack.showers.archives.formats import DEPOSITS, TABLE_EVENTS, UNITS
@@ -51,7 +51,7 @@ MAX_RATIO = 250.0
 """An array that is packed tighter than this is no air showers: random numbers fill at least these archives."""
 MAX_SOURCE_BYTES = 65_536
 
-_DAMAGED = (
+_DAMAGE_ERRORS = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
     EOFError, OSError, RuntimeError, ValueError, OverflowError, KeyError,
 )  # fmt: skip
@@ -167,7 +167,7 @@ def archive_path(folder: Path, mode: str, kind: str) -> Path:
 
 def read_source(path: Path) -> dict[str, Any] | None:
     """Return what the simulation wrote into an archive about its making, None for archives of another origin."""
-    with _archive(path) as archive:
+    with _open_archive(path) as archive:
         return _source(path, archive)
 
 
@@ -185,8 +185,8 @@ def head_of(path: Path, key: str, shape: tuple[int, ...]) -> tuple[int, dict[str
     InputError
         If the archive is missing, damaged, or its events have another shape.
     """
-    with _opened(path, key) as (archive, file):
-        header = _checked(path, key, archive.getinfo(f"{key}.npy"), file)
+    with _open_array(path, key) as (archive, file):
+        header = _checked_header(path, key, archive.getinfo(f"{key}.npy"), file)
         if not header.shape[0]:
             raise InputError(f"{path} holds no events")
         if header.shape[1:] != shape:
@@ -203,8 +203,8 @@ def stream_npz(path: Path, key: str, events_at_once: int = EVENTS_AT_ONCE) -> It
     InputError
         If the archive or the array is missing, damaged, holds Python objects, or promises more than it holds.
     """
-    with _opened(path, key) as (archive, file):
-        header = _checked(path, key, archive.getinfo(f"{key}.npy"), file)
+    with _open_array(path, key) as (archive, file):
+        header = _checked_header(path, key, archive.getinfo(f"{key}.npy"), file)
         if header.fortran:
             yield from _blocks_of_columns(path, key, header, file, events_at_once)
             return
@@ -224,7 +224,7 @@ def _blocks_of_columns(
     path: Path, key: str, header: Header, file: IO[bytes], events_at_once: int
 ) -> Iterator[np.ndarray]:
     """Yield events of an array in Fortran order, whose events lie spread over all of it, by way of the disk."""
-    with told_when_full(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as unpacked:
+    with full_disk_as_input_error(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as unpacked:
         shutil.copyfileobj(file, unpacked, 1 << 24)
         if unpacked.tell() != header.n_bytes - header.offset:
             raise InputError(f"{path}: array {key!r} ends early")
@@ -235,9 +235,9 @@ def _blocks_of_columns(
 
 
 @contextmanager
-def member_of(path: Path, name: str) -> Iterator[tuple[zipfile.ZipInfo, IO[bytes]]]:
+def open_member(path: Path, name: str) -> Iterator[tuple[zipfile.ZipInfo, IO[bytes]]]:
     """Open one member of an archive as a stream."""
-    with _archive(path) as archive:
+    with _open_archive(path) as archive:
         if name not in archive.namelist():
             raise InputError(f"{path} holds no {name}")
         with archive.open(name) as file:
@@ -245,28 +245,28 @@ def member_of(path: Path, name: str) -> Iterator[tuple[zipfile.ZipInfo, IO[bytes
 
 
 @contextmanager
-def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     with open_regular(path) as stream:
         try:
             with zipfile.ZipFile(stream) as archive:
                 yield archive
         except InputError:
             raise
-        except _DAMAGED as error:
+        except _DAMAGE_ERRORS as error:
             why = str(error) or type(error).__name__
             raise InputError(f"{path} is damaged: {why}; remove it and download it again") from None
 
 
 @contextmanager
-def _opened(path: Path, key: str) -> Iterator[tuple[zipfile.ZipFile, IO[bytes]]]:
-    with _archive(path) as archive:
+def _open_array(path: Path, key: str) -> Iterator[tuple[zipfile.ZipFile, IO[bytes]]]:
+    with _open_archive(path) as archive:
         if f"{key}.npy" not in archive.namelist():
             raise InputError(f"{path} holds no array {key!r} of a known format")
         with archive.open(f"{key}.npy") as file:
             yield archive, file
 
 
-def _checked(path: Path, key: str, member: zipfile.ZipInfo, file: IO[bytes]) -> Header:
+def _checked_header(path: Path, key: str, member: zipfile.ZipInfo, file: IO[bytes]) -> Header:
     """Read an array's head and compare it with what the archive holds, packed and unpacked."""
     header = read_header(cast("Any", file), f"{path}, array {key!r},")
     if not header.shape or header.dtype.kind not in "fiu":
@@ -317,15 +317,15 @@ def read_times(path: Path, n_events: int) -> np.ndarray:
     InputError
         If the file is missing, damaged, of another shape, or holds anything but numbers, text and dates.
     """
-    with member_of(path, f"{TIMES_KIND}.npy") as (member, file):
+    with open_member(path, f"{TIMES_KIND}.npy") as (member, file):
         if member.file_size > MAX_HEAD_BYTES + MAX_BYTES_AN_EVENT * n_events:
             raise InputError(f"{path}: {member.file_size:,} bytes are too many for {n_events:,} events")
         shape = _object_shape(path, file)
         if len(shape) != 2 or shape[0] != n_events or shape[1] <= TIME_COLUMN:
             raise InputError(f"{path}: shape {shape}, expected ({n_events}, {TIME_COLUMN + 1} or more)")
         try:
-            content = _Reader(file).load()
-        except _Foreign as error:
+            content = _DatesUnpickler(file).load()
+        except _NameNotAdmitted as error:
             raise InputError(f"{path}: it names {error}, which is neither an array nor a date: not read") from None
         except Exception as error:  # what a damaged or hostile program of a pickle can raise is not bounded
             raise InputError(f"{path} is damaged: {type(error).__name__}") from None
@@ -360,7 +360,7 @@ def _object_shape(path: Path, file: IO[bytes]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-class _Foreign(Exception):
+class _NameNotAdmitted(Exception):
     """A name that is not admitted."""
 
 
@@ -420,14 +420,14 @@ _CALLS: dict[str, Callable[..., Any]] = {
 """What stands for the admitted names."""
 
 
-class _Reader(pickle.Unpickler):
+class _DatesUnpickler(pickle.Unpickler):
     """An unpickler for which only the names of an array of dates have a meaning."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the stand-in of an admitted name."""
         call = _CALLS.get(f"{module}.{name}")
         if call is None:
-            raise _Foreign(f"{module}.{name}"[:80])
+            raise _NameNotAdmitted(f"{module}.{name}"[:80])
         return _Admitted(call)
 
 
@@ -444,8 +444,8 @@ def n_columns(folder: Path) -> int:
     """Return how many quantities the first readable archive of a folder has, 0 where there is none."""
     for name in sets_in(folder):
         try:
-            with _opened(archive_path(folder, name, "features"), "features") as (archive, file):
-                header = _checked(
+            with _open_array(archive_path(folder, name, "features"), "features") as (archive, file):
+                header = _checked_header(
                     archive_path(folder, name, "features"), "features", archive.getinfo("features.npy"), file
                 )
             return int(header.shape[1]) if len(header.shape) == 2 else 0
@@ -467,23 +467,23 @@ class SimulatedArchives:
 
     def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[SimulatedReader]:
         """Open every mode; those that cannot be used are told."""
-        result = []
+        readers = []
         for mode in sets_in(path):
             try:
-                result.append(SimulatedReader.open(path, mode))
+                readers.append(SimulatedReader.open(path, mode))
             except InputError as error:
                 tell(str(error))
-        return result
+        return readers
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that makes the sets of each possible protocol, newest first."""
-        there = set(sets_in(path))
+        present = set(sets_in(path))
 
         def possible(protocol: str, task: str, modes: tuple[str, ...]) -> bool:
             true = (protocol, task) in LABELS_FROM_TYPE or all(
                 archive_path(path, m, TRUTH_KIND).exists() for m in modes
             )
-            return set(modes) <= there and true
+            return set(modes) <= present and true
 
         commands = [
             f"python cli.py convert --raw {path} --task {task} --protocol {protocol} --out data"

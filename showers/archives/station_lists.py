@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError
-from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS, class_of
+from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS, numbers_of_labels
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
@@ -86,7 +86,7 @@ class StationLists:
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that writes a dataset folder."""
         labels = set(_read(path / "events.parquet", FILES["events"]).to_dict(as_series=False).get(LABEL, []))
-        fitting = [task.name for task in (GAMMA, COMPOSITION) if labels and labels <= class_of(task).keys()]
+        fitting = [task.name for task in (GAMMA, COMPOSITION) if labels and labels <= numbers_of_labels(task).keys()]
         # Two classes alone may be protons and helium nuclei.
         fitting.sort(key=lambda name: not path.resolve().name.startswith(name))
         chosen = f" --task {fitting[0]}" if fitting else ""

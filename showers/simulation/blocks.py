@@ -14,12 +14,13 @@ import polars as pl
 
 from showerstack.showers import protocols
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.kascade import PARTICLE_IDS
 from showerstack.showers.schema import TASKS, Task
 from showerstack.showers.simulation.cascade import Proposal, Showers, develop
 from showerstack.showers.simulation.deposits import CLUMP_AMPLITUDE
 from showerstack.showers.simulation.detector import read_out
-from showerstack.showers.simulation.primaries import MODELS, PARTICLE_IDS, Primaries, throw_cores, throw_primaries
-from showerstack.showers.simulation.reconstruction import Reconstructed, kept, reconstruct, triggered
+from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_cores, throw_primaries
+from showerstack.showers.simulation.reconstruction import Reconstructed, passes_selection, reconstruct, triggered
 from showerstack.showers.simulation.settings import Settings
 
 PRIMARIES_PER_BLOCK = 4096
@@ -117,7 +118,7 @@ class SimulatedEvents:
             "muon_age": s.muon_age,
         }
         identity = {
-            "particle_id": _ids(p.mass[rows]),
+            "particle_id": _particle_ids(p.mass[rows]),
             "mass": p.mass[rows].astype(np.int16),
             "model": p.model[rows],
             "shower": self.group,
@@ -138,13 +139,13 @@ def simulate_block(job: BlockJob, block: int) -> SimulatedEvents:
     SimulatedEvents
         What triggered, was reconstructed and passed the job's cuts.
     """
-    rng = generator(job, block)
+    rng = random_generator(job, block)
     n_showers = -(-PRIMARIES_PER_BLOCK // job.reuse)
     primaries = throw_primaries(job.task, n_showers, job.model, job.settings.spectrum, rng)
     showers = develop(primaries, job.settings, rng, job.proposal)
     group = block * PRIMARIES_PER_BLOCK + np.arange(n_showers)
     if job.reuse > 1:
-        showers, group = _thrown_again(showers, group, job, rng)
+        showers, group = _rethrow(showers, group, job, rng)
     return observe(showers, group, job, rng)
 
 
@@ -186,13 +187,13 @@ def observe(
     fired = triggered(readings.largest_cluster, job.settings.trigger)
     rows, readings = rows[fired], readings.take(fired)
     event = reconstruct(showers, rows, readings, job.settings, errors[:, rows], chance[:, rows])
-    good = np.flatnonzero(kept(event, job.settings.trigger) & passes(event, job.cuts))
+    good = np.flatnonzero(passes_selection(event, job.settings.trigger) & passes_cuts(event, job.cuts))
     return SimulatedEvents(
         showers, rows[good], readings.take(good).grids(), event.take(good), group[rows[good]], job.array
     )
 
 
-def generator(job: BlockJob, *number: int) -> np.random.Generator:
+def random_generator(job: BlockJob, *number: int) -> np.random.Generator:
     """Return the random numbers of one block, or of whatever else the numbers name.
 
     Rare showers, and the models of one seed, have streams of their own: with a common one, their showers are copies of
@@ -205,36 +206,36 @@ def generator(job: BlockJob, *number: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy, spawn_key=(*model, *rare))))
 
 
-def passes(event: Reconstructed, name: str) -> np.ndarray:
+def passes_cuts(event: Reconstructed, name: str) -> np.ndarray:
     """Return which events pass the named cuts (:data:`CUTS`) on the unrounded quantities, (N,) bool."""
     scalars = np.column_stack([event.lg_energy, event.zenith_deg, event.azimuth_deg, event.lg_ne, event.lg_nmu])
     return CUTS[name].mask(protocols.scalar_frame(scalars, event.age))
 
 
-def _ids(mass: np.ndarray) -> np.ndarray:
+def _particle_ids(mass: np.ndarray) -> np.ndarray:
     masses = np.asarray(sorted(PARTICLE_IDS))
     return np.asarray([PARTICLE_IDS[a] for a in masses], dtype=np.int16)[np.searchsorted(masses, mass)]
 
 
-def _thrown_again(
+def _rethrow(
     showers: Showers, group: np.ndarray, job: BlockJob, rng: np.random.Generator
 ) -> tuple[Showers, np.ndarray]:
     """Repeat every shower ``job.reuse`` times with cores of its own."""
-    again = np.repeat(np.arange(len(group)), job.reuse)[:PRIMARIES_PER_BLOCK]
+    rows = np.repeat(np.arange(len(group)), job.reuse)[:PRIMARIES_PER_BLOCK]
     p = showers.primaries
-    core_x_m, core_y_m = throw_cores(len(again), job.settings.spectrum.core_radius_m, rng)
+    core_x_m, core_y_m = throw_cores(len(rows), job.settings.spectrum.core_radius_m, rng)
     primaries = Primaries(
-        mass=p.mass[again],
-        label=p.label[again],
-        model=p.model[again],
-        lg_energy=p.lg_energy[again],
-        zenith_deg=p.zenith_deg[again],
-        azimuth_deg=p.azimuth_deg[again],
+        mass=p.mass[rows],
+        label=p.label[rows],
+        model=p.model[rows],
+        lg_energy=p.lg_energy[rows],
+        zenith_deg=p.zenith_deg[rows],
+        azimuth_deg=p.azimuth_deg[rows],
         core_x_m=core_x_m,
         core_y_m=core_y_m,
     )
     columns = (showers.xmax, showers.lg_ne, showers.lg_nmu, showers.age, showers.muon_age)
-    weight = None if showers.weight is None else showers.weight[again]
-    xmax, lg_ne, lg_nmu, age, muon_age = (column[again] for column in columns)
-    content = None if showers.content is None else showers.content[again]
-    return Showers(primaries, xmax, lg_ne, lg_nmu, age, muon_age, weight, content), group[again]
+    weight = None if showers.weight is None else showers.weight[rows]
+    xmax, lg_ne, lg_nmu, age, muon_age = (column[rows] for column in columns)
+    content = None if showers.content is None else showers.content[rows]
+    return Showers(primaries, xmax, lg_ne, lg_nmu, age, muon_age, weight, content), group[rows]

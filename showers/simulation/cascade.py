@@ -173,8 +173,8 @@ def develop(
             continue
         part = Deviates(deviates.normal[:, rows], deviates.exponential[:, rows], deviates.uniform[:, rows])
         shift = model_shift(primaries.model[rows], mass, settings.cascade)
-        result = develop_mass(mass, e[rows], s[rows], part, settings.cascade, *shift)
-        for target, values in zip((xmax, lg_ne, lg_nmu, longitudinal), result, strict=True):
+        developed = develop_mass(mass, e[rows], s[rows], part, settings.cascade, *shift)
+        for target, values in zip((xmax, lg_ne, lg_nmu, longitudinal), developed, strict=True):
             target[rows] = values
     shape = settings.shape
     depth = GROUND_DEPTH * (1.0 + s)

@@ -116,15 +116,15 @@ def simulate(
     sets = []
     for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
         job = BlockJob(task, split, seed, model, selection, settings, reuse, array=array, proposal=proposal)
-        check(job, n, workers)
+        check_job(job, n, workers)
         folder = Path(out) / f"{task.name}_{split}"
         source = source_of(job, str(world), protocol)
         if overwrite:
             refuse_foreign(folder)
-        made = not overwrite and already_made(folder, n, task, source)
-        sets.append((folder, job, n, source, made))
-    for folder, job, n, source, made in sets:
-        if not made:
+        is_made = not overwrite and already_made(folder, n, task, source)
+        sets.append((folder, job, n, source, is_made))
+    for folder, job, n, source, is_made in sets:
+        if not is_made:
             _write(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
     return sets[0][0], sets[1][0]
 
@@ -133,24 +133,24 @@ def _write(
     folder: Path, job: BlockJob, n: int, source: dict[str, Any], *, workers: int | None, overwrite: bool, bars: Bars
 ) -> None:
     layout = layout_of(source["protocol"], job.task)
-    kinds: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
-    kinds |= {"age": np.float32} if layout.age == "file" else {}
-    kinds |= {WEIGHT_STEM: np.float32} if job.proposal else {}
+    types: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
+    types |= {"age": np.float32} if layout.age == "file" else {}
+    types |= {WEIGHT_STEM: np.float32} if job.proposal else {}
     with (
         write_dataset(
             folder,
             n,
             job.task,
             source=source,
-            extras=kinds,
+            extras=types,
             layout=layout,
             overwrite=overwrite,
         ) as writer,
         bars(f"simulate {folder.name}", "events") as progress,
     ):
         start = 0
-        for events in accepted(job, n, workers):
-            entries = {"groups": events.group, "age": events.event.age, WEIGHT_STEM: events.weight}
+        for events in accepted_events(job, n, workers):
+            values = {"groups": events.group, "age": events.event.age, WEIGHT_STEM: events.weight}
             truth, target = events.truth, job.task.target
             # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
             writer.put(
@@ -159,13 +159,13 @@ def _write(
                 layout.columns(events.scalars, events.event.age),
                 events.labels if target is None else truth[target.name].to_numpy(),
                 truth=truth,
-                **{name: entries[name] for name in kinds},
+                **{name: values[name] for name in types},
             )
             start += len(events)
             progress(start, n)
 
 
-def accepted(job: BlockJob, n: int, workers: int | None = None) -> Iterator[SimulatedEvents]:
+def accepted_events(job: BlockJob, n: int, workers: int | None = None) -> Iterator[SimulatedEvents]:
     """Yield the first ``n`` accepted events in block order, a block at a time.
 
     Threads suffice: the kernels release the interpreter's lock. At most two blocks per thread are in memory.
@@ -196,7 +196,7 @@ def accepted(job: BlockJob, n: int, workers: int | None = None) -> Iterator[Simu
                 future.cancel()
 
 
-def check(job: BlockJob, n: int, workers: int | None) -> None:
+def check_job(job: BlockJob, n: int, workers: int | None) -> None:
     """Refuse what cannot be simulated, before anything is written."""
     for name, value, low, high in (
         ("number of events", n, 1, None),

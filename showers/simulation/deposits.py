@@ -29,7 +29,7 @@ INVERSION_LIMIT = 12.0
 
 
 @numba.njit(inline="always")
-def _mixed(z: Any) -> Any:
+def _mix(z: Any) -> Any:
     z = (z ^ (z >> _S30)) * _MIX1
     z = (z ^ (z >> _S27)) * _MIX2
     return z ^ (z >> _S31)
@@ -37,21 +37,21 @@ def _mixed(z: Any) -> Any:
 
 def stream_offsets(n: int) -> np.ndarray:
     """Return (n,) uint64 offsets, far apart, of the streams that share an event's key."""
-    offsets: np.ndarray = _mixed.py_func(np.arange(1, n + 1, dtype=np.uint64) * _GAMMA)
+    offsets: np.ndarray = _mix.py_func(np.arange(1, n + 1, dtype=np.uint64) * _GAMMA)
     return offsets
 
 
 @numba.njit
 def start(state: np.ndarray, key: np.uint64, offset: np.uint64) -> None:
     """Begin the stream with the given offset for the event ``key`` in ``state``, a (1,) uint64 array."""
-    state[0] = _mixed(key + offset)
+    state[0] = _mix(key + offset)
 
 
 @numba.njit
 def uniform(state: np.ndarray) -> float:
     """Return a uniform number in 0 < u < 1 (53 bits, never 0)."""
     state[0] += _GAMMA
-    return (np.float64(_mixed(state[0]) >> _S11) + 0.5) * _TO_UNIT
+    return (np.float64(_mix(state[0]) >> _S11) + 0.5) * _TO_UNIT
 
 
 @numba.njit

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.arrays import told_when_full
+from showerstack.runtime.arrays import full_disk_as_input_error
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
@@ -37,7 +37,7 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
 from showerstack.showers.simulation.cascade import develop
-from showerstack.showers.simulation.raw import all_present, arrival_times, open_archive
+from showerstack.showers.simulation.raw import all_made, arrival_times, open_archive
 from showerstack.showers.simulation.settings import Settings, load_settings
 from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
 
@@ -131,7 +131,7 @@ def simulate_measured(
     with bars("simulate runs", "runs") as progress:
         for k, name in enumerate(names):
             if not made[k]:
-                _write_run(out, the_run(sky, settings, seed, k), sky, seed, {**source, "run": name}, workers)
+                _write_run(out, conditions_of_run(sky, settings, seed, k), sky, seed, {**source, "run": name}, workers)
                 if made.index(False) == k:
                     _announce(out, name, made.count(False))
             progress(k + 1, sky.runs)
@@ -161,14 +161,14 @@ def run_name(number: int) -> str:
     return f"{FIRST_RUN + 10 * (number // 2) + number % 2:06d}"
 
 
-def the_run(sky: Sky, settings: Settings, seed: int, number: int) -> RunConditions:
+def conditions_of_run(sky: Sky, settings: Settings, seed: int, number: int) -> RunConditions:
     """Decide what one run is like: how many primaries, which stations are dead, at which scale deposits are read."""
     rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, number)))
     live_time_s = 3600.0 * sky.live_time_h
     thrown = int(rng.poisson(Thrower(sky).rate_hz * live_time_s))
-    dead = _some(rng, sky.dead_stations, KASCADE.cells)
+    dead = _choose_cells(rng, sky.dead_stations, KASCADE.cells)
     with_muons = np.setdiff1d(np.flatnonzero(KASCADE.has_muon.ravel()), dead)
-    dead_muon = _some(rng, sky.dead_muon_detectors, with_muons)
+    dead_muon = _choose_cells(rng, sky.dead_muon_detectors, with_muons)
     scale = 1.0 + sky.deposit_drift * number / max(sky.runs - 1, 1)
     d = settings.detector
     names = ("electron_mev", "muon_mev", "punch_mev")
@@ -187,7 +187,7 @@ def the_run(sky: Sky, settings: Settings, seed: int, number: int) -> RunConditio
     )
 
 
-def _some(rng: np.random.Generator, mean: float, cells: np.ndarray) -> np.ndarray:
+def _choose_cells(rng: np.random.Generator, mean: float, cells: np.ndarray) -> np.ndarray:
     """Return a Poisson number of different cells, at most half of them."""
     return np.sort(rng.choice(cells, min(int(rng.poisson(mean)), len(cells) // 2), replace=False))
 
@@ -195,13 +195,13 @@ def _some(rng: np.random.Generator, mean: float, cells: np.ndarray) -> np.ndarra
 def _is_made(out: Path, name: str, source: dict[str, Any], overwrite: bool) -> bool:
     """Return whether a run is complete; refuse files that are not to be replaced."""
     files = [archive_path(out, name, kind) for kind in (*MEASURED_KINDS, TIMES_KIND)]
-    return all_present(files, source, overwrite) and (out / TRUTH_FOLDER / f"{name}.parquet").exists()
+    return all_made(files, source, overwrite) and (out / TRUTH_FOLDER / f"{name}.parquet").exists()
 
 
 def _write_run(out: Path, run: RunConditions, sky: Sky, seed: int, source: dict[str, Any], workers: int | None) -> None:
     """Write the archives of a run; their number of events is known only when all are simulated."""
     job = BlockJob(COMPOSITION, "test", seed, sky.model, sky.cuts, load_settings(sky.world), array=run.array)
-    with told_when_full(out / run.name), ExitStack() as opened:
+    with full_disk_as_input_error(out / run.name), ExitStack() as opened:
         spooled: dict[str, BinaryIO] = {
             kind: opened.enter_context(tempfile.TemporaryFile(dir=out)) for kind in MEASURED_KINDS
         }
@@ -212,7 +212,7 @@ def _write_run(out: Path, run: RunConditions, sky: Sky, seed: int, source: dict[
             )
             grids = np.concatenate([times[..., None], events.grids], axis=-1)
             spooled["matrices"].write(np.ascontiguousarray(grids, dtype="<f4").tobytes())
-            spooled["features"].write(np.ascontiguousarray(columns(events), dtype="<f4").tobytes())
+            spooled["features"].write(np.ascontiguousarray(measured_columns(events), dtype="<f4").tobytes())
             truth.append(events.truth)
             n += len(events)
         rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, run.number, 0, 2)))
@@ -246,7 +246,7 @@ def _events(run: RunConditions, sky: Sky, job: BlockJob, seed: int, workers: int
     """Yield a run's accepted events block by block; at most two blocks per thread are in memory."""
     thrower, threads = Thrower(sky), workers or cores()
 
-    def simulated(block: int) -> SimulatedEvents:
+    def simulate_one(block: int) -> SimulatedEvents:
         rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, run.number, block, 0)))
         n = min(PRIMARIES_PER_BLOCK, run.thrown - block * PRIMARIES_PER_BLOCK)
         showers = develop(thrower.throw(n, rng), job.settings, rng)
@@ -254,13 +254,13 @@ def _events(run: RunConditions, sky: Sky, job: BlockJob, seed: int, workers: int
 
     n_blocks = max(-(-run.thrown // PRIMARIES_PER_BLOCK), 1)
     with ThreadPoolExecutor(threads) as pool:
-        waiting = deque(pool.submit(simulated, block) for block in range(min(2 * threads, n_blocks)))
+        waiting = deque(pool.submit(simulate_one, block) for block in range(min(2 * threads, n_blocks)))
         following = len(waiting)
         try:
             while waiting:
                 events = waiting.popleft().result()
                 if following < n_blocks:
-                    waiting.append(pool.submit(simulated, following))
+                    waiting.append(pool.submit(simulate_one, following))
                     following += 1
                 yield events
         finally:
@@ -268,10 +268,10 @@ def _events(run: RunConditions, sky: Sky, job: BlockJob, seed: int, workers: int
                 future.cancel()
 
 
-def columns(events: SimulatedEvents) -> np.ndarray:
+def measured_columns(events: SimulatedEvents) -> np.ndarray:
     """Return (n, 8): E, Xc, Yc, Ze, Az, Ne, Nmu, Age as reconstructed."""
     e = events.event
-    entries = {
+    values = {
         "E": e.lg_energy,
         "Xc": e.core_x_m,
         "Yc": e.core_y_m,
@@ -281,7 +281,7 @@ def columns(events: SimulatedEvents) -> np.ndarray:
         "Nmu": e.lg_nmu,
         "Age": e.age,
     }
-    return np.column_stack([entries[name] for name in COLUMNS])
+    return np.column_stack([values[name] for name in COLUMNS])
 
 
 def _write_times(path: Path, run: RunConditions, seconds: np.ndarray, source: dict[str, Any]) -> None:

@@ -49,8 +49,6 @@ PHOTON = 0
 """Mass number that stands for a photon."""
 HADRON = 1
 """Label of hadrons in gamma sets."""
-PARTICLE_IDS = {0: 1, 1: 14, 4: 402, 12: 1206, 28: 2814, 56: 5626}
-"""CORSIKA particle codes by mass number."""
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.runtime.arrays import reserve, told_when_full
+from showerstack.runtime.arrays import full_disk_as_input_error, reserve
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
 from showerstack.showers.archives.raw import KINDS, SimulatedReader, archive_path, read_source
+from showerstack.showers.kascade import PARTICLE_IDS
 from showerstack.showers.lateral import axis_distance
 from showerstack.showers.protocols import MODES
 from showerstack.showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE, Task
-from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, generator
-from showerstack.showers.simulation.datasets import accepted, check, source_of
-from showerstack.showers.simulation.primaries import MODELS, PARTICLE_IDS, PHOTON
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, random_generator
+from showerstack.showers.simulation.datasets import accepted_events, check_job, source_of
+from showerstack.showers.simulation.primaries import MODELS, PHOTON
 from showerstack.showers.simulation.settings import load_settings
 
 LIGHT_M_PER_NS = 0.299792458
@@ -116,23 +117,26 @@ def simulate_raw(
     """
     settings = load_settings(world)
     out = Path(out)
-    wanted = []
+    jobs = []
     for mode, model in zip(MODES["v2", str(task.primaries)], MODELS, strict=False):
         if modes is not None and mode not in modes:
             continue
         job = BlockJob(task, "train", seed, model, "none", settings, reuse)
-        check(job, n, workers)
-        known = source_of(job, str(world), "raw")
+        check_job(job, n, workers)
+        full_source = source_of(job, str(world), "raw")
         left_out = ("protocol", "evaluation_cuts", "age", "cuts", "split")
-        source = {name: value for name, value in known.items() if name not in left_out} | {"mode": mode, "n_events": n}
-        wanted.append((mode, job, source, _is_made(out, mode, source, overwrite)))
-    for mode, job, source, made in wanted:
-        if not made:
+        source = {name: value for name, value in full_source.items() if name not in left_out} | {
+            "mode": mode,
+            "n_events": n,
+        }
+        jobs.append((mode, job, source, _is_made(out, mode, source, overwrite)))
+    for mode, job, source, is_made in jobs:
+        if not is_made:
             _write_mode(out, mode, job, n, source, workers, bars)
-    return [archive_path(out, mode, kind) for mode, *_ in wanted for kind in KINDS]
+    return [archive_path(out, mode, kind) for mode, *_ in jobs for kind in KINDS]
 
 
-def all_present(files: list[Path], source: dict[str, Any], overwrite: bool) -> bool:
+def all_made(files: list[Path], source: dict[str, Any], overwrite: bool) -> bool:
     """Return whether simulated archives are all there and to be kept.
 
     Raises
@@ -143,23 +147,23 @@ def all_present(files: list[Path], source: dict[str, Any], overwrite: bool) -> b
     present = [file for file in files if file.exists() or file.is_symlink()]
     for file in present:
         try:
-            result = read_source(file)
+            stored = read_source(file)
         except InputError as error:
             raise InputError(f"{file} exists already: {error}: remove it yourself or choose another folder") from None
-        if not str((result or {}).get("generator", "")).startswith(SIMULATION) or file.is_symlink():
+        if not str((stored or {}).get("generator", "")).startswith(SIMULATION) or file.is_symlink():
             raise InputError(f"{file} exists already and was not simulated here: remove it or choose another folder")
-        if result != source and not overwrite:
+        if stored != source and not overwrite:
             raise InputError(f"{file} exists already, made otherwise: choose another folder or ask to overwrite it")
     return not overwrite and len(present) == len(files)
 
 
 def _is_made(out: Path, mode: str, source: dict[str, Any], overwrite: bool) -> bool:
     """Return whether a mode is complete; refuse archives that are not to be replaced."""
-    if not all_present([archive_path(out, mode, kind) for kind in KINDS], source, overwrite):
+    if not all_made([archive_path(out, mode, kind) for kind in KINDS], source, overwrite):
         return False
-    archives = SimulatedReader.open(out, mode)
+    reader = SimulatedReader.open(out, mode)
     for kind in KINDS:
-        for _ in archives.stream(kind):  # compares the archive's checksum
+        for _ in reader.stream(kind):  # compares the archive's checksum
             pass
     return True
 
@@ -169,7 +173,7 @@ def _write_mode(
 ) -> None:
     """Write the three archives of a mode; old ones go before the first new one comes, so that they never mix."""
     files = {kind: archive_path(out, mode, kind) for kind in KINDS}
-    with told_when_full(out / mode), ExitStack() as renamed:
+    with full_disk_as_input_error(out / mode), ExitStack() as renamed:
         temporary = {kind: renamed.enter_context(atomic_path(file)) for kind, file in files.items()}
         with ExitStack() as opened, bars(f"simulate {mode}", "events") as progress:
             arrays = {
@@ -177,8 +181,8 @@ def _write_mode(
                 for kind, shape in KINDS.items()
             }
             start = 0
-            for events in accepted(job, n, workers):
-                times = arrival_times(events, generator(job, len(events), start))
+            for events in accepted_events(job, n, workers):
+                times = arrival_times(events, random_generator(job, len(events), start))
                 arrays["matrices"].write(_bytes(np.concatenate([times[..., None], events.grids], axis=-1)))
                 arrays["features"].write(_bytes(reconstructed_columns(events, job.task)))
                 arrays["true_features"].write(_bytes(true_columns(events, job.task)))

@@ -58,7 +58,7 @@ def triggered(largest_cluster: np.ndarray, trigger: Trigger) -> np.ndarray:
     return largest_cluster >= trigger.stations
 
 
-def kept(event: Reconstructed, trigger: Trigger) -> np.ndarray:
+def passes_selection(event: Reconstructed, trigger: Trigger) -> np.ndarray:
     """Return which events the standard selection of reconstructed showers keeps, (N,) bool.
 
     The floor of 100 muons (lg = 2 exactly) does not pass: events without a counted muon are lost.
@@ -92,9 +92,9 @@ def reconstruct(
     """
     primaries = showers.primaries
     hits = np.maximum(readings.hits, 5)
-    own = settings.reconstruction
-    core_error = own.core_m * np.clip(REFERENCE_HITS / hits, 0.4, 4.0)
-    angle_error = own.angle_deg * np.clip(np.sqrt(REFERENCE_HITS / hits), 0.7, 3.0)
+    constants = settings.reconstruction
+    core_error = constants.core_m * np.clip(REFERENCE_HITS / hits, 0.4, 4.0)
+    angle_error = constants.angle_deg * np.clip(np.sqrt(REFERENCE_HITS / hits), 0.7, 3.0)
     zenith_true = primaries.zenith_deg[rows]
     zenith_deg = np.abs(zenith_true + angle_error * deviates[2])
     turn = angle_error / np.maximum(np.sin(np.radians(zenith_true)), 0.05)
@@ -102,13 +102,13 @@ def reconstruct(
     core_x_m = primaries.core_x_m[rows] + core_error * deviates[0]
     core_y_m = primaries.core_y_m[rows] + core_error * deviates[1]
     lg_ne, lg_nmu, age = sizes(readings, core_x_m, core_y_m, zenith_deg, azimuth_deg, deviates[5], settings)
-    lg_nmu = lg_nmu + own.lg_nmu_error * growing(lg_nmu, 4.5) * deviates[4]
+    lg_nmu = lg_nmu + constants.lg_nmu_error * error_factor(lg_nmu, 4.5) * deviates[4]
     lg_nmu = with_failures(lg_nmu, primaries.mass[rows], settings, chance)
     lg_energy = reconstructed_energy(lg_ne, lg_nmu, zenith_deg)
     return Reconstructed(lg_energy, core_x_m, core_y_m, zenith_deg, azimuth_deg, lg_ne, lg_nmu, age)
 
 
-def growing(lg_size: np.ndarray, reference: float) -> np.ndarray:
+def error_factor(lg_size: np.ndarray, reference: float) -> np.ndarray:
     """Return by what errors grow toward small sizes: as one over the root of the number, 1 at the reference."""
     return np.minimum(10.0 ** (0.5 * (reference - lg_size)), MAX_ERROR_FACTOR)
 
@@ -119,12 +119,14 @@ def with_failures(lg_nmu: np.ndarray, mass: np.ndarray, settings: Settings, chan
     A failed number lies uniformly in lg Nmu = 2.05..3.6 unless it was smaller; a partly lost one is lower by a
     uniform share of lg Nmu. Both are deduced from the real data's tails, not from a mechanism.
     """
-    own = settings.reconstruction
+    constants = settings.reconstruction
     hadron = mass != PHOTON
     a = np.maximum(mass, 1).astype(np.float64)
-    lost = hadron & (chance[2] < own.muon_loss * a**own.muon_loss_mass)
-    lg_nmu = lg_nmu - np.where(lost, own.muon_loss_min + (own.muon_loss_max - own.muon_loss_min) * chance[3], 0.0)
-    failed = hadron & (chance[0] < own.muon_failure * a**own.muon_failure_mass)
+    lost = hadron & (chance[2] < constants.muon_loss * a**constants.muon_loss_mass)
+    lg_nmu = lg_nmu - np.where(
+        lost, constants.muon_loss_min + (constants.muon_loss_max - constants.muon_loss_min) * chance[3], 0.0
+    )
+    failed = hadron & (chance[0] < constants.muon_failure * a**constants.muon_failure_mass)
     return np.where(failed, np.minimum(lg_nmu, 2.05 + 1.55 * chance[1]), lg_nmu)
 
 
@@ -182,16 +184,16 @@ def muon_number(
     rho_mu
         (n, S) float32, muons per m2 in the shower plane.
     """
-    own = settings.reconstruction
-    area = (r_m > own.muon_r_min_m) * area_m2
-    muons = np.rint(deposit * (cosine / settings.detector.muon_mev) + np.float32(own.muon_round))
+    constants = settings.reconstruction
+    area = (r_m > constants.muon_r_min_m) * area_m2
+    muons = np.rint(deposit * (cosine / settings.detector.muon_mev) + np.float32(constants.muon_round))
     counted = (muons * ((area > 0.0) & (deposit > 0.0))).sum(axis=1)
     lg_nmu = np.full(len(deposit), FIRST_LG_NMU, dtype=np.float32)
     for _ in range(2):
         per_muon = rho_muon(r_m, np.float32(1.0), mean_muon_age(lg_nmu[:, None], 1.0 / cosine))
         n_mu = counted / np.maximum(np.einsum("ij,ij->i", area, per_muon), TINY)
         # The floor is taken in lg: rounded, lg 100 could exceed 2 and slip through the selection.
-        lg_nmu = np.maximum(np.log10(np.maximum(n_mu, np.float32(1.0))), np.float32(np.log10(own.min_muons)))
+        lg_nmu = np.maximum(np.log10(np.maximum(n_mu, np.float32(1.0))), np.float32(np.log10(constants.min_muons)))
     return lg_nmu, np.float32(10.0) ** lg_nmu[:, None] * per_muon
 
 
@@ -226,11 +228,11 @@ def electron_number(
     deviates
         (n,) standard normal.
     """
-    own, detector = settings.reconstruction, settings.detector
+    constants, detector = settings.reconstruction, settings.detector
     particles = deposit * (cosine / detector.electron_mev) - rho_mu * area_m2 - np.float32(detector.electron_stray)
-    used = (r_m > own.electron_r_min_m) & (deposit < detector.electron_cap_mev)
+    used = (r_m > constants.electron_r_min_m) & (deposit < detector.electron_cap_mev)
     electrons = used * particles / energy_per_electron(r_m, settings)
-    x = np.maximum(r_m, MIN_R_M) / np.float32(own.electron_r0_m)
+    x = np.maximum(r_m, MIN_R_M) / np.float32(constants.electron_r0_m)
     log_x, log_1x = np.log(x), np.log1p(x)
     g = log_x + log_1x
     at_one = used * area_m2 * np.exp(np.float32(-0.5) * log_x - np.float32(2.6) * log_1x)
@@ -249,10 +251,10 @@ def electron_number(
 
     def lg_number(age: np.ndarray) -> np.ndarray:
         weight = at_one * np.exp((age[:, None] - 1.0) * g)
-        c = electron_normalisation(age, own.electron_r0_m)
+        c = electron_normalisation(age, constants.electron_r0_m)
         return np.asarray(np.log10(np.maximum(total / np.maximum(weight.sum(axis=1) * c, TINY), 1.0)))
 
-    if own.age_error > 0.0:
-        error = own.age_error * growing(lg_number(age), 5.0) * deviates
+    if constants.age_error > 0.0:
+        error = constants.age_error * error_factor(lg_number(age), 5.0) * deviates
         age = np.clip(age + error.astype(np.float32), *AGE_RANGE)
     return lg_number(age), age

@@ -276,8 +276,8 @@ def validated(content: dict[str, Any], origin: str) -> Settings:
         return Settings.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{origin}: {place}: {first['msg']} (got {first['input']!r})") from None
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{origin}: {where}: {first['msg']} (got {first['input']!r})") from None
 
 
 def load_settings(world: str | Path = "default") -> Settings:
@@ -300,14 +300,14 @@ def load_settings(world: str | Path = "default") -> Settings:
         return validated(base, "worlds/default.toml")
     if world in WORLDS:
         name = f"worlds/{world}.toml"
-        extra = _read((shipped / f"{world}.toml").read_bytes(), name)
+        changes = _read((shipped / f"{world}.toml").read_bytes(), name)
     else:
         path, name = Path(world), str(world)
         if not path.is_file():
             raise InputError(f"unknown world {name!r}: choose one of {', '.join(WORLDS)} or give a TOML file")
-        extra = _read(path.read_bytes(), name)
+        changes = _read(path.read_bytes(), name)
     merged = {key: dict(values) for key, values in base.items()}
-    for section, values in extra.items():
+    for section, values in changes.items():
         if not isinstance(values, dict):
             raise InputError(f"{name}: {section} must be a table")
         merged.setdefault(section, {}).update(values)

@@ -21,12 +21,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import kind_of
-from showerstack.showers.kascade import CORE_RADIUS_M, MASS_NUMBERS
+from showerstack.showers.kascade import CHARGES, CORE_RADIUS_M, MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.primaries import PHOTON, Primaries, model_shares, throw_cores
 from showerstack.showers.simulation.settings import NotNegative, Positive, SettingsSection, Share
 
-CHARGES = dict(zip(COMPOSITION.classes, (1, 2, 6, 14, 26), strict=True))
+CHARGE_OF = dict(zip(COMPOSITION.classes, CHARGES, strict=True))
 ABUNDANCES = dict(zip(COMPOSITION.classes, (0.30, 0.30, 0.17, 0.12, 0.11), strict=True))
 """Shares of the groups at 1 PeV where the file says nothing [g]."""
 PEV_LG_EV = 15.0
@@ -62,7 +62,7 @@ class Sky(SettingsSection):
     index_above: Positive = Field(default=3.1, description="spectral index above it")
     knee_pev: Positive = Field(default=4.4, description="energy of the protons' knee, PeV; others' times charge")
     sharpness: Positive = Field(default=10.0, description="how sharp the knees are")
-    groups: dict[Annotated[str, Field(pattern=f"^({'|'.join(CHARGES)})$")], GroupFlux] = Field(
+    groups: dict[Annotated[str, Field(pattern=f"^({'|'.join(CHARGE_OF)})$")], GroupFlux] = Field(
         default={}, description="what is different for a group"
     )
     photon_fraction: Share = Field(default=0.0, description="photons per nucleus at the same energy")
@@ -85,14 +85,17 @@ class Sky(SettingsSection):
     @cached_property
     def abundances(self) -> np.ndarray:
         """(5,) shares of the groups at 1 PeV, as given (they need not sum to 1)."""
-        groups = {name: self.groups.get(name, GroupFlux()) for name in CHARGES}
+        groups = {name: self.groups.get(name, GroupFlux()) for name in CHARGE_OF}
         return np.array([ABUNDANCES[name] if g.abundance is None else g.abundance for name, g in groups.items()])
 
     def knees_pev(self) -> np.ndarray:
         """Return the energies of the groups' knees, (5,) PeV."""
-        own = [self.groups.get(name, GroupFlux()).knee_pev for name in CHARGES]
+        given = [self.groups.get(name, GroupFlux()).knee_pev for name in CHARGE_OF]
         return np.array(
-            [z * self.knee_pev if mine is None else mine for z, mine in zip(CHARGES.values(), own, strict=True)]
+            [
+                z * self.knee_pev if given_pev is None else given_pev
+                for z, given_pev in zip(CHARGE_OF.values(), given, strict=True)
+            ]
         )
 
     def flux(self, lg_energy: np.ndarray) -> np.ndarray:
@@ -105,10 +108,10 @@ class Sky(SettingsSection):
         """
         rows = []
         lg_pev = np.asarray(lg_energy, dtype=np.float64) - PEV_LG_EV
-        for k, (name, knee) in enumerate(zip(CHARGES, self.knees_pev(), strict=True)):
-            own = self.groups.get(name, GroupFlux())
-            index = own.index or self.index
-            bend, sharp = (own.index_above or self.index_above) - index, own.sharpness or self.sharpness
+        for k, (name, knee) in enumerate(zip(CHARGE_OF, self.knees_pev(), strict=True)):
+            group = self.groups.get(name, GroupFlux())
+            index = group.index or self.index
+            bend, sharp = (group.index_above or self.index_above) - index, group.sharpness or self.sharpness
             softened = np.logaddexp(0.0, sharp * math.log(10.0) * (lg_pev - math.log10(knee))) / sharp
             rows.append(
                 self.flux_1_pev * self.abundances[k] * np.exp(-index * math.log(10.0) * lg_pev - bend * softened)
@@ -172,10 +175,10 @@ class Thrower:
         )
 
 
-def _meant(place: tuple[int | str, ...]) -> str:
+def _suggestion(place: tuple[int | str, ...]) -> str:
     """Return what a name that a sky does not have was meant to be."""
     place = tuple(part for part in place if part != "[key]")
-    levels = (Sky.model_fields, CHARGES, GroupFlux.model_fields)
+    levels = (Sky.model_fields, CHARGE_OF, GroupFlux.model_fields)
     known = levels[min(len(place), 3) - 1] if place[:1] == ("groups",) else Sky.model_fields
     near = difflib.get_close_matches(str(place[-1]), known, 1, 0.5) if place and place[-1] not in known else []
     return f": did you mean {near[0]}?" if near else ""
@@ -197,6 +200,8 @@ def load_sky(path: Path) -> Sky:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"{path}: {place}: {first['msg']} (got {first['input']!r}){_meant(first['loc'])}") from None
+        raise InputError(
+            f"{path}: {place}: {first['msg']} (got {first['input']!r}){_suggestion(first['loc'])}"
+        ) from None
     beside = path.parent / sky.world
     return sky.model_copy(update={"world": str(beside)}) if beside.is_file() else sky

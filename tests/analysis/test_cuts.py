@@ -27,7 +27,7 @@ def test_every_cut_leaves_its_own_events_out() -> None:
         "zenith < 18 deg": 5, "lg Ne > 4.8": 4, "lg Nmu > 3.6": 3, "0.2 < age < 1.48": 2,
         "core within 91 m": 1,
     }  # fmt: skip
-    assert cuts.not_made(columns) == []
+    assert cuts.not_applied(columns) == []
     assert published_cuts(18.0).mask(columns).tolist() == [True, False, False, True, False, False], "photons lack muons"
 
 
@@ -37,7 +37,7 @@ def test_what_a_set_does_not_know_is_not_cut_and_said() -> None:
     columns[CORE] = np.full(6, np.nan, dtype=np.float32)
     cuts = published_cuts(18.0, 3.6)
     assert cuts.mask(columns).tolist() == [True, False, False, False, True, True]
-    assert cuts.not_made(columns) == ["age", "position of the core"]
+    assert cuts.not_applied(columns) == ["age", "position of the core"]
     columns[CORE][0] = 50.0
     assert cuts.mask(columns).tolist() == [True] + 5 * [False], "an event whose core alone is undefined does not pass"
     flows = [{"all": 6, "zenith < 18 deg": 5, "0.2 < age < 1.48": 4}, {"all": 3, "zenith < 18 deg": 2}]

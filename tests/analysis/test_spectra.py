@@ -42,7 +42,7 @@ from showerstack.showers.archives.convert import convert
 from showerstack.showers.archives.measured import convert_measured
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
-from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, random_generator
 from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.showers.simulation.settings import load_settings
@@ -429,7 +429,9 @@ def _thrown_before_the_last(raw: Path, edges: tuple[float, ...]) -> np.ndarray:
         last = stored["true_features"][-1, 0]
     counts = np.zeros((5, len(edges) - 1))
     for block in range(1000):
-        primaries = throw_primaries(COMPOSITION, PRIMARIES_PER_BLOCK, "qgs", settings.spectrum, generator(job, block))
+        primaries = throw_primaries(
+            COMPOSITION, PRIMARIES_PER_BLOCK, "qgs", settings.spectrum, random_generator(job, block)
+        )
         here = np.flatnonzero(np.abs(primaries.lg_energy - last) < 1e-6)
         used = (np.arange(len(primaries.label)) <= (here[0] if len(here) else np.inf)) & (primaries.zenith_deg < 30)
         for k in range(5):

@@ -18,7 +18,7 @@ from showerstack.models.base.average import LearnerAverage
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.networks.learner import NetworkLearner
-from showerstack.runtime.code import declared
+from showerstack.runtime.code import objects_by_name
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import AGE, SCALAR_NAMES, TASKS
 
@@ -156,7 +156,7 @@ def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "again.py").write_text(ONE_FILE)
     monkeypatch.syspath_prepend(tmp_path)
     one, two = (importlib.import_module(name) for name in ("frequencies", "again"))
-    result = declared((*registry.MODULES, one), "LEARNERS", attrgetter("name"))
+    result = objects_by_name((*registry.MODULES, one), "LEARNERS", attrgetter("name"))
     assert set(result) == {*registry.LEARNERS, "frequencies"}
     monkeypatch.setattr(registry, "LEARNERS", result)
     events = events_of(result["frequencies"], 60, 4)
@@ -165,7 +165,7 @@ def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     loaded = registry.load(tmp_path / "saved")
     np.testing.assert_array_equal(loaded.predict_log_proba(events), learner.predict_log_proba(events))
     with pytest.raises(ValueError, match="exists already"):
-        declared((*registry.MODULES, one, two), "LEARNERS", attrgetter("name"))
+        objects_by_name((*registry.MODULES, one, two), "LEARNERS", attrgetter("name"))
     for name in ("frequencies", "again"):
         sys.modules.pop(name)
 

@@ -24,7 +24,7 @@ from showerstack.report.selftest import HASHES, N_EVENTS, converted_hash, genera
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.runtime.logs import handled
+from showerstack.runtime.logs import logging_to
 from showerstack.scoring.score import score_file
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.raw import simulate_raw
@@ -92,13 +92,13 @@ def test_a_result_cut_off_is_continued_and_says_how_it_was_made(
     if killed:
         kill_after_one_seed(out, tmp_path / "log")
     else:
-        with pytest.raises(KeyboardInterrupt), handled(_Lines("seed 1:"), level="INFO"):
+        with pytest.raises(KeyboardInterrupt), logging_to(_Lines("seed 1:"), level="INFO"):
             reproduce(wanted, Context(workers=1))
     first = out / "runs" / "composition-seed-1" / "predictions.npz"
     before = first.stat().st_mtime_ns
     assert not (out / "RESULT.md").exists()
     lines = _Lines()
-    with handled(lines, level="INFO"):
+    with logging_to(lines, level="INFO"):
         file, scores = reproduce(wanted, Context(workers=1))
     assert first.stat().st_mtime_ns == before
     text = file.read_text()
@@ -158,7 +158,7 @@ def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path, monkeyp
             COMPOSITION, "2026", tmp_path / "out", hours=1e-6, seeds=3, preset="quick",
             learners=("quadratic_logit",), base_url=server.url,
         )  # fmt: skip
-        with handled(lines, level="INFO"):
+        with logging_to(lines, level="INFO"):
             _, scores = reproduce(wanted, Context(workers=1))
         server.shutdown()
         thread.join()

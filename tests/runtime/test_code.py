@@ -224,7 +224,7 @@ def test_kernels_know_their_sources(module, inside):
 
 
 def test_sources_are_parsed_once_for_all_processes(monkeypatch):
-    source, kept = Path(runtime_code.__file__), runtime_code._PARSED
+    source, kept = Path(runtime_code.__file__), runtime_code._PARSED_FILE
     if not os.access(kept.parent, os.W_OK):
         pytest.skip("nothing can be kept here")
     runtime_code._parsed.cache_clear()

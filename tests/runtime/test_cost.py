@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from showerstack.runtime import cost, processes
-from showerstack.runtime.cost import Deadline, Pace, measured, reached
+from showerstack.runtime.cost import Deadline, Pace, is_over, timed
 
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 
 
 def test_cpu_time_of_ended_and_of_living_children_counts_once() -> None:
-    with measured("ended") as ended:
+    with timed("ended") as ended:
         subprocess.run([sys.executable, "-c", BUSY], check=True)
     with subprocess.Popen([sys.executable, "-c", BUSY + "print(flush=True)\ninput()"], stdin=-1, stdout=-1) as child:
-        with measured("idle") as idle:
+        with timed("idle") as idle:
             assert child.stdout is not None
             child.stdout.readline()
-        with measured("over") as over:
+        with timed("over") as over:
             child.communicate(b"\n")
     assert 0.25 < ended.cpu_s < 1.0
     assert 0.2 < idle.cpu_s < 1.0
@@ -31,11 +31,11 @@ def test_cpu_time_of_ended_and_of_living_children_counts_once() -> None:
 
 
 def test_peak_memory_is_of_the_step_alone() -> None:
-    with measured("large") as large:
+    with timed("large") as large:
         block = np.ones(30_000_000)
         time.sleep(0.01)
         del block
-    with measured("small") as small:
+    with timed("small") as small:
         time.sleep(0.01)
     assert large.peak_mb - small.peak_mb > 150
     assert small.wall_s >= 0.01
@@ -70,7 +70,7 @@ def test_a_deadline_comes_earlier_on_a_busy_machine(monkeypatch: pytest.MonkeyPa
     for waits, left_s in ((1.0, 60.0), (2.0, 30.0), (10.0, 6.0)):
         monkeypatch.setattr(cost.PACE, "read", lambda waits=waits: waits)
         assert Deadline(1060.0).left_s() == left_s
-        assert not reached(Deadline(1060.0))
-        assert reached(Deadline(1060.0), 25.0) == (left_s < 25)
-    assert reached(Deadline(999.0))
-    assert not reached(None, 1e9)
+        assert not is_over(Deadline(1060.0))
+        assert is_over(Deadline(1060.0), 25.0) == (left_s < 25)
+    assert is_over(Deadline(999.0))
+    assert not is_over(None, 1e9)

@@ -503,7 +503,7 @@ def test_arrival_times_are_kept_on_request_beside_their_events(tmp_path: Path, p
     raw["matrices"][:, 2, 3, 0] = np.inf
     np.savez(tmp_path / "qgs_spectra_matrices.npz", matrices=raw["matrices"])
     plain = convert(tmp_path, tmp_path / "plain", COMPOSITION, protocol=protocol)
-    timed = convert(tmp_path, tmp_path / "timed", COMPOSITION, protocol=protocol, times_of_arrival=True)
+    timed = convert(tmp_path, tmp_path / "timed", COMPOSITION, protocol=protocol, keep_arrival_times=True)
     row_of = {cells.tobytes(): row for row, cells in enumerate(raw["matrices"][..., 1:])}
     for without, folder in zip(plain, timed, strict=True):
         assert not (without / "arrival_ns.npy").exists()
@@ -515,7 +515,7 @@ def test_arrival_times_are_kept_on_request_beside_their_events(tmp_path: Path, p
         expected = raw["matrices"][rows][..., 0]
         np.testing.assert_array_equal(times, np.where(np.isfinite(expected), expected, np.nan))
     with pytest.raises(InputError, match="arrival_times"):
-        convert(tmp_path, tmp_path / "plain", COMPOSITION, protocol=protocol, times_of_arrival=True)
+        convert(tmp_path, tmp_path / "plain", COMPOSITION, protocol=protocol, keep_arrival_times=True)
 
 
 def test_a_mode_that_is_missing_is_named_with_those_that_are_needed(tmp_path: Path) -> None:
@@ -650,7 +650,7 @@ def test_models_of_one_seed_are_independent(task: Task) -> None:
 
 def test_groups_are_the_showers_of_each_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Showers keep the number of their first raw row, so that their energies can be looked up.
-    monkeypatch.setattr("showerstack.showers.archives.convert._renumbered", lambda groups, content: groups)
+    monkeypatch.setattr("showerstack.showers.archives.convert._renumber", lambda groups, content: groups)
     simulate_raw(COMPOSITION, tmp_path / "raw", 900, reuse=3)
     truth = []
     for mode in ("qgs_spectra", "epos_spectra"):

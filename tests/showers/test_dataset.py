@@ -20,7 +20,7 @@ from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_json
 from showerstack.scoring.tasks.truth import read_truth as read_labels
-from showerstack.showers.dataset import Dataset, by_labels, by_values, ordering_of
+from showerstack.showers.dataset import Dataset, ordering_by_labels, ordering_by_values, ordering_of
 from showerstack.showers.event_files import TRUTH_COLUMNS, bad_cells, open_grids, read_truth
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
 from showerstack.showers.writer import is_dataset, problems, write_dataset
@@ -265,7 +265,7 @@ def test_event_with_a_scalar_that_is_not_a_number_is_named_and_read_as_finite(tm
     result = Dataset.open(folder)
     assert [str(bad) for bad in result.unusable] == ["features.npy: row 11, column Ne holds nan"]
     assert np.flatnonzero(~result.usable).tolist() == [11]
-    assert "1 of 37 rows of d cannot be used (1 column Ne)" in str(result.unusable_words())
+    assert "1 of 37 rows of d cannot be used (1 column Ne)" in str(result.describe_unusable())
     assert all(np.isfinite(chunk.scalars).all() for chunk in result.chunks(10))
 
 
@@ -424,8 +424,8 @@ def test_deviations_of_random_orders_are_standard_normal() -> None:
     labels = np.repeat(np.arange(4), (300, 500, 100, 40))
     values = rng.exponential(size=900)
     for result in (
-        [by_labels(rng.permutation(labels)).deviation for _ in range(2000)],
-        [by_values(rng.permutation(values)).deviation for _ in range(2000)],
+        [ordering_by_labels(rng.permutation(labels)).deviation for _ in range(2000)],
+        [ordering_by_values(rng.permutation(values)).deviation for _ in range(2000)],
     ):
         assert abs(np.mean(result)) < 0.08
         assert np.std(result) == pytest.approx(1, abs=0.06)

@@ -22,7 +22,7 @@ from showerstack.showers.simulation.primaries import Primaries, throw_primaries
 from showerstack.showers.simulation.raw import arrival_times
 from showerstack.showers.simulation.reconstruction import (
     AGE_RANGE,
-    growing,
+    error_factor,
     reconstruct,
     sizes,
     triggered,
@@ -208,7 +208,7 @@ def test_errors_of_direction_and_core_are_as_set(lg_ne: float, lg_nmu: float) ->
 
 
 def test_errors_beyond_the_readings_fall_with_the_size() -> None:
-    assert growing(np.array([5.0, 6.0, 2.0]), 5.0) == pytest.approx([1.0, 10.0**-0.5, 3.0])
+    assert error_factor(np.array([5.0, 6.0, 2.0]), 5.0) == pytest.approx([1.0, 10.0**-0.5, 3.0])
 
 
 def test_electron_number_follows_the_error_of_the_age() -> None:
@@ -223,7 +223,7 @@ def test_electron_number_follows_the_error_of_the_age() -> None:
     )
     inside = (age > AGE_RANGE[0] + 0.3) & (age < AGE_RANGE[1] - 0.2)
     error = (age_wrong - age)[inside]
-    assert error.std() == pytest.approx(0.05 * growing(lg_ne[inside], 5.0).mean(), rel=0.08)
+    assert error.std() == pytest.approx(0.05 * error_factor(lg_ne[inside], 5.0).mean(), rel=0.08)
     assert np.corrcoef(error, (lg_ne_wrong - lg_ne)[inside])[0, 1] > 0.8, "older showers have more electrons outside"
 
 

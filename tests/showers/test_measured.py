@@ -32,12 +32,13 @@ import pytest
 
 import cli
 from showerstack.features.build import build_table
-from showerstack.features.compute import FITTED, compute_chunk, compute_events
+from showerstack.features.compute import FIT_RESULT_GROUPS, compute_chunk, compute_events
 from showerstack.report.doctor import dataset_findings, folder_findings
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
-from showerstack.showers.archives.download import download_measured, listed
+from showerstack.showers.archives.download import download_measured, list_files
 from showerstack.showers.archives.measured import (
+    MEANS,
     RunSummary,
     azimuth_convention,
     convert_measured,
@@ -51,8 +52,9 @@ from showerstack.showers.archives.measured import (
 from showerstack.showers.archives.raw import read_times
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.protocols import CUT_SETS
 from showerstack.showers.schema import SCALAR_NAMES
-from showerstack.showers.simulation.measured import simulate_measured, the_run
+from showerstack.showers.simulation.measured import conditions_of_run, simulate_measured
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
 from showerstack.stacking.measured import UNFINISHED, predict_measured
@@ -270,6 +272,23 @@ def test_run_list_shows_the_run_that_is_off(raw: Path, tmp_path: Path) -> None:
     assert measured_folders(tmp_path / "sets") == folders.folders
 
 
+def test_a_run_of_which_nothing_passes_has_no_means(tmp_path: Path) -> None:
+    """What was not determined is unknown, not 0, and the other runs are compared with each other."""
+    unused = {"silent_stations": 0, "silent_muon_detectors": 0, "first_s": None, "last_s": None}
+    folders = []
+    for run, (n, passed) in enumerate([(0, 0), (4, 0), (4, 2), (4, 2)]):
+        folders.append(tmp_path / str(run))
+        folders[-1].mkdir()
+        sums = np.full((2, len(MEANS)), float(passed)).tolist()
+        summary = unused | {"n_events": n, "passed": dict.fromkeys(CUT_SETS, passed), "sums": sums}
+        (folders[-1] / "source.json").write_text(json.dumps({"summary": summary}))
+        (folders[-1] / "matrices.npy").touch()
+    table = run_list(folders)
+    assert table["pass_test_age"].to_list() == [None, 0.0, 0.5, 0.5]
+    assert table["mean_Ne"].fill_nan(None).to_list() == [None, None, 1.0, 1.0]
+    assert table["off"][2:].to_list() == ["", ""]
+
+
 def test_dead_stations_are_missing_in_the_fits_and_not_empty(tmp_path: Path) -> None:
     """Fitted sizes of showers are the same where a fifth of the stations and a tenth of the muon detectors are dead."""
     away = {}
@@ -288,7 +307,7 @@ def test_dead_stations_are_missing_in_the_fits_and_not_empty(tmp_path: Path) -> 
         truth = pl.read_parquet(tmp_path / f"raw{dead}" / "truth" / "004000.parquet")
         masked = build_table(data.path, ctx=Context(device="cpu", workers=1)).frame().collect()
         grids, scalars = (np.asarray(values, dtype=np.float32) for values in (data.matrices, data.scalars))
-        empty = compute_events(grids, scalars, None, FITTED)
+        empty = compute_events(grids, scalars, None, FIT_RESULT_GROUPS)
         for name, table in (("missing", masked), ("empty", empty)):
             for fitted, true in (("fit_lg_ne", "lg_ne"), ("fit_lg_nmu_tr", "lg_nmu")):
                 away[dead, name, fitted] = float(np.nanmedian(table[fitted].to_numpy() - truth[true].to_numpy()))
@@ -445,7 +464,7 @@ def test_damaged_times_are_one_line(program: bytes, tmp_path: Path) -> None:
 def test_a_list_that_is_none_is_refused(bucket: Bucket, page: bytes) -> None:
     bucket.page = page
     with pytest.raises(InputError, match=r"no list of files|does not end"):
-        listed(bucket.url)
+        list_files(bucket.url)
 
 
 def test_runs_can_be_named_and_a_login_page_is_no_archive(bucket: Bucket, raw: Path, tmp_path: Path) -> None:
@@ -546,7 +565,7 @@ def test_doctor_says_which_convention_azimuths_obey(raw: Path, tmp_path: Path) -
     north = float(words.split("--azimuth-of-north ")[1].split()[0])
     assert abs((north + 180) % 360 - 180) < 3
     assert words.endswith("--clockwise")
-    converted = convert_measured(raw, tmp_path / "sets", runs=["004000"], times_of_arrival=True).folders[0]
+    converted = convert_measured(raw, tmp_path / "sets", runs=["004000"], keep_arrival_times=True).folders[0]
     assert "Az counts anticlockwise" in _azimuth_words(converted), "the same of a converted folder"
     kept = json.loads((converted / "source.json").read_text())["azimuth"]
     assert (kept["clockwise"], kept["of_north_deg"]) == (False, pytest.approx(105, abs=3))
@@ -577,7 +596,7 @@ def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
 
 
 def test_arrival_times_of_measured_events_are_kept_on_request(raw: Path, tmp_path: Path) -> None:
-    folders = convert_measured(raw, tmp_path / "sets", protocol="2026", times_of_arrival=True).folders
+    folders = convert_measured(raw, tmp_path / "sets", protocol="2026", keep_arrival_times=True).folders
     with np.load(raw / f"{folders[0].name}_matrices.npz") as stored:
         expected = stored["matrices"][..., 0].astype(np.float16)
     np.testing.assert_array_equal(np.load(folders[0] / "arrival_ns.npy"), expected)
@@ -586,7 +605,7 @@ def test_arrival_times_of_measured_events_are_kept_on_request(raw: Path, tmp_pat
     assert ": as in the simulated sets" in message["azimuth"]
     plain = convert_measured(raw, tmp_path / "plain", protocol="2026").folders[0].parent
     with pytest.raises(InputError, match="arrival_times"):
-        convert_measured(raw, plain, protocol="2026", times_of_arrival=True)
+        convert_measured(raw, plain, protocol="2026", keep_arrival_times=True)
 
 
 def test_spectra_have_the_asked_slopes_and_knees() -> None:
@@ -642,7 +661,7 @@ def test_runs_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
 
 def test_deposits_drift_but_the_reconstruction_does_not_know() -> None:
     sky, world = Sky(runs=3, deposit_drift=0.1, dead_muon_detectors=4), load_settings()
-    last = the_run(sky, world, 1, 2)
+    last = conditions_of_run(sky, world, 1, 2)
     assert last.deposit_scale == pytest.approx(1.1)
     assert last.detector.detector.electron_mev == pytest.approx(1.1 * world.detector.electron_mev)
     assert last.array.n_stations == KASCADE.n_stations

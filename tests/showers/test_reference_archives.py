@@ -31,7 +31,7 @@ from showerstack.showers.archives.convert import (
     RawEvents,
     convert,
     permutation,
-    shuffled,
+    shuffled_order,
     true_quantities,
 )
 from showerstack.showers.archives.folders import DatasetFolders, unlabelled_in
@@ -124,7 +124,7 @@ def test_conversions(name: str, reference: Reference, tmp_path: Path, caplog: py
     for k, mode in enumerate(MODES[str(task.primaries)]):
         write_mode(tmp_path, mode, 260 - 20 * k, k, gamma=task is GAMMA)
     with caplog.at_level(logging.INFO):
-        folders = convert(tmp_path, tmp_path / "out", task, protocol=protocol, times_of_arrival=True)
+        folders = convert(tmp_path, tmp_path / "out", task, protocol=protocol, keep_arrival_times=True)
     words = [int(word) for line in caplog.messages for word in re.findall(r" (\d+)", line)]
     reference({"words": words} | {folder.name: of_folder(folder) for folder in folders})
 
@@ -153,16 +153,16 @@ def test_rows_of_archives(reference: Reference, tmp_path: Path) -> None:
     archives = [SimulatedReader.open(tmp_path, f"mode{k}") for k in range(2)]
     labels, known = np.zeros(60, np.int8), np.ones(60, bool)
     events = RawEvents(archives, features, labels, known, conversion._groups(truth), truth)
-    assert [events.place(row, "features")[1] for row in (0, 29, 30, 59)] == [0, 29, 0, 29]
+    assert [events.locate(row, "features")[1] for row in (0, 29, 30, 59)] == [0, 29, 0, 29]
     with pytest.raises(IndexError):
-        events.place(60, "features")
+        events.locate(60, "features")
     table = true_quantities(truth)
     reference(
         {
             "groups": moments(events.groups),
             "truth": {one.name: summary(one.to_numpy()) for one in table},
             "permutations": [moments(permutation(n, seed)) for n, seed in ((0, 1), (1, 1), (2, 7), (500, 42))],
-            "shuffled": moments(shuffled(50, "content")),
+            "shuffled": moments(shuffled_order(50, "content")),
             "ranges": RANGES,
             "streams": [moments(block) for block in stream_npz(archives[0].path("features"), "features", 13)],
             "chunks": [
@@ -343,7 +343,9 @@ def test_measured_runs(protocol: str, reference: Reference, tmp_path: Path) -> N
         yield lambda done, total, *_: told.append((done, total))
 
     late = protocol == "v2"
-    done = convert_measured(tmp_path, tmp_path / "out", protocol=protocol, times=True, times_of_arrival=late, bars=bars)
+    done = convert_measured(
+        tmp_path, tmp_path / "out", protocol=protocol, times=True, keep_arrival_times=late, bars=bars
+    )
     assert told == [(1, 2), (2, 2)]
     sources = [json.loads((folder / "source.json").read_text()) for folder in done.folders]
     assert [folder.name for folder in done.folders] == ["004000", "004001"]
@@ -452,34 +454,34 @@ def test_lists_of_buckets(asked: Callable[[Any], list[str]]) -> None:
     """A list goes on only where a page says so and names the next one; a token that comes again ends it."""
     more = [page("a", token="2", truncated=" True "), page("b", token="3", truncated="true"), page("c", "d", token="4")]
     addresses = asked(more)
-    assert download.listed("https://b") == ["a", "b", "c", "d"]
+    assert download.list_files("https://b") == ["a", "b", "c", "d"]
     assert [address.partition("token=")[2] for address in addresses] == ["", "2", "3"]
     asked([page("a", truncated="true")])
-    assert download.listed("https://b") == ["a"]
+    assert download.list_files("https://b") == ["a"]
     asked([page("a", token="2", truncated="false")])
-    assert download.listed("https://b") == ["a"]
+    assert download.list_files("https://b") == ["a"]
     asked([page("a", token="2", truncated="true")])
     with pytest.raises(InputError, match="does not end"):
-        download.listed("https://b")
+        download.list_files("https://b")
     for content in (b"<!DOCTYPE x><ListBucketResult/>", b"<!ENTITY x><ListBucketResult/>", b"<other/>", b"no"):
         asked([content])
         with pytest.raises(InputError, match="no list"):
-            download.listed("https://b")
+            download.list_files("https://b")
 
 
 def test_a_list_at_its_largest(asked: Callable[[Any], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     content = page("a", "b")
     monkeypatch.setattr(download, "MAX_LIST_BYTES", len(content))
     asked([content])
-    assert download.listed("https://b") == ["a", "b"]
+    assert download.list_files("https://b") == ["a", "b"]
     asked([content + b" "])
     with pytest.raises(InputError, match="no list"):
-        download.listed("https://b")
+        download.list_files("https://b")
     monkeypatch.undo()
     monkeypatch.setattr(download, "MAX_PAGES", 2)
     asked([page("a", token=str(k), truncated="true") for k in range(3)])
     with pytest.raises(InputError, match="does not end"):
-        download.listed("https://b")
+        download.list_files("https://b")
 
 
 def test_regions_of_buckets(asked: Callable[[Any], list[str]]) -> None:
@@ -502,16 +504,16 @@ def test_regions_of_buckets(asked: Callable[[Any], list[str]]) -> None:
         (301, "eu-1", "https://other", "https://other"),
     ):
         asked([error(code, region)])
-        assert download.located(base + "/") == expected, (code, region, base)
+        assert download.resolve_region(base + "/") == expected, (code, region, base)
     asked([b""])
-    assert download.located(bucket) == bucket
+    assert download.resolve_region(bucket) == bucket
 
 
 def test_runs_with_all_their_files() -> None:
     files = [f"{run}_{kind}.npz" for run in ("004000", "004001", "004002") for kind in ("matrices", "features")]
     files += ["004010_matrices.npz", "004011_features.npz", "x/004020_matrices.npz", "x/004020_features.npz"]
-    assert download._complete(files[::-1], ("matrices", "features")) == ["004000", "004001"]
-    assert download._complete(files, ("matrices", "features", "extra_features")) == []
+    assert download._complete_runs(files[::-1], ("matrices", "features")) == ["004000", "004001"]
+    assert download._complete_runs(files, ("matrices", "features", "extra_features")) == []
 
 
 def test_stations_by_cores_of_showers() -> None:

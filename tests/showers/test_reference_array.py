@@ -30,9 +30,9 @@ from showerstack.showers.simulation.primaries import Primaries
 from showerstack.showers.simulation.reconstruction import (
     Reconstructed,
     electron_number,
-    growing,
-    kept,
+    error_factor,
     muon_number,
+    passes_selection,
     reconstruct,
     sizes,
     triggered,
@@ -187,7 +187,7 @@ def test_reconstruction(world: str, reference: Reference) -> None:
     reference(
         {
             "event": moments(vars(event)),
-            "kept": [kept(event, settings.trigger).sum(), len(rows)],
+            "kept": [passes_selection(event, settings.trigger).sum(), len(rows)],
             "dark": sizes(dark, zero, zero, zero + 10, zero, zero + 1, settings),
         },
         rtol=ROUNDED,
@@ -219,7 +219,9 @@ def test_sizes_of_one_shower(reference: Reference) -> None:
 def test_energies_and_errors(reference: Reference) -> None:
     zenith_deg = np.array([0.0, 20.0, 59.0, 61.0, 70.0])
     lg_sizes = np.array([2.0, 3.9, 4.5, 5.0, 7.0])
-    reference({"energy": reconstructed_energy(lg_sizes, lg_sizes[::-1], zenith_deg), "errors": growing(lg_sizes, 4.5)})
+    reference(
+        {"energy": reconstructed_energy(lg_sizes, lg_sizes[::-1], zenith_deg), "errors": error_factor(lg_sizes, 4.5)}
+    )
 
 
 def test_failures_of_muon_numbers() -> None:
@@ -243,5 +245,5 @@ def test_selection_at_its_limits() -> None:
     for name, limit in {"": 0.0, "lg_ne": 4.0, "lg_nmu": 3.0, "zenith_deg": 30.0, "core_x_m": 30.0}.items():
         values = {"lg_energy": 15.0, "azimuth_deg": 0.0, "age": 1.0} | good | ({name: limit} if name else {})
         event = Reconstructed(**{name: np.array([value]) for name, value in values.items()})
-        assert kept(event, trigger).tolist() == [not name], name
+        assert passes_selection(event, trigger).tolist() == [not name], name
     assert triggered(np.array([3, 4, 5]), trigger).tolist() == [False, True, True]

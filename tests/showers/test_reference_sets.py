@@ -27,13 +27,13 @@ from showerstack.showers.simulation.blocks import (
     PRIMARIES_PER_BLOCK,
     BlockJob,
     SimulatedEvents,
-    generator,
-    passes,
+    passes_cuts,
+    random_generator,
     simulate_block,
 )
 from showerstack.showers.simulation.cascade import RARE
-from showerstack.showers.simulation.datasets import check
-from showerstack.showers.simulation.measured import columns, run_name, simulate_measured, the_run
+from showerstack.showers.simulation.datasets import check_job
+from showerstack.showers.simulation.measured import conditions_of_run, measured_columns, run_name, simulate_measured
 from showerstack.showers.simulation.raw import arrival_times, reconstructed_columns, simulate_raw, true_columns
 from showerstack.showers.simulation.reconstruction import Reconstructed
 from showerstack.showers.simulation.settings import load_settings
@@ -104,7 +104,7 @@ def test_blocks(name: str, reference: Reference) -> None:
             "reconstructed": [summary(column) for column in reconstructed_columns(events, job.task)[:, [0, 4]].T],
             "all reconstructed": summary(reconstructed_columns(events, job.task)),
             "true": summary(true_columns(events, job.task)),
-            "measured": summary(columns(events)),
+            "measured": summary(measured_columns(events)),
         },
         rtol=ROUNDED,
     )
@@ -118,7 +118,7 @@ def test_random_numbers_of_blocks(reference: Reference) -> None:
         for split, seed in (("train", 1), ("test", 2))
         for model, proposal in (("mix", None), ("qgs", None), ("epos", RARE), ("sibyll", None), ("mix", RARE))
     ]
-    drawn = [generator(job, *number).random() for job in some for number in ((0,), (1,), (3, 4))]
+    drawn = [random_generator(job, *number).random() for job in some for number in ((0,), (1,), (3, 4))]
     assert len(set(drawn)) == len(drawn)
     reference({"drawn": np.array(drawn), "primaries": PRIMARIES_PER_BLOCK})
 
@@ -128,7 +128,7 @@ def test_more_models_have_streams_of_their_own(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(blocks, "MODELS", dict.fromkeys(["qgs", "epos", "sibyll", "fourth", "fifth"]))
     jobs = [BlockJob(GAMMA, "train", 1, model, "none", WORLD) for model in ("qgs", "epos", "sibyll", "fourth", "fifth")]
     jobs.append(BlockJob(GAMMA, "train", 1, "mix", "none", WORLD, proposal=RARE))
-    assert len({generator(job, 0).random() for job in jobs}) == len(jobs)
+    assert len({random_generator(job, 0).random() for job in jobs}) == len(jobs)
 
 
 def test_cuts_of_events() -> None:
@@ -138,8 +138,8 @@ def test_cuts_of_events() -> None:
     age = np.array([1.0, 1.0, 1.0, 1.48, 0.2])
     zero, n = np.zeros(5), 5
     event = Reconstructed(np.full(n, 15.0), zero, zero, zenith_deg, zero, lg_ne, np.full(n, 4.5), age)
-    assert passes(event, "test").tolist() == [True, False, False, False, False]
-    assert passes(event, "none").all()
+    assert passes_cuts(event, "test").tolist() == [True, False, False, False, False]
+    assert passes_cuts(event, "none").all()
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_cuts_of_events() -> None:
 )
 def test_numbers_that_make_no_set(n: int, workers: int, changed: dict[str, int]) -> None:
     good: dict[str, Any] = {"task": GAMMA, "split": "train", "seed": 0, "model": "mix", "cuts": "none"}
-    check(BlockJob(**good, settings=WORLD, reuse=4096), 1, 1)
+    check_job(BlockJob(**good, settings=WORLD, reuse=4096), 1, 1)
     with pytest.raises(InputError, match="must be at least"):
-        check(BlockJob(**(good | {"settings": WORLD} | changed)), n, workers)
+        check_job(BlockJob(**(good | {"settings": WORLD} | changed)), n, workers)
 
 
 def of_set(folder: Path, task: Task) -> dict[str, Any]:
@@ -207,8 +207,8 @@ SKY = Sky(
 
 
 def test_conditions_of_runs(reference: Reference) -> None:
-    runs = [the_run(SKY, WORLD, seed, number) for seed in (1, 2) for number in range(3)]
-    one = the_run(SKY.model_copy(update={"runs": 1, "dead_stations": 1e4}), WORLD, 1, 0)
+    runs = [conditions_of_run(SKY, WORLD, seed, number) for seed in (1, 2) for number in range(3)]
+    one = conditions_of_run(SKY.model_copy(update={"runs": 1, "dead_stations": 1e4}), WORLD, 1, 0)
     assert len(one.dead) == KASCADE.n_stations // 2
     assert [run_name(k) for k in range(5)] == ["004000", "004001", "004010", "004011", "004020"]
     reference(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from showerstack.runtime.errors import InputError
-from showerstack.showers.kascade import MASS_NUMBERS
+from showerstack.showers.kascade import MASS_NUMBERS, PARTICLE_IDS
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.cascade import (
     RARE,
@@ -29,7 +29,6 @@ from showerstack.showers.simulation.cascade import (
 )
 from showerstack.showers.simulation.primaries import (
     MODELS,
-    PARTICLE_IDS,
     Primaries,
     model_shares,
     model_shift,

@@ -19,9 +19,9 @@ from showerstack.runtime.files import hash_file
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import datasets, load_settings, simulate
-from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, passes, simulate_block
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, passes_cuts, simulate_block
 from showerstack.showers.simulation.cascade import RARE
-from showerstack.showers.simulation.datasets import check
+from showerstack.showers.simulation.datasets import check_job
 from showerstack.showers.simulation.reconstruction import Reconstructed
 from showerstack.showers.simulation.settings import WORLDS, Settings
 from showerstack.showers.writer import problems
@@ -106,9 +106,9 @@ def test_cuts_are_the_declared_ones() -> None:
     rows = [fine, *(fine | {name: value} for name, value in limits)]
     columns = {name: np.array([row.get(name, 0.0) for row in rows]) for name in (f.name for f in fields(Reconstructed))}
     event = Reconstructed(**columns)
-    assert passes(event, "test").tolist() == [True, False, False, False, False, True, True]
-    assert passes(event, "matched").tolist() == [True] + 6 * [False]
-    assert passes(event, "none").all()
+    assert passes_cuts(event, "test").tolist() == [True, False, False, False, False, True, True]
+    assert passes_cuts(event, "matched").tolist() == [True] + 6 * [False]
+    assert passes_cuts(event, "none").all()
 
 
 def test_reused_showers_share_truth_and_group(tmp_path: Path) -> None:
@@ -305,6 +305,6 @@ def test_rare_hadrons_come_with_their_weights(tmp_path: Path) -> None:
 
 def test_a_shower_is_used_again_at_most_a_block_times() -> None:
     job = BlockJob(COMPOSITION, "train", 11, "qgs", "test", load_settings(), reuse=PRIMARIES_PER_BLOCK)
-    check(job, 1, None)
+    check_job(job, 1, None)
     with pytest.raises(InputError, match=r"reuse must be at least 1 and at most 4096, got 4097"):
-        check(replace(job, reuse=PRIMARIES_PER_BLOCK + 1), 1, None)
+        check_job(replace(job, reuse=PRIMARIES_PER_BLOCK + 1), 1, None)
