@@ -106,9 +106,11 @@ def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
     name = header["learner"]
     if name not in paths:
         raise InputError(f"{Path(folder) / HEADER_FILE} names learner {name!r}; known are {', '.join(sorted(paths))}")
-    result = tuple(header["classes"])
-    if classes is not None and result != tuple(classes):
-        raise InputError(f"{folder} was trained for classes {', '.join(result)}, expected {', '.join(classes)}")
+    trained_classes = tuple(header["classes"])
+    if classes is not None and trained_classes != tuple(classes):
+        raise InputError(
+            f"{folder} was trained for classes {', '.join(trained_classes)}, expected {', '.join(classes)}"
+        )
     return learner_class(paths[name]).load(Path(folder))
 
 

@@ -20,7 +20,7 @@ from showerstack.features.build import build_table
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortable, Portable
-from showerstack.models.onnx.learners import EXAMPLES, exported, graphs_of, space_of
+from showerstack.models.onnx.learners import EXAMPLES, export_module, graphs_of, space_of
 from showerstack.models.registry import load as load_learner
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Bars, Context, silent
@@ -84,7 +84,7 @@ def combination_graph(chain: Chain) -> Any:
     columns = context_columns(chain)
     if columns:
         examples[CONTEXT] = torch.ones(EXAMPLES, len(columns))
-    return exported(module, examples, [LOG_PROBABILITY, *chain.procedure.outputs], in_one=True)
+    return export_module(module, examples, [LOG_PROBABILITY, *chain.procedure.outputs], in_one=True)
 
 
 class _Combination(nn.Module):

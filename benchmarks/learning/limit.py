@@ -66,7 +66,7 @@ from showerstack.models.networks.step import (
     write_checkpoint,
 )
 from showerstack.models.pretraining.stream import HIGHEST_ZENITH_DEG, LOWEST_LG_ENERGY
-from showerstack.models.pretraining.train import drawn_ahead
+from showerstack.models.pretraining.train import draw_ahead
 from showerstack.models.pretraining.weights import SHIPPED_SHA256
 from showerstack.models.registry import create, spec
 from showerstack.runtime.files import write_npz
@@ -535,7 +535,7 @@ def main() -> None:
     kept = options.work / f"test-{options.test}.npz"
     if not kept.exists():
         portions: list[Portion] = []
-        stream = drawn_ahead(TEST_SEED, range(1_000_000), options.workers, draw)
+        stream = draw_ahead(TEST_SEED, range(1_000_000), options.workers, draw)
         while sum(map(len, portions)) < options.test:
             portions.append(next(stream)[0])
         stream.close()  # type: ignore[attr-defined]
@@ -546,7 +546,7 @@ def main() -> None:
     rounds = max(1, round(options.showers / (len(first) * PORTIONS_PER_ROUND)))
     trainings = [StreamedTraining.begun(system, first, rounds, options.work) for system in SYSTEMS]
     done = min(one.state.epoch for one in trainings)
-    stream = drawn_ahead(SEED, range(done * PORTIONS_PER_ROUND, rounds * PORTIONS_PER_ROUND), options.workers, draw)
+    stream = draw_ahead(SEED, range(done * PORTIONS_PER_ROUND, rounds * PORTIONS_PER_ROUND), options.workers, draw)
     for number in range(done, rounds):
         showers = Portion.joined([next(stream)[0] for _ in range(PORTIONS_PER_ROUND)])
         losses = []

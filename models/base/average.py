@@ -15,7 +15,7 @@ from showerstack.models.base.saving import read_header, write_header
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 
-_MEMBER = re.compile(r"(showerstack\.)?(models(?:\.\w+)+):(\w+)")
+_MEMBER = re.compile(r"(showerstack\.models(?:\.\w+)+):(\w+)")
 """Members are classes of this package only: a name in a saved file imports nothing else."""
 
 
@@ -38,9 +38,9 @@ class LearnerAverage(Learner):
         self.fitted_ = False
 
     def _member(self, entry: dict[str, Any]) -> Learner:
-        result = member_class(str(entry.get("learner", "")))
+        member = member_class(str(entry.get("learner", "")))
         settings = {**entry.get("settings", {}), **self.chosen["common"]}
-        return result(self.classes, settings, threads=self.threads)
+        return member(self.classes, settings, threads=self.threads)
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
@@ -49,11 +49,11 @@ class LearnerAverage(Learner):
         for k, member in enumerate(self.members):
             if self.checkpoint is not None:
                 member.checkpoint = self.checkpoint / f"member-{k}"
-            report = None if progress is None else _part(progress, k, len(self.members))
-            own_seed = int(np.random.SeedSequence([seed, k]).generate_state(1)[0] >> 1)
-            told: list[None] = []
-            member.fit(train, valid, seed=own_seed, device=device, progress=_noticed(report, told))
-            if told:  # what no time was left for would only be noise beside the others
+            report = None if progress is None else _part_of_progress(progress, k, len(self.members))
+            member_seed = int(np.random.SeedSequence([seed, k]).generate_state(1)[0] >> 1)
+            ended: list[None] = []
+            member.fit(train, valid, seed=member_seed, device=device, progress=_noting_the_end(report, ended))
+            if ended:  # what no time was left for would only be noise beside the others
                 self.members = self.members[: max(1, k)]
                 break
         self.fitted_ = True
@@ -104,18 +104,17 @@ def member_class(path: str) -> type[Learner]:
     match = _MEMBER.fullmatch(path)
     if not match:
         raise refusal
-    # Learners that were saved before the packages had one name lack the prefix.
     try:
-        result = getattr(importlib.import_module(f"showerstack.{match[2]}"), match[3])
+        found = getattr(importlib.import_module(match[1]), match[2])
     except (ImportError, AttributeError):
         raise refusal from None
-    if not (isinstance(result, type) and issubclass(result, Learner)) or result is LearnerAverage:
+    if not (isinstance(found, type) and issubclass(found, Learner)) or found is LearnerAverage:
         raise refusal
-    return result
+    return found
 
 
-def _noticed(progress: Progress | None, told: list[None]) -> Progress | None:
-    """Return what notes in ``told`` that the member was asked to end."""
+def _noting_the_end(progress: Progress | None, ended: list[None]) -> Progress | None:
+    """Return what notes in ``ended`` that the member was asked to end."""
     if progress is None:
         return None
 
@@ -123,13 +122,13 @@ def _noticed(progress: Progress | None, told: list[None]) -> Progress | None:
         try:
             progress(done, total, note)
         except Enough:
-            told.append(None)
+            ended.append(None)
             raise
 
     return report
 
 
-def _part(progress: Progress, k: int, n_parts: int) -> Progress:
+def _part_of_progress(progress: Progress, k: int, n_parts: int) -> Progress:
     def report(done: float, total: float, note: str = "") -> None:
         progress(k + done / max(total, 1e-9), n_parts, note)
 

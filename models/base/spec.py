@@ -67,8 +67,8 @@ class LearnerSpec:
 
     @property
     def kind(self) -> str:
-        """Family: the module's last name."""
-        return self.learner.partition(":")[0].removeprefix("models.").removeprefix("networks.")
+        """Family: the last name of its module, such as ``lightgbm`` or ``images``."""
+        return self.learner.partition(":")[0].rpartition(".")[2]
 
     @property
     def inputs(self) -> str:

@@ -46,16 +46,16 @@ class GridSource:
         self.grids, self.index, self.device = grids, np.asarray(index, dtype=np.int64), device
         size = len(index) * int(np.prod(grids.shape[1:])) * grids.dtype.itemsize
         if resident is None:
-            resident = size <= _room(device)
+            resident = size <= _resident_limit(device)
         self.resident: torch.Tensor | None = None
         if resident:
-            self.resident = torch.from_numpy(_read(grids, self.index)).to(device)
+            self.resident = torch.from_numpy(_read_grids(grids, self.index)).to(device)
 
     def fetch(self, positions: np.ndarray) -> torch.Tensor:
         """Return (len(positions), rows, columns, 2) on the device, of the type that is stored."""
         if self.resident is not None:
             return self.resident[torch.from_numpy(positions).to(self.device)]
-        grids = torch.from_numpy(_read(self.grids, self.index[positions]))
+        grids = torch.from_numpy(_read_grids(self.grids, self.index[positions]))
         if self.device.type == "cuda":
             return grids.pin_memory().to(self.device, non_blocking=True)
         return grids
@@ -142,19 +142,19 @@ def read_ahead(items: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
         thread.join()
 
 
-def _read(grids: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _read_grids(grids: np.ndarray, rows: np.ndarray) -> np.ndarray:
     # In ascending order the memory map is read forwards; a copy, since torch wants writable memory.
     order = np.argsort(rows, kind="stable")
-    out = np.empty((len(rows), *grids.shape[1:]), dtype=grids.dtype)
+    grids_read = np.empty((len(rows), *grids.shape[1:]), dtype=grids.dtype)
     for start in range(0, len(rows), READ_AT_ONCE):
         part = order[start : start + READ_AT_ONCE]
-        out[part] = grids[rows[part]]
+        grids_read[part] = grids[rows[part]]
         if len(rows) > READ_AT_ONCE:
             release_memory(grids)
-    return out
+    return grids_read
 
 
-def _room(device: torch.device) -> int:
+def _resident_limit(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE)
     return RESIDENT_BYTES

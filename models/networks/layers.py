@@ -89,6 +89,6 @@ class Attention(nn.Module):
         key, value = self.key_value(self.norm_set(members)).chunk(2, dim=2)
         mask = None if present is None else present[:, None, None, :]
         query = split(self.query(self.norm_query(queries)))
-        visited = nn.functional.scaled_dot_product_attention(query, split(key), split(value), attn_mask=mask)
-        queries = queries + self.out(visited.transpose(1, 2).flatten(2))
+        attended = nn.functional.scaled_dot_product_attention(query, split(key), split(value), attn_mask=mask)
+        queries = queries + self.out(attended.transpose(1, 2).flatten(2))
         return queries + self.feed_forward(self.norm_out(queries))

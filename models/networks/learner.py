@@ -52,10 +52,10 @@ def torch_as_asked(device: str, threads: int, *, deterministic: bool) -> Iterato
     """Set torch's threads, determinism and full float32, and give them back afterwards."""
     if device == "cuda" and (obstacle := torch_obstacle()):
         raise InputError(f"device cuda: {obstacle}")
-    before, strict = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    threads_before, determinism_before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     benchmark, tf32 = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     memory: Any = torch.utils.deterministic  # a module whose switch is a property
-    filled = memory.fill_uninitialized_memory
+    fill_before = memory.fill_uninitialized_memory
     torch.set_num_threads(threads)
     # Without it cuBLAS may sum in another order each time; it has no effect on a CPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -69,10 +69,10 @@ def torch_as_asked(device: str, threads: int, *, deterministic: bool) -> Iterato
     try:
         yield
     finally:
-        torch.set_num_threads(before)
-        torch.set_deterministic_debug_mode(strict)
+        torch.set_num_threads(threads_before)
+        torch.set_deterministic_debug_mode(determinism_before)
         torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = benchmark, tf32
-        memory.fill_uninitialized_memory = filled
+        memory.fill_uninitialized_memory = fill_before
 
 
 WEIGHTS_FILE = "network.safetensors"
@@ -151,7 +151,7 @@ class NetworkLearner(Learner):
             self._initialise(network.network)
             if network.front is not None:
                 fit_front(network.front, train)
-            network = self._place(network, device)
+            network = self._move(network, device)
             self.history_ = self._train(network, train, valid, seed, device, progress)
             self.losses_ = list(self.history_.losses)
             self.network_ = network.to("cpu")
@@ -163,7 +163,7 @@ class NetworkLearner(Learner):
         if not len(batch):
             return np.empty((0, len(self.classes)))
         with torch_as_asked(self.device_, self.threads, deterministic=bool(self.chosen["deterministic"])):
-            network = self._place(self.network_, self.device_)
+            network = self._move(self.network_, self.device_)
             logits = predict_logits(network, self._tensors(batch, self.device_))
             self.network_ = network.to("cpu")
         return self._log_posterior(logits)
@@ -177,12 +177,12 @@ class NetworkLearner(Learner):
     ) -> History:
         assert valid.labels is not None
         labels, weights = valid.labels, valid.weights
-        values = None
+        class_values = None
         if self.class_values and set(self.classes) <= set(self.class_values):
-            values = torch.tensor([self.class_values[name] for name in self.classes], device=device)
-        weighting = None
+            class_values = torch.tensor([self.class_values[name] for name in self.classes], device=device)
+        class_weights = None
         if self.class_weights_ is not None:
-            weighting = torch.tensor(self.class_weights_, dtype=torch.float32, device=device)
+            class_weights = torch.tensor(self.class_weights_, dtype=torch.float32, device=device)
         return train(
             network,
             self._tensors(events, device),
@@ -191,8 +191,8 @@ class NetworkLearner(Learner):
             self.training,
             seed=seed,
             augment=self._augment if self._augments() else None,
-            class_weights=weighting,
-            class_values=values,
+            class_weights=class_weights,
+            class_values=class_values,
             rate_factors={f"network.{start}": factor for start, factor in self.rate_factors.items()},
             progress=progress,
             checkpoint=None if self.checkpoint is None else self.checkpoint / "training.safetensors",
@@ -229,7 +229,7 @@ class NetworkLearner(Learner):
         front = GridFront(self.chosen["grid"]) if self.needs_grid else None
         return Assembled(front, self.build(inputs, len(self.classes), self.array_))
 
-    def _place(self, network: Any, device: str) -> Any:
+    def _move(self, network: Any, device: str) -> Any:
         network = network.to(device)
         if self.needs_grid and self.chosen["channels_last"]:
             network = network.to(memory_format=torch.channels_last)
@@ -237,16 +237,18 @@ class NetworkLearner(Learner):
 
     def _tensors(self, batch: Batch, device: str) -> EventTensors:
         assert self.inputs_ is not None
-        place = torch.device(device)
+        target_device = torch.device(device)
         grids = None
         if self.needs_grid:
-            grids = GridSource(check_grids(batch, self.array_), batch.index, place)
+            grids = GridSource(check_grids(batch, self.array_), batch.index, target_device)
         labels = weights = None
         if batch.labels is not None:
-            labels = torch.as_tensor(np.asarray(batch.labels, dtype=np.int64), device=place)
+            labels = torch.as_tensor(np.asarray(batch.labels, dtype=np.int64), device=target_device)
             weights = self._event_weights(batch)
-        targets = None if batch.targets is None else torch.from_numpy(batch.targets).to(place)
-        return EventTensors(torch.from_numpy(self.inputs_.apply(batch)).to(place), grids, labels, weights, targets)
+        targets = None if batch.targets is None else torch.from_numpy(batch.targets).to(target_device)
+        return EventTensors(
+            torch.from_numpy(self.inputs_.apply(batch)).to(target_device), grids, labels, weights, targets
+        )
 
     def _event_weights(self, batch: Batch) -> torch.Tensor | None:
         if batch.weights is None:
@@ -268,9 +270,9 @@ class NetworkLearner(Learner):
             inputs = data.move_vectors(inputs, self.inputs_.pairs, symmetry)
             grids = None if grids is None else data.move_grids(grids, symmetry, self.array_)
         if self.chosen["size_jitter"]:
-            entries = [(k, name) for name in SIZES if (k := self.inputs_.position(name)) is not None]
-            scales = [self.chosen["size_jitter"] / self.inputs_.width[k] for k, _ in entries]
-            inputs = data.jitter_sizes(inputs, tuple(k for k, _ in entries), tuple(scales), generator)
+            sizes = [(k, name) for name in SIZES if (k := self.inputs_.position(name)) is not None]
+            scales = [self.chosen["size_jitter"] / self.inputs_.width[k] for k, _ in sizes]
+            inputs = data.jitter_sizes(inputs, tuple(k for k, _ in sizes), tuple(scales), generator)
         return grids, inputs
 
     def count_weights(self, table: tuple[str, ...] = (), *, age: bool = False) -> int:
@@ -325,7 +327,7 @@ class NetworkLearner(Learner):
             network.load_state_dict(load_file(Path(folder) / WEIGHTS_FILE))
         except (SafetensorError, RuntimeError) as error:
             raise InputError(f"{folder}/{WEIGHTS_FILE} does not fit this network: {error}") from None
-        learner.network_ = learner._place(network, "cpu").eval()
+        learner.network_ = learner._move(network, "cpu").eval()
         return learner
 
     def _check_fitted(self) -> None:

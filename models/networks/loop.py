@@ -110,11 +110,11 @@ def train(
     state = Checkpoint.start(network, optimiser_of(network, settings, rate_factors), identity)
     if checkpoint is not None and checkpoint.exists():
         read_checkpoint(checkpoint, state)
-    called = torch.compile(network) if settings.compile else network
-    trainer = Stepper(called, state, settings, autocast_of(device, settings.precision), augment)
+    callable_network = torch.compile(network) if settings.compile else network
+    trainer = Stepper(callable_network, state, settings, autocast_of(device, settings.precision), augment)
     trainer.class_weights, trainer.class_values = class_weights, class_values
     n_batches = math.ceil(len(events) / settings.batch_size)
-    total, kept = settings.epochs * n_batches, time.monotonic()
+    total, saved_at = settings.epochs * n_batches, time.monotonic()
     for epoch in range(state.epoch, settings.epochs):
         if state.epoch - 1 - state.best_epoch >= settings.patience:
             break
@@ -137,9 +137,9 @@ def train(
         state.finish_epoch(scorer(predict_logits(state.averaged, valid)))
         if enough:
             break
-        if checkpoint is not None and time.monotonic() - kept >= CHECKPOINT_EVERY_S:
+        if checkpoint is not None and time.monotonic() - saved_at >= CHECKPOINT_EVERY_S:
             write_checkpoint(checkpoint, state)
-            kept = time.monotonic()
+            saved_at = time.monotonic()
     network.load_state_dict(state.best)
     network.eval()
     return History(list(state.losses), state.best_epoch)
@@ -156,8 +156,8 @@ def predict_outputs(network: nn.Module, events: EventTensors, part: Callable[[Ou
     batch_size = PREDICTED_AT_ONCE[events.inputs.device.type]
     orders = [np.arange(k, min(k + batch_size, len(events))) for k in range(0, len(events), batch_size)]
     with torch.inference_mode():
-        message = [part(network(grids, events.inputs[rows])).float().cpu() for rows, grids in events.batches(orders)]
-    return torch.cat(message)
+        parts = [part(network(grids, events.inputs[rows])).float().cpu() for rows, grids in events.batches(orders)]
+    return torch.cat(parts)
 
 
 def learning_rate(settings: TrainingSettings, step: int, total: int) -> float:

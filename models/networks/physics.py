@@ -28,6 +28,8 @@ from showerstack.models.networks.learner import NetworkLearner
 from showerstack.models.networks.stations import N_INVARIANT, StationTokens, invariant_inputs
 from showerstack.models.networks.step import Output
 from showerstack.showers.array import DetectorArray
+from showerstack.showers.kascade import MASS_NUMBERS
+from showerstack.showers.schema import COMPOSITION
 
 
 class ResidualBlock(nn.Module):
@@ -87,13 +89,7 @@ class TabularMLP(NetworkLearner):
         )
 
 
-LG_A: dict[str, float] = {
-    "proton": 0.0,
-    "helium": math.log10(4),
-    "carbon": math.log10(12),
-    "silicon": math.log10(28),
-    "iron": math.log10(56),
-}
+LG_A = {name: math.log10(mass) for name, mass in zip(COMPOSITION.classes, MASS_NUMBERS, strict=True)}
 """Logarithm of the mass number of the composition task's classes."""
 
 

@@ -314,17 +314,17 @@ class Stepper:
         return moves
 
 
-def truth_losses(answers: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def truth_losses(estimates: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return negative logarithms of normal densities, without constant, and which of them count; (n, T) each.
 
     Parameters
     ----------
-    answers
+    estimates
         (n, 2 T): means, then logarithms of the errors.
     targets
         (n, T); NaN counts not.
     """
-    mean, log_width = answers.chunk(2, dim=1)
+    mean, log_width = estimates.chunk(2, dim=1)
     known = ~torch.isnan(targets)
     residual = (torch.where(known, targets, 0.0) - mean) * torch.exp(-log_width)
     return (0.5 * residual.square() + log_width) * known, known

@@ -57,22 +57,22 @@ class InputModule(nn.Module):
     def __init__(self, inputs: InputTransform) -> None:
         super().__init__()
         self.columns = tuple(name for name in inputs.columns if name not in inputs.absent)
-        place = {name: k for k, name in enumerate(self.columns)}
-        self.vectors = [(pair, place[pair[0]], place[pair[1]]) for pair in inputs.vectors]
+        position = {name: k for k, name in enumerate(self.columns)}
+        self.vectors = [(pair, position[pair[0]], position[pair[1]]) for pair in inputs.vectors]
         # An absent column is read from anywhere and then set to 0, or flagged.
-        self.plain = [place.get(name, 0) for name in inputs.plain]
-        self.flagged = [place.get(name, 0) for name in inputs.flagged]
+        self.plain = [position.get(name, 0) for name in inputs.plain]
+        self.flagged = [position.get(name, 0) for name in inputs.flagged]
         self.cut = inputs.tail == CUT
 
-        def keep(name: str, values: Any, kind: torch.dtype = torch.float64) -> None:
+        def add_buffer(name: str, values: Any, kind: torch.dtype = torch.float64) -> None:
             self.register_buffer(name, torch.as_tensor(np.asarray(values), dtype=kind), persistent=False)
 
-        keep("scale", np.where(inputs.log_scale > 0, inputs.log_scale, 1.0))
-        keep("is_log", inputs.log_scale > 0, torch.bool)
-        keep("centre", inputs.centre)
-        keep("width", inputs.width)
-        keep("present", [name not in inputs.absent for name in inputs.plain], torch.bool)
-        keep("always", [name in inputs.absent for name in inputs.flagged], torch.bool)
+        add_buffer("scale", np.where(inputs.log_scale > 0, inputs.log_scale, 1.0))
+        add_buffer("is_log", inputs.log_scale > 0, torch.bool)
+        add_buffer("centre", inputs.centre)
+        add_buffer("width", inputs.width)
+        add_buffer("present", [name not in inputs.absent for name in inputs.plain], torch.bool)
+        add_buffer("always", [name in inputs.absent for name in inputs.flagged], torch.bool)
 
     scale: torch.Tensor
     is_log: torch.Tensor
@@ -107,10 +107,10 @@ class InputModule(nn.Module):
         if pair == (ZENITH, AZIMUTH):
             zenith, azimuth = torch.deg2rad(first), torch.deg2rad(second)
             size = 2.0 * torch.sin(zenith)
-            result = torch.stack([size * torch.cos(azimuth), size * torch.sin(azimuth)], dim=1)
+            components = torch.stack([size * torch.cos(azimuth), size * torch.sin(azimuth)], dim=1)
         else:
-            result = torch.clamp(torch.stack([first, second], dim=1) / VECTOR_SCALE_M, -CLIP, CLIP)
-        return torch.where(torch.isnan(result), 0.0, result)
+            components = torch.clamp(torch.stack([first, second], dim=1) / VECTOR_SCALE_M, -CLIP, CLIP)
+        return torch.where(torch.isnan(components), 0.0, components)
 
 
 class Posterior(nn.Module):
@@ -194,10 +194,12 @@ def _graph(module: Posterior, grid_shape: tuple[int, ...] | None) -> Portable:
     examples: dict[str, torch.Tensor] = {COLUMNS: torch.linspace(0, 1, EXAMPLES * len(columns)).reshape(EXAMPLES, -1)}
     if grid_shape is not None:
         examples[GRID] = torch.ones(EXAMPLES, *grid_shape)
-    return Portable(exported(module, examples, [LOG_PROBABILITY]), columns, grid_shape)
+    return Portable(export_module(module, examples, [LOG_PROBABILITY]), columns, grid_shape)
 
 
-def exported(module: nn.Module, examples: dict[str, torch.Tensor], outputs: list[str], *, in_one: bool = False) -> Any:
+def export_module(
+    module: nn.Module, examples: dict[str, torch.Tensor], outputs: list[str], *, in_one: bool = False
+) -> Any:
     """Return a module as ``onnx.ModelProto``; the first axis of every input stays open."""
     import onnx
 
@@ -227,12 +229,12 @@ def exported(module: nn.Module, examples: dict[str, torch.Tensor], outputs: list
         logging.disable(before)
     assert program is not None
     model = program.model_proto
-    _without_traces(model)
+    _remove_traces(model)
     onnx.checker.check_model(model)
     return model
 
 
-def _without_traces(model: Any) -> None:
+def _remove_traces(model: Any) -> None:
     """Remove what the exporter writes of the source code it has passed: paths of this machine among it."""
     model.producer_name, model.producer_version, model.doc_string = TOKEN, "", ""
     del model.metadata_props[:]
@@ -280,8 +282,10 @@ def _of_numbers(learner: AsNumbers) -> Portable:
     if learner.numbers_.levels.codes:
         raise NotPortable(f"columns of categories ({', '.join(learner.numbers_.levels.codes)}) have no ONNX form")
     (graph,) = graphs_of(learner.inner)
-    own = dict(zip((f"x{k}" for k in range(len(learner.numbers_.columns))), learner.numbers_.columns, strict=True))
-    return Portable(graph.model, tuple(own[name] for name in graph.columns), graph.grid_shape)
+    column_of = dict(
+        zip((f"x{k}" for k in range(len(learner.numbers_.columns))), learner.numbers_.columns, strict=True)
+    )
+    return Portable(graph.model, tuple(column_of[name] for name in graph.columns), graph.grid_shape)
 
 
 def _of_table(learner: TableLearner) -> Portable:

@@ -28,9 +28,9 @@ def float32_below(borders: np.ndarray) -> np.ndarray:
     """Return the largest float32 that are not above the given float64 borders."""
     borders = np.asarray(borders, dtype=np.float64)
     with np.errstate(over="ignore"):
-        result = borders.astype(np.float32)
-        below = np.nextafter(result, np.float32(-np.inf))
-    return np.where(result > borders, below, result).astype(np.float32)
+        rounded = borders.astype(np.float32)
+        below = np.nextafter(rounded, np.float32(-np.inf))
+    return np.where(rounded > borders, below, rounded).astype(np.float32)
 
 
 @dataclass
@@ -61,10 +61,10 @@ class TreeTable:
         """Add a leaf and what it adds, by sum."""
         self._node(tree, number, 0, 0.0, LEAF, 0, 0, False)
         # A leaf without any number is not found by every program.
-        for place, value in (values or {0: 0.0}).items():
+        for sum_number, value in (values or {0: 0.0}).items():
             self.leaf_trees.append(tree)
             self.leaf_ids.append(number)
-            self.leaf_sums.append(place)
+            self.leaf_sums.append(sum_number)
             self.leaf_values.append(float(value))
 
     def _node(
@@ -91,7 +91,7 @@ class TreeTable:
         """
         from onnx import TensorProto
 
-        result = nodes.add(
+        sums_ = nodes.add(
             "TreeEnsembleRegressor",
             [COLUMNS],
             domain="ai.onnx.ml",
@@ -110,7 +110,7 @@ class TreeTable:
             target_weights=self.leaf_values,
             post_transform="NONE",
         )
-        wide = nodes.add("Cast", [result], to=TensorProto.DOUBLE)
+        wide = nodes.add("Cast", [sums_], to=TensorProto.DOUBLE)
         return nodes.add("Add", [wide, nodes.constant(np.asarray(offset, dtype=np.float64))])
 
 
@@ -211,13 +211,13 @@ def xgboost_margins(learner: XGBoost, nodes: Nodes) -> tuple[str, int]:
         raise NotPortable(f"XGBoost's booster {booster['name']!r} is not supported: only gbtree with single outputs")
     n_margins = max(1, int(content["learner_model_param"]["num_class"]))
     table = TreeTable(n_margins)
-    for k, (tree, place) in enumerate(zip(booster["model"]["trees"], booster["model"]["tree_info"], strict=True)):
+    for k, (tree, sum_number) in enumerate(zip(booster["model"]["trees"], booster["model"]["tree_info"], strict=True)):
         if any(tree["split_type"]):
             raise NotPortable("XGBoost splits on categories, which is not supported")
         for number, left in enumerate(tree["left_children"]):
             border, right = tree["split_conditions"][number], tree["right_children"][number]
             if left == -1:
-                table.leaf(k, number, {int(place): border})
+                table.leaf(k, number, {int(sum_number): border})
             else:
                 column, missing = tree["split_indices"][number], bool(tree["default_left"][number])
                 table.split(k, number, column, border, LESS, left, right, missing=missing)
@@ -237,7 +237,7 @@ def catboost_margins(learner: CatBoost, nodes: Nodes) -> tuple[str, int]:
         raise NotPortable("CatBoost grew trees that are not symmetric, which is not supported")
     scale, start = model["scale_and_bias"]
     start = np.atleast_1d(np.array(start, dtype=np.float64))
-    treated = {
+    column_and_missing = {
         int(one["feature_index"]): (int(one["flat_feature_index"]), one["nan_value_treatment"] == "AsTrue")
         for one in model["features_info"]["float_features"]
     }
@@ -251,11 +251,11 @@ def catboost_margins(learner: CatBoost, nodes: Nodes) -> tuple[str, int]:
             split = splits[len(splits) - 1 - depth]
             if split["split_type"] != "FloatFeature":
                 raise NotPortable("CatBoost splits on categories, which is not supported")
-            column, missing = treated[int(split["float_feature_index"])]
+            column, missing = column_and_missing[int(split["float_feature_index"])]
             left, right = 2 * number + 1, 2 * number + 2
             table.split(k, number, column, float(split["border"]), GREATER, right, left, missing=missing)
-        for place, value in enumerate(values):
-            table.leaf(k, inner + place, dict(enumerate(value)))
+        for leaf, value in enumerate(values):
+            table.leaf(k, inner + leaf, dict(enumerate(value)))
     return table.sums(nodes, np.broadcast_to(start, (n_margins,)).copy()), n_margins
 
 
@@ -275,10 +275,12 @@ def forest_log_proba(learner: RandomForest, nodes: Nodes) -> str:
                 right, missing = int(tree.children_right[number]), bool(tree.missing_go_to_left[number])
                 column = int(tree.feature[number])
                 table.split(k, number, column, float(borders[number]), LESS_EQUAL, left, right, missing=missing)
-    result = table.sums(nodes, np.zeros(n_sums))
+    mean_frequencies = table.sums(nodes, np.zeros(n_sums))
     if regression:
-        result = nodes.add("Concat", [nodes.add("Sub", [nodes.constant(np.ones(())), result]), result], axis=1)
-    return nodes.log_softmax(nodes.add("Log", [result]))
+        mean_frequencies = nodes.add(
+            "Concat", [nodes.add("Sub", [nodes.constant(np.ones(())), mean_frequencies]), mean_frequencies], axis=1
+        )
+    return nodes.log_softmax(nodes.add("Log", [mean_frequencies]))
 
 
 def hist_boosting_margins(learner: HistBoosting, nodes: Nodes) -> tuple[str, int]:
@@ -286,11 +288,11 @@ def hist_boosting_margins(learner: HistBoosting, nodes: Nodes) -> tuple[str, int
     model = learner.model_
     start = np.atleast_1d(np.asarray(model._baseline_prediction, dtype=np.float64).ravel())
     table = TreeTable(len(start))
-    flat = [(place, tree) for trees in model._predictors for place, tree in enumerate(trees)]
-    for k, (place, tree) in enumerate(flat):
+    flat = [(sum_number, tree) for trees in model._predictors for sum_number, tree in enumerate(trees)]
+    for k, (sum_number, tree) in enumerate(flat):
         for number, node in enumerate(tree.nodes):
             if node["is_leaf"]:
-                table.leaf(k, number, {place: node["value"]})
+                table.leaf(k, number, {sum_number: node["value"]})
                 continue
             if node["is_categorical"]:
                 raise NotPortable("histogram boosting splits on categories, which is not supported")

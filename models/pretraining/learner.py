@@ -1,4 +1,4 @@
-"""The pretrained network as a learner, fine-tuned on the user's showers, and its answers as columns for others.
+"""The pretrained network as a learner, fine-tuned on the user's showers, and its outputs as columns for others.
 
 The world of these showers is one more thing to learn: its position in the priors of the randomised worlds starts at
 their centre and moves fast, the body moves slowly, the head in between. Where the training events carry true
@@ -30,7 +30,7 @@ from showerstack.models.base.saving import plain, read_header, write_header
 from showerstack.models.networks.learner import NetworkLearner, torch_as_asked
 from showerstack.models.networks.loop import History, predict_outputs
 from showerstack.models.networks.step import TRUTH_SHARE, Output
-from showerstack.models.pretraining.network import Architecture, ShowerBody, ShowerNetwork, truth_answers
+from showerstack.models.pretraining.network import Architecture, ShowerBody, ShowerNetwork, truth_estimates
 from showerstack.models.pretraining.stream import N_WORLD
 from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256, Pretrained, read_pretrained
 from showerstack.runtime.context import Progress
@@ -48,7 +48,7 @@ class FineTuned(nn.Module):
 
     def __init__(self, sizes: Architecture, n_classes: int, dropout: float, truth_weight: float = 0.0) -> None:
         super().__init__()
-        self.shared = truth_weight / TRUTH_SHARE
+        self.gradient_share = truth_weight / TRUTH_SHARE
         self.body = ShowerBody(sizes, dropout)
         self.head = nn.Linear(sizes.width, n_classes)
         self.truth = nn.Linear(sizes.width, 2 * sizes.n_targets)
@@ -64,10 +64,10 @@ class FineTuned(nn.Module):
         """Return class logits and estimates of true quantities; ``grid`` is not used."""
         embedding = self.body(inputs, torch.cat([self.world, self.world.new_ones(1)]))
         # The same numbers, with a share of the gradient.
-        visited = embedding.detach()
-        if self.shared:
-            visited = visited + self.shared * (embedding - visited)
-        return Output(self.head(embedding), truth=truth_answers(self.truth, visited))
+        for_truth = embedding.detach()
+        if self.gradient_share:
+            for_truth = for_truth + self.gradient_share * (embedding - for_truth)
+        return Output(self.head(embedding), truth=truth_estimates(self.truth, for_truth))
 
 
 class PretrainedLearner(NetworkLearner):
@@ -148,7 +148,7 @@ class PretrainedLearner(NetworkLearner):
         if not len(batch) or not known.any():
             return self.predict_log_proba(batch), targets
         with torch_as_asked(self.device_, self.threads, deterministic=bool(self.chosen["deterministic"])):
-            placed = self._place(self.network_, self.device_)
+            placed = self._move(self.network_, self.device_)
             numbers = predict_outputs(placed, self._tensors(_without_truth(batch), self.device_), _both_of)
             self.network_ = placed.to("cpu")
         logits, estimates = numbers[:, : len(self.classes)], numbers[:, len(self.classes) :]
@@ -258,10 +258,10 @@ AT_ONCE = 8192
 
 
 class PretrainedFeatures(LearnerAverage):
-    """Learners on a table to which the answers of the pretrained network are added; the network does not learn.
+    """Learners on a table to which the outputs of the pretrained network are added; the network does not learn.
 
     Added columns: logarithms of its posteriors of both tasks, its estimates of the true quantities, and the leading
-    principal components of its embedding, taken from the training events. It is told nothing about their world.
+    principal components of its embedding, taken from the training events. It gets no position of their world.
 
     Settings: those of :class:`showerstack.models.base.average.LearnerAverage`; ``table``, feature set that the members
     see beside them; ``components``, how many; ``weights``, ``weights_sha256`` as for ``pretrained``.
@@ -309,33 +309,33 @@ class PretrainedFeatures(LearnerAverage):
         return super().predict_log_proba(self._extended(batch))
 
     def _embed(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Return the embedding (n, width) and the answers (n, A), float64."""
-        embeddings, answers = [], []
+        """Return the embedding (n, width) and the outputs (n, A), float64: log-posteriors of both tasks, targets."""
+        embeddings, estimates = [], []
         unknown = torch.zeros(self.network_.sizes.n_world + 1)
         inputs = torch.from_numpy(self.inputs_.apply(batch))
         for part in inputs.split(AT_ONCE):
             with torch_as_asked("cpu", self.threads, deterministic=True), torch.inference_mode():
                 embeddings.append(self.network_.body(part, unknown).double().numpy())
-                log_proba = self.network_(part, unknown)
-            logits = (log_proba.composition.double().numpy(), log_proba.gamma.double().numpy())
-            answers.append(np.column_stack([*(log_softmax(z) for z in logits), log_proba.mean.double().numpy()]))
-        return np.concatenate(embeddings), np.concatenate(answers)
+                outputs = self.network_(part, unknown)
+            logits = (outputs.composition.double().numpy(), outputs.gamma.double().numpy())
+            estimates.append(np.column_stack([*(log_softmax(z) for z in logits), outputs.mean.double().numpy()]))
+        return np.concatenate(embeddings), np.concatenate(estimates)
 
     def _extended(self, batch: Batch) -> Batch:
-        """Return the events with the members' columns: their own feature set and the network's answers."""
+        """Return the events with the members' columns: their own feature set and the network's outputs."""
         if batch.table is None:
             raise InputError("this learner needs a feature table, the events have none")
-        own = feature_set(self.chosen["table"], batch.columns)
-        names = [*own, *(f"pretrained_{name}" for name in (*COMPOSITION.classes, *GAMMA.classes))]
+        own_columns = feature_set(self.chosen["table"], batch.columns)
+        names = [*own_columns, *(f"pretrained_{name}" for name in (*COMPOSITION.classes, *GAMMA.classes))]
         names += [f"pretrained_{target.name}" for target in TARGETS]
         names += [f"pretrained_{k}" for k in range(len(self.basis_) - 1)]
-        picked = batch.table[:, [batch.columns.index(name) for name in own]]
+        picked = batch.table[:, [batch.columns.index(name) for name in own_columns]]
         if not len(batch):
             table = np.empty((0, len(names)), dtype=np.float32, order="F")
             return replace(batch, table=table, columns=tuple(names))
-        embedding, answers = self._embed(batch)
+        embedding, estimates = self._embed(batch)
         basis = self.basis_.double().numpy()
-        table = np.column_stack([picked, answers, (embedding - basis[0]) @ basis[1:].T])
+        table = np.column_stack([picked, estimates, (embedding - basis[0]) @ basis[1:].T])
         return replace(batch, table=np.asfortranarray(table, dtype=np.float32), columns=tuple(names))
 
     def save(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The shower network: residual layers on features and on the position of the world, with a head for each question."""
+"""The shower network: residual layers on features and on the position of the world, with a head for each output."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Architecture:
         return asdict(self)
 
 
-class Answers(NamedTuple):
-    """What the network says about (n,) showers."""
+class ShowerOutputs(NamedTuple):
+    """What the network estimates of (n,) showers."""
 
     composition: torch.Tensor
     """(n, 5) logits."""
@@ -84,33 +84,33 @@ class ShowerNetwork(nn.Module):
         self.gamma = nn.Linear(sizes.width, GAMMA.n_classes)
         self.truth = nn.Linear(sizes.width, 2 * sizes.n_targets)
 
-    def forward(self, inputs: torch.Tensor, world: torch.Tensor) -> Answers:
-        """Return all answers; arguments as in :meth:`ShowerBody.forward`."""
+    def forward(self, inputs: torch.Tensor, world: torch.Tensor) -> ShowerOutputs:
+        """Return all estimates; arguments as in :meth:`ShowerBody.forward`."""
         embedding = self.body(inputs, world)
-        mean, log_width = truth_answers(self.truth, embedding).chunk(2, dim=1)
-        return Answers(self.composition(embedding), self.gamma(embedding), mean, log_width)
+        mean, log_width = truth_estimates(self.truth, embedding).chunk(2, dim=1)
+        return ShowerOutputs(self.composition(embedding), self.gamma(embedding), mean, log_width)
 
 
-def truth_answers(head: nn.Module, embedding: torch.Tensor) -> torch.Tensor:
+def truth_estimates(head: nn.Module, embedding: torch.Tensor) -> torch.Tensor:
     """Return (n, 2 T): estimates of the standardised targets, then the logarithms of their errors."""
     mean, log_width = head(embedding).chunk(2, dim=1)
     return torch.cat([mean, log_width.clamp(*LOG_WIDTH_RANGE)], dim=1)
 
 
-def truth_loss(answers: Answers, targets: torch.Tensor) -> torch.Tensor:
+def truth_loss(outputs: ShowerOutputs, targets: torch.Tensor) -> torch.Tensor:
     """Return the mean negative logarithm of the normal densities, without constant; targets (n, T), NaN counts not."""
-    losses, known = truth_losses(torch.cat([answers.mean, answers.log_width], dim=1), targets)
+    losses, known = truth_losses(torch.cat([outputs.mean, outputs.log_width], dim=1), targets)
     return losses.sum() / known.sum().clamp_min(1)
 
 
 def pretraining_loss(
-    answers: Answers, task: torch.Tensor, labels: torch.Tensor, targets: torch.Tensor, truth_weight: float
+    outputs: ShowerOutputs, task: torch.Tensor, labels: torch.Tensor, targets: torch.Tensor, truth_weight: float
 ) -> torch.Tensor:
     """Return the loss per shower: cross-entropy of its own task, and ``truth_weight`` times that of the truth.
 
     Parameters
     ----------
-    answers
+    outputs
         Of (n,) showers.
     task
         (n,) int64: 0 composition, 1 gamma.
@@ -121,9 +121,11 @@ def pretraining_loss(
     truth_weight
         Weight of the true quantities.
     """
-    total = truth_weight * truth_loss(answers, targets)
-    for number, logits in enumerate((answers.composition, answers.gamma)):
+    total = truth_weight * truth_loss(outputs, targets)
+    for number, logits in enumerate((outputs.composition, outputs.gamma)):
         # Marked, not picked out: on a GPU picking waits for the count.
-        own = torch.where(task == number, labels, IGNORED)
-        total = total + functional.cross_entropy(logits, own, ignore_index=IGNORED, reduction="sum") / len(labels)
+        labels_of_task = torch.where(task == number, labels, IGNORED)
+        total = total + functional.cross_entropy(logits, labels_of_task, ignore_index=IGNORED, reduction="sum") / len(
+            labels
+        )
     return total

@@ -147,7 +147,7 @@ def draw_world(rng: np.random.Generator) -> tuple[Settings, np.ndarray]:
 
 
 FEATURES = "fits+profile"
-"""Feature set that the network reads; columns that a table lacks are told to it as missing."""
+"""Feature set that the network reads; columns that a table lacks are missing values to it."""
 COLUMNS: tuple[str, ...] = feature_set(FEATURES, CATALOGUE)
 GROUPS = frozenset(CATALOGUE[name].group for name in COLUMNS)
 TASKS: tuple[Task, ...] = (COMPOSITION, GAMMA)
@@ -265,9 +265,9 @@ def _features(events: SimulatedEvents, *, rounded: bool) -> tuple[np.ndarray, tu
     scalars = events.scalars.astype(np.float32)
     if rounded:
         scalars = scalars.astype(np.float16).astype(np.float32)
-    result = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, events.array)
-    core = (result["fit_core_x_m"].to_numpy(), result["fit_core_y_m"].to_numpy())
-    return result.select(COLUMNS).to_numpy().astype(np.float32, order="F"), core
+    table = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, events.array)
+    core = (table["fit_core_x_m"].to_numpy(), table["fit_core_y_m"].to_numpy())
+    return table.select(COLUMNS).to_numpy().astype(np.float32, order="F"), core
 
 
 AGE_COLUMNS = (AGE.name, "fit_minus_age")

@@ -131,7 +131,7 @@ class PretrainSettings:
         return TrainingSettings(**{name: getattr(self, name) for name in names})
 
 
-def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
+def open_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     """Return the plan in the folder, made there if it is new."""
     named = {name: value for name, value in vars(settings).items() if name != "array"}
     wanted = {"settings": named, "features_version": FEATURES_VERSION, **array_entry(settings.array)}
@@ -150,8 +150,8 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     seeds: list[int] = []
     if origin := settings.origin:
         inputs = replace(origin.inputs, tail=LOGARITHM)
-        before = origin.card.get("settings", {})  # cards without seeds are of a single pretraining
-        seeds = origin.card.get("seeds", [before["seed"]] if "seed" in before else [])
+        settings_before = origin.card.get("settings", {})  # cards without seeds are of a single pretraining
+        seeds = origin.card.get("seeds", [settings_before["seed"]] if "seed" in settings_before else [])
         if settings.seed in seeds:
             raise InputError(
                 f"the weights {settings.start} know the showers of --seed {settings.seed}: give another one"
@@ -193,7 +193,7 @@ AHEAD = 8
 """Portions that may wait to be read, beside those being drawn: about 60 MB."""
 
 
-def drawn_ahead(
+def draw_ahead(
     seed: int, numbers: range, workers: int, draw: Callable[[int, int], Any]
 ) -> Iterator[tuple[Any, float]]:
     """Yield the portions with these numbers in order, and the processor time each took."""
@@ -203,7 +203,7 @@ def drawn_ahead(
     try:
         while True:
             while len(waiting) < workers + AHEAD and (number := next(upcoming, None)) is not None:
-                waiting.append(pool.submit(_timed, draw, seed, number))
+                waiting.append(pool.submit(_draw_timed, draw, seed, number))
             if not waiting:
                 return
             yield waiting.popleft().result()
@@ -215,7 +215,7 @@ def drawn_ahead(
         pool.shutdown(wait=not waiting, cancel_futures=True)
 
 
-def _timed(draw: Callable[[int, int], Any], seed: int, number: int) -> tuple[Any, float]:
+def _draw_timed(draw: Callable[[int, int], Any], seed: int, number: int) -> tuple[Any, float]:
     before = time.process_time()
     return draw(seed, number), time.process_time() - before
 
@@ -266,11 +266,11 @@ def pretrain(
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(threads)
     with locked(folder), bars("pretrain", "showers") as progress:
-        plan = opened_plan(folder, settings)
+        plan = open_plan(folder, settings)
         inputs = InputTransform.from_state(plan["inputs"])
-        state = _state(folder, settings, inputs, plan["identity"], device)
+        state = _start_state(folder, settings, inputs, plan["identity"], device)
         valid = Prepared.of(validation_showers(settings), inputs, settings.seed, 0).to(device)
-        stream = drawn_ahead(
+        stream = draw_ahead(
             settings.seed, settings.portions(state.epoch), workers, partial(draw_portion, array=settings.array)
         )
         for number in range(state.epoch, settings.rounds):
@@ -298,7 +298,9 @@ def pretrain(
     return folder / WEIGHTS_FILE
 
 
-def _state(folder: Path, settings: PretrainSettings, inputs: InputTransform, identity: str, device: str) -> Checkpoint:
+def _start_state(
+    folder: Path, settings: PretrainSettings, inputs: InputTransform, identity: str, device: str
+) -> Checkpoint:
     """Return the state to go on from: the one in the folder, or that before the first step."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -319,8 +321,8 @@ def _write_weights(
 ) -> None:
     network = state.averaged
     assert isinstance(network, ShowerNetwork)
-    made = {key: plan[key] for key in ("settings", "features_version", "seeds", "showers", "cpu_hours", "log_loss")}
-    write_pretrained(folder / WEIGHTS_FILE, deepcopy(network).cpu(), inputs, made | {"rounds": state.epoch}, array)
+    making = {key: plan[key] for key in ("settings", "features_version", "seeds", "showers", "cpu_hours", "log_loss")}
+    write_pretrained(folder / WEIGHTS_FILE, deepcopy(network).cpu(), inputs, making | {"rounds": state.epoch}, array)
 
 
 def train_round(state: Checkpoint, events: Prepared, settings: PretrainSettings) -> None:
@@ -337,9 +339,9 @@ def train_round(state: Checkpoint, events: Prepared, settings: PretrainSettings)
         for group in state.optimiser.param_groups:
             group["lr"] = rate
         rows = torch.from_numpy(positions).to(events.labels.device, non_blocking=True)
-        answers = network(events.inputs[rows], events.world[rows])
+        outputs = network(events.inputs[rows], events.world[rows])
         loss = pretraining_loss(
-            answers, events.task[rows], events.labels[rows], events.targets[rows], settings.truth_weight
+            outputs, events.task[rows], events.labels[rows], events.targets[rows], settings.truth_weight
         )
         total += loss.detach()
         state.optimiser.zero_grad(set_to_none=True)
@@ -354,10 +356,10 @@ def validate(network: nn.Module, events: Prepared) -> dict[str, float]:
     """Return the log-loss of both tasks on showers that pass the cuts, in known and in unknown worlds."""
     network.eval()
     with torch.inference_mode():
-        answers = network(events.inputs, events.world)
-    result = {}
-    for number, (name, logits) in enumerate((("composition", answers.composition), ("gamma", answers.gamma))):
+        outputs = network(events.inputs, events.world)
+    losses = {}
+    for number, (name, logits) in enumerate((("composition", outputs.composition), ("gamma", outputs.gamma))):
         for known, where in ((1.0, name), (0.0, f"{name}, world unknown")):
             rows = events.in_evaluation & (events.task == number) & (events.world[:, -1] == known)
-            result[where] = float(functional.cross_entropy(logits[rows], events.labels[rows]))
-    return result
+            losses[where] = float(functional.cross_entropy(logits[rows], events.labels[rows]))
+    return losses

@@ -90,7 +90,7 @@ def weights_file(path: Path) -> Path:
 
 
 def write_pretrained(
-    file: Path, network: ShowerNetwork, inputs: InputTransform, made: dict[str, Any], array: DetectorArray = KASCADE
+    file: Path, network: ShowerNetwork, inputs: InputTransform, making: dict[str, Any], array: DetectorArray = KASCADE
 ) -> None:
     """Write weights and card.
 
@@ -100,7 +100,7 @@ def write_pretrained(
         Name ending in ``.safetensors``; the card gets ``.json``.
     network, inputs
         What was trained.
-    made
+    making
         What the card says about its making.
     array
         The stations that saw the showers; the file holds it, under its hash.
@@ -124,7 +124,7 @@ def write_pretrained(
             "sha256": array.digest,
         },
         "limits": [f"the array {array.title}; no other", *LIMITS],
-        **made,
+        **making,
     }
     write_json(card_path(file), card)
 
@@ -147,8 +147,8 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
     """
     file, wanted = (SHIPPED_FILE, SHIPPED_SHA256) if name == SHIPPED else (Path(name), sha256)
     if not wanted:
-        result = f", which is {hash_file(file)}" if file.is_file() else ""
-        raise InputError(f"{file}: weights from a file need weights_sha256, the SHA-256 of that file{result}")
+        its_hash = f", which is {hash_file(file)}" if file.is_file() else ""
+        raise InputError(f"{file}: weights from a file need weights_sha256, the SHA-256 of that file{its_hash}")
     for part in (file, card_path(file)):
         if not part.is_file():
             raise InputError(f"{part} does not exist: expected pretrained weights and their card beside them")

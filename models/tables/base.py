@@ -111,8 +111,8 @@ class TableLearner(Learner):
 
     def _library_parameters(self) -> dict[str, Any]:
         """Return the settings that a booster's library knows under the same name, ``native`` ones included."""
-        own = ("class_weights", "rounds", "patience", "least_gain", "native")
-        return {**{name: value for name, value in self.chosen.items() if name not in own}, **self.chosen["native"]}
+        ours = ("class_weights", "rounds", "patience", "least_gain", "native")
+        return {**{name: value for name, value in self.chosen.items() if name not in ours}, **self.chosen["native"]}
 
     def _events(self, batch: Batch) -> TableRows:
         assert batch.table is not None
@@ -161,11 +161,11 @@ class TableLearner(Learner):
 def native_names(columns: tuple[str, ...]) -> list[str]:
     """Return column names that every booster's format accepts, unique, in the same order."""
     names = [re.sub(r"[^0-9A-Za-z_.+-]", "_", name) for name in columns]
-    visited: dict[str, int] = {}
+    taken: set[str] = set()
     for k, name in enumerate(names):
-        if name in visited:
+        if name in taken:
             names[k] = f"{name}__{k}"
-        visited[names[k]] = k
+        taken.add(names[k])
     return names
 
 

@@ -101,27 +101,30 @@ class CatBoost(TableLearner):
 
     def _mixed(self, table: np.ndarray) -> FeaturesData:
         """Return quantities, then categories as the library wants them: byte strings, one for missing."""
-        inside = self.category_positions
-        names = [[f"f{k}" for k in range(len(self.columns_)) if (k in inside) == kind] for kind in (False, True)]
-        codes = np.nan_to_num(table[:, inside], nan=-1.0).astype(np.int64)
-        words = np.array([str(k).encode() for k in range(-1, int(codes.max(initial=0)) + 1)], dtype=object)
-        numbers = np.ascontiguousarray(np.delete(table, inside, axis=1), dtype=np.float32)
+        category_columns = self.category_positions
+        names = [
+            [f"f{k}" for k in range(len(self.columns_)) if (k in category_columns) == is_category]
+            for is_category in (False, True)
+        ]
+        codes = np.nan_to_num(table[:, category_columns], nan=-1.0).astype(np.int64)
+        codes_as_text = np.array([str(k).encode() for k in range(-1, int(codes.max(initial=0)) + 1)], dtype=object)
+        numbers = np.ascontiguousarray(np.delete(table, category_columns, axis=1), dtype=np.float32)
         return FeaturesData(
             num_feature_data=numbers if numbers.shape[1] else None,
             num_feature_names=names[0] or None,
-            cat_feature_data=words[codes + 1],
+            cat_feature_data=codes_as_text[codes + 1],
             cat_feature_names=names[1],
         )
 
-    def _as_given(self, by_column: np.ndarray) -> np.ndarray:
+    def _in_table_order(self, by_column: np.ndarray) -> np.ndarray:
         """Return the last axis, one entry a column, in the order of the table."""
-        inside = self.category_positions
-        order = [k for k in range(len(self.columns_)) if k not in inside] + list(inside)
+        category_columns = self.category_positions
+        order = [k for k in range(len(self.columns_)) if k not in category_columns] + list(category_columns)
         return by_column[..., np.argsort(order)]
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
-        given = self._mixed(table) if self.levels_.codes else table
-        margins = self.booster_.predict(given, prediction_type="RawFormulaVal", thread_count=self.threads)
+        rows = self._mixed(table) if self.levels_.codes else table
+        margins = self.booster_.predict(rows, prediction_type="RawFormulaVal", thread_count=self.threads)
         return log_of_margins(margins)
 
     def contributions(self, batch: Batch) -> np.ndarray:
@@ -130,13 +133,13 @@ class CatBoost(TableLearner):
         table = self._table(batch)
         pool = Pool(self._mixed(table) if self.levels_.codes else table, thread_count=self.threads)
         flat = self.booster_.get_feature_importance(pool, type="ShapValues", thread_count=self.threads)
-        result = unfold_contributions(np.asarray(flat).reshape(len(batch), -1), len(self.classes), len(self.columns_))
-        return np.concatenate([self._as_given(result[..., :-1]), result[..., -1:]], axis=2)
+        by_class = unfold_contributions(np.asarray(flat).reshape(len(batch), -1), len(self.classes), len(self.columns_))
+        return np.concatenate([self._in_table_order(by_class[..., :-1]), by_class[..., -1:]], axis=2)
 
     def importances(self) -> dict[str, float]:
         """Return the change of prediction by each column, summing to one."""
         gain = self.booster_.get_feature_importance(type="PredictionValuesChange", thread_count=self.threads)
-        return normalised(self._as_given(np.asarray(gain, dtype=np.float64)), self.columns_)
+        return normalised(self._in_table_order(np.asarray(gain, dtype=np.float64)), self.columns_)
 
     @property
     def n_parameters(self) -> int:

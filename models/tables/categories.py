@@ -95,28 +95,28 @@ class CategoryEncoder:
         part = np.random.default_rng(seed).permutation(len(train)) % PARTS
         for name in train.categories:
             if levels.count(name) > ONE_HOT:
-                n_places = levels.count(name) + 1
-                place = _places(table[:, train.columns.index(name)], n_places)
+                n_numbers = levels.count(name) + 1
+                number = _numbers_of_levels(table[:, train.columns.index(name)], n_numbers)
                 frequencies[name], *by_part = (
-                    _frequencies(place[rows], train.labels[rows], n_places, n_classes)
+                    _frequencies(number[rows], train.labels[rows], n_numbers, n_classes)
                     for rows in (slice(None), *(part != k for k in range(PARTS)))
                 )
-                others[name] = np.stack(by_part)[part, place]
-        result = cls(train.columns, levels, frequencies)
-        return result, result._batch(train, others)
+                others[name] = np.stack(by_part)[part, number]
+        encoder = cls(train.columns, levels, frequencies)
+        return encoder, encoder._batch(train, others)
 
     def apply(self, batch: Batch) -> Batch:
         """Return rows as numbers; columns are called x0, x1..., so that no name has a meaning to a learner."""
         return self._batch(batch, {})
 
-    def _batch(self, batch: Batch, given: Mapping[str, np.ndarray]) -> Batch:
+    def _batch(self, batch: Batch, values_of: Mapping[str, np.ndarray]) -> Batch:
         table = self.levels.apply(select_table(batch, self.columns), self.columns)
         parts = []
         for name, values in zip(self.columns, table.T, strict=True):
-            if name in given:
-                parts.append(given[name])
+            if name in values_of:
+                parts.append(values_of[name])
             elif name in self.frequencies:
-                parts.append(self.frequencies[name][_places(values, len(self.frequencies[name]))])
+                parts.append(self.frequencies[name][_numbers_of_levels(values, len(self.frequencies[name]))])
             elif name in self.levels.codes:
                 parts.append(values[:, None] == np.arange(self.levels.count(name)))
             else:
@@ -143,18 +143,18 @@ class CategoryEncoder:
         return cls(tuple(state["columns"]), Levels.from_state(state["levels"]), frequencies)
 
 
-def _places(values: np.ndarray, n_places: int) -> np.ndarray:
+def _numbers_of_levels(values: np.ndarray, n_numbers: int) -> np.ndarray:
     """Return the number (n,) int64 of each level; the last place is that of missing values."""
-    return np.nan_to_num(values, nan=n_places - 1).astype(np.int64)
+    return np.nan_to_num(values, nan=n_numbers - 1).astype(np.int64)
 
 
-def _frequencies(place: np.ndarray, labels: np.ndarray, n_places: int, n_classes: int) -> np.ndarray:
+def _frequencies(number: np.ndarray, labels: np.ndarray, n_numbers: int, n_classes: int) -> np.ndarray:
     """Return the class frequencies (K, C) at each place, mixed with the overall ones."""
-    counts = np.zeros((n_places, n_classes))
-    np.add.at(counts, (place, labels), 1.0)
+    counts = np.zeros((n_numbers, n_classes))
+    np.add.at(counts, (number, labels), 1.0)
     mix = counts.sum(axis=0) / counts.sum()
-    result = (counts + PRIOR_ROWS * mix) / (counts.sum(axis=1, keepdims=True) + PRIOR_ROWS)
-    return result[:, 1:] if n_classes == 2 else result
+    mixed = (counts + PRIOR_ROWS * mix) / (counts.sum(axis=1, keepdims=True) + PRIOR_ROWS)
+    return mixed[:, 1:] if n_classes == 2 else mixed
 
 
 class AsNumbers(Learner):
@@ -193,10 +193,10 @@ class AsNumbers(Learner):
         inner = self.inner.importances()
         if inner is None or self.numbers_ is None:
             return None
-        result = dict.fromkeys(self.numbers_.columns, 0.0)
+        by_column = dict.fromkeys(self.numbers_.columns, 0.0)
         for owner, share in zip(self.numbers_.owners(), inner.values(), strict=True):
-            result[owner] += share
-        return result
+            by_column[owner] += share
+        return by_column
 
     @property
     def n_parameters(self) -> int | None:

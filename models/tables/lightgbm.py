@@ -90,8 +90,8 @@ class LightGBM(TableLearner):
         self.device_ = device
         parameters = self._parameters(seed, device)
         # Binned once into one byte a value; the table itself is not copied, and not kept (linear leaves need it).
-        data = self._dataset(train, parameters)
-        check = self._dataset(valid, parameters, reference=data)
+        train_data = self._dataset(train, parameters)
+        valid_data = self._dataset(valid, parameters, reference=train_data)
         rounds = int(self.chosen["rounds"])
         callbacks: list[Any] = [
             lgb.early_stopping(int(self.chosen["patience"]), verbose=False, min_delta=float(self.chosen["least_gain"]))
@@ -100,7 +100,9 @@ class LightGBM(TableLearner):
         callbacks.append(lgb.record_evaluation(evaluated))
         if progress:
             callbacks.append(_reporter(progress))
-        booster = lgb.train(parameters, data, num_boost_round=rounds, valid_sets=[check], callbacks=callbacks)
+        booster = lgb.train(
+            parameters, train_data, num_boost_round=rounds, valid_sets=[valid_data], callbacks=callbacks
+        )
         self.losses_ = next(iter(evaluated["valid_0"].values()))
         # Through its text form at once: what predicts now is exactly what a saved learner will be.
         best = booster.best_iteration if booster.best_iteration > 0 else rounds
@@ -175,10 +177,10 @@ def trains_on_cuda() -> bool:
     if not gpu_answers():
         return False
     try:
-        (result,) = in_own_process(_try_cuda, silenced=True)
+        (trained,) = in_own_process(_try_cuda, silenced=True)
     except InputError:
         return False
-    return bool(result)
+    return bool(trained)
 
 
 def _try_cuda() -> Iterator[bool]:

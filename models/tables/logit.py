@@ -53,11 +53,11 @@ class QuadraticLogit(TableLearner):
             rows = np.sort(np.random.default_rng(seed).choice(rows, limit, replace=False))
         x, weights = self._terms(train.table[rows]), None if train.weights is None else train.weights[rows]
         # Validation orders three strengths: a quarter as many events as training does it, at a fixed memory.
-        few = np.arange(len(valid.labels))
-        if len(few) > max(1, limit // 4):
-            few = np.sort(np.random.default_rng(seed).choice(few, max(1, limit // 4), replace=False))
-        x_valid, y_valid = self._terms(valid.table[few]), valid.labels[few]
-        w_valid = None if valid.weights is None else valid.weights[few]
+        valid_rows = np.arange(len(valid.labels))
+        if len(valid_rows) > max(1, limit // 4):
+            valid_rows = np.sort(np.random.default_rng(seed).choice(valid_rows, max(1, limit // 4), replace=False))
+        x_valid, y_valid = self._terms(valid.table[valid_rows]), valid.labels[valid_rows]
+        w_valid = None if valid.weights is None else valid.weights[valid_rows]
         strengths = [float(c) for c in self.chosen["strengths"]]
         model = LogisticRegression(max_iter=int(self.chosen["max_iterations"]), warm_start=True, tol=1e-4)
         best = np.inf
@@ -103,9 +103,9 @@ class QuadraticLogit(TableLearner):
     def products(self, n_inputs: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions (P,) int64 of both inputs of every product."""
         first, second = np.triu_indices(n_inputs, k=1)
-        room = max(0, int(self.chosen["max_terms"]) - 2 * n_inputs)
+        n_products = max(0, int(self.chosen["max_terms"]) - 2 * n_inputs)
         # In order of the later partner: products among the first inputs come first.
-        order = np.lexsort((first, second))[:room]
+        order = np.lexsort((first, second))[:n_products]
         return first[order], second[order]
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:

@@ -43,23 +43,23 @@ def write_skops(file: Path, model: Any) -> None:
     numbers: dict[int, int] = {}
     names: dict[str, str] = {}
 
-    def numbered(node: Any) -> Any:
+    def renumber(node: Any) -> Any:
         if isinstance(node, list):
-            return [numbered(part) for part in node]
+            return [renumber(part) for part in node]
         if not isinstance(node, dict):
             return node
-        result = {key: numbered(part) for key, part in node.items()}
+        copy = {key: renumber(part) for key, part in node.items()}
         if isinstance(node.get("__id__"), int):
             # Counted from 1: the library takes 0 for no number at all.
-            result["__id__"] = numbers.setdefault(node["__id__"], len(numbers) + 1)
+            copy["__id__"] = numbers.setdefault(node["__id__"], len(numbers) + 1)
         if node.get("file") in members:
             suffix = PurePosixPath(node["file"]).suffix
-            result["file"] = names.setdefault(node["file"], f"{len(names)}{suffix}")
-        return result
+            copy["file"] = names.setdefault(node["file"], f"{len(names)}{suffix}")
+        return copy
 
     with zipfile.ZipFile(io.BytesIO(skops.io.dumps(model))) as source:
         members = set(source.namelist()) - {SCHEMA_FILE}
-        schema = numbered(json.loads(source.read(SCHEMA_FILE)))
+        schema = renumber(json.loads(source.read(SCHEMA_FILE)))
         with atomic_path(file) as temporary, zipfile.ZipFile(temporary, "w") as target:
             for old, new in names.items():
                 target.writestr(zipfile.ZipInfo(new), source.read(old))
@@ -116,14 +116,14 @@ class RandomForest(TableLearner):
 
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         trees, most = int(self.chosen["trees"]), int(self.chosen["max_events"])
-        many = len(train.labels) > most
+        is_capped = len(train.labels) > most
         forest = self.kind(
             n_estimators=trees,
             min_samples_leaf=self.chosen["min_samples_leaf"],
             max_features=self.chosen["max_features"],
             max_depth=self.chosen["max_depth"],
-            max_samples=most if many else None,
-            bootstrap=self.bootstrap or many,
+            max_samples=most if is_capped else None,
+            bootstrap=self.bootstrap or is_capped,
             random_state=seed,
             n_jobs=self.threads,
             warm_start=True,
@@ -212,11 +212,11 @@ def smooth_leaves(tree: Any, prior: np.ndarray, events: float) -> None:
 
 
 HIST_MODEL_FILE = "hist_boosting.skops"
-_ROOM = "sklearn.ensemble._hist_gradient_boosting"
+_HIST_PACKAGE = "sklearn.ensemble._hist_gradient_boosting"
 HIST_TRUSTED_TYPES = [
     "functools.partial",  # with categories: a partial of check_array; the function in it must be trusted as well
-    f"{_ROOM}.binning._BinMapper",
-    f"{_ROOM}.predictor.TreePredictor",
+    f"{_HIST_PACKAGE}.binning._BinMapper",
+    f"{_HIST_PACKAGE}.predictor.TreePredictor",
     "sklearn._loss.link.HalfLogitLink",
     "sklearn._loss.link.Interval",
     "sklearn._loss.link.LogitLink",

@@ -72,8 +72,8 @@ class XGBoost(TableLearner):
         if device == "cuda" and not gpu_answers():
             raise InputError("device cuda: no NVIDIA driver and GPU answer")
         self.device_ = device
-        data = self._matrix(train, device)
-        check = self._matrix(valid, device, reference=data)
+        train_data = self._matrix(train, device)
+        valid_data = self._matrix(valid, device, reference=train_data)
         rounds = int(self.chosen["rounds"])
         callbacks: list[Any] = [
             xgb.callback.EarlyStopping(
@@ -85,9 +85,9 @@ class XGBoost(TableLearner):
         evaluated: dict[str, Any] = {}
         booster = xgb.train(
             self._parameters(seed, device),
-            data,
+            train_data,
             num_boost_round=rounds,
-            evals=[(check, "valid")],
+            evals=[(valid_data, "valid")],
             callbacks=callbacks,
             evals_result=evaluated,
             verbose_eval=False,
@@ -124,11 +124,11 @@ class XGBoost(TableLearner):
         return xgb.DMatrix(table, **self._names(), nthread=self.threads)
 
     def _names(self) -> dict[str, Any]:
-        result: dict[str, Any] = {"feature_names": native_names(self.columns_)}
+        options: dict[str, Any] = {"feature_names": native_names(self.columns_)}
         if self.levels_.codes:
             kinds = ["c" if name in self.levels_.codes else "q" for name in self.columns_]
-            result |= {"feature_types": kinds, "enable_categorical": True}
-        return result
+            options |= {"feature_types": kinds, "enable_categorical": True}
+        return options
 
     def contributions(self, batch: Batch) -> np.ndarray:
         """Return each column's share of each class margin (TreeSHAP), shaped as LightGBM's.

@@ -42,7 +42,7 @@ from showerstack.models.pretraining.stream import (
     batch_of,
     draw_world,
 )
-from showerstack.models.pretraining.train import PretrainSettings, drawn_ahead, opened_plan, pretrain
+from showerstack.models.pretraining.train import PretrainSettings, draw_ahead, open_plan, pretrain
 from showerstack.models.pretraining.weights import (
     SHIPPED_FILE,
     SHIPPED_SHA256,
@@ -89,7 +89,7 @@ def toy_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     def ahead(seed: int, numbers: range, workers: int, draw: Any) -> Iterator[tuple[SimulatedBatch, float]]:
         return ((draw(seed, number), 0.0) for number in numbers)
 
-    monkeypatch.setattr(train, "drawn_ahead", ahead)
+    monkeypatch.setattr(train, "draw_ahead", ahead)
     monkeypatch.setattr(plan, "draw_portion", toy_portion)
 
 
@@ -165,11 +165,11 @@ def test_the_hadronic_model_of_a_world_is_an_input(
 
 
 def test_portions_come_in_order_from_other_processes_and_a_lost_one_is_told() -> None:
-    entries = [portion for portion, seconds in drawn_ahead(4, range(12), 1, numbered) if seconds >= 0]
+    entries = [portion for portion, seconds in draw_ahead(4, range(12), 1, numbered) if seconds >= 0]
     assert [(seed, number) for seed, number, _ in entries] == [(4, number) for number in range(12)]
     assert os.getpid() not in {process for *_, process in entries}
     with pytest.raises(InputError, match="a process that draws showers was lost"):
-        list(drawn_ahead(4, range(99, 100), 1, numbered))
+        list(draw_ahead(4, range(99, 100), 1, numbered))
 
 
 @pytest.mark.usefixtures("toy_stream")
@@ -486,11 +486,11 @@ def test_weights_from_a_file_need_their_hash(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_not_mixed_with_that_of_other_feature_code(tmp_path: Path, toy_stream: None) -> None:
-    first = opened_plan(tmp_path, SMALL)
-    assert opened_plan(tmp_path, SMALL) == first
+    first = open_plan(tmp_path, SMALL)
+    assert open_plan(tmp_path, SMALL) == first
     (tmp_path / plan.PLAN_FILE).write_text(json.dumps(first | {"identity": "older code"}))
     with pytest.raises(InputError, match="another version of the features"):
-        opened_plan(tmp_path, SMALL)
+        open_plan(tmp_path, SMALL)
 
 
 STILL = {"learning_rate": 1e-12, "epochs": 1, "dropout": 0.0}
