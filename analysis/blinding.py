@@ -29,7 +29,7 @@ class Blinding(OptionGroup):
         number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2.0**64
         return number < self.open_share
 
-    def chosen(self, folders: Sequence[Path]) -> list[Path]:
+    def open_folders(self, folders: Sequence[Path]) -> list[Path]:
         """Return the folders that may be looked at.
 
         Raises
@@ -41,13 +41,13 @@ class Blinding(OptionGroup):
             raise InputError(f"--open-share {self.open_share:g}: give a share above 0 and at most 1")
         if self.unblind:
             return list(folders)
-        result = [folder for folder in folders if self.is_open(folder.name)]
-        if not result:
+        open_ones = [folder for folder in folders if self.is_open(folder.name)]
+        if not open_ones:
             raise InputError(
                 f"--open-share {self.open_share:g}: none of {len(folders)} runs is open by its name: give more runs "
                 "or a larger share"
             )
-        return result
+        return open_ones
 
     def as_json(self, folders: Sequence[Path]) -> dict[str, Any]:
         """Return what provenance keeps of the runs that were looked at."""

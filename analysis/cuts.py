@@ -26,18 +26,18 @@ def published_cuts(zenith_max_deg: float, lg_nmu_min: float | None = None) -> Cu
     return CutSet("published", tuple(cuts))
 
 
-def added(flows: list[dict[str, int]]) -> dict[str, int]:
+def add_flows(flows: list[dict[str, int]]) -> dict[str, int]:
     """Return cut-flows of several folders together; a cut that one folder lacks counts what it had before it."""
-    words = list(dict.fromkeys(name for flow in flows for name in flow))
-    total = dict.fromkeys(words, 0)
+    cuts = list(dict.fromkeys(name for flow in flows for name in flow))
+    total = dict.fromkeys(cuts, 0)
     for flow in flows:
         last = 0
-        for name in words:
+        for name in cuts:
             last = flow.get(name, last)
             total[name] += last
     return total
 
 
-def flow_words(flows: list[dict[str, int]]) -> str:
+def describe_flow(flows: list[dict[str, int]]) -> str:
     """Return a cut-flow in one line."""
-    return ", ".join(f"{name} {count:,}" for name, count in added(flows).items())
+    return ", ".join(f"{name} {count:,}" for name, count in add_flows(flows).items())

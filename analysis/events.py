@@ -48,17 +48,17 @@ def open_run(run: Path, task: str, command: str) -> Run:
 def label_remarks(dataset: Dataset) -> list[str]:
     """Return a remark if a set to be measured holds labels; they are not read."""
     # The list of checksums may name a file that was taken away: what is there counts.
-    events = [
+    label_files = [
         task.label_file for task in TASKS.values() if task.label_file and (dataset.path / task.label_file).exists()
     ]
-    if not events:
+    if not label_files:
         return []
     why = (
         "its showers are simulated"
         if is_simulated(dataset.source)
         else "a measured set has none: is it the right folder?"
     )
-    return [f"{dataset.path} holds {', '.join(events)}, which is not read ({why})"]
+    return [f"{dataset.path} holds {', '.join(label_files)}, which is not read ({why})"]
 
 
 def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
@@ -67,7 +67,7 @@ def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
         raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
 
 
-def predicted(run: Run, folder: Path, ctx: Context = Context(), keep: Path | None = None) -> Predictions:
+def predict_folder(run: Run, folder: Path, ctx: Context = Context(), keep: Path | None = None) -> Predictions:
     """Predict a dataset folder with an opened run.
 
     Parameters
@@ -84,10 +84,10 @@ def predicted(run: Run, folder: Path, ctx: Context = Context(), keep: Path | Non
         with np.load(file, allow_pickle=False) as stored:
             arrays = {"predictions": stored["predictions"]}
             return Predictions(stored["log_proba"], arrays, run.chain.config_hash, events, {}, stream.remarks)
-    result = stream.concatenated()
+    predictions = stream.concatenated()
     keep.mkdir(parents=True, exist_ok=True)
-    write_npz(file, log_proba=result.log_proba, predictions=result.labels)
-    return result
+    write_npz(file, log_proba=predictions.log_proba, predictions=predictions.labels)
+    return predictions
 
 
 @dataclass
@@ -99,7 +99,7 @@ class MeasuredFolders:
     ctx: Context = Context()
     keep: Path | None = None
     """Where predictions are kept for the next attempt."""
-    prints: list[str] = field(default_factory=list)
+    fingerprints: list[str] = field(default_factory=list)
     """Fingerprints of the folders so far."""
     remarks: list[str] = field(default_factory=list)
     flows: list[dict[str, int]] = field(default_factory=list)
@@ -124,10 +124,10 @@ class MeasuredFolders:
             dataset = Dataset.open(folder, labels=False)
             refuse_training_set(self.run, dataset, "--data")
             self.remarks += label_remarks(dataset)
-            if dataset.fingerprint() in self.prints:
+            if dataset.fingerprint() in self.fingerprints:
                 raise InputError(f"{folder} holds the same events as another folder of --data")
-            self.prints.append(dataset.fingerprint())
-            predictions = predicted(self.run, folder, self.ctx, self.keep)
+            self.fingerprints.append(dataset.fingerprint())
+            predictions = predict_folder(self.run, folder, self.ctx, self.keep)
             self.remarks += predictions.remarks
             yield dataset, predictions
 
@@ -175,7 +175,7 @@ def _reconstructed(dataset: Dataset, column: str) -> np.ndarray | None:
 
 
 @dataclass(frozen=True)
-class HeldOutEvents:
+class HoldoutEvents:
     """A run's own training events with predictions by fits that did not see them."""
 
     dataset: Dataset
@@ -187,7 +187,7 @@ class HeldOutEvents:
     remarks: tuple[str, ...]
 
 
-def held_out(run: Run, passes: Callable[[dict[str, np.ndarray]], np.ndarray], least: int) -> HeldOutEvents:
+def holdout_events(run: Run, passes: Callable[[dict[str, np.ndarray]], np.ndarray], least: int) -> HoldoutEvents:
     """Return the events of a run's outer holdout, or all out-of-fold ones where the holdout is small.
 
     Parameters
@@ -223,7 +223,7 @@ def held_out(run: Run, passes: Callable[[dict[str, np.ndarray]], np.ndarray], le
         )
     rows = np.flatnonzero(used)
     shares = np.array([used[passing & (dataset.labels == k)].mean() for k in classes], dtype=np.float64)
-    return HeldOutEvents(dataset, rows, log_proba[rows], shares, tuple(remarks))
+    return HoldoutEvents(dataset, rows, log_proba[rows], shares, tuple(remarks))
 
 
 def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
@@ -237,14 +237,14 @@ def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
     if not dataset.files.has(TRUTH_FILE):
         return None
     file = dataset.files.path(TRUTH_FILE)
-    there = pl.scan_parquet(file, glob=False).collect_schema()
-    missing = [name for name in columns if name not in there]
+    schema = pl.scan_parquet(file, glob=False).collect_schema()
+    missing = [name for name in columns if name not in schema]
     if missing:
         raise InputError(f"{file} lacks column {', '.join(missing)}")
-    result = pl.read_parquet(file, columns=list(columns), glob=False)
-    if result.height != len(dataset):
-        raise InputError(f"{file} has {result.height} rows, the set {len(dataset)} events")
-    return result
+    frame = pl.read_parquet(file, columns=list(columns), glob=False)
+    if frame.height != len(dataset):
+        raise InputError(f"{file} has {frame.height} rows, the set {len(dataset)} events")
+    return frame
 
 
 MODELS_OF_MODES = ("qgs", "epos", "sib")

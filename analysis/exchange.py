@@ -47,21 +47,21 @@ def write_exchange(out: Path, experiment: str = "KASCADE") -> list[Path]:
     for (group,), part in table.group_by("group", maintain_order=True):
         name = f"flux_{group}"
         content, unknown = _hepdata_table(part)
-        files.append(_json(folder / f"{name}.yaml", content))
-        words = f"Flux of {group}. Errors by source, one standard deviation."
-        words += f" Unknown in some bins: {', '.join(unknown)}." if unknown else ""
-        documents.append(_document(f"Flux of {group}", words, f"{name}.yaml"))
+        files.append(_write_as_yaml(folder / f"{name}.yaml", content))
+        description = f"Flux of {group}. Errors by source, one standard deviation."
+        description += f" Unknown in some bins: {', '.join(unknown)}." if unknown else ""
+        documents.append(_document(f"Flux of {group}", description, f"{name}.yaml"))
     with np.load(out / "covariance.npz", allow_pickle=False) as stored:
         for key in stored.files:
             match = COVARIANCE.fullmatch(key)
             if not match:
                 continue
             name, content = f"covariance_{match[1]}", _hepdata_matrix(table, stored[key])
-            files.append(_json(folder / f"{name}.yaml", content))
-            words = f"Covariance of all groups' fluxes from the source {match[1]}: energy bin, then group."
-            documents.append(_document(f"Covariance, {match[1]}"[:64], words, f"{name}.yaml"))
+            files.append(_write_as_yaml(folder / f"{name}.yaml", content))
+            description = f"Covariance of all groups' fluxes from the source {match[1]}: energy bin, then group."
+            documents.append(_document(f"Covariance, {match[1]}"[:64], description, f"{name}.yaml"))
     head = {"comment": f"Elemental spectra of {experiment} events, with covariances by source of error."}
-    text = "\n".join(f"---\n{_yaml(one)}" for one in (head, *documents)) + "\n"
+    text = "\n".join(f"---\n{_as_yaml(one)}" for one in (head, *documents)) + "\n"
     with atomic_path(folder / "submission.yaml") as temporary:
         temporary.write_text(text, encoding="utf-8")
     with atomic_path(out / CRDB_CSV) as temporary:
@@ -69,13 +69,13 @@ def write_exchange(out: Path, experiment: str = "KASCADE") -> list[Path]:
     return [folder / "submission.yaml", *files, out / CRDB_CSV]
 
 
-def _json(file: Path, content: Any) -> Path:
+def _write_as_yaml(file: Path, content: Any) -> Path:
     with atomic_path(file) as temporary:
-        temporary.write_text(_yaml(content) + "\n", encoding="utf-8")
+        temporary.write_text(_as_yaml(content) + "\n", encoding="utf-8")
     return file
 
 
-def _yaml(content: Any) -> str:
+def _as_yaml(content: Any) -> str:
     """Return JSON that YAML 1.1 reads alike: there a number with an exponent needs a dot."""
     return re.sub(r"(?m)(: |^ *)(-?\d+)(e[-+]\d+)", r"\1\2.0\3", json.dumps(content, indent=1))
 

@@ -28,7 +28,7 @@ from showerstack.showers.schema import TIMES_FILE
 
 UNITS = {"m2 sr s": 1.0, "km2 sr yr": 1e6 * 3.15576e7, "m2 sr yr": 3.15576e7, "cm2 sr s": 1e-4}
 NUMBER = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z].*)?$")
-UNLIKELY = 1e-3
+INTERRUPTION_CHANCE = 1e-3
 """A gap between events is an interruption where it is so improbable for the run's rate, among all gaps."""
 ALL_PARTICLES = 2.4e-21
 """m^-2 sr^-1 s^-1 eV^-1 at 1 PeV, E^-2.7 below the knee: the published all-particle flux, to some ten per cent
@@ -56,12 +56,12 @@ class Exposure:
 
     def as_json(self, zenith_max_deg: float) -> dict[str, float | str | None]:
         """Return what provenance keeps."""
-        own = None if self.live_time_s is None else per_second(zenith_max_deg) * self.live_time_s
+        of_live_time = None if self.live_time_s is None else per_second(zenith_max_deg) * self.live_time_s
         return {
             "exposure_m2_sr_s": self.m2_sr_s,
             "exposure_from": "option" if self.given else "live time of the runs",
             "live_time_s": self.live_time_s,
-            "exposure_of_live_time_m2_sr_s": own,
+            "exposure_of_live_time_m2_sr_s": of_live_time,
             "exposure_relative_error": self.relative_error,
             "dead_time_s": self.dead_time_s,
         }
@@ -85,17 +85,19 @@ def live_time(seconds: np.ndarray, name: str = "event times", dead_time_s: float
     InputError
         If there are fewer than ten different times, or nothing is left beside the dead times.
     """
-    finite = seconds[np.isfinite(seconds)]
-    times = np.unique(finite)
+    known = seconds[np.isfinite(seconds)]
+    times = np.unique(known)
     if len(times) < 10:
         raise InputError(f"{name}: fewer than ten different ones, too few for a live time")
     gaps = np.diff(times)
     mean = float(np.median(gaps)) / np.log(2)
-    live = gaps[gaps <= mean * np.log(len(gaps) / UNLIKELY)]
-    whole, dead = float(live.sum() + 2 * (len(gaps) - len(live) + 1) * live.mean()), dead_time_s * len(finite)
-    if dead >= whole:
-        raise InputError(f"{name}: {len(finite):,} times --dead-time {dead_time_s:g} s are more than all {whole:.0f} s")
-    return whole - dead
+    live = gaps[gaps <= mean * np.log(len(gaps) / INTERRUPTION_CHANCE)]
+    total_s, dead_s = float(live.sum() + 2 * (len(gaps) - len(live) + 1) * live.mean()), dead_time_s * len(known)
+    if dead_s >= total_s:
+        raise InputError(
+            f"{name}: {len(known):,} times --dead-time {dead_time_s:g} s are more than all {total_s:.0f} s"
+        )
+    return total_s - dead_s
 
 
 def exposure_of(
@@ -173,7 +175,7 @@ def parse_exposure(text: str) -> float:
     return value * UNITS[unit]
 
 
-def judge_exposure(
+def check_flux_of_exposure(
     flux: np.ndarray, centres_ev: np.ndarray, errors: np.ndarray | None = None, *, simulated: bool
 ) -> list[str]:
     """Return a remark if fluxes of all particles are far from the published ones.

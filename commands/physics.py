@@ -74,7 +74,8 @@ def runs(
         share = "" if row["live_time_share"] is None else f", {100 * row['live_time_share']:.2f} % of the time"
         off = f"  OFF: {row['off']}" if row["off"] else ""
         cuts = row["evaluation_cuts"]
-        passed = f"{100 * row[f'pass_{cuts}']:.2f} % pass the evaluation cuts ({cuts})"
+        rate = row[f"pass_{cuts}"]
+        passed = "no usable event" if rate is None else f"{100 * rate:.2f} % pass the evaluation cuts ({cuts})"
         console.print(f"{row['run']}: {row['events']:,} events{share}, {passed}{off}", soft_wrap=True)
 
 

@@ -413,10 +413,10 @@ def _limits(photon_search: PhotonSearch) -> Section:
 
 
 def _scores(photon_search: PhotonSearch) -> Section:
-    place = photon_search.bins.place(photon_search.data.lg_energy)
+    place = photon_search.bins.bin_of(photon_search.data.lg_energy)
     events, figures = photon_search.measuring.events, []
     for b in np.flatnonzero(photon_search.regions.usable):
-        here = photon_search.measuring.place == b
+        here = photon_search.measuring.energy_bin == b
         kinds = [here & (events.labels == label) for label in (HADRON, PHOTON)]
         hadrons, photons = ((events.score[kind], photon_search.measuring.weight[kind]) for kind in kinds)
         title = f"lg(E/eV) {photon_search.bins.edges[b]:g}-{photon_search.bins.edges[b + 1]:g}"

@@ -14,7 +14,7 @@ from showerstack.analysis.datacheck.sample import (
     DataSample,
     Reference,
     open_sample,
-    predicted,
+    predict_rows,
     read_reference,
     with_dead_detectors,
 )
@@ -129,22 +129,24 @@ def check_data(
     """
     if not 0.0 < alarms < 1.0:
         raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")
-    opened = load(run)
-    opened.require_showers("a data check")
-    for place in measured_folders(Path(data)):  # what is missing or damaged is said before the training set is read
-        Dataset.open(place, labels=False)
-    simulation = read_reference(opened, train, seed=seed, max_events=reference, ctx=ctx)
-    sample = open_sample(opened, Path(data), simulation, ctx)
+    opened_run = load(run)
+    opened_run.require_showers("a data check")
+    for folder_of_data in measured_folders(
+        Path(data)
+    ):  # what is missing or damaged is said before the training set is read
+        Dataset.open(folder_of_data, labels=False)
+    simulation = read_reference(opened_run, train, seed=seed, max_events=reference, ctx=ctx)
+    sample = open_sample(opened_run, Path(data), simulation, ctx)
     if len(sample) < LEAST_EVENTS:
         raise InputError(f"{data}: {len(sample)} events pass the cuts, at least {LEAST_EVENTS} are needed")
-    rows = sample.chosen(chosen, seed)
-    posteriors = predicted(opened, sample, rows, ctx)
+    rows = sample.choose_rows(chosen, seed)
+    posteriors = predict_rows(opened_run, sample, rows, ctx)
     scalars = [f.data.scalars[r, :2] for f, r in zip(sample.folders, rows, strict=True)]
     energy, zenith = np.concatenate(scalars).astype(np.float64).T
     s = simulation
     fitted = fit_weights(s.labels, s.lg_energy, s.reconstructed, s.log_proba, energy, posteriors)
     masked, folder = with_dead_detectors(simulation, sample, ctx)
-    histograms, order = _streamed(sample, simulation, masked, fitted.weights, ctx.bars)
+    histograms, order = _stream(sample, simulation, masked, fitted.weights, ctx.bars)
     stations = compare_stations(
         [(f.data, r) for f, r in zip(sample.folders, rows, strict=True)], s.data, s.rows, fitted.weights
     )
@@ -158,7 +160,7 @@ def check_data(
         "trend": min(1.0, 2 * min(*ordered.values(), float(run_p.min()))) if several else min(ordered.values()),
     }
     bands = None
-    if opened.task.name == COMPOSITION.name:
+    if opened_run.task.name == COMPOSITION.name:
         of_data = MassEvents(energy, zenith, np.exp(posteriors) @ LN_MASSES, np.ones(len(energy)))
         angles = np.asarray(s.data.scalars[s.rows, 1], dtype=np.float64)
         bands = zenith_bands(
@@ -173,7 +175,7 @@ def check_data(
         data=Path(data),
         n_events=len(sample),
         n_all=sum(len(folder.data) for folder in sample.folders),
-        classes=opened.task.classes,
+        classes=opened_run.task.classes,
         fitted=fitted,
         n_simulation=len(simulation),
         p_values=p_values,
@@ -190,18 +192,18 @@ def check_data(
     )
 
 
-def _streamed(
+def _stream(
     sample: DataSample, simulation: Reference, values: np.ndarray, weights: np.ndarray, bars: Bars
 ) -> tuple[Histograms, RowOrder]:
     """Go once through the data."""
     s, names = simulation, sample.columns
     histograms = Histograms.of(names, values, weights, s.reconstructed, len(sample.folders))
-    places = tuple(names.index(name) for name in ORDERED if name in names)
+    positions = tuple(names.index(name) for name in ORDERED if name in names)
     order = RowOrder(
-        names=tuple(names[k] for k in places),
-        columns=places,
+        names=tuple(names[k] for k in positions),
+        columns=positions,
         lengths=tuple(len(folder.data) for folder in sample.folders),
-        centre=np.nanmean(values[:, places].astype(np.float64), axis=0),
+        centre=np.nanmean(values[:, positions].astype(np.float64), axis=0),
     )
     done = 0
     with bars("data check", "events") as progress:
@@ -214,28 +216,28 @@ def _streamed(
 
 
 def _remarks(sample: DataSample, simulation: Reference, fitted: FittedWeights) -> tuple[str, ...]:
-    entries = [
+    remarks = [
         f"{folder.data.path} holds labels ({task.label_file}), which measured events cannot have: they were not opened"
         for folder in sample.folders
         for task in TASKS.values()
         if task.label_file and (folder.data.path / task.label_file).exists()
     ]
     if not simulation.true_energy:
-        entries.append(
+        remarks.append(
             "the training set does not tell true energies: spectra were fitted in reconstructed energy, so that "
             "small differences may be migration in energy"
         )
     if fitted.uncovered > 0.001:
-        entries.append(
+        remarks.append(
             f"{100 * fitted.uncovered:.1f} % of the data have energies at which the training set has no events: "
             "nothing can be said of them"
         )
     if fitted.effective < 0.1 * len(simulation):
-        entries.append(
+        remarks.append(
             f"the weighted simulation is worth {fitted.effective:,.0f} of {len(simulation):,} events: "
             "the spectra differ much, and small differences go unnoticed"
         )
-    return tuple(entries)
+    return tuple(remarks)
 
 
 def as_json(check: DataCheck) -> dict[str, Any]:
@@ -285,28 +287,28 @@ def verdict(check: DataCheck) -> str:
 
 def reasons(check: DataCheck) -> list[str]:
     """Return one clause for each test that raises an alarm."""
-    result = []
+    clauses = []
     raised = set(check.raised)
     if "features" in raised:
         best = check.differences[0]
         n = len({d.feature for d in check.differences if d.p < SMALL_P})
         unit = CATALOGUE[best.feature].unit if best.feature in CATALOGUE else ""
-        result.append(
+        clauses.append(
             f"{n} features are distributed otherwise, most of all {best.feature} (mean shifted by {best.shift:+.3g} "
             f"{unit}, {best.sigmas:+.2f} standard deviations)"
         )
     if "stations" in raised:
-        result.append(_stations(check))
+        clauses.append(_describe_stations(check))
     if "zenith" in raised and check.zenith is not None:
-        result.append(
+        clauses.append(
             f"{TESTS['zenith']}: {check.zenith.effect:+.3f} ± {check.zenith.error:.3f} in mean ln A, of one band"
         )
     if "trend" in raised:
-        result.append(_trend(check))
-    return result
+        clauses.append(_describe_trend(check))
+    return clauses
 
 
-def _trend(check: DataCheck) -> str:
+def _describe_trend(check: DataCheck) -> str:
     """Name what has the smaller p: a quantity along the rows, or a run."""
     name = min(check.order, key=lambda key: check.order[key])
     if not check.run_p.size or check.order[name] < check.run_p.min():
@@ -315,14 +317,16 @@ def _trend(check: DataCheck) -> str:
     return f"runs differ from each other, most of all {check.run_names[run]} in {check.histograms.names[feature]}"
 
 
-def _stations(check: DataCheck) -> str:
+def _describe_stations(check: DataCheck) -> str:
     off = np.argwhere(check.stations.p * len(check.p_values) < check.alarms)
-    dead = [place for place in off if check.stations.data[tuple(place)] == 0]
+    dead = [cell for cell in off if check.stations.data[tuple(cell)] == 0]
     pieces = []
     for number, name in enumerate(CHANNELS):
-        mine = [place for place in off if place[2] == number]
-        silent = sum(1 for place in dead if place[2] == number)
-        if mine:
-            row, column, _ = mine[0]
-            pieces.append(f"{len(mine)} {name} stations (such as row {row}, column {column}; {silent} of them silent)")
+        of_channel = [cell for cell in off if cell[2] == number]
+        silent = sum(1 for cell in dead if cell[2] == number)
+        if of_channel:
+            row, column, _ = of_channel[0]
+            pieces.append(
+                f"{len(of_channel)} {name} stations (such as row {row}, column {column}; {silent} of them silent)"
+            )
     return f"hit too often or too rarely: {' and '.join(pieces)}"

@@ -95,7 +95,7 @@ def read_reference(
     if len(rows) < LEAST_EVENTS:
         raise InputError(f"{folder}: {len(rows)} training events pass the cuts, at least {LEAST_EVENTS} are needed")
     reconstructed = np.asarray(data.scalars[:, 0], dtype=np.float64)[rows]
-    true = _true_energy(data)
+    true_energy = _true_energy(data)
     groups = np.arange(len(data)) if data.groups is None else np.asarray(data.groups)
     columns = usable_columns(table)
     return Reference(
@@ -104,8 +104,8 @@ def read_reference(
         values=table.matrix(columns, rows),
         labels=events.labels()[rows],
         log_proba=log_proba[rows],
-        lg_energy=reconstructed if true is None else true[rows],
-        true_energy=true is not None,
+        lg_energy=reconstructed if true_energy is None else true_energy[rows],
+        true_energy=true_energy is not None,
         reconstructed=reconstructed,
         groups=groups[rows],
         rows=rows,
@@ -191,7 +191,7 @@ class DataSample:
                     energy = np.asarray(folder.data.scalars[rows, 0], dtype=np.float64)
                     yield Piece(number, rows, values, energy)
 
-    def chosen(self, n: int, seed: int) -> list[np.ndarray]:
+    def choose_rows(self, n: int, seed: int) -> list[np.ndarray]:
         """Return, for each folder, the ascending rows of a random choice of at most ``n`` events among all."""
         sizes = np.array([len(folder.rows) for folder in self.folders])
         picked = np.sort(np.random.default_rng(seed).permutation(sizes.sum())[:n])
@@ -212,10 +212,10 @@ def open_sample(run: Run, path: Path, reference: Reference, ctx: Context = Conte
         passes the cuts.
     """
     folders = []
-    for place in measured_folders(path):
-        data = Dataset.open(place, labels=False)
+    for folder in measured_folders(path):
+        data = Dataset.open(folder, labels=False)
         refuse_other_kind(run, data)
-        table = build_table(place, ctx=ctx)
+        table = build_table(folder, ctx=ctx)
         missing = [name for name in reference.columns if name not in table.columns]
         if missing:
             raise InputError(f"{table.folder} lacks {missing[0]}, which the training set has ({len(missing)} in all)")
@@ -245,16 +245,19 @@ def with_dead_detectors(
     sizes = np.array([len(folder.rows) for folder in sample.folders])
     borders = np.rint(np.cumsum(sizes) / sizes.sum() * len(simulation)).astype(np.int64)
     number = np.searchsorted(borders, np.arange(len(simulation)), side="right")
-    values, places, tasks = simulation.values.copy(), [], []
+    values, rows_of_parts, tasks = simulation.values.copy(), [], []
     for k, folder in enumerate(sample.folders):
         if folder.data.working != simulation.data.working:
-            mine = np.flatnonzero(number == k)
-            parts = [mine[start : start + BLOCK_EVENTS] for start in range(0, len(mine), BLOCK_EVENTS)]
-            places += parts
+            events_of_folder = np.flatnonzero(number == k)
+            parts = [
+                events_of_folder[start : start + BLOCK_EVENTS]
+                for start in range(0, len(events_of_folder), BLOCK_EVENTS)
+            ]
+            rows_of_parts += parts
             tasks += [
                 (simulation.data, simulation.rows[part], folder.data.working, simulation.columns) for part in parts
             ]
-    for part, block in zip(places, in_threads(_masked, tasks, workers=ctx.workers or cores()), strict=True):
+    for part, block in zip(rows_of_parts, in_threads(_masked, tasks, workers=ctx.workers or cores()), strict=True):
         values[part] = block
     return values, number
 
@@ -307,12 +310,12 @@ class ChosenEvents(Events):
         return f"part of {self.whole.fingerprint()}"
 
 
-def predicted(run: Run, sample: DataSample, chosen: Sequence[np.ndarray], ctx: Context = Context()) -> np.ndarray:
+def predict_rows(run: Run, sample: DataSample, chosen: Sequence[np.ndarray], ctx: Context = Context()) -> np.ndarray:
     """Return (n, C) log-posteriors of the chosen events, folder by folder."""
-    entries = [np.empty((0, run.task.n_classes))]
+    parts = [np.empty((0, run.task.n_classes))]
     for folder, rows in zip(sample.folders, chosen, strict=True):
         if len(rows):
             events = ShowerEvents(folder.data.path, folder.table.folder, run.task)
             part = ChosenEvents(events, tuple(int(row) for row in rows))
-            entries.append(predict(run, part, ctx).concatenated().log_proba)
-    return np.concatenate(entries)
+            parts.append(predict(run, part, ctx).concatenated().log_proba)
+    return np.concatenate(parts)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.stats import chi2
 
+from showerstack.analysis.datacheck.p_values import TINY_P, histograms_differ, holm, two_sided
 from showerstack.analysis.datacheck.sample import Piece
-from showerstack.analysis.datacheck.tests import TINY_P, histograms_differ, holm, two_sided
 from showerstack.showers.dataset import Dataset
 
 ENERGY_EDGES = (15.25, 15.75, 16.25)
@@ -80,12 +80,12 @@ class Histograms:
             column = values[:, f].astype(np.float64)
             good = np.isfinite(column)
             edges.append(_quantiles(column[good], weights[good]))
-            place = np.where(good, np.searchsorted(edges[-1], column, side="right"), BINS)
+            number = np.where(good, np.searchsorted(edges[-1], column, side="right"), BINS)
             for e in range(n_energy):
-                here = bins == e
-                sums[e, f] = np.bincount(place[here], weights[here], minlength=BINS + 1)
-                squares[e, f] = np.bincount(place[here], weights[here] ** 2, minlength=BINS + 1)
-                moments[e, f] = _moments(column[here & good], weights[here & good])
+                in_energy_bin = bins == e
+                sums[e, f] = np.bincount(number[in_energy_bin], weights[in_energy_bin], minlength=BINS + 1)
+                squares[e, f] = np.bincount(number[in_energy_bin], weights[in_energy_bin] ** 2, minlength=BINS + 1)
+                moments[e, f] = _moments(column[in_energy_bin & good], weights[in_energy_bin & good])
         effective = np.array([_effective(weights[bins == e]) for e in range(n_energy)])
         return cls(names, edges, sums, squares, moments, effective, n_runs)
 
@@ -96,8 +96,8 @@ class Histograms:
         for f, edges in enumerate(self.edges):
             column = piece.values[:, f].astype(np.float64)
             good = np.isfinite(column)
-            place = np.where(good, np.searchsorted(edges, column, side="right"), BINS)
-            flat = np.bincount(bins * (BINS + 1) + place, minlength=n_energy * (BINS + 1))
+            number = np.where(good, np.searchsorted(edges, column, side="right"), BINS)
+            flat = np.bincount(bins * (BINS + 1) + number, minlength=n_energy * (BINS + 1))
             self.counts[:, f] += flat.reshape(n_energy, BINS + 1)
             x, e = column[good], bins[good]
             sums = np.stack(
@@ -108,7 +108,7 @@ class Histograms:
 
     def differences(self) -> list[Difference]:
         """Return all features in all bins that have enough events, most significant first."""
-        entries = []
+        found = []
         enough = (self.effective >= LEAST_EFFECTIVE) & (self.counts[:, 0].sum(axis=1) >= LEAST_EFFECTIVE)
         for e in np.flatnonzero(enough):
             for f, name in enumerate(self.names):
@@ -117,15 +117,13 @@ class Histograms:
                     n, total, _ = self.totals[e, f]
                     _, mean, spread = self.moments[e, f]
                     shift = total / n - mean if n else np.nan
-                    entries.append(
-                        Difference(name, int(e), p, float(shift), float(shift / spread) if spread else np.nan)
-                    )
-        adjusted = holm(np.array([each.p for each in entries]))
-        entries = [
+                    found.append(Difference(name, int(e), p, float(shift), float(shift / spread) if spread else np.nan))
+        adjusted = holm(np.array([each.p for each in found]))
+        found = [
             Difference(d.feature, d.energy_bin, float(p), d.shift, d.sigmas)
-            for d, p in zip(entries, adjusted, strict=True)
+            for d, p in zip(found, adjusted, strict=True)
         ]
-        return sorted(entries, key=lambda d: (d.p, -abs(np.nan_to_num(d.sigmas))))
+        return sorted(found, key=lambda d: (d.p, -abs(np.nan_to_num(d.sigmas))))
 
     def unstable(
         self, expected: np.ndarray | float = 0.0, variances: np.ndarray | float = 0.0
@@ -237,12 +235,12 @@ def compare_stations(
         hits += np.where(known_dead, 0.0, _hits(folder, chosen, np.ones(len(chosen))))
         n += len(chosen) * ~known_dead
     observed = np.divide(hits, n, out=np.full(hits.shape, np.nan), where=n > 0)
-    there = (n > 0) & (np.moveaxis(simulation.array.has_detector, 0, -1) | (observed > 0) | (expected > 0))
+    works = (n > 0) & (np.moveaxis(simulation.array.has_detector, 0, -1) | (observed > 0) | (expected > 0))
     least = 0.5 / np.maximum(n, 1.0)
     pooled = np.clip((observed + expected) / 2, least, 1 - least)
     residual = (observed - expected) / np.sqrt(pooled * (1 - pooled) * (2 * least + (w**2).sum()))
     p = np.ones(expected.shape)
-    p[there] = holm(two_sided(residual[there]))
+    p[works] = holm(two_sided(residual[works]))
     return StationHits(observed, expected, p)
 
 
@@ -290,8 +288,8 @@ class RowOrder:
             self.blocks[piece.run, :, q, 0] += np.bincount(block, minlength=BLOCKS)
             self.blocks[piece.run, :, q, 1] += np.bincount(block, x[:, q], minlength=BLOCKS)
         self.squares[piece.run] += (x**2).sum(axis=0)
-        before = x[:0] if self._last is None or self._last[0] != piece.run else self._last[1][None]
-        chain = np.concatenate([before, x])
+        last_of_before = x[:0] if self._last is None or self._last[0] != piece.run else self._last[1][None]
+        chain = np.concatenate([last_of_before, x])
         first, second = chain[:-1], chain[1:]
         pairs = np.full(x.shape[1], float(len(first)))
         self.neighbours[piece.run] += np.stack(

@@ -64,33 +64,35 @@ def fit_weights(
     n_energy = int(np.floor(reconstructed.max() / CELL_LG) - low) + 1
 
     def cells(energy: np.ndarray, posterior: np.ndarray) -> np.ndarray:
-        most = posterior.argmax(axis=1)
-        sure = posterior.max(axis=1) > middle[most]
-        at = np.floor(energy / CELL_LG) - low
-        inside = (at >= 0) & (at < n_energy)
-        return np.where(inside, (at * n_classes + most) * 2 + sure, -1).astype(np.int64)
+        most_probable = posterior.argmax(axis=1)
+        sure = posterior.max(axis=1) > middle[most_probable]
+        energy_cell = np.floor(energy / CELL_LG) - low
+        inside = (energy_cell >= 0) & (energy_cell < n_energy)
+        return np.where(inside, (energy_cell * n_classes + most_probable) * 2 + sure, -1).astype(np.int64)
 
-    here, there = cells(reconstructed, log_proba), cells(data_reconstructed, data_log_proba)
+    cell_of_simulated, cell_of_data = cells(reconstructed, log_proba), cells(data_reconstructed, data_log_proba)
     n_cells = n_energy * n_classes * 2
-    counts = np.bincount(there[there >= 0], minlength=n_cells).astype(np.float64)
-    covered = np.bincount(here, minlength=n_cells) > 0
-    uncovered = 1.0 - counts[covered].sum() / max(len(there), 1)
+    counts = np.bincount(cell_of_data[cell_of_data >= 0], minlength=n_cells).astype(np.float64)
+    covered = np.bincount(cell_of_simulated, minlength=n_cells) > 0
+    uncovered = 1.0 - counts[covered].sum() / max(len(cell_of_data), 1)
     basis, penalty = _basis(labels, lg_energy, n_classes)
     start = counts[covered].sum() / len(labels)
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        s = np.clip(_of(basis, theta), -LIMIT, LIMIT)
+        s = np.clip(_evaluate(basis, theta), -LIMIT, LIMIT)
         w = start * np.exp(s)
-        expected = np.bincount(here, w, minlength=n_cells)[covered]
+        expected = np.bincount(cell_of_simulated, w, minlength=n_cells)[covered]
         observed = counts[covered]
         curved = penalty @ theta
         value = expected.sum() - observed @ np.log(expected) + 0.5 * SMOOTHNESS * theta @ curved
         residual = np.zeros(n_cells)
         residual[covered] = 1.0 - observed / expected
-        return float(value), _transposed(basis, residual[here] * w, len(theta)) + SMOOTHNESS * curved
+        return float(value), _evaluate_transposed(
+            basis, residual[cell_of_simulated] * w, len(theta)
+        ) + SMOOTHNESS * curved
 
     fit = minimize(loss, np.zeros(len(penalty)), jac=True, method="L-BFGS-B", options={"maxiter": 500})
-    weights = np.exp(np.clip(_of(basis, fit.x), -LIMIT, LIMIT))
+    weights = np.exp(np.clip(_evaluate(basis, fit.x), -LIMIT, LIMIT))
     weights /= weights.mean()
     fractions = np.bincount(labels, weights, minlength=n_classes) / weights.sum()
     return FittedWeights(weights, fractions, float(weights.sum() ** 2 / (weights**2).sum()), float(uncovered))
@@ -141,11 +143,11 @@ def _knots(lg_energy: np.ndarray) -> np.ndarray:
     return np.array([*knots, ordered[-1]] if ordered[-1] > knots[-1] else knots)
 
 
-def _of(basis: _Hats, theta: np.ndarray) -> np.ndarray:
+def _evaluate(basis: _Hats, theta: np.ndarray) -> np.ndarray:
     return theta[basis.lower] * (1.0 - basis.share) + theta[basis.upper] * basis.share
 
 
-def _transposed(basis: _Hats, values: np.ndarray, n: int) -> np.ndarray:
+def _evaluate_transposed(basis: _Hats, values: np.ndarray, n: int) -> np.ndarray:
     return np.bincount(basis.lower, values * (1.0 - basis.share), minlength=n) + np.bincount(
         basis.upper, values * basis.share, minlength=n
     )

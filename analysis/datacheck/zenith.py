@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import chi2
 
-from showerstack.analysis.datacheck.tests import TINY_P
+from showerstack.analysis.datacheck.p_values import TINY_P
 
 BANDS = 3
 ENERGY_STEP = 0.25
@@ -55,19 +55,21 @@ def zenith_bands(data: MassEvents, simulation: MassEvents) -> ZenithTest | None:
         Events under the same cuts; the simulation's weights give it the data's composition and spectrum.
     """
     top = np.sin(np.radians(data.zenith_deg.max())) ** 2
-    place = [
+    band_of = [
         np.minimum((np.sin(np.radians(events.zenith_deg)) ** 2 / top * BANDS).astype(int), BANDS)
         for events in (data, simulation)
     ]
-    differences = [_difference(data.take(place[0] == band), simulation.take(place[1] == band)) for band in range(BANDS)]
+    differences = [
+        _difference(data.take(band_of[0] == band), simulation.take(band_of[1] == band)) for band in range(BANDS)
+    ]
     values, errors = np.array(differences).T
     if not np.isfinite(values).all():
         return None
     precision = errors**-2
     centre = precision @ values / precision.sum()
-    far = int(np.argmax(np.abs(values - centre)))
+    farthest = int(np.argmax(np.abs(values - centre)))
     p = float(chi2.sf(precision @ (values - centre) ** 2, BANDS - 1))
-    return ZenithTest(max(p, TINY_P), float(values[far] - centre), float(errors[far]))
+    return ZenithTest(max(p, TINY_P), float(values[farthest] - centre), float(errors[farthest]))
 
 
 def _mean(values: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
@@ -82,14 +84,14 @@ def _difference(data: MassEvents, simulation: MassEvents) -> tuple[float, float]
     values, variances, counts = [], [], []
     cells = [np.floor(events.lg_energy / ENERGY_STEP).astype(int) for events in (data, simulation)]
     for cell in np.unique(cells[0]):
-        here, there = (c == cell for c in cells)
-        if here.sum() < LEAST or (there & (simulation.weight > 0)).sum() < LEAST:
+        in_data, in_simulation = (c == cell for c in cells)
+        if in_data.sum() < LEAST or (in_simulation & (simulation.weight > 0)).sum() < LEAST:
             continue
-        one = _mean(data.mean_ln_a[here], data.weight[here])
-        other = _mean(simulation.mean_ln_a[there], simulation.weight[there])
-        values.append(one[0] - other[0])
-        variances.append(one[1] + other[1])
-        counts.append(here.sum())
+        of_data = _mean(data.mean_ln_a[in_data], data.weight[in_data])
+        of_simulation = _mean(simulation.mean_ln_a[in_simulation], simulation.weight[in_simulation])
+        values.append(of_data[0] - of_simulation[0])
+        variances.append(of_data[1] + of_simulation[1])
+        counts.append(in_data.sum())
     if not values:
         return float("nan"), float("nan")
     share = np.array(counts) / sum(counts)

@@ -37,7 +37,7 @@ class Weighted:
     """Simulated events with what each stands for."""
 
     events: SimulatedSearch
-    place: np.ndarray
+    energy_bin: np.ndarray
     """(N,) bin of the reconstructed energy, -1 outside."""
     weight: np.ndarray
     """(N,) hadrons: measured events that each stands for; photons: those sent, in units of :attr:`sent`."""
@@ -67,54 +67,58 @@ class Weighted:
         share
             Share of the thrown primaries that ``events`` come from.
         """
-        place = bins.place(events.lg_energy)
+        energy_bin = bins.bin_of(events.lg_energy)
         weight = np.zeros(len(events))
-        hadron = (events.labels == HADRON) & (place >= 0)
-        theirs = _tenth(events.lg_energy)
-        measured = np.bincount(_tenth(data.lg_energy), minlength=TENTHS)
-        simulated = np.bincount(theirs[hadron], minlength=TENTHS)
-        ratio = np.divide(measured, simulated, out=np.zeros(TENTHS), where=simulated > 0)
-        weight[hadron] = ratio[theirs[hadron]]
+        hadron = (events.labels == HADRON) & (energy_bin >= 0)
+        tenth = _tenth_of_lg(events.lg_energy)
+        measured = np.bincount(_tenth_of_lg(data.lg_energy), minlength=N_TENTHS)
+        simulated = np.bincount(tenth[hadron], minlength=N_TENTHS)
+        ratio = np.divide(measured, simulated, out=np.zeros(N_TENTHS), where=simulated > 0)
+        weight[hadron] = ratio[tenth[hadron]]
         # Where no simulated hadron stands for some of the measured ones, the others of the bin do.
-        result = bins.place(data.lg_energy)
-        total = np.bincount(result[result >= 0], minlength=bins.n_bins)
-        values = np.bincount(place[hadron], weight[hadron], bins.n_bins)
-        weight[hadron] *= np.divide(total, values, out=np.zeros(bins.n_bins), where=values > 0)[place[hadron]]
-        photon = (events.labels == PHOTON) & (place >= 0)
+        bin_of_data = bins.bin_of(data.lg_energy)
+        total = np.bincount(bin_of_data[bin_of_data >= 0], minlength=bins.n_bins)
+        weight_by_bin = np.bincount(energy_bin[hadron], weight[hadron], bins.n_bins)
+        weight[hadron] *= np.divide(total, weight_by_bin, out=np.zeros(bins.n_bins), where=weight_by_bin > 0)[
+            energy_bin[hadron]
+        ]
+        photon = (events.labels == PHOTON) & (energy_bin >= 0)
         if thrown is None or events.true_lg_energy is None:
             # All simulated photons are thrown as E^-2.
             steeper = (2 - index) * (0.0 if events.true_lg_energy is None else events.true_lg_energy - 15.0)
             weight[photon] = (10.0**steeper * events.weight)[photon]
-            return cls(events, place, weight, np.bincount(place[photon], weight[photon], bins.n_bins))
-        lg, mine = (bins.fine[1:] + bins.fine[:-1]) / 2, bins.bins_of_fine()
-        sent = 10.0 ** ((1 - index) * (lg - 15.0)) * np.diff(bins.fine)
+            return cls(events, energy_bin, weight, np.bincount(energy_bin[photon], weight[photon], bins.n_bins))
+        lg_energy, bin_of_fine = (bins.fine[1:] + bins.fine[:-1]) / 2, bins.bins_of_fine()
+        sent = 10.0 ** ((1 - index) * (lg_energy - 15.0)) * np.diff(bins.fine)
         counts = thrown.counts[:, PHOTON].sum(axis=0) * share
         per_event = np.divide(sent, counts, out=np.zeros_like(sent), where=counts > 0)
-        weight[photon] = per_event[bins.place_fine(events.true_lg_energy[photon])] * events.weight[photon]
-        return cls(events, place, weight, np.bincount(mine[mine >= 0], sent[mine >= 0], bins.n_bins))
+        weight[photon] = per_event[bins.fine_bin_of(events.true_lg_energy[photon])] * events.weight[photon]
+        return cls(
+            events, energy_bin, weight, np.bincount(bin_of_fine[bin_of_fine >= 0], sent[bin_of_fine >= 0], bins.n_bins)
+        )
 
 
-def shower_squares(place: np.ndarray, weight: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
+def shower_squares(energy_bin: np.ndarray, weight: np.ndarray, group: np.ndarray, n: int) -> np.ndarray:
     """Return (n,) sums of squared weights of the showers in each bin: copies of one shower are added before.
 
     Parameters
     ----------
-    place, weight, group
+    energy_bin, weight, group
         (N,) of events inside the bins.
     """
     names, number = np.unique(group, return_inverse=True)
     if len(names) == len(group):
-        return np.bincount(place, weight**2, n)
-    key, number = np.unique(place * len(names) + number, return_inverse=True)
+        return np.bincount(energy_bin, weight**2, n)
+    key, number = np.unique(energy_bin * len(names) + number, return_inverse=True)
     return np.bincount(key // len(names), np.bincount(number, weight) ** 2, n)
 
 
-TENTHS = 60
+N_TENTHS = 60
 
 
-def _tenth(lg_energy: np.ndarray) -> np.ndarray:
+def _tenth_of_lg(lg_energy: np.ndarray) -> np.ndarray:
     """Return which tenth of lg(E/eV), from 13 on."""
-    return np.clip((10 * (lg_energy - 13.0)).astype(np.int64), 0, TENTHS - 1)
+    return np.clip((10 * (lg_energy - 13.0)).astype(np.int64), 0, N_TENTHS - 1)
 
 
 @dataclass(frozen=True)
@@ -134,19 +138,21 @@ class Regions:
         """(B,) bool."""
         return np.isfinite(self.threshold)
 
-    def of(self, place: np.ndarray, score: np.ndarray) -> np.ndarray:
+    def of(self, energy_bin: np.ndarray, score: np.ndarray) -> np.ndarray:
         """Return 2 above the threshold, 1 and 0 in the near and the far sideband, -1 elsewhere."""
-        borders = [np.where(np.isnan(edge), np.inf, edge)[place] for edge in (self.side, self.middle, self.threshold)]
-        result = sum((score >= border).astype(int) for border in borders) - 1
-        return np.asarray(np.where(place >= 0, result, -1))
+        borders = [
+            np.where(np.isnan(edge), np.inf, edge)[energy_bin] for edge in (self.side, self.middle, self.threshold)
+        ]
+        region = sum((score >= border).astype(int) for border in borders) - 1
+        return np.asarray(np.where(energy_bin >= 0, region, -1))
 
     def measurable(self, measuring: Weighted) -> Regions:
         """Return these regions without bins in which the measuring half cannot tell efficiency or background."""
-        where, events = self.of(measuring.place, measuring.events.score), measuring.events
+        region, events = self.of(measuring.energy_bin, measuring.events.score), measuring.events
         n, why_not, threshold = len(self.threshold), dict(self.why_not), self.threshold.copy()
-        photons = np.bincount(measuring.place[(events.labels == PHOTON) & (where == 2)], minlength=n)
-        beside = (events.labels == HADRON) & (measuring.weight > 0) & ((where == 0) | (where == 1))
-        hadrons = np.bincount(measuring.place[beside], minlength=n)
+        photons = np.bincount(measuring.energy_bin[(events.labels == PHOTON) & (region == 2)], minlength=n)
+        beside = (events.labels == HADRON) & (measuring.weight > 0) & ((region == 0) | (region == 1))
+        hadrons = np.bincount(measuring.energy_bin[beside], minlength=n)
         for b in np.flatnonzero(self.usable & ((photons == 0) | (hadrons == 0))):
             which = "photons above the threshold" if not photons[b] else "hadrons in the sideband"
             why_not[int(b)] = f"the half of the simulation that measures has no {which}"
@@ -154,12 +160,12 @@ class Regions:
         return replace(self, threshold=threshold, why_not=why_not)
 
 
-def choose_regions(chosen: Weighted, measured: np.ndarray, level: float, efficiency: float | None) -> Regions:
+def choose_regions(choosing: Weighted, measured: np.ndarray, level: float, efficiency: float | None) -> Regions:
     """Choose thresholds and sidebands.
 
     Parameters
     ----------
-    chosen
+    choosing
         The half of the simulation that chooses, its hadrons weighted to all measured events.
     measured
         (B,) numbers of measured events.
@@ -172,8 +178,8 @@ def choose_regions(chosen: Weighted, measured: np.ndarray, level: float, efficie
     threshold, middle, side = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
     why_not = {}
     for b in range(n):
-        mine = chosen.place == b
-        photon, hadron = mine & (chosen.events.labels == PHOTON), mine & (chosen.events.labels == HADRON)
+        in_bin = choosing.energy_bin == b
+        photon, hadron = in_bin & (choosing.events.labels == PHOTON), in_bin & (choosing.events.labels == HADRON)
         for name, count, least in (
             ("photons", photon.sum(), MIN_PHOTONS // 2),
             ("hadrons", hadron.sum(), MIN_HADRONS // 2),
@@ -184,30 +190,30 @@ def choose_regions(chosen: Weighted, measured: np.ndarray, level: float, efficie
             why_not[b] = "no measured event"
         if b in why_not:
             continue
-        gammas, weights = chosen.events.score[photon], chosen.weight[photon]
-        scores, events = chosen.events.score[hadron], chosen.weight[hadron]
+        gammas, weights = choosing.events.score[photon], choosing.weight[photon]
+        scores, events = choosing.events.score[hadron], choosing.weight[hadron]
         tried = EFFICIENCIES if efficiency is None else np.array([efficiency])
         order = np.argsort(-gammas)
         reached = np.cumsum(weights[order]) / max(weights.sum(), 1e-300)
         best = np.inf
         for share in tried:
-            at = gammas[order][min(np.searchsorted(reached, share), len(order) - 1)]
-            background = _guessed(scores >= at, events)
+            tried_threshold = gammas[order][min(np.searchsorted(reached, share), len(order) - 1)]
+            background = _guess_background(scores >= tried_threshold, events)
             limit = expected_limits(background, level, shares=(0.5,))[0] / share
             if limit < best:
-                best, threshold[b] = limit, at
+                best, threshold[b] = limit, tried_threshold
         side[b], middle[b] = _sideband(scores, events, float(threshold[b]))
     return Regions(threshold, middle, side, why_not)
 
 
-def _guessed(kept: np.ndarray, weights: np.ndarray) -> Background:
+def _guess_background(survives: np.ndarray, weights: np.ndarray) -> Background:
     """Return the background by which a threshold is chosen: surviving simulated hadrons and half of one more.
 
     The half keeps thresholds from being drawn to where by chance none is left. What is measured there has none.
     """
     mean_weight = weights.mean()
-    total = weights[kept].sum() + mean_weight / 2
-    return Background(float(total), float(np.sqrt((weights[kept] ** 2).sum() + mean_weight**2 / 2)))
+    total = weights[survives].sum() + mean_weight / 2
+    return Background(float(total), float(np.sqrt((weights[survives] ** 2).sum() + mean_weight**2 / 2)))
 
 
 def _sideband(scores: np.ndarray, weights: np.ndarray, threshold: float) -> tuple[float, float]:
@@ -243,12 +249,12 @@ class Counts:
         return self.near + self.far
 
     @classmethod
-    def of(cls, regions: Regions, place: np.ndarray, score: np.ndarray) -> Counts:
+    def of(cls, regions: Regions, energy_bin: np.ndarray, score: np.ndarray) -> Counts:
         """Count events."""
         n = len(regions.threshold)
-        where = regions.of(place, score)
-        on, near, far = (np.bincount(place[where == k], minlength=n) for k in (2, 1, 0))
-        return cls(on, near, far, np.bincount(place[place >= 0], minlength=n))
+        region = regions.of(energy_bin, score)
+        on, near, far = (np.bincount(energy_bin[region == k], minlength=n) for k in (2, 1, 0))
+        return cls(on, near, far, np.bincount(energy_bin[energy_bin >= 0], minlength=n))
 
 
 @dataclass(frozen=True)
@@ -284,16 +290,18 @@ class Transfer:
         return float(np.hypot(np.nan_to_num(self.models), self.closure))
 
 
-def judge_transfer(regions: Regions, measuring: Weighted, counts: Counts) -> Transfer:
+def measure_transfer(regions: Regions, measuring: Weighted, counts: Counts) -> Transfer:
     """Compare hadronic models, and try the step from sideband to signal region within the sideband."""
     usable = regions.usable
     hadron = measuring.events.labels == HADRON
-    where = np.where(hadron, regions.of(measuring.place, measuring.events.score), -1)
+    region = np.where(hadron, regions.of(measuring.energy_bin, measuring.events.score), -1)
     n = len(usable)
-    sums = [np.bincount(measuring.place[where == k], measuring.weight[where == k], n) for k in range(3)]
+    sums = [np.bincount(measuring.energy_bin[region == k], measuring.weight[region == k], n) for k in range(3)]
     squares = [
-        shower_squares(measuring.place[mine], measuring.weight[mine], measuring.events.group[mine], n)
-        for mine in (where == k for k in range(3))
+        shower_squares(
+            measuring.energy_bin[in_region], measuring.weight[in_region], measuring.events.group[in_region], n
+        )
+        for in_region in (region == k for k in range(3))
     ]
     good = usable & (sums[0] > 0) & (sums[1] > 0)
     predicted = (counts.far[good] * sums[1][good] / sums[0][good]).sum()
@@ -308,11 +316,11 @@ def judge_transfer(regions: Regions, measuring: Weighted, counts: Counts) -> Tra
         ratio = float(observed / predicted)
         error = float(np.sqrt(variance / predicted**2 + max(observed, 1) / predicted**2))
     return Transfer(
-        _models(measuring, where), float(np.sqrt(max((ratio - 1) ** 2 - error**2, 0.0))), ratio, error
+        _scatter_of_models(measuring, region), float(np.sqrt(max((ratio - 1) ** 2 - error**2, 0.0))), ratio, error
     )  # fmt: skip
 
 
-def _models(measuring: Weighted, where: np.ndarray) -> float:
+def _scatter_of_models(measuring: Weighted, where: np.ndarray) -> float:
     """Return the relative scatter of the models' ratios of signal region to sideband beyond statistics.
 
     NaN where fewer than two models have enough events in both regions.
@@ -322,8 +330,8 @@ def _models(measuring: Weighted, where: np.ndarray) -> float:
         return float("nan")
     ratios, errors = [], []
     for number in np.unique(model):
-        mine = model == number
-        regions = mine & (where == 2), mine & ((where == 0) | (where == 1))
+        of_model = model == number
+        regions = of_model & (where == 2), of_model & ((where == 0) | (where == 1))
         on, side = (float(measuring.weight[region].sum()) for region in regions)
         if min(np.count_nonzero(region) for region in regions) >= MIN_MODEL:
             ratio = on / side
@@ -350,17 +358,19 @@ def on_off(regions: Regions, measuring: Weighted, counts: Counts, bins: np.ndarr
         (B,) bool, of which the usable ones are taken.
     """
     events, used = measuring.events, np.flatnonzero(bins & regions.usable)
-    where = regions.of(measuring.place, events.score)
+    region = regions.of(measuring.energy_bin, events.score)
     hadron, photon = events.labels == HADRON, events.labels == PHOTON
 
     def sums(chosen: np.ndarray) -> np.ndarray:
-        return np.bincount(measuring.place[chosen], measuring.weight[chosen], len(regions.threshold))[used]
+        return np.bincount(measuring.energy_bin[chosen], measuring.weight[chosen], len(regions.threshold))[used]
 
     def squares_of(chosen: np.ndarray) -> np.ndarray:
-        place, weight, group = (column[chosen] for column in (measuring.place, measuring.weight, events.group))
-        return shower_squares(place, weight, group, len(regions.threshold))[used]
+        energy_bin, weight, group = (
+            column[chosen] for column in (measuring.energy_bin, measuring.weight, events.group)
+        )
+        return shower_squares(energy_bin, weight, group, len(regions.threshold))[used]
 
-    above, beside, inside = where == 2, (where == 0) | (where == 1), measuring.place >= 0
+    above, beside, inside = region == 2, (region == 0) | (region == 1), measuring.energy_bin >= 0
     # Simulated showers of equal weight that say as much, and how many of them stand for one measured event.
     whole = sums(hadron & inside) / squares_of(hadron & inside)
     (k, on), (l, side) = (  # noqa: E741
@@ -381,19 +391,19 @@ def backgrounds(
 ) -> Backgrounds:
     """Return the background expected in some bins together."""
     events = measuring.events
-    mine = (events.labels == HADRON) & np.isin(measuring.place, np.flatnonzero(bins & regions.usable))
-    where = regions.of(measuring.place, events.score)
-    weights, whole = measuring.weight[mine & (where == 2)], measuring.weight[mine]
+    hadron = (events.labels == HADRON) & np.isin(measuring.energy_bin, np.flatnonzero(bins & regions.usable))
+    region = regions.of(measuring.energy_bin, events.score)
+    weights, whole = measuring.weight[hadron & (region == 2)], measuring.weight[hadron]
     # None left: the error is that which the likelihood of 0 allows, half an event.
     none = 0.5 * whole.mean() if len(whole) else 0.0
-    scatter = np.sqrt(squared_weight(measuring, mine & (where == 2))) if len(weights) else none
+    scatter = np.sqrt(squared_weight(measuring, hadron & (region == 2))) if len(weights) else none
     simulated, models = float(weights.sum()), np.nan_to_num(transfer.models)
     mean = float(counts.background.sum())
     error = np.hypot(np.sqrt((counts.background_error**2).sum()), transfer.relative * mean)
     return Backgrounds(
         Background(simulated, float(np.hypot(scatter, models * simulated))),
         Background(mean, float(error)),
-        float(measuring.weight[mine & ((where == 0) | (where == 1))].sum()),
+        float(measuring.weight[hadron & ((region == 0) | (region == 1))].sum()),
         int(counts.m.sum()),
         float(np.mean(counts.g * counts.k / counts.l)) if len(counts.l) else 0.0,
     )

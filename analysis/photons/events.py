@@ -8,8 +8,15 @@ from typing import Self
 
 import numpy as np
 
-from showerstack.analysis.cuts import added, flow_words, published_cuts
-from showerstack.analysis.events import MeasuredFolders, held_out, model_numbers, refuse_training_set, scalars, truth_of
+from showerstack.analysis.cuts import add_flows, describe_flow, published_cuts
+from showerstack.analysis.events import (
+    MeasuredFolders,
+    holdout_events,
+    model_numbers,
+    refuse_training_set,
+    scalars,
+    truth_of,
+)
 from showerstack.analysis.spectra.reading import thrown_primaries
 from showerstack.analysis.spectra.response import Thrown
 from showerstack.runtime.context import Context
@@ -24,7 +31,7 @@ from showerstack.stacking.predict import predict
 from showerstack.stacking.run import Run
 
 PHOTON, HADRON = 0, 1
-MIN_HELD_OUT = 100
+MIN_HOLDOUT = 100
 """Held-out events of each class from which they alone are used."""
 
 
@@ -115,7 +122,7 @@ def isotropic_weight(zenith_deg: np.ndarray, photon: np.ndarray, spectrum: Spect
     return np.where(photon, power * np.maximum(share, 1e-6) ** (1 - 1 / power), 1.0)
 
 
-def _counted(primaries: Primaries, spectrum: Spectrum) -> tuple[np.ndarray, np.ndarray]:
+def _labels_and_weights(primaries: Primaries, spectrum: Spectrum) -> tuple[np.ndarray, np.ndarray]:
     """Return labels and weights of thrown primaries: what they are, whatever their label says."""
     photon = primaries.mass == PHOTON_MASS
     return np.where(photon, PHOTON, HADRON), isotropic_weight(primaries.zenith_deg, photon, spectrum)
@@ -143,13 +150,13 @@ def read_data(
     parts = []
     measured = MeasuredFolders(run, folders, ctx)
     for number, (dataset, predictions) in enumerate(measured):
-        result = scalars(dataset)
-        whole = _events(predictions.log_proba, result, np.arange(len(dataset)), number)
+        columns = scalars(dataset)
+        whole = _events(predictions.log_proba, columns, np.arange(len(dataset)), number)
         parts.append(whole.take(measured.passing(dataset, search_cuts(zenith_max_deg))))
-    every = SearchEvents(**{name: np.concatenate([vars(p)[name] for p in parts]) for name in vars(parts[0])})
-    if not len(every):
-        raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {flow_words(measured.flows)}")
-    return every, measured.prints, measured.remarks, added(measured.flows)
+    events = SearchEvents(**{name: np.concatenate([vars(p)[name] for p in parts]) for name in vars(parts[0])})
+    if not len(events):
+        raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {describe_flow(measured.flows)}")
+    return events, measured.fingerprints, measured.remarks, add_flows(measured.flows)
 
 
 def read_simulation(
@@ -174,10 +181,10 @@ def read_simulation(
     """
     remarks: list[str] = []
     if folder is None:
-        values = held_out(run, lambda result: search_cuts(zenith_max_deg).mask(result), MIN_HELD_OUT)
-        dataset, rows, log_proba, shares = values.dataset, values.rows, values.log_proba, values.shares
+        holdout = holdout_events(run, lambda columns: search_cuts(zenith_max_deg).mask(columns), MIN_HOLDOUT)
+        dataset, rows, log_proba, shares = holdout.dataset, holdout.rows, holdout.log_proba, holdout.shares
         log_proba = run.chain.predictions({run.chain.shipped: log_proba}, None, None).log_proba
-        remarks += values.remarks
+        remarks += holdout.remarks
     else:
         dataset = Dataset.open(folder, run.task)
         dataset.refuse_weighted("a search for photons")
@@ -188,42 +195,42 @@ def read_simulation(
         remarks += predictions.remarks
         rows, log_proba, shares = np.arange(len(dataset)), predictions.log_proba, np.ones(run.task.n_classes)
     assert dataset.labels is not None
-    result = {name: column[rows] for name, column in scalars(dataset).items()}
+    columns = {name: column[rows] for name, column in scalars(dataset).items()}
     labels, weight = np.asarray(dataset.labels, dtype=np.int64), np.ones(len(dataset))
     truth, thrown = truth_of(dataset, ("lg_energy", "model", "shower")), None
     try:
         if truth is None:
             raise InputError("it has no truth.parquet")
-        thrown = thrown_primaries(dataset.source, truth, fine, zenith_max_deg, _counted)
+        thrown = thrown_primaries(dataset.source, truth, fine, zenith_max_deg, _labels_and_weights)
         thrown = Thrown(thrown.lg_energy_edges, thrown.counts * shares[None, :, None])
-        own = truth_of(dataset, ("mass", "zenith_deg"))
-        assert own is not None
-        photon = own["mass"].to_numpy() == PHOTON_MASS
+        truth_of_primaries = truth_of(dataset, ("mass", "zenith_deg"))
+        assert truth_of_primaries is not None
+        photon = truth_of_primaries["mass"].to_numpy() == PHOTON_MASS
         spectrum = load_settings(str(dataset.source["world"])).spectrum
-        weight = isotropic_weight(own["zenith_deg"].to_numpy().astype(np.float64), photon, spectrum)
+        weight = isotropic_weight(truth_of_primaries["zenith_deg"].to_numpy().astype(np.float64), photon, spectrum)
         labels = np.where(photon, PHOTON, HADRON)
     except InputError as error:
         remarks.append(f"{dataset.path}: the efficiency of cuts and trigger is not known, and no flux: {error}")
     group = np.asarray(dataset.groups) if dataset.groups is not None else np.arange(len(dataset))
     events = SimulatedSearch(
-        **vars(_events(log_proba, result, rows, 0)),
+        **vars(_events(log_proba, columns, rows, 0)),
         labels=labels[rows],
         weight=weight[rows],
         group=group[rows],
         true_lg_energy=None if truth is None else truth["lg_energy"].to_numpy().astype(np.float64)[rows],
         model=None if truth is None else model_numbers(truth)[rows],
     )
-    return events.take(search_cuts(zenith_max_deg).mask(result)), thrown, remarks
+    return events.take(search_cuts(zenith_max_deg).mask(columns)), thrown, remarks
 
 
-def _events(log_proba: np.ndarray, content: dict[str, np.ndarray], rows: np.ndarray, folder: int) -> SearchEvents:
+def _events(log_proba: np.ndarray, columns: dict[str, np.ndarray], rows: np.ndarray, folder: int) -> SearchEvents:
     return SearchEvents(
         score=gamma_scores(log_proba),
-        lg_energy=content["E"].astype(np.float64),
-        lg_energy_hadron=content["E"].astype(np.float64),
-        zenith_deg=content["Ze"].astype(np.float64),
-        lg_ne=content["Ne"].astype(np.float64),
-        lg_nmu=content["Nmu"].astype(np.float64),
+        lg_energy=columns["E"].astype(np.float64),
+        lg_energy_hadron=columns["E"].astype(np.float64),
+        zenith_deg=columns["Ze"].astype(np.float64),
+        lg_ne=columns["Ne"].astype(np.float64),
+        lg_nmu=columns["Nmu"].astype(np.float64),
         folder=np.full(len(rows), folder),
         row=rows,
     )

@@ -38,7 +38,7 @@ class Background:
         if not (np.isfinite(self.mean) and self.mean >= 0 and np.isfinite(self.error) and self.error >= 0):
             raise InputError(f"background {self.mean:g} ± {self.error:g}: both must be finite and not negative")
 
-    def law(self) -> Any:
+    def distribution(self) -> Any:
         """Return the distribution of the number of background events."""
         if self.error <= 1e-6 * self.mean or self.mean == 0:
             return poisson(self.mean)
@@ -47,7 +47,7 @@ class Background:
 
     def pmf(self, n: np.ndarray) -> np.ndarray:
         """Return probabilities of numbers of background events."""
-        return np.asarray(self.law().pmf(n))
+        return np.asarray(self.distribution().pmf(n))
 
     def largest(self) -> int:
         """Return a number of events that is hardly ever passed."""
@@ -64,13 +64,15 @@ def cls_limit(n: int, background: Background, level: float = LEVEL, *, efficienc
     """
     numbers = np.arange(n + 1)
     # Logarithms throughout: far below the background both probabilities are too small for a number.
-    theirs = background.law().logpmf(numbers)
-    below = logsumexp(theirs)
+    log_background = background.distribution().logpmf(numbers)
+    below = logsumexp(log_background)
     factors, shares = _factors(efficiency_error)
 
     def distance(signal: float) -> float:
         at_most = poisson.logcdf(n - numbers, signal * factors[:, None])
-        return float(logsumexp(theirs + logsumexp(at_most, axis=0, b=shares[:, None])) - below - np.log(1 - level))
+        return float(
+            logsumexp(log_background + logsumexp(at_most, axis=0, b=shares[:, None])) - below - np.log(1 - level)
+        )
 
     highest = 10.0 + n + FAR * np.sqrt(n + 1.0)
     while distance(highest) > 0:

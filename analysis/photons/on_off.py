@@ -160,16 +160,16 @@ def _estimate(n, m, k, l, g, a, c, factor):  # type: ignore[no-untyped-def]  # n
             break
         # A derivative that is almost infinite at 0 tells nothing: halve.
         tried = (low + high) / 2 if below < -1e6 else (low * above - high * below) / (above - below)
-        here = _deviance(n, m, k, l, g, a, c, tried, factor)[1]
-        if abs(here) < 1e-10:
+        slope = _deviance(n, m, k, l, g, a, c, tried, factor)[1]
+        if abs(slope) < 1e-10:
             return tried
-        if here > 0:
-            high, above = tried, here
+        if slope > 0:
+            high, above = tried, slope
             if side == 1:
                 below /= 2
             side = 1
         else:
-            low, below = tried, here
+            low, below = tried, slope
             if side == -1:
                 above /= 2
             side = -1
@@ -264,42 +264,44 @@ def signal_limits(counts: OnOff, level: float, common: Common | None = None) -> 
     common
         Errors that bins share, and how many experiments are drawn.
     """
-    given = common or Common()
-    rng = np.random.default_rng(given.seed)
+    errors = common or Common()
+    rng = np.random.default_rng(errors.seed)
     observed, expected = counts.n.sum(), counts.background.sum()
-    off = float(np.hypot(np.sqrt((counts.background_error**2).sum()), given.transfer * expected))
-    width = np.sqrt(observed + expected + off**2 + (given.efficiency * max(observed - expected, 0)) ** 2 + 1)
+    background_error = float(np.hypot(np.sqrt((counts.background_error**2).sum()), errors.transfer * expected))
+    width = np.sqrt(
+        observed + expected + background_error**2 + (errors.efficiency * max(observed - expected, 0)) ** 2 + 1
+    )
     top = max(max(observed - expected, 0.0) + FAR * width, FEWEST)
     first = max(observed - expected - NEAR * width, 0.0)
     signals = np.unique([0.0, *np.linspace(first, top, POINTS)])
 
-    without = _drawn(counts, 0.0, given, rng)
-    best_without = _best(counts, without)
+    without = _draw_experiments(counts, 0.0, errors, rng)
+    best_without = _best_signals(counts, without)
     best = counts.estimate()
     sums, alone, inside = (np.empty(len(signals)) for _ in range(3))
     bands, bands_alone = np.empty((2, len(BAND), len(signals)))
     for i, signal in enumerate(signals):
-        drawn = _drawn(counts, signal, given, rng)
-        theirs = _best(counts, drawn)
+        drawn = _draw_experiments(counts, signal, errors, rng)
+        best_drawn = _best_signals(counts, drawn)
         with_signal, nothing = (
-            _statistic(counts, sample, at, signal) for sample, at in ((drawn, theirs), (without, best_without))
+            _statistic(counts, sample, at, signal) for sample, at in ((drawn, best_drawn), (without, best_without))
         )
         mine = max(counts.deviance(signal) - counts.deviance(best), 0.0)
         inside[i] = (with_signal >= mine - TIE).mean()
         low, low_without = (
-            np.where(at <= signal, q, 0.0) for q, at in ((with_signal, theirs), (nothing, best_without))
+            np.where(at <= signal, q, 0.0) for q, at in ((with_signal, best_drawn), (nothing, best_without))
         )
         one_sided = mine if best <= signal else 0.0
         sums[i], alone[i] = ((q >= one_sided - TIE).mean() for q in (low, low_without))
         for j, value in enumerate(np.quantile(low_without, 1 - np.array(BAND), method="higher")):
             bands[j, i], bands_alone[j, i] = ((q >= value - TIE).mean() for q in (low, low_without))
-    counted = Background(float(expected), off)
+    counted = Background(float(expected), background_error)
 
-    error = given.efficiency
+    error = errors.efficiency
 
     def limit(chance: np.ndarray, chance_without: np.ndarray, share: float | None = None) -> float:
-        if chance_without[1:].min() * given.toys >= REACH:
-            return _crossing(signals, chance / chance_without, 1 - level, given.toys * chance)
+        if chance_without[1:].min() * errors.toys >= REACH:
+            return _crossing(signals, chance / chance_without, 1 - level, errors.toys * chance)
         if share is None:
             return cls_limit(round(observed), counted, level, efficiency_error=error)
         return float(expected_limits(counted, level, efficiency_error=error, shares=(share,))[0])
@@ -310,11 +312,11 @@ def signal_limits(counts: OnOff, level: float, common: Common | None = None) -> 
         np.maximum.accumulate(
             [limit(one, none, share) for one, none, share in zip(bands, bands_alone, BAND, strict=True)]
         ),
-        _accepted(signals, inside, 1 - level, given.toys),
+        _accepted_interval(signals, inside, 1 - level, errors.toys),
     )
 
 
-def _drawn(counts: OnOff, signal: float, common: Common, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _draw_experiments(counts: OnOff, signal: float, common: Common, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Return n, m, k and l (T, B) of drawn experiments."""
     background, beside, u, v = counts.nuisances(signal)
     size = (common.toys, len(counts.n))
@@ -330,7 +332,7 @@ def _drawn(counts: OnOff, signal: float, common: Common, rng: np.random.Generato
     return n, m, k, np.maximum(l, 1.0)
 
 
-def _best(counts: OnOff, drawn: tuple[np.ndarray, ...]) -> np.ndarray:
+def _best_signals(counts: OnOff, drawn: tuple[np.ndarray, ...]) -> np.ndarray:
     out = np.empty(len(drawn[0]))
     _estimates(*drawn, counts.g, counts.a, counts.c, 1.0, out)
     return out
@@ -371,7 +373,7 @@ def _crossing(signals: np.ndarray, chance: np.ndarray, wanted: float, drawn: np.
     return float(signals[last] + share * (signals[last + 1] - signals[last]))
 
 
-def _accepted(signals: np.ndarray, chance: np.ndarray, wanted: float, toys: int) -> tuple[float, float]:
+def _accepted_interval(signals: np.ndarray, chance: np.ndarray, wanted: float, toys: int) -> tuple[float, float]:
     """Return the lowest and the highest signal whose chance is above what is wanted."""
     above = np.flatnonzero(chance > wanted)
     if not len(above):

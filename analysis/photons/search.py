@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.analysis.events import open_run
-from showerstack.analysis.exposure import Exposure, exposure_of, judge_exposure
+from showerstack.analysis.exposure import Exposure, exposure_of, check_flux_of_exposure
 from showerstack.analysis.options import SearchOptions
 from showerstack.analysis.photons.background import (
     Backgrounds,
@@ -25,7 +25,7 @@ from showerstack.analysis.photons.background import (
     Weighted,
     backgrounds,
     choose_regions,
-    judge_transfer,
+    measure_transfer,
     on_off,
     squared_weight,
 )
@@ -52,7 +52,6 @@ from showerstack.showers.source import is_simulated, read_source
 
 LOG = logging.getLogger(__name__)
 
-"""Borders of the energy bins, lg(E/eV)."""
 HALVES = 17
 """Keeps the random halves of the simulation apart from other random numbers of the same seed."""
 LEAK = 0.3
@@ -150,14 +149,22 @@ def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSe
         run, options.simulation, prints, bins.fine, options.zenith_max_deg, ctx
     )
     remarks += [*new_remarks, *exposure.remarks]
-    is_sky = all(is_simulated(read_source(folder)) for folder in options.data)
+    is_simulated_data = all(is_simulated(read_source(folder)) for folder in options.data)
     with ctx.bars("gamma-limit", "energies") as progress:
-        events = search_events(
-            data, simulated, thrown, bins, options, exposure, simulated_data=is_sky, remarks=remarks, progress=progress
+        search = search_events(
+            data,
+            simulated,
+            thrown,
+            bins,
+            options,
+            exposure,
+            simulated_data=is_simulated_data,
+            remarks=remarks,
+            progress=progress,
         )
-    remark(LOG, events.remarks)
+    remark(LOG, search.remarks)
     return PhotonSearch(
-        **{name: value for name, value in vars(events).items()
+        **{name: value for name, value in vars(search).items()
            if name not in ("fingerprints", "config_hash", "flow")},
         flow=flow, fingerprints=tuple(prints), config_hash=run.chain.config_hash,
     )  # fmt: skip
@@ -205,8 +212,8 @@ def search_events(
         simulated = replace(simulated, lg_energy=energy.of(simulated))
     choosing = Weighted.of(simulated.take(half), data, thrown, bins, options.index, 0.5)
     measuring = Weighted.of(simulated.take(~half), data, thrown, bins, options.index, 0.5)
-    place = bins.place(data.lg_energy)
-    measured = np.bincount(place[place >= 0], minlength=bins.n_bins)
+    energy_bin = bins.bin_of(data.lg_energy)
+    measured = np.bincount(energy_bin[energy_bin >= 0], minlength=bins.n_bins)
     regions = choose_regions(choosing, measured, options.level, options.efficiency).measurable(measuring)
     if not regions.usable.any():
         why = "; ".join(f"{bins.edges[b]:g}-{bins.edges[b + 1]:g}: {text}" for b, text in regions.why_not.items())
@@ -218,7 +225,7 @@ def search_events(
         f"lg(E/eV) {bins.edges[b]:g}-{bins.edges[b + 1]:g} is not used: {text}"
         for b, text in regions.why_not.items()
     ]  # fmt: skip
-    outside = int((place < 0).sum())
+    outside = int((energy_bin < 0).sum())
     if outside:
         new_remarks.append(f"{outside:,} of {len(data):,} measured events lie outside lg(E/eV) {bins.edges[0]:g} to "
                     f"{bins.edges[-1]:g}")  # fmt: skip
@@ -229,8 +236,8 @@ def search_events(
             f"{beyond:,} measured events have energies outside those of the simulation, lg(E/eV) {lowest:.2f} to "
             f"{highest:.2f}"
         )
-    counts = Counts.of(regions, place, data.score)
-    transfer = judge_transfer(regions, measuring, counts)
+    counts = Counts.of(regions, energy_bin, data.score)
+    transfer = measure_transfer(regions, measuring, counts)
     if abs(transfer.closure_ratio - 1) > 3 * max(transfer.closure_error, 1e-9):
         new_remarks.append(
             f"within the sideband simulation fails: {transfer.closure_ratio:.2f} ± {transfer.closure_error:.2f} times "
@@ -241,20 +248,22 @@ def search_events(
             "limits take hadronic models to agree on the step from sideband to signal region: fewer than two have "
             "enough events there, and their error is unknown (errors_complete is false)"
         )
-    theirs = bins.place(data.lg_energy_hadron)
-    hadrons = _hadrons_sent(measuring, thrown, bins, np.bincount(theirs[theirs >= 0], minlength=bins.n_bins))
+    hadron_bin = bins.bin_of(data.lg_energy_hadron)
+    hadrons = _hadrons_sent(measuring, thrown, bins, np.bincount(hadron_bin[hadron_bin >= 0], minlength=bins.n_bins))
     if thrown is not None:
         flux = hadrons / (exposure.m2_sr_s * bins.widths_ev)
-        new_remarks += judge_exposure(flux[regions.usable], bins.centres_ev[regions.usable], simulated=simulated_data)
+        new_remarks += check_flux_of_exposure(
+            flux[regions.usable], bins.centres_ev[regions.usable], simulated=simulated_data
+        )
     limits = []
     usable = [int(b) for b in np.flatnonzero(regions.usable)]
-    chosen = [(b, b + 1, False) for b in usable]
-    chosen += [(b, usable[-1] + 1, True) for b in usable]
-    for number, (low, high, integral) in enumerate(chosen):
-        mine = np.zeros(bins.n_bins, dtype=bool)
-        mine[low:high] = True
-        one = _limit(
-            mine,
+    ranges = [(b, b + 1, False) for b in usable]
+    ranges += [(b, usable[-1] + 1, True) for b in usable]
+    for number, (low, high, integral) in enumerate(ranges):
+        in_range = np.zeros(bins.n_bins, dtype=bool)
+        in_range[low:high] = True
+        limit = _limit(
+            in_range,
             integral,
             regions,
             measuring,
@@ -266,16 +275,16 @@ def search_events(
             hadrons,
             thrown is not None,
         )
-        limits.append(one)
-        if one.leak > LEAK:
+        limits.append(limit)
+        if limit.leak > LEAK:
             new_remarks.append(
-                f"lg(E/eV) from {one.lg_energy_low:g}: for one photon above the threshold {one.leak:.2g} lie in the "
-                "sideband; limits allow for it"
+                f"lg(E/eV) from {limit.lg_energy_low:g}: for one photon above the threshold {limit.leak:.2g} lie in "
+                "the sideband; limits allow for it"
             )
         if callable(progress):
-            progress(number + 1, len(chosen), "limits")
-    where = regions.of(place, data.score)
-    candidates = np.flatnonzero(where == 2)
+            progress(number + 1, len(ranges), "limits")
+    region = regions.of(energy_bin, data.score)
+    candidates = np.flatnonzero(region == 2)
     candidates = candidates[np.argsort(-data.score[candidates], kind="stable")]
     return PhotonSearch(
         options, exposure, bins, regions, transfer, tuple(limits), data, candidates, measuring, energy,
@@ -291,20 +300,20 @@ def _hadrons_sent(measuring: Weighted, thrown: Thrown | None, bins: Binning, mea
     if thrown is None:
         return measured.astype(np.float64)
     events = measuring.events
-    place = bins.place(events.lg_energy_hadron)
-    mine = (events.labels == HADRON) & (place >= 0)
+    hadron_bin = bins.bin_of(events.lg_energy_hadron)
+    hadron = (events.labels == HADRON) & (hadron_bin >= 0)
     assert events.true_lg_energy is not None
-    lg, into = (bins.fine[1:] + bins.fine[:-1]) / 2, bins.bins_of_fine()
-    sent = 10.0 ** (-1.7 * (lg - 15.0)) * np.diff(bins.fine)
+    lg_energy, bin_of_fine = (bins.fine[1:] + bins.fine[:-1]) / 2, bins.bins_of_fine()
+    sent = 10.0 ** (-1.7 * (lg_energy - 15.0)) * np.diff(bins.fine)
     counts = thrown.counts[:, HADRON].sum(axis=0) / 2
     weight = np.divide(sent, counts, out=np.zeros_like(sent), where=counts > 0)
-    accepted = np.bincount(place[mine], weight[bins.place_fine(events.true_lg_energy[mine])], bins.n_bins)
-    inside = np.bincount(into[into >= 0], sent[into >= 0], bins.n_bins)
+    accepted = np.bincount(hadron_bin[hadron], weight[bins.fine_bin_of(events.true_lg_energy[hadron])], bins.n_bins)
+    inside = np.bincount(bin_of_fine[bin_of_fine >= 0], sent[bin_of_fine >= 0], bins.n_bins)
     return measured * np.divide(inside, accepted, out=np.full(bins.n_bins, np.nan), where=accepted > 0)
 
 
 def _limit(
-    mine: np.ndarray,
+    in_range: np.ndarray,
     integral: bool,
     regions: Regions,
     measuring: Weighted,
@@ -317,27 +326,27 @@ def _limit(
     known: bool,
 ) -> Limit:
     """Return the limits in some bins together."""
-    used = mine & regions.usable
+    used = in_range & regions.usable
     events = measuring.events
-    photon = (events.labels == PHOTON) & np.isin(measuring.place, np.flatnonzero(used))
-    where = regions.of(measuring.place, events.score)
-    kept = measuring.weight[photon & (where == 2)]
-    sent = measuring.sent[mine].sum() if known else measuring.sent[used].sum()
-    error_kept = np.sqrt(squared_weight(measuring, photon & (where == 2)))
-    efficiency, error = (float(x / sent) if sent > 0 else 0.0 for x in (kept.sum(), error_kept))
+    photon = (events.labels == PHOTON) & np.isin(measuring.energy_bin, np.flatnonzero(used))
+    region = regions.of(measuring.energy_bin, events.score)
+    kept = measuring.weight[photon & (region == 2)]
+    sent = measuring.sent[in_range].sum() if known else measuring.sent[used].sum()
+    kept_error = np.sqrt(squared_weight(measuring, photon & (region == 2)))
+    efficiency, error = (float(x / sent) if sent > 0 else 0.0 for x in (kept.sum(), kept_error))
     relative = error / efficiency if efficiency > 0 else 0.0
     common = Common(transfer.relative, float(np.hypot(relative, exposure.relative_error)), options.toys, options.seed)
     pair = on_off(regions, measuring, counts, used)
     expected = backgrounds(regions, measuring, pair, transfer, used)
-    edges = bins.edges[:-1][mine].min(), bins.edges[1:][mine].max()
+    edges = bins.edges[:-1][in_range].min(), bins.edges[1:][in_range].max()
     width = 1.0 if integral else float(10.0 ** edges[1] - 10.0 ** edges[0])
     n = int(pair.n.sum())
-    result = signal_limits(pair, options.level, common)
+    signal = signal_limits(pair, options.level, common)
     return Limit(
         float(edges[0]), float(edges[1]), integral, int(counts.all[used].sum()), n, expected, efficiency, error,
-        result.limit, cls_limit(n, expected.simulation, options.level, efficiency_error=common.efficiency),
-        result.expected,
-        result.interval, significance(pair, transfer.relative), exposure.m2_sr_s * width if known else float("nan"),
+        signal.limit, cls_limit(n, expected.simulation, options.level, efficiency_error=common.efficiency),
+        signal.expected,
+        signal.interval, significance(pair, transfer.relative), exposure.m2_sr_s * width if known else float("nan"),
         float(hadrons[used].sum()), float(pair.c.sum()), pair, common,
     )  # fmt: skip
 
@@ -359,36 +368,36 @@ class PhotonResult:
             pl.selectors.float().fill_nan(None)
         )
 
-    def _row(self, one: Limit) -> dict[str, Any]:
-        back = one.backgrounds
-        flux = "photons_m2_sr_s" if one.integral else "photons_m2_sr_s_eV"
+    def _row(self, limit: Limit) -> dict[str, Any]:
+        background = limit.backgrounds
+        flux = "photons_m2_sr_s" if limit.integral else "photons_m2_sr_s_eV"
         both = {"photons_m2_sr_s_eV": None, "photons_m2_sr_s": None}
-        scales = {"fraction": one.fraction_per_event} | both | {flux: one.flux_per_event}
+        scales = {"fraction": limit.fraction_per_event} | both | {flux: limit.flux_per_event}
         row: dict[str, Any] = {
-            "range": "above" if one.integral else "bin",
-            "lg_energy_low_eV": one.lg_energy_low,
-            "lg_energy_high_eV": one.lg_energy_high,
-            "measured_events": one.measured,
-            "candidates": one.candidates,
-            "background_data": back.data.mean,
-            "background_data_error": back.data.error,
-            "background_simulation": back.simulation.mean,
-            "background_simulation_error": back.simulation.error,
-            "sideband_events": back.side_seen,
-            "sideband_events_simulation": back.side_expected,
-            "transfer": back.transfer,
-            "significance_sigma": one.significance,
+            "range": "above" if limit.integral else "bin",
+            "lg_energy_low_eV": limit.lg_energy_low,
+            "lg_energy_high_eV": limit.lg_energy_high,
+            "measured_events": limit.measured,
+            "candidates": limit.candidates,
+            "background_data": background.data.mean,
+            "background_data_error": background.data.error,
+            "background_simulation": background.simulation.mean,
+            "background_simulation_error": background.simulation.error,
+            "sideband_events": background.side_seen,
+            "sideband_events_simulation": background.side_expected,
+            "transfer": background.transfer,
+            "significance_sigma": limit.significance,
             "errors_complete": bool(np.isfinite(self.search.transfer.models)),
-            "photon_efficiency": one.efficiency,
-            "photon_efficiency_error": one.efficiency_error,
-            "limit_events": one.limit,
-            "limit_events_background_simulation": one.limit_simulation,
-            "interval_low_events": one.interval[0],
-            "interval_high_events": one.interval[1],
+            "photon_efficiency": limit.efficiency,
+            "photon_efficiency_error": limit.efficiency_error,
+            "limit_events": limit.limit,
+            "limit_events_background_simulation": limit.limit_simulation,
+            "interval_low_events": limit.interval[0],
+            "interval_high_events": limit.interval[1],
         }
-        row |= {f"limit_events_expected_{share:g}": value for share, value in zip(BAND, one.expected, strict=True)}
+        row |= {f"limit_events_expected_{share:g}": value for share, value in zip(BAND, limit.expected, strict=True)}
         for name, scale in scales.items():
-            for what, value in (("limit", one.limit), ("expected_limit", one.expected[len(BAND) // 2])):
+            for what, value in (("limit", limit.limit), ("expected_limit", limit.expected[len(BAND) // 2])):
                 row[f"{what}_{name}"] = None if scale is None else value * scale
         return row
 
@@ -396,14 +405,14 @@ class PhotonResult:
         """Return the events above the threshold, highest score first."""
         search = self.search
         data = search.data.take(search.candidates)
-        place = search.bins.place(data.lg_energy)
+        energy_bin = search.bins.bin_of(data.lg_energy)
         folders = [folder.name for folder in search.options.data]
         return pl.DataFrame(
             {
                 "data": pl.Series([folders[k] for k in data.folder], dtype=pl.String),
                 "row": data.row,
                 "score": data.score,
-                "score_above_threshold": data.score - search.regions.threshold[place],
+                "score_above_threshold": data.score - search.regions.threshold[energy_bin],
                 "lg_energy_eV": data.lg_energy,
                 "lg_energy_hadron_eV": data.lg_energy_hadron,
                 "zenith_deg": data.zenith_deg,
@@ -415,48 +424,52 @@ class PhotonResult:
     def write(self, out: Path) -> None:
         """Write both tables, the models for pyhf and the provenance."""
         (out / WORKSPACES).mkdir(parents=True, exist_ok=True)
-        for one in self.search.limits:
-            energy = f"above_{one.lg_energy_low:g}" if one.integral else f"{one.lg_energy_low:g}-{one.lg_energy_high:g}"
-            if one.efficiency > 0:
-                write_json(out / WORKSPACES / f"{energy}.json", workspace(one.counts, one.efficiency, one.common))
+        for limit in self.search.limits:
+            energy = (
+                f"above_{limit.lg_energy_low:g}"
+                if limit.integral
+                else f"{limit.lg_energy_low:g}-{limit.lg_energy_high:g}"
+            )
+            if limit.efficiency > 0:
+                write_json(out / WORKSPACES / f"{energy}.json", workspace(limit.counts, limit.efficiency, limit.common))
         for name, frame in ((LIMITS_CSV, self.limits()), (CANDIDATES_CSV, self.candidates())):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
-        result, options = self.search, self.search.options
-        transfer = result.transfer
+        search, options = self.search, self.search.options
+        transfer = search.transfer
         write_json(
             out / SEARCH_FILE,
             {
                 "run": options.run.resolve().name,
-                "config_hash": result.config_hash,
-                "data_fingerprints": list(result.fingerprints),
+                "config_hash": search.config_hash,
+                "data_fingerprints": list(search.fingerprints),
                 "simulation": options.simulation.name if options.simulation else "held-out events of the run",
-                "simulated_data": result.simulated_data,
-                **result.exposure.as_json(options.zenith_max_deg),
+                "simulated_data": search.simulated_data,
+                **search.exposure.as_json(options.zenith_max_deg),
                 "data": [folder.name for folder in options.data],
                 "zenith_max_deg": options.zenith_max_deg,
-                "cut_flow": result.flow,
+                "cut_flow": search.flow,
                 "blinding": options.blinding.as_json(options.data),
                 "date": datetime.now(UTC).isoformat(timespec="seconds"),
                 "confidence_level": options.level,
                 "photon_spectral_index": options.index,
                 "photon_energy": None
-                if result.energy is None
+                if search.energy is None
                 else {
                     "of": ["1", "lg_ne - 5", "sec(zenith) - 1"],
-                    "coefficients": result.energy.coefficients.tolist(),
-                    "resolution_lg": result.energy.resolution,
+                    "coefficients": search.energy.coefficients.tolist(),
+                    "resolution_lg": search.energy.resolution,
                 },
                 "toys": options.toys,
-                "efficiency_and_migration_known": result.efficiency_known,
+                "efficiency_and_migration_known": search.efficiency_known,
                 "thresholds": [
                     {
-                        "lg_energy_low_eV": float(result.bins.edges[b]),
-                        "threshold": float(result.regions.threshold[b]),
-                        "sideband_from": float(result.regions.side[b]),
-                        "sideband_middle": float(result.regions.middle[b]),
+                        "lg_energy_low_eV": float(search.bins.edges[b]),
+                        "threshold": float(search.regions.threshold[b]),
+                        "sideband_from": float(search.regions.side[b]),
+                        "sideband_middle": float(search.regions.middle[b]),
                     }
-                    for b in np.flatnonzero(result.regions.usable)
+                    for b in np.flatnonzero(search.regions.usable)
                 ],
                 "errors_complete": bool(np.isfinite(transfer.models)),
                 "transfer": {
@@ -465,11 +478,11 @@ class PhotonResult:
                     "closure_seen_over_predicted": transfer.closure_ratio,
                     "closure_error": transfer.closure_error,
                 },
-                "measured_events": len(result.data),
-                "simulated_events_measuring": len(result.measuring.events),
+                "measured_events": len(search.data),
+                "simulated_events_measuring": len(search.measuring.events),
                 "limits": self.limits().to_dicts(),
                 "seed": options.seed,
-                "remarks": list(result.remarks),
+                "remarks": list(search.remarks),
                 "versions": versions(),
                 "git_revision": git_revision(),
             },

@@ -48,9 +48,7 @@ def workspace(counts: OnOff, efficiency: float, common: Common) -> dict[str, Any
             counts.n,
             [
                 _sample("photons", efficiency * counts.a, signal),
-                _sample(
-                    "hadrons", beside * counts.g * above / counts.l, hadrons + _shared("transfer", common.transfer)
-                ),
+                _sample("hadrons", beside * counts.g * above / counts.l, hadrons),
             ],
         ),
         "sideband": (

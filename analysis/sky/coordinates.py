@@ -57,7 +57,7 @@ def equatorial(
     from astropy.utils.exceptions import AstropyWarning
     from astropy.utils.iers import conf
 
-    place = EarthLocation.from_geodetic(LONGITUDE_DEG * units.deg, LATITUDE_DEG * units.deg, HEIGHT_M * units.m)
+    site = EarthLocation.from_geodetic(LONGITUDE_DEG * units.deg, LATITUDE_DEG * units.deg, HEIGHT_M * units.m)
     compass = (convention or Azimuth()).compass(azimuth_deg)
     right_ascension, declination = np.empty(len(seconds)), np.empty(len(seconds))
     # Nothing is fetched: beyond the installed tables of Earth's rotation less than a second (0.004 deg) is not known.
@@ -74,8 +74,8 @@ def equatorial(
                 az=compass[rows] * units.deg,
                 alt=(90.0 - np.asarray(zenith_deg[rows], dtype=np.float64)) * units.deg,
                 obstime=Time(np.asarray(seconds[rows], dtype=np.float64), format="unix", scale="utc"),
-                location=place,
+                location=site,
             )
-            result = local.transform_to(ICRS())
-            right_ascension[rows], declination[rows] = result.ra.deg, result.dec.deg
+            icrs = local.transform_to(ICRS())
+            right_ascension[rows], declination[rows] = icrs.ra.deg, icrs.dec.deg
     return np.mod(right_ascension, 360.0), declination

@@ -87,14 +87,14 @@ def periods(seconds: np.ndarray, window_s: float) -> np.ndarray:
     return np.minimum(((seconds - first) / width).astype(np.int64), n - 1)
 
 
-def scrambled(seconds: np.ndarray, period: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def scramble(seconds: np.ndarray, period: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the times (N,) in another order, exchanged within periods."""
     # Events of a period, in their order and in a random one, take the same places.
-    there = np.lexsort((np.arange(len(seconds)), period))
-    given = np.lexsort((rng.random(len(seconds)), period))
-    result = np.empty_like(seconds)
-    result[there] = seconds[given]
-    return result
+    in_order = np.lexsort((np.arange(len(seconds)), period))
+    at_random = np.lexsort((rng.random(len(seconds)), period))
+    exchanged = np.empty_like(seconds)
+    exchanged[in_order] = seconds[at_random]
+    return exchanged
 
 
 def li_ma(on: np.ndarray, off: np.ndarray, alpha: float | np.ndarray) -> np.ndarray:
@@ -114,12 +114,12 @@ def li_ma(on: np.ndarray, off: np.ndarray, alpha: float | np.ndarray) -> np.ndar
     Standard deviations, negative for a deficit; NaN where both counts are zero.
     """
     n_on, n_off = np.asarray(on, dtype=np.float64), np.asarray(off, dtype=np.float64)
-    whole = n_on + n_off
+    n_total = n_on + n_off
     with np.errstate(divide="ignore", invalid="ignore"):
-        from_on = xlogy(n_on, (1 + alpha) / alpha * n_on / whole)
-        from_off = xlogy(n_off, (1 + alpha) * n_off / whole)
-    result = np.sqrt(2 * np.maximum(from_on + from_off, 0.0)) * np.sign(n_on - alpha * n_off)
-    return np.where(whole > 0, result, np.nan)
+        from_on = xlogy(n_on, (1 + alpha) / alpha * n_on / n_total)
+        from_off = xlogy(n_off, (1 + alpha) * n_off / n_total)
+    significance = np.sqrt(2 * np.maximum(from_on + from_off, 0.0)) * np.sign(n_on - alpha * n_off)
+    return np.where(n_total > 0, significance, np.nan)
 
 
 def after_trials(significance: float, trials: int) -> float:
@@ -158,8 +158,8 @@ class SkyMap:
     @property
     def significance(self) -> np.ndarray:
         """Standard deviations by Li and Ma; NaN where fewer than 10 counts are expected."""
-        result = li_ma(self.counts, self.scrambled_counts, 1.0 / self.options.scrambles)
-        return np.where(self.expected >= MIN_EXPECTED, result, np.nan)
+        li_ma_values = li_ma(self.counts, self.scrambled_counts, 1.0 / self.options.scrambles)
+        return np.where(self.expected >= MIN_EXPECTED, li_ma_values, np.nan)
 
     @property
     def highest(self) -> tuple[int, float, float] | None:
@@ -180,37 +180,39 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
         If ``astropy`` is missing, an option is out of range, a folder has no event times or is given twice, or no event
         passes the cuts.
     """
-    options.checked()
+    options.check()
     need("sky", what="a sky map")
     pixels = SkyPixels(options.nside)
     counts, off = np.zeros(len(pixels), dtype=np.int64), np.zeros(len(pixels), dtype=np.int64)
     remarks: list[str] = []
     prints: list[str] = []
-    opened = _opened(options, remarks, prints)
-    azimuth = stated_azimuth(options) or known_azimuth([each.source for each in opened], remarks)
+    datasets = _open_folders(options, remarks, prints)
+    azimuth = stated_azimuth(options) or known_azimuth([each.source for each in datasets], remarks)
     options = replace(options, azimuth_of_north=azimuth.of_north_deg, clockwise=azimuth.clockwise)
-    chosen, threshold = _chosen(options, remarks, ctx)
+    chosen_rows, threshold = _choose_rows(options, remarks, ctx)
     events = 0
     with ctx.bars("sky map", "runs") as progress:
-        for number, dataset in enumerate(opened):
-            result = _directions(dataset, options.zenith_max_deg, None if chosen is None else chosen[number])
-            if result is not None:
-                events += len(result[0])
-                mine, scrambled_mine = count_run(result, options, pixels, number)
-                counts += mine
-                off += scrambled_mine
-            progress(number + 1, len(opened))
+        for number, dataset in enumerate(datasets):
+            directions = _directions(
+                dataset, options.zenith_max_deg, None if chosen_rows is None else chosen_rows[number]
+            )
+            if directions is not None:
+                events += len(directions[0])
+                counts_of_run, scrambled_of_run = count_run(directions, options, pixels, number)
+                counts += counts_of_run
+                off += scrambled_of_run
+            progress(number + 1, len(datasets))
     if not events:
         raise InputError(
-            f"{options.data[0]}: no event passes {', '.join(_cut_words(opened[0], options.zenith_max_deg))}"
+            f"{options.data[0]}: no event passes {', '.join(_names_of_cuts(datasets[0], options.zenith_max_deg))}"
         )
     remark(LOG, remarks)
     return SkyMap(options, pixels, counts, off, events, threshold, tuple(prints), tuple(remarks))
 
 
-def _opened(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[Dataset]:
+def _open_folders(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[Dataset]:
     """Return the folders, all of which have times."""
-    result = []
+    datasets = []
     for folder in options.data:
         dataset = Dataset.open(folder, labels=False)
         if not dataset.files.has(TIMES_FILE):
@@ -222,8 +224,8 @@ def _opened(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[
             raise InputError(f"{folder} holds the same events as another folder of --data")
         remarks += label_remarks(dataset)
         prints.append(dataset.fingerprint())
-        result.append(dataset)
-    return result
+        datasets.append(dataset)
+    return datasets
 
 
 def stated_azimuth(options: SkyOptions) -> Azimuth | None:
@@ -262,7 +264,7 @@ def known_azimuth(sources: Sequence[Mapping[str, Any]], remarks: list[str]) -> A
     return Azimuth(float(first["of_north_deg"]), bool(first["clockwise"]))
 
 
-def _chosen(options: SkyOptions, remarks: list[str], ctx: Context) -> tuple[list[np.ndarray] | None, float | None]:
+def _choose_rows(options: SkyOptions, remarks: list[str], ctx: Context) -> tuple[list[np.ndarray] | None, float | None]:
     """Return each folder's rows with the highest gamma scores, and the lowest of these scores; None without a run."""
     if options.run is None:
         return None, None
@@ -275,7 +277,7 @@ def _chosen(options: SkyOptions, remarks: list[str], ctx: Context) -> tuple[list
     return [high.row[high.folder == k] for k in range(len(options.data))], threshold
 
 
-def _cut_words(dataset: Dataset, zenith_max_deg: float) -> list[str]:
+def _names_of_cuts(dataset: Dataset, zenith_max_deg: float) -> list[str]:
     return [cut.name for cut in search_cuts(zenith_max_deg).applicable(scalars(dataset))]
 
 
@@ -300,7 +302,7 @@ def count_run(
     off = np.zeros(len(pixels), dtype=np.int64)
     for _ in range(options.scrambles):
         off += pixels.counts(
-            *equatorial(scrambled(seconds, period, rng), zenith_deg, azimuth_deg, stated_azimuth(options))
+            *equatorial(scramble(seconds, period, rng), zenith_deg, azimuth_deg, stated_azimuth(options))
         )  # fmt: skip
     return pixels.counts(*equatorial(seconds, zenith_deg, azimuth_deg, stated_azimuth(options))), off
 
@@ -308,59 +310,59 @@ def count_run(
 MAP_FITS, MAP_PARQUET, MAP_CSV, MAP_FILE = "sky_map.fits", "sky_map.parquet", "sky_map.csv", "sky_map.json"
 
 
-def map_table(result: SkyMap) -> pl.DataFrame:
+def map_table(sky: SkyMap) -> pl.DataFrame:
     """Return one row a pixel in which something is measured or expected, by number."""
-    pixels = np.flatnonzero((result.counts > 0) | (result.scrambled_counts > 0))
-    ra_deg, dec_deg = result.pixels.centres(pixels)
+    pixels = np.flatnonzero((sky.counts > 0) | (sky.scrambled_counts > 0))
+    ra_deg, dec_deg = sky.pixels.centres(pixels)
     return pl.DataFrame(
         {
             "pixel": pixels,
             "ra_deg": ra_deg,
             "dec_deg": dec_deg,
-            "counts": result.counts[pixels],
-            "expected_counts": result.expected[pixels],
-            "relative_exposure": result.relative_exposure[pixels],
-            "significance_sigma": result.significance[pixels],
+            "counts": sky.counts[pixels],
+            "expected_counts": sky.expected[pixels],
+            "relative_exposure": sky.relative_exposure[pixels],
+            "significance_sigma": sky.significance[pixels],
         }
     ).with_columns(pl.col("significance_sigma").fill_nan(None))
 
 
-def write_fits(result: SkyMap, file: Path) -> None:
+def write_fits(sky: SkyMap, file: Path) -> None:
     """Write the whole sky as a HEALPix FITS file: a row a pixel, in rings, ICRS; NaN where there is no significance."""
     from astropy.io import fits
 
     columns = [
-        fits.Column("COUNTS", "K", unit="ct", array=result.counts),
-        fits.Column("EXPECTED", "D", unit="ct", array=result.expected),
-        fits.Column("EXPOSURE", "D", array=result.relative_exposure),
-        fits.Column("SIGNIFICANCE", "D", array=result.significance),
+        fits.Column("COUNTS", "K", unit="ct", array=sky.counts),
+        fits.Column("EXPECTED", "D", unit="ct", array=sky.expected),
+        fits.Column("EXPOSURE", "D", array=sky.relative_exposure),
+        fits.Column("SIGNIFICANCE", "D", array=sky.significance),
     ]
     table = fits.BinTableHDU.from_columns(columns, name="SKY_MAP")
     table.header.extend(
         [
             ("PIXTYPE", "HEALPIX", "HEALPix pixelisation"),
             ("ORDERING", "RING", "rings from north to south"),
-            ("NSIDE", result.pixels.nside, "resolution parameter"),
+            ("NSIDE", sky.pixels.nside, "resolution parameter"),
             ("FIRSTPIX", 0, "first pixel"),
-            ("LASTPIX", len(result.pixels) - 1, "last pixel"),
+            ("LASTPIX", len(sky.pixels) - 1, "last pixel"),
             ("INDXSCHM", "IMPLICIT", "a row's number is the pixel's"),
             ("OBJECT", "FULLSKY", "sky coverage"),
             ("COORDSYS", "C", "equatorial"),
             ("RADESYS", "ICRS", "reference frame"),
-            ("EVENTS", result.events, "showers in the map"),
-            ("SCRAMBLE", result.options.scrambles, "exchanges of times"),
+            ("EVENTS", sky.events, "showers in the map"),
+            ("SCRAMBLE", sky.options.scrambles, "exchanges of times"),
         ]
     )
     with atomic_path(file) as temporary:
         fits.HDUList([fits.PrimaryHDU(), table]).writeto(temporary, overwrite=True)
 
 
-def write_map(result: SkyMap, out: Path) -> None:
+def write_map(sky: SkyMap, out: Path) -> None:
     """Write ``sky_map.fits``, ``sky_map.parquet``, ``sky_map.csv`` and ``sky_map.json``."""
     out.mkdir(parents=True, exist_ok=True)
-    table, options, highest = map_table(result), result.options, result.highest
+    table, options, highest = map_table(sky), sky.options, sky.highest
     azimuth = stated_azimuth(options) or Azimuth()
-    write_fits(result, out / MAP_FITS)
+    write_fits(sky, out / MAP_FITS)
     with atomic_path(out / MAP_PARQUET) as temporary:
         table.write_parquet(temporary)
     with atomic_path(out / MAP_CSV) as temporary:
@@ -370,12 +372,12 @@ def write_map(result: SkyMap, out: Path) -> None:
         {
             "data": [folder.name for folder in options.data],
             "blinding": options.blinding.as_json(options.data),
-            "data_fingerprints": list(result.fingerprints),
-            "cuts": _cut_words(Dataset.open(options.data[0], labels=False), options.zenith_max_deg),
+            "data_fingerprints": list(sky.fingerprints),
+            "cuts": _names_of_cuts(Dataset.open(options.data[0], labels=False), options.zenith_max_deg),
             "run": options.run.resolve().name if options.run else None,
             "share": options.share if options.run else None,
-            "score_threshold": result.score_threshold,
-            "events": result.events,
+            "score_threshold": sky.score_threshold,
+            "events": sky.events,
             "frame": "ICRS",
             "nside": options.nside,
             "ordering": "ring",
@@ -391,7 +393,7 @@ def write_map(result: SkyMap, out: Path) -> None:
             "highest": None
             if highest is None
             else dict(zip(("pixel", "significance_sigma", "p_value_after_trials"), highest, strict=True)),
-            "remarks": list(result.remarks),
+            "remarks": list(sky.remarks),
             "versions": versions(),
             "git_revision": git_revision(),
         },

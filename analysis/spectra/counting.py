@@ -26,7 +26,7 @@ def count_moved(
     edges: np.ndarray,
     borders: np.ndarray,
     counts: np.ndarray,
-    place: np.ndarray,
+    cell: np.ndarray,
 ) -> None:
     """Add events to counts (2, K, C, T) of two halves, as :class:`showerstack.analysis.spectra.folding.MovableEvents`
     has them.
@@ -37,7 +37,7 @@ def count_moved(
         (3,) of energy, muon and electron number: in widths, and in lg.
     edges, borders
         (B + 1,) of the reconstructed lg E, (S - 1,) of y.
-    place
+    cell
         (N,) is set to the cell of each event, -1 where it is in none.
     """
     n_bins, n_borders = len(edges) - 1, len(borders)
@@ -47,7 +47,7 @@ def count_moved(
     slope_a = 2.0 * BY_AA * by_a + BY_AB * by_b
     slope_b = 2.0 * BY_BB * by_b + BY_AB * by_a
     for n in range(len(labels)):
-        place[n] = -1
+        cell[n] = -1
         if lg_nmu[n] + shifts[1] <= lg_nmu_min:
             continue
         e = lg_energy[n] + shifts[0] + constant + slope_a * sizes[0, n] + slope_b * sizes[1, n]
@@ -64,5 +64,5 @@ def count_moved(
         s = 0
         while s < n_borders and mass >= borders[s]:
             s += 1
-        place[n] = b * (n_borders + 1) + s
-        counts[(n // ROWS_TOGETHER) % 2, labels[n], place[n], fine[n]] += 1.0
+        cell[n] = b * (n_borders + 1) + s
+        counts[(n // ROWS_TOGETHER) % 2, labels[n], cell[n], fine[n]] += 1.0

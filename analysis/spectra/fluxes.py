@@ -74,17 +74,19 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     changes
         (K, T) each: what one standard deviation of each source of error changes in the thrown primaries.
     """
-    one, layout = fit.likelihood, fit.likelihood.layout
-    fine = one.response.cells.bins.fine
-    middle = one.lg_energy
+    likelihood, layout = fit.likelihood, fit.likelihood.layout
+    fine = likelihood.response.cells.bins.fine
+    middle = likelihood.lg_energy
     wide = np.searchsorted(edges, middle, side="right")  # 0 below all, J + 1 above all
     n_wide, n_groups = len(edges) + 1, layout.n_groups
     heights = np.maximum(fit.parameters[layout.heights], LEAST_HEIGHT)
-    phi = one.particles(fit.parameters, heights)
-    parts = np.stack([one.probability @ (phi * (wide == j))[:, :, None] for j in range(n_wide)])[..., 0]  # (J', K, C)
-    spread = np.stack([one.variance @ (phi**2 * (wide == j))[:, :, None] for j in range(n_wide)])[..., 0]
-    finite = float(one.finite)
-    active = np.array(one.response.active, dtype=int)
+    phi = likelihood.particles(fit.parameters, heights)
+    parts = np.stack([likelihood.probability @ (phi * (wide == j))[:, :, None] for j in range(n_wide)])[
+        ..., 0
+    ]  # (J', K, C)
+    spread = np.stack([likelihood.variance @ (phi**2 * (wide == j))[:, :, None] for j in range(n_wide)])[..., 0]
+    finite = float(likelihood.finite)
+    active = np.array(likelihood.response.active, dtype=int)
     margin = np.zeros((n_wide, n_groups))
     margin[[0, -1]] = MARGIN_WIDTH**-2
     expected = np.concatenate([np.ones(n_wide * n_groups), np.zeros(len(active))])
@@ -92,25 +94,27 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     factors = np.ones((n_wide, n_groups))
     scales = fit.scales.copy()
     for _ in range(STEPS):
-        f, by_scale = one.moves.factors(scales - one.response.at)
+        f, by_scale = likelihood.moves.factors(scales - likelihood.response.at)
         design = (f * parts).reshape(n_wide * n_groups, -1)
         moved = np.einsum("jkc,kc->jc", by_scale[active], np.einsum("wk,wkc->kc", factors, f * parts))
         columns = np.concatenate([design, moved])
-        mean = np.maximum(factors.ravel() @ design, one.floor)
-        weight = one.simulated / (mean + mean**2 / one.tau)
-        target = one.counts + scales[active] @ moved
+        mean = np.maximum(factors.ravel() @ design, likelihood.floor)
+        weight = likelihood.simulated / (mean + mean**2 / likelihood.tau)
+        target = likelihood.counts + scales[active] @ moved
         matrix = (columns * weight) @ columns.T + np.diag(prior + 1e-12)
         solved = np.linalg.solve(matrix, columns @ (weight * target) + prior * expected)
         factors = solved[: n_wide * n_groups].reshape(n_wide, n_groups)
         scales[active] = np.clip(solved[n_wide * n_groups :], -5, 5)
-    mean = np.maximum(factors.ravel() @ design, one.floor)
-    of_simulation = mean**2 / one.tau
-    of_moves = np.einsum("jkc,kc->jc", one.response.noise(phi)[active], np.einsum("wk,wkc->kc", factors, f * parts))
+    mean = np.maximum(factors.ravel() @ design, likelihood.floor)
+    of_simulation = mean**2 / likelihood.tau
+    of_moves = np.einsum(
+        "jkc,kc->jc", likelihood.response.noise(phi)[active], np.einsum("wk,wkc->kc", factors, f * parts)
+    )
     inverse = {}
     for name, used, extra in (
         ("data", design, 0.0), ("simulation", design, of_simulation), ("scales", columns, of_simulation)
     ):  # fmt: skip
-        weight, n = one.simulated / (mean + extra), len(used)
+        weight, n = likelihood.simulated / (mean + extra), len(used)
         information = (used * weight) @ used.T + np.diag(prior[:n] + 1e-12)
         noise = np.zeros_like(information)
         if name != "data":
@@ -118,39 +122,41 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
         if name == "scales":
             noise[n_wide * n_groups :, n_wide * n_groups :] += (of_moves * weight) @ of_moves.T
         less = without_noise(information, noise, prior[:n])
-        known = np.linalg.inv(less)
-        whole = known @ information @ known
-        inverse[name] = whole[: n_wide * n_groups, : n_wide * n_groups]
+        inverse_information = np.linalg.inv(less)
+        sandwich = inverse_information @ information @ inverse_information
+        inverse[name] = sandwich[: n_wide * n_groups, : n_wide * n_groups]
     # What the noise of templates pulls towards zero, once: repeated, it runs away where simulation is scarce.
-    step = known @ (information - less)[:, : n_wide * n_groups] @ factors.ravel()
+    step = inverse_information @ (information - less)[:, : n_wide * n_groups] @ factors.ravel()
     factors = factors + step[: n_wide * n_groups].reshape(n_wide, n_groups)
     scales[active] += step[n_wide * n_groups :]
-    scale_covariance = whole[n_wide * n_groups :, n_wide * n_groups :]
+    scale_covariance = sandwich[n_wide * n_groups :, n_wide * n_groups :]
     widths = np.diff(10.0**edges)
     sent = np.stack([(phi * (wide == j)).sum(axis=1) for j in range(1, n_wide - 1)])
-    unit = sent / (one.exposure_m2_sr_s * widths[:, None])
+    unit = sent / (likelihood.exposure_m2_sr_s * widths[:, None])
     inner = slice(n_groups, -n_groups)
     scale = np.outer(unit.ravel(), unit.ravel())
     cumulative = {name: scale * matrix[inner, inner] for name, matrix in inverse.items()}
     covariance = {
         "data": cumulative["data"],
-        "simulation": added(cumulative["simulation"], cumulative["data"]),
-        "scales": added(cumulative["scales"], cumulative["simulation"]),
+        "simulation": added_covariance(cumulative["simulation"], cumulative["data"]),
+        "scales": added_covariance(cumulative["scales"], cumulative["simulation"]),
     }
     # A flux is proportional to the primaries behind its simulated events.
-    thrown = one.response.thrown
+    thrown = likelihood.response.thrown
     for change in changes:
         relative = phi * np.divide(change, thrown, out=np.zeros_like(thrown), where=thrown > 0)
         moved = np.stack([relative[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)]) / np.maximum(sent, 1e-300)
         error = (factors[1:-1] * unit * moved).ravel()
         covariance["simulation"] += np.outer(error, error)
     events = (factors[:, :, None] * f * parts).sum(axis=2)[1:-1]
-    simulated = np.stack([one.response.accepted.sum(axis=1)[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)])
+    simulated = np.stack(
+        [likelihood.response.accepted.sum(axis=1)[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)]
+    )
     assert len(fine) == len(middle) + 1
     return FreeFluxes(edges, factors[1:-1] * unit, covariance, scales, scale_covariance, events, simulated)
 
 
-def added(more: np.ndarray, less: np.ndarray) -> np.ndarray:
+def added_covariance(more: np.ndarray, less: np.ndarray) -> np.ndarray:
     """Return what one covariance adds to another; 0 where, by :data:`LEAST_KNOWN`, it would be less than nothing."""
     unit = np.sqrt(np.maximum(np.diag(more), np.diag(less)))
     unit = np.where(unit > 0, unit, 1.0)
@@ -174,15 +180,17 @@ def design_noise(
     weight
         (C,) inverse variances of counts less expectations.
     """
-    own = f**2 * spread * weight
+    variance_weight = f**2 * spread * weight
     n, n_scales = factors.size, len(by_scale)
-    result = np.zeros((n + n_scales, n + n_scales))
-    result[np.arange(n), np.arange(n)] = own.sum(axis=2).ravel()
-    both = np.einsum("skc,wkc->swk", by_scale, own) * factors
-    result[n:, :n] = both.reshape(n_scales, n)
-    result[:n, n:] = result[n:, :n].T
-    result[n:, n:] = np.einsum("skc,rkc,kc->sr", by_scale, by_scale, np.einsum("wk,wkc->kc", factors**2, own))
-    return result
+    noise = np.zeros((n + n_scales, n + n_scales))
+    noise[np.arange(n), np.arange(n)] = variance_weight.sum(axis=2).ravel()
+    both = np.einsum("skc,wkc->swk", by_scale, variance_weight) * factors
+    noise[n:, :n] = both.reshape(n_scales, n)
+    noise[:n, n:] = noise[n:, :n].T
+    noise[n:, n:] = np.einsum(
+        "skc,rkc,kc->sr", by_scale, by_scale, np.einsum("wk,wkc->kc", factors**2, variance_weight)
+    )
+    return noise
 
 
 def without_noise(information: np.ndarray, noise: np.ndarray, prior: np.ndarray) -> np.ndarray:
@@ -232,12 +240,12 @@ def share_covariance(values: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     n_bins, n_groups = values.shape
     jacobian = np.zeros((n_bins * n_groups, n_bins * n_groups))
     for j, share in enumerate(shares(values)):
-        mine = slice(j * n_groups, (j + 1) * n_groups)
-        jacobian[mine, mine] = (np.eye(n_groups) - share[:, None]) / values[j].sum()
+        of_bin = slice(j * n_groups, (j + 1) * n_groups)
+        jacobian[of_bin, of_bin] = (np.eye(n_groups) - share[:, None]) / values[j].sum()
     return np.asarray(jacobian @ covariance @ jacobian.T)
 
 
-def combined(covariance: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def covariance_of_sums(covariance: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the covariance (J, J) of sums over groups, weighted by (J, K)."""
     n_bins, n_groups = weights.shape
     return np.asarray(

@@ -61,20 +61,20 @@ class Cells:
         """C = B S; the cell of energy bin b and summary s is b S + s."""
         return self.bins.n_bins * self.n_summaries
 
-    def place(self, lg_energy: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def cell_of(self, lg_energy: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the cell of each event, (N,), -1 outside the energy bins."""
-        energy = self.bins.place(lg_energy)
+        energy = self.bins.bin_of(lg_energy)
         return np.where(energy >= 0, energy * self.n_summaries + np.searchsorted(self.borders, y, side="right"), -1)
 
     def counts(self, events: SpectrumEvents) -> np.ndarray:
         """Return n (C,), measured events."""
-        place = self.place(events.lg_energy, mass_summary(events.log_proba))
-        return np.bincount(place[place >= 0], minlength=self.n_cells).astype(np.float64)
+        cell = self.cell_of(events.lg_energy, mass_summary(events.log_proba))
+        return np.bincount(cell[cell >= 0], minlength=self.n_cells).astype(np.float64)
 
 
 def make_cells(bins: Binning, simulated: Simulated, summaries: int = SUMMARIES) -> Cells:
     """Return cells whose borders in y are quantiles of the simulated events in the energy bins."""
-    y = mass_summary(simulated.log_proba[bins.place(simulated.lg_energy) >= 0])
+    y = mass_summary(simulated.log_proba[bins.bin_of(simulated.lg_energy) >= 0])
     if not len(y):
         raise InputError("no simulated event lies in the energy bins: give other --bins or another --simulation")
     return Cells(bins, np.quantile(y, np.arange(1, summaries) / summaries))
@@ -108,11 +108,11 @@ class MovableEvents:
         return replace(self, **{name: value[..., rows] for name, value in values.items() if value is not None})
 
 
-def movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: float = -np.inf) -> MovableEvents:
+def make_movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: float = -np.inf) -> MovableEvents:
     """Prepare simulated events for being moved by scales.
 
     How posteriors move with the sizes is a quadratic regression of the log-posteriors on lg Ne, lg Nmu and zenith over
-    the simulated events: features that see sizes otherwise are taken to move along, and the answer is smooth.
+    the simulated events: features that see sizes otherwise are taken to move along, and the result is smooth.
     """
     if simulated.true_lg_energy is None:
         raise InputError("--simulation: a simulated set without truth.parquet has no true energies to fold with")
@@ -127,13 +127,13 @@ def movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: flo
         down, up = (mass_summary(log_softmax(simulated.log_proba + sign * width * slope)) for sign in (-1, 1))
         coefficients += [(up - down) / 2, (up + down) / 2 - y]
     return MovableEvents(
-        np.asarray(simulated.labels, dtype=np.int64), bins.place_fine(simulated.true_lg_energy), simulated.lg_energy,
+        np.asarray(simulated.labels, dtype=np.int64), bins.fine_bin_of(simulated.true_lg_energy), simulated.lg_energy,
         simulated.lg_nmu, np.stack(corrected_sizes(simulated.lg_ne, simulated.lg_nmu, simulated.zenith_deg)), y,
-        np.array(coefficients), widths, lg_nmu_min, simulated.model, repeated(simulated.group),
+        np.array(coefficients), widths, lg_nmu_min, simulated.model, numbers_of_copied_showers(simulated.group),
     )  # fmt: skip
 
 
-def repeated(groups: np.ndarray | None) -> np.ndarray | None:
+def numbers_of_copied_showers(groups: np.ndarray | None) -> np.ndarray | None:
     """Return the showers' numbers (N,), or None where none is used twice."""
     if groups is None:
         return None
@@ -146,18 +146,18 @@ def count_halves(
     cells: Cells,
     x: np.ndarray,
     n_groups: int = len(MASS_NUMBERS),
-    place: np.ndarray | None = None,
+    cell: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return m (2, K, C, T) of two halves of the simulated events accepted at scales x (3,).
 
-    ``place`` (N,) is set to the cell of each event, -1 outside all.
+    ``cell`` (N,) is set to the cell of each event, -1 outside all.
     """
     x = np.asarray(x, dtype=np.float64)
     counts = np.zeros((2, n_groups, cells.n_cells, len(cells.bins.fine) - 1))
     count_moved(
         events.labels, events.fine, events.lg_energy, events.lg_nmu, events.sizes, events.y, events.y_moved, x,
         x * events.widths.values, events.lg_nmu_min, cells.bins.edges, cells.borders, counts,
-        np.empty(len(events.labels), np.int64) if place is None else place,
+        np.empty(len(events.labels), np.int64) if cell is None else cell,
     )  # fmt: skip
     return counts
 
@@ -297,9 +297,9 @@ def make_response(
     if events.group is not None:
         rows = np.flatnonzero(place >= 0)
         keys = np.stack([events.group[rows], events.labels[rows], place[rows], events.fine[rows]])
-        (_, label, cell, fine), copies = np.unique(keys, axis=1, return_counts=True)
+        (_, label, cell_number, fine), copies = np.unique(keys, axis=1, return_counts=True)
         squares = np.zeros(accepted.shape[1:])
-        np.add.at(squares, (label, cell, fine), copies.astype(np.float64) ** 2)
+        np.add.at(squares, (label, cell_number, fine), copies.astype(np.float64) ** 2)
     return FoldedResponse(cells, at, accepted.sum(axis=0), thrown, whole, halves, squares)
 
 
@@ -370,7 +370,7 @@ def plateau_thrown(
     return np.asarray(thrown), changes
 
 
-def of_models(thrown: Thrown, models: tuple[int, ...] | None) -> np.ndarray:
+def thrown_by_models(thrown: Thrown, models: tuple[int, ...] | None) -> np.ndarray:
     """Return N (K, T) of some hadronic models together, None: of all."""
     counts = thrown.counts if models is None else thrown.counts[list(models)]
     return np.asarray(counts.sum(axis=0), dtype=np.float64)

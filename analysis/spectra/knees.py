@@ -99,7 +99,8 @@ class Knees:
                 name: {"minus_2_ln_likelihood": one.cost, "chi2": one.chi2, "ndf": one.ndf,
                        "index": one.parameters[one.likelihood.layout.indices].tolist(),
                        "change_of_index": change_of_index(one),
-                       "lg_knee_eV": [number(value) for value in one.likelihood.layout.lg_knees(one.parameters)]}
+                       "lg_knee_eV": [number_or_none(lg_knee)
+                                      for lg_knee in one.likelihood.layout.lg_knees(one.parameters)]}
                 for name, one in self.fits.items()
             },
             "likelihood_ratios": [
@@ -109,7 +110,7 @@ class Knees:
         }  # fmt: skip
 
 
-def number(value: float) -> float | None:
+def number_or_none(value: float) -> float | None:
     """Return a number for JSON, None where it is not finite."""
     return float(value) if np.isfinite(value) else None
 
@@ -132,25 +133,25 @@ def fit_knees(problem: FoldingProblem, best: FoldedFit, by_model: list[FoldedFit
     by_model
         The same with each hadronic model's response alone; fewer than two: the models' error is not known.
     """
-    best, common = profiled(best, 0)
-    fits = {"rigidity": best} | {name: _like(problem, best, name) for name in HYPOTHESES if name != "rigidity"}
+    best, common_curve = profile_knee(best, 0)
+    fits = {"rigidity": best} | {name: _fit_like(problem, best, name) for name in HYPOTHESES if name != "rigidity"}
     free, curves = fits["free"], []
     for k in range(len(GROUPS)):
-        free, values = profiled(free, k)  # which may have come upon a lower minimum
-        curves.append(values)
+        free, curve = profile_knee(free, k)  # which may have come upon a lower minimum
+        curves.append(curve)
     fits["free"] = free
     comparisons = tuple(LikelihoodRatio(one, other, fits[one].cost - fits[other].cost) for one, other in COMPARED)
-    moved = {
+    by_sharpness = {
         "sharpness": [fit_once(replace(best.likelihood, sharpness=value), best.parameters) for value in SHARPNESS_RANGE]
     }
-    rigidity = _knee("rigidity", best, common, 0, moved["sharpness"], by_model)
+    rigidity = _knee("rigidity", best, common_curve, 0, by_sharpness["sharpness"], by_model)
     sharp = [fit_once(replace(free.likelihood, sharpness=value), free.parameters) for value in SHARPNESS_RANGE]
-    models = [_like(problem, one, "free") for one in by_model]
+    models = [_fit_like(problem, one, "free") for one in by_model]
     groups = (_knee(name, free, curves[k], k, sharp, models) for k, name in enumerate(GROUPS))
     return Knees(fits, rigidity, tuple(groups), comparisons)
 
 
-def _like(problem: FoldingProblem, best: FoldedFit, hypothesis: str) -> FoldedFit:
+def _fit_like(problem: FoldingProblem, best: FoldedFit, hypothesis: str) -> FoldedFit:
     """Fit another hypothesis with the response of a fit, from its parameters."""
     likelihood = problem.likelihood(best.likelihood.response, hypothesis)
     layout, old = likelihood.layout, best.likelihood.layout
@@ -168,7 +169,7 @@ def _like(problem: FoldingProblem, best: FoldedFit, hypothesis: str) -> FoldedFi
     return min((fit_once(likelihood, one) for one in starts), key=lambda one: one.cost)
 
 
-def profiled(fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarray, np.ndarray]]:
+def profile_knee(fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarray, np.ndarray]]:
     """Profile one knee of a fit.
 
     Returns
@@ -178,7 +179,7 @@ def profiled(fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarray, n
     name = f"lg_r{place}"
     column = fit.likelihood.layout.names.index(name)
     for _ in range(3):
-        grid, profile, starts = _walked(fit, name, column)
+        grid, profile, starts = _walk_profile(fit, name, column)
         lowest = int(profile.argmin())
         if profile[lowest] > fit.cost - 0.02:
             break
@@ -188,7 +189,7 @@ def profiled(fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarray, n
     return fit, (grid, profile - min(profile.min(), fit.cost))
 
 
-def _walked(fit: FoldedFit, name: str, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _walk_profile(fit: FoldedFit, name: str, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return positions on both sides of a fit, the costs there and the parameters, until the costs are high enough."""
     at = float(fit.parameters[column])
     step = float(np.clip(np.sqrt(fit.covariance()[column, column]) / 2, 0.01, 0.1))

@@ -160,12 +160,12 @@ class FoldedLikelihood:
     def start(self, lg_knee: float = 15.6, change: float = 0.4) -> np.ndarray:
         """Return parameters to begin with."""
         n = self.layout.n_groups
-        result = np.concatenate([np.ones(n), self.priors.index, np.zeros(len(self.layout.names) - 2 * n)])
+        parameters = np.concatenate([np.ones(n), self.priors.index, np.zeros(len(self.layout.names) - 2 * n)])
         if self.layout.n_knees:
-            result[2 * n] = change
-            result[self.layout.knees] = np.clip(lg_knee, *KNEE_RANGE)
-        result[self.layout.scales] = self.response.at
-        return result
+            parameters[2 * n] = change
+            parameters[self.layout.knees] = np.clip(lg_knee, *KNEE_RANGE)
+        parameters[self.layout.scales] = self.response.at
+        return parameters
 
     def particles(self, parameters: np.ndarray, heights: np.ndarray | None = None) -> np.ndarray:
         """Return phi (K, T), particles of each group in each fine bin, with other heights if given."""
@@ -248,8 +248,8 @@ class FoldedLikelihood:
         mean[self.layout.indices], weight[self.layout.indices] = self.priors.index, self.priors.index_width**-2
         weight[self.layout.scales] = 1.0
         if self.priors.change and self.layout.n_knees:
-            place = self.layout.knees.start - 1
-            mean[place], weight[place] = self.priors.change[0], self.priors.change[1] ** -2
+            change_position = self.layout.knees.start - 1
+            mean[change_position], weight[change_position] = self.priors.change[0], self.priors.change[1] ** -2
         away = parameters - mean
         return float(np.sum(weight * away**2)), 2 * weight * away, weight
 
@@ -291,11 +291,11 @@ class FoldedLikelihood:
 
     def free(self) -> np.ndarray:
         """Return which parameters are free, (P,) bool: scales that were not moved are exact."""
-        result = np.ones(len(self.layout.names), dtype=bool)
+        is_free = np.ones(len(self.layout.names), dtype=bool)
         scales = np.zeros(len(SCALES), dtype=bool)
         scales[list(self.response.active)] = True
-        result[self.layout.scales] = scales
-        return result
+        is_free[self.layout.scales] = scales
+        return is_free
 
 
 def deviance(counts: np.ndarray, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
@@ -347,12 +347,12 @@ def inverse_without_noise(
     size, axes = np.linalg.eigh(whole - noise[np.ix_(scale, scale)])
     known = axes @ np.diag(1 / np.maximum(size, 1.0)) @ axes.T
     of_scales = known @ whole @ known
-    result = np.empty_like(information)
-    result[np.ix_(scale, scale)] = of_scales
-    result[both] = -slope @ of_scales
-    result[np.ix_(scale, rest)] = result[both].T
-    result[np.ix_(rest, rest)] = inner + slope @ of_scales @ slope.T
-    return result
+    covariance = np.empty_like(information)
+    covariance[np.ix_(scale, scale)] = of_scales
+    covariance[both] = -slope @ of_scales
+    covariance[np.ix_(scale, rest)] = covariance[both].T
+    covariance[np.ix_(rest, rest)] = inner + slope @ of_scales @ slope.T
+    return covariance
 
 
 @dataclass(frozen=True)
@@ -407,12 +407,12 @@ class FoldedFit:
         Draws are not fitted again: chi-square is compared as if each fitted parameter had made it smaller by one.
         """
         rng = np.random.default_rng(seed)
-        one = self.likelihood
-        mean = one._soft(one.mean(self.parameters))[0][one.simulated]
-        tau = one.tau[one.simulated]
+        likelihood = self.likelihood
+        mean = likelihood._soft(likelihood.mean(self.parameters))[0][likelihood.simulated]
+        tau = likelihood.tau[likelihood.simulated]
         drawn = rng.poisson(mean * rng.gamma(np.minimum(tau, 1e12), size=(DRAWS, len(tau))) / np.minimum(tau, 1e12))
         chi2 = deviance(drawn, mean, tau).sum(axis=1)
-        fitted = int(one.simulated.sum()) - self.ndf
+        fitted = int(likelihood.simulated.sum()) - self.ndf
         return float((1 + np.count_nonzero(chi2 >= self.chi2 + fitted)) / (DRAWS + 1))
 
     def profile(self, name: str, value: float, start: np.ndarray | None = None) -> tuple[float, np.ndarray]:
@@ -516,7 +516,7 @@ def fit_once(likelihood: FoldedLikelihood, start: np.ndarray) -> FoldedFit:
     for _ in range(TAU_ROUNDS + 1):
         likelihood.hold(parameters)
         cost, parameters, valid = minimise(likelihood, parameters)
-    own = copy(likelihood)  # the next fit makes a tau of its own
-    chi2 = float(own.terms(parameters).sum())
-    n_fitted = len(own.layout.names) - len(SCALES)
-    return FoldedFit(own, parameters, cost, chi2, max(int(own.simulated.sum()) - n_fitted, 1), valid)
+    held = copy(likelihood)  # the next fit makes a tau of its own
+    chi2 = float(held.terms(parameters).sum())
+    n_fitted = len(held.layout.names) - len(SCALES)
+    return FoldedFit(held, parameters, cost, chi2, max(int(held.simulated.sum()) - n_fitted, 1), valid)

@@ -42,11 +42,11 @@ def published() -> tuple[PublishedSpectrum, ...]:
     """Return all spectra of the table."""
     frame = pl.read_csv(FILE, glob=False).with_columns(pl.col("hadronic_model").fill_null(""))
     keys = ["experiment", "hadronic_model", "group", "reference"]
-    result = []
+    spectra = []
     for (experiment, model, group, reference), part in frame.group_by(keys, maintain_order=True):
         error = part.select("error_minus", "error_plus").to_numpy().T
         energy, value = part["energy_ev"].to_numpy(), part["value"].to_numpy()
-        result.append(
+        spectra.append(
             PublishedSpectrum(str(experiment), str(model), str(group), energy, value, error, str(reference))
         )  # fmt: skip
-    return tuple(result)
+    return tuple(spectra)

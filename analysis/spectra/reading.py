@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.cuts import added, flow_words, published_cuts
+from showerstack.analysis.cuts import add_flows, describe_flow, published_cuts
 from showerstack.analysis.events import (
     MeasuredFolders,
-    held_out,
+    holdout_events,
     model_numbers,
-    predicted,
+    predict_folder,
     refuse_training_set,
     scalars,
     truth_of,
@@ -32,8 +32,8 @@ from showerstack.analysis.spectra.folding import (
     PLATEAU_EFFICIENCY,
     PLATEAU_LG_ENERGY,
     STEP_LG_ENERGY,
+    numbers_of_copied_showers,
     plateau_thrown,
-    repeated,
 )
 from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, Thrown
 from showerstack.runtime.context import Context
@@ -98,8 +98,8 @@ def thrown_primaries(
     for block in range(last // PRIMARIES_PER_BLOCK + 1):
         primaries = throw_primaries(task, n_showers, job.model, settings.spectrum, random_generator(job, block))
         first = block * PRIMARIES_PER_BLOCK
-        here = (shower >= first) & (shower < first + PRIMARIES_PER_BLOCK)
-        if not np.allclose(primaries.lg_energy[shower[here] - first], energy[here], atol=1e-5, rtol=0):
+        in_block = (shower >= first) & (shower < first + PRIMARIES_PER_BLOCK)
+        if not np.allclose(primaries.lg_energy[shower[in_block] - first], energy[in_block], atol=1e-5, rtol=0):
             raise InputError(f"{UNKNOWN}: the simulation's code has been changed since the set was made")
         number = np.arange(n_showers)
         times = np.bincount(np.repeat(number, job.reuse)[:PRIMARIES_PER_BLOCK], minlength=n_showers)
@@ -107,13 +107,13 @@ def thrown_primaries(
         fine = np.searchsorted(lg_energy_edges, primaries.lg_energy, side="right") - 1
         counted &= (fine >= 0) & (fine < counts.shape[2])
         label, weight = (primaries.label, 1.0) if counted_as is None else counted_as(primaries, settings.spectrum)
-        where = (primaries.model[counted], label[counted], fine[counted])
-        np.add.at(counts, where, (times * weight)[counted])
+        index = (primaries.model[counted], label[counted], fine[counted])
+        np.add.at(counts, index, (times * weight)[counted])
     return Thrown(np.asarray(lg_energy_edges), counts)
 
 
 TRUTH_COLUMNS = ("lg_energy", "model")
-MIN_HELD_OUT = 200
+MIN_HOLDOUT = 200
 """Held-out events of each class from which they alone are used."""
 
 
@@ -151,10 +151,10 @@ def read_measured(
     for dataset, predictions in measured:
         whole = _events(predictions.log_proba, predictions.labels, scalars(dataset))
         parts.append(whole.take(measured.passing(dataset, spectra_cuts(zenith_max_deg))))
-    every = concatenated(parts)
-    if not len(every):
-        raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {flow_words(measured.flows)}")
-    return every, measured.prints, measured.remarks, added(measured.flows)
+    events = concatenate(parts)
+    if not len(events):
+        raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {describe_flow(measured.flows)}")
+    return events, measured.fingerprints, measured.remarks, add_flows(measured.flows)
 
 
 def read_response(
@@ -174,7 +174,7 @@ def read_response(
         If a set was trained on, is among the data, or lacks labels.
     """
     if not folders:
-        return held_out_response(run, bins, zenith_max_deg)
+        return holdout_response(run, bins, zenith_max_deg)
     parts: list[Simulated] = []
     thrown: list[Thrown] = []
     remarks: list[str] = []
@@ -183,7 +183,7 @@ def read_response(
         refuse_training_set(run, dataset, "--simulation")
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
-        predictions = predicted(run, folder, ctx, keep)
+        predictions = predict_folder(run, folder, ctx, keep)
         remarks += predictions.remarks
         events, primaries, new_remarks = _simulated(
             dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg, number
@@ -191,10 +191,10 @@ def read_response(
         parts.append(events)
         thrown.append(primaries)
         remarks += new_remarks
-    return Response(joined_simulated(parts), sum(thrown[1:], thrown[0]), tuple(remarks))
+    return Response(join_simulated(parts), sum(thrown[1:], thrown[0]), tuple(remarks))
 
 
-def held_out_response(run: Run, bins: Binning, zenith_max_deg: float) -> Response:
+def holdout_response(run: Run, bins: Binning, zenith_max_deg: float) -> Response:
     """Return the run's own held-out training events: those of its outer holdout, or all out-of-fold ones.
 
     Raises
@@ -202,16 +202,18 @@ def held_out_response(run: Run, bins: Binning, zenith_max_deg: float) -> Respons
     InputError
         If the training set is no longer there.
     """
-    result = held_out(run, lambda values: spectra_cuts(zenith_max_deg).mask(values), MIN_HELD_OUT)
-    dataset, rows, log_proba = result.dataset, result.rows, result.log_proba
+    holdout = holdout_events(run, lambda values: spectra_cuts(zenith_max_deg).mask(values), MIN_HOLDOUT)
+    dataset, rows, log_proba = holdout.dataset, holdout.rows, holdout.log_proba
     assert dataset.labels is not None
     shipped = run.chain.shipped
-    decided = run.chain.predictions({shipped: log_proba}, None, None).labels
-    events, thrown, new_remarks = _simulated(dataset, log_proba, decided, rows, bins, zenith_max_deg, 0, result.shares)
-    return Response(events, thrown, (*result.remarks, *new_remarks))
+    predicted_labels = run.chain.predictions({shipped: log_proba}, None, None).labels
+    events, thrown, new_remarks = _simulated(
+        dataset, log_proba, predicted_labels, rows, bins, zenith_max_deg, 0, holdout.shares
+    )
+    return Response(events, thrown, (*holdout.remarks, *new_remarks))
 
 
-def unrounded(lg_energy: np.ndarray, lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.ndarray:
+def undo_rounding(lg_energy: np.ndarray, lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.ndarray:
     """Return lg E as it was before it was rounded to float16, where all values (N,) may have been.
 
     Rounded, lg E lies on a comb of 1/128, from 16 on of 1/64. Bins of .1 hold six or seven teeth, and expectations
@@ -227,22 +229,22 @@ def unrounded(lg_energy: np.ndarray, lg_ne: np.ndarray, lg_nmu: np.ndarray, zeni
     return np.clip(formula, lg_energy - half, lg_energy + half)
 
 
-def _events(log_proba: np.ndarray, decided: np.ndarray, content: dict[str, np.ndarray]) -> SpectrumEvents:
+def _events(log_proba: np.ndarray, predicted: np.ndarray, columns: dict[str, np.ndarray]) -> SpectrumEvents:
     names = ("E", "Ne", "Nmu", "Ze")
     return SpectrumEvents(
         log_proba=log_proba,
-        decided=np.asarray(decided, dtype=np.int64),
-        lg_energy=unrounded(*(content[name] for name in names)),
-        lg_ne=content["Ne"].astype(np.float64),
-        lg_nmu=content["Nmu"].astype(np.float64),
-        zenith_deg=content["Ze"].astype(np.float64),
+        decided=np.asarray(predicted, dtype=np.int64),
+        lg_energy=undo_rounding(*(columns[name] for name in names)),
+        lg_ne=columns["Ne"].astype(np.float64),
+        lg_nmu=columns["Nmu"].astype(np.float64),
+        zenith_deg=columns["Ze"].astype(np.float64),
     )
 
 
 def _simulated(
     dataset: Dataset,
     log_proba: np.ndarray,
-    decided: np.ndarray,
+    predicted: np.ndarray,
     rows: np.ndarray,
     bins: Binning,
     zenith_max_deg: float,
@@ -253,7 +255,7 @@ def _simulated(
 
     ``shares`` (C,) are those of all events under the cuts that the rows are; None: all.
     """
-    result = {name: column[rows] for name, column in scalars(dataset).items()}
+    columns = {name: column[rows] for name, column in scalars(dataset).items()}
     assert dataset.labels is not None
     truth = truth_of(dataset, TRUTH_COLUMNS)
     if truth is None:
@@ -261,7 +263,7 @@ def _simulated(
                          "convert raw archives with their true_features files, or simulate")  # fmt: skip
     group = np.asarray(dataset.groups) if dataset.groups is not None else np.arange(len(dataset))
     events = Simulated(
-        **vars(_events(log_proba, decided, result)),
+        **vars(_events(log_proba, predicted, columns)),
         labels=np.asarray(dataset.labels, dtype=np.int64)[rows],
         true_lg_energy=truth["lg_energy"].to_numpy().astype(np.float64)[rows],
         model=model_numbers(truth)[rows],
@@ -271,8 +273,8 @@ def _simulated(
     if zenith_max_deg > ZENITH_MAX_DEG and _is_cut(dataset.source):
         raise InputError(f"{dataset.path} holds zenith angles below {ZENITH_MAX_DEG:g} degrees only: give a smaller "
                          f"--zenith-max than {zenith_max_deg:g}, or a set without cuts")  # fmt: skip
-    passing = spectra_cuts(zenith_max_deg).mask(result) & known
-    near = events.take(spectra_cuts(zenith_max_deg, CUT_MARGIN).mask(result) & known)
+    passing = spectra_cuts(zenith_max_deg).mask(columns) & known
+    near = events.take(spectra_cuts(zenith_max_deg, CUT_MARGIN).mask(columns) & known)
     try:
         numbered = truth_of(dataset, (*TRUTH_COLUMNS, "shower"))
         assert numbered is not None
@@ -315,10 +317,10 @@ def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
     counts = np.zeros((len(MODELS), n_classes, len(bins.fine) - 1))
     changes: list[np.ndarray] = []
     for number in np.unique(accepted.model):
-        mine = accepted.take(accepted.model == number)
-        assert mine.true_lg_energy is not None
+        of_model = accepted.take(accepted.model == number)
+        assert of_model.true_lg_energy is not None
         counts[number], moved = plateau_thrown(
-            mine.labels, mine.true_lg_energy, bins.fine, n_classes, repeated(mine.group)
+            of_model.labels, of_model.true_lg_energy, bins.fine, n_classes, numbers_of_copied_showers(of_model.group)
         )
         for one in moved:
             changes.append(np.zeros_like(counts))
@@ -351,12 +353,12 @@ def without_unknown(events: Simulated, thrown: Thrown) -> tuple[Simulated, list[
     return events.take(used), remarks
 
 
-def concatenated(parts: list[SpectrumEvents]) -> SpectrumEvents:
+def concatenate(parts: list[SpectrumEvents]) -> SpectrumEvents:
     """Return all events together."""
     return SpectrumEvents(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
-def joined_simulated(parts: list[Simulated]) -> Simulated:
+def join_simulated(parts: list[Simulated]) -> Simulated:
     """Return all simulated events together; what one part does not know, none knows."""
     columns: dict[str, Any] = {}
     for name in vars(parts[0]):

@@ -20,8 +20,8 @@ class SpectrumEvents:
 
     log_proba: np.ndarray
     """(N, C) float64 natural logarithms of the shipped posteriors."""
-    decided: np.ndarray
-    """(N,) integer hard labels by the run's decision rule."""
+    predicted: np.ndarray
+    """(N,) int64 numbers of the most probable classes."""
     lg_energy: np.ndarray
     """(N,) reconstructed lg(E/eV)."""
     lg_ne: np.ndarray
@@ -29,7 +29,7 @@ class SpectrumEvents:
     zenith_deg: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.decided)
+        return len(self.predicted)
 
     def take(self, rows: np.ndarray) -> Self:
         """Return some of the events (positions or a mask)."""
@@ -97,17 +97,17 @@ class Binning:
         """(B,) middles in eV, linear as published spectra have them."""
         return np.asarray((10.0 ** self.edges[1:] + 10.0 ** self.edges[:-1]) / 2)
 
-    def place(self, lg_energy: np.ndarray) -> np.ndarray:
+    def bin_of(self, lg_energy: np.ndarray) -> np.ndarray:
         """Return the bin of each reconstructed energy, -1 outside all."""
-        return _place(lg_energy, self.edges)
+        return _bin_of(lg_energy, self.edges)
 
-    def place_fine(self, lg_energy: np.ndarray) -> np.ndarray:
+    def fine_bin_of(self, lg_energy: np.ndarray) -> np.ndarray:
         """Return the fine bin of each true energy; beyond the ends, the last ones."""
         return np.clip(np.searchsorted(self.fine, lg_energy, side="right") - 1, 0, len(self.fine) - 2)
 
     def bins_of_fine(self) -> np.ndarray:
         """Return which bin each fine one lies in, (T,), -1 outside all."""
-        return _place((self.fine[1:] + self.fine[:-1]) / 2, self.edges)
+        return _bin_of((self.fine[1:] + self.fine[:-1]) / 2, self.edges)
 
 
 def binning(edges: tuple[float, ...], low: float = 14.0, high: float = 18.0) -> Binning:
@@ -133,6 +133,6 @@ def binning(edges: tuple[float, ...], low: float = 14.0, high: float = 18.0) -> 
     return Binning(borders, np.array([*fine, high]))
 
 
-def _place(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    result = np.searchsorted(edges, np.asarray(values, dtype=np.float64), side="right") - 1
-    return np.where((result >= 0) & (result < len(edges) - 1), result, -1)
+def _bin_of(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    index = np.searchsorted(edges, np.asarray(values, dtype=np.float64), side="right") - 1
+    return np.where((index >= 0) & (index < len(edges) - 1), index, -1)

@@ -17,13 +17,13 @@ import polars as pl
 
 from showerstack.analysis.events import open_run
 from showerstack.analysis.exchange import write_exchange
-from showerstack.analysis.exposure import exposure_of, judge_exposure
+from showerstack.analysis.exposure import check_flux_of_exposure, exposure_of
 from showerstack.analysis.options import SpectraOptions, Widths
 from showerstack.analysis.spectra.fluxes import (
     SOURCES,
     STATISTICAL,
     FreeFluxes,
-    combined,
+    covariance_of_sums,
     free_fluxes,
     mean_ln_mass,
     share_covariance,
@@ -34,10 +34,10 @@ from showerstack.analysis.spectra.folding import (
     SCALES,
     Cells,
     make_cells,
+    make_movable,
     make_response,
-    movable,
 )
-from showerstack.analysis.spectra.knees import Knees, fit_knees, number
+from showerstack.analysis.spectra.knees import Knees, fit_knees, number_or_none
 from showerstack.analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
 from showerstack.analysis.spectra.reading import read_measured, read_response
 from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, binning
@@ -120,7 +120,7 @@ class Spectra:
                 each = np.tile(groups, (len(flux), 1))
 
                 def error(matrix: np.ndarray, each: np.ndarray = each, j: int = j) -> float:
-                    return float(np.sqrt(max(combined(matrix, each)[j, j], 0.0)))
+                    return float(np.sqrt(max(covariance_of_sums(matrix, each)[j, j], 0.0)))
 
                 row: dict[str, Any] = {"events": groups @ self.fluxes.events[j], "fraction": groups @ fraction[j]}
                 row |= {f"fraction_error_{source}": error(matrix) for source, matrix in share_errors.items()}
@@ -145,7 +145,8 @@ class Spectra:
         """Return the mean ln A by energy with its errors by source."""
         mean, slope = mean_ln_mass(self.fluxes.flux)
         errors = {
-            name: np.sqrt(np.maximum(np.diag(combined(matrix, slope)), 0.0)) for name, matrix in self._errors().items()
+            name: np.sqrt(np.maximum(np.diag(covariance_of_sums(matrix, slope)), 0.0))
+            for name, matrix in self._errors().items()
         }
         rows = []
         for j, used in enumerate(self.used):
@@ -182,7 +183,7 @@ class Spectra:
                 "scales_in_widths": dict(zip(SCALES, fit.scales.tolist(), strict=True)),
                 "goodness_of_fit": {
                     "observable": "lg E, sum of P ln A",
-                    "chi2": number(fit.chi2),
+                    "chi2": number_or_none(fit.chi2),
                     "cells": int(fit.likelihood.simulated.sum()),
                     "degrees_of_freedom": fit.ndf,
                     "p_value": self.p_value,
@@ -248,7 +249,7 @@ def folded_spectra(
     InputError
         If there are too few events.
     """
-    events = movable(simulated, cells.bins, widths, lg_nmu_min)
+    events = make_movable(simulated, cells.bins, widths, lg_nmu_min)
     total = thrown.sum(axis=0)
     counts = cells.counts(data)
     nominal = make_response(events, cells, total, scales=False).accepted.sum(axis=(1, 2))
@@ -280,18 +281,18 @@ def folded_spectra(
         if np.bincount(events.labels[rows], minlength=len(GROUPS)).min() < MIN_MODEL_EVENTS:
             remarks.append(f"hadronic model {model} has fewer than {MIN_MODEL_EVENTS} events of a class: left out")
             continue
-        mine, primaries = events.take(rows), np.asarray(thrown[int(model)], dtype=np.float64)
+        events_of_model, primaries = events.take(rows), np.asarray(thrown[int(model)], dtype=np.float64)
 
-        def respond(at: np.ndarray, mine: Any = mine, primaries: np.ndarray = primaries) -> Any:
-            return make_response(mine, cells, primaries, at)
+        def respond(at: np.ndarray, events_of_model: Any = events_of_model, primaries: np.ndarray = primaries) -> Any:
+            return make_response(events_of_model, cells, primaries, at)
 
-        one = replace(problem, respond=respond).fit()
-        if one.refusal:
-            remarks.append(f"hadronic model {model} alone: {one.refusal}: left out")
+        fit_of_model = replace(problem, respond=respond).fit()
+        if fit_of_model.refusal:
+            remarks.append(f"hadronic model {model} alone: {fit_of_model.refusal}: left out")
         else:
-            alone.append(one)
+            alone.append(fit_of_model)
     if len(alone) > 1:
-        spread = spread_of_models([free_fluxes(one, edges).flux for one in alone])
+        spread = spread_of_models([free_fluxes(fit_of_model, edges).flux for fit_of_model in alone])
     else:
         spread = np.full_like(fluxes.covariance["data"], np.nan)
         remarks.append("no two hadronic models can be compared: their error is unknown")
@@ -321,23 +322,23 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     keep = options.out / PREDICTIONS_FOLDER
     data, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
     response = read_response(run, options.simulation or [], prints, bins, options.zenith_max_deg, ctx, keep)
-    remarks += [*response.remarks, *exposure.remarks, *outside(data, response.events, bins)]
+    remarks += [*response.remarks, *exposure.remarks, *remarks_on_range(data, response.events, bins)]
     cells = make_cells(bins, response.events)
     with ctx.bars("spectra", "steps") as progress:
         progress(0, 1, "fit")
-        result, new_remarks = folded_spectra(
+        spectra, new_remarks = folded_spectra(
             data, response.events, response.thrown.counts, cells, np.array(options.edges), exposure.m2_sr_s,
             widths=options.widths, sharpness=options.knee_sharpness, knees=True, seed=options.seed,
             changes=(*response.thrown.changes, *response.thrown.common),
         )  # fmt: skip
         progress(1, 1)
-    result = replace(result, exposure_error=exposure.relative_error)
+    spectra = replace(spectra, exposure_error=exposure.relative_error)
     simulated = all(is_simulated(read_source(folder)) for folder in options.data)
     remarks += new_remarks
-    every = np.ones_like(result.flux)
-    known = (np.nan_to_num(combined(result.covariance((name,)), every)) for name in SOURCES)
+    ones = np.ones_like(spectra.flux)
+    known = (np.nan_to_num(covariance_of_sums(spectra.covariance((name,)), ones)) for name in SOURCES)
     errors = np.sqrt(np.diag(sum(known)))
-    remarks += judge_exposure(result.flux.sum(axis=1), result.centres_ev, errors, simulated=simulated)
+    remarks += check_flux_of_exposure(spectra.flux.sum(axis=1), spectra.centres_ev, errors, simulated=simulated)
     provenance = {
         "run": options.run.resolve().name,
         "config_hash": run.chain.config_hash,
@@ -359,12 +360,12 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         "git_revision": git_revision(),
     }
     remark(LOG, remarks)
-    result.write(options.out, provenance)
+    spectra.write(options.out, provenance)
     write_exchange(options.out)
-    return result, remarks
+    return spectra, remarks
 
 
-def outside(data: SpectrumEvents, simulated: Simulated, bins: Binning) -> list[str]:
+def remarks_on_range(data: SpectrumEvents, simulated: Simulated, bins: Binning) -> list[str]:
     """Return remarks on measured energies beyond the bins and beyond all simulated ones."""
     remarks = []
     beyond = int(((data.lg_energy < simulated.lg_energy.min()) | (data.lg_energy > simulated.lg_energy.max())).sum())
@@ -373,14 +374,14 @@ def outside(data: SpectrumEvents, simulated: Simulated, bins: Binning) -> list[s
             f"{beyond:,} measured events ({100 * beyond / len(data):.2g} %) have energies outside those of the "
             f"simulation, lg(E/eV) {simulated.lg_energy.min():.2f} to {simulated.lg_energy.max():.2f}"
         )
-    left = int((bins.place(data.lg_energy) < 0).sum())
-    if left:
+    n_outside = int((bins.bin_of(data.lg_energy) < 0).sum())
+    if n_outside:
         remarks.append(
-            f"{left:,} of {len(data):,} measured events lie outside the energy bins, "
+            f"{n_outside:,} of {len(data):,} measured events lie outside the energy bins, "
             f"lg(E/eV) {bins.edges[0]:g} to {bins.edges[-1]:g}"
         )
-    used = np.bincount(bins.place(data.lg_energy)[bins.place(data.lg_energy) >= 0], minlength=bins.n_bins)
-    empty = [f"{bins.edges[b]:g}-{bins.edges[b + 1]:g}" for b in np.flatnonzero(used == 0)]
+    measured = np.bincount(bins.bin_of(data.lg_energy)[bins.bin_of(data.lg_energy) >= 0], minlength=bins.n_bins)
+    empty = [f"{bins.edges[b]:g}-{bins.edges[b + 1]:g}" for b in np.flatnonzero(measured == 0)]
     if empty:
         remarks.append(f"no measured event in the energy bins {', '.join(empty)} of lg(E/eV)")
     return remarks

@@ -31,7 +31,7 @@ from benchmarks.shared.samples import sample
 from showerstack.analysis.events import open_run
 from showerstack.analysis.photons.events import read_simulation
 from showerstack.analysis.photons.search import SearchOptions
-from showerstack.analysis.spectra.folding import of_models
+from showerstack.analysis.spectra.folding import thrown_by_models
 from showerstack.analysis.spectra.reading import plateau_primaries, read_response
 from showerstack.analysis.spectra.response import Simulated, binning
 from showerstack.analysis.spectra.run import EDGES, cell_binning
@@ -144,7 +144,7 @@ def composition_truth(given: argparse.Namespace) -> CompositionTruth:
     run, test = trained(COMPOSITION, given)
     opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar)
     response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
-    pool, thrown = response.events, of_models(response.thrown, None)
+    pool, thrown = response.events, thrown_by_models(response.thrown, None)
     return CompositionTruth(SmoothTruth.of(pool, thrown, BINS), pool, thrown)
 
 
@@ -158,7 +158,7 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
         )  # fmt: skip
 
     def mixed(seed: int) -> dict[str, Any]:
-        place = BINS.place(pool.lg_energy)
+        place = BINS.bin_of(pool.lg_energy)
         prior = np.ones((BINS.n_bins, len(COMPOSITION.classes)))
         np.add.at(prior, (place[place >= 0], pool.labels[place >= 0]), 1.0)
         prior /= prior.sum(axis=1, keepdims=True)
@@ -166,11 +166,11 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
         ratios = likelihood_ratios(inside.log_proba, prior[place[place >= 0]])
         first = np.random.default_rng(seed).random(len(inside)) < 0.5
         size = min(5_000, int(np.bincount(inside.labels[~first], minlength=5).min()))
-        return {"events": size} | mixture_errors(ratios, inside.decided, inside.labels, first, size, seed)
+        return {"events": size} | mixture_errors(ratios, inside.predicted, inside.labels, first, size, seed)
 
     def plateau(seed: int) -> dict[str, Any]:
         """Compare the primaries recovered from accepted events with those counted, from lg E = 15.3 to 17."""
-        recovered = of_models(plateau_primaries(pool.take(pool.lg_nmu > LG_NMU_MIN), BINS), None)
+        recovered = thrown_by_models(plateau_primaries(pool.take(pool.lg_nmu > LG_NMU_MIN), BINS), None)
         inside = (BINS.fine[:-1] > 15.3 - 1e-9) & (BINS.fine[1:] < 17 + 1e-9)
         ratio = recovered[:, inside].sum(axis=1) / thrown[:, inside].sum(axis=1)
         events = np.array([(pool.labels[pool.true_lg_energy > 15.6] == k).sum() for k in range(5)])

@@ -75,8 +75,8 @@ def maximum_likelihood(ratios: np.ndarray) -> np.ndarray:
         step = np.zeros(n_classes)
         step[free] = np.linalg.lstsq(hessian, slope[free], rcond=1e-12)[0]
         down = step < 0
-        room = np.min(shares[down] / -step[down], initial=np.inf)
-        moved = np.maximum(shares + min(1.0, 0.99 * room) * step, 0.0)
+        longest_step = np.min(shares[down] / -step[down], initial=np.inf)
+        moved = np.maximum(shares + min(1.0, 0.99 * longest_step) * step, 0.0)
         moved = np.where(moved < 1e-10, 0.0, moved)
         # Newton overshoots far from the maximum: an EM step then, which never does.
         if _log_likelihood(ratios, moved) < _log_likelihood(ratios, shares) - 1e-12:

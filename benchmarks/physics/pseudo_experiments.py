@@ -27,10 +27,10 @@ from showerstack.analysis.spectra.folding import (
     Widths,
     count_accepted,
     make_cells,
+    make_movable,
     make_response,
-    movable,
 )
-from showerstack.analysis.spectra.knees import profiled
+from showerstack.analysis.spectra.knees import profile_knee
 from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
 from showerstack.analysis.spectra.response import Binning, Simulated, Thrown
 from showerstack.showers.kascade import LG_NMU_MIN
@@ -56,7 +56,7 @@ class SmoothTruth:
     @classmethod
     def of(cls, events: Simulated, thrown: np.ndarray, bins: Binning, lg_nmu_min: float = LG_NMU_MIN) -> SmoothTruth:
         """Copy the simulated events; the fine bins of the true energy must be equally wide."""
-        cells, ready = make_cells(bins, events), movable(events, bins, Widths(), lg_nmu_min)
+        cells, ready = make_cells(bins, events), make_movable(events, bins, Widths(), lg_nmu_min)
         step, last = float(bins.fine[1] - bins.fine[0]), thrown.shape[1] - 1
         parts, primaries = [], np.zeros_like(thrown)
         for shift in (-1, 0, 1):
@@ -153,7 +153,7 @@ def spectra_experiment(
         "seed": seed, "events": int(counts.sum()), "chi2": fit.chi2, "ndf": fit.ndf, "p_value": fit.p_value(seed),
         "refused": fit.refusal, "scales": scales.tolist(), "fitted_scales": fit.scales.tolist(),
     }  # fmt: skip
-    fit, (grid, profile) = profiled(fit, 0)
+    fit, (grid, profile) = profile_knee(fit, 0)
     lg, at = float(np.log10(sky.knee_pev * 1e15)), fit.likelihood.layout.names.index("lg_r0")
     away = float(np.interp(lg, grid, profile, left=np.inf, right=np.inf))
     result["rigidity"] = {
@@ -194,10 +194,10 @@ def photon_experiment(
     sent = 10.0 ** (-1.7 * (middle - 15.0)) * np.diff(bins.fine)
     counts = half.counts.sum(axis=0)
     rate = np.divide(sent, counts, out=np.zeros_like(counts), where=counts > 0)
-    mean = rate[other.labels, bins.place_fine(other.true_lg_energy)] * other.weight
+    mean = rate[other.labels, bins.fine_bin_of(other.true_lg_energy)] * other.weight
     hadron = other.labels == HADRON
     mean *= np.where(hadron, 1.0, fraction / (1 - fraction))
-    inside = hadron & (bins.place(other.lg_energy) >= 0)
+    inside = hadron & (bins.bin_of(other.lg_energy) >= 0)
     exposure = min(events / mean[inside].sum(), 1.0 / mean.max())
     drawn = np.flatnonzero(rng.random(len(other)) < mean * exposure)
     columns = {name: value for name, value in vars(other.take(drawn)).items() if name in SearchEvents.__annotations__}

@@ -26,7 +26,7 @@ from benchmarks.shared.samples import sample
 from showerstack.analysis.events import open_run
 from showerstack.analysis.spectra.fluxes import SOURCES, share_covariance, shares
 from showerstack.analysis.spectra.folding import Cells, Widths, make_cells
-from showerstack.analysis.spectra.knees import profiled
+from showerstack.analysis.spectra.knees import profile_knee
 from showerstack.analysis.spectra.reading import Response, read_response
 from showerstack.analysis.spectra.response import Simulated, SpectrumEvents
 from showerstack.analysis.spectra.run import EDGES, Spectra, cell_binning, folded_spectra
@@ -90,14 +90,14 @@ def weights(events: Simulated, thrown: np.ndarray, shift: float) -> np.ndarray:
     particles = (flux * 10.0**inner).mean(axis=2) * np.log(10.0) * np.diff(fine)
     each = np.divide(particles, thrown, out=np.zeros_like(particles), where=thrown > 0)
     assert events.true_lg_energy is not None
-    return np.asarray(each[events.labels, BINS.place_fine(events.true_lg_energy)])
+    return np.asarray(each[events.labels, BINS.fine_bin_of(events.true_lg_energy)])
 
 
 def drawn_sky(pool: Response, cells: Cells, shift: float, seed: int) -> tuple[SpectrumEvents, float]:
     """Draw the largest sky that uses every shower once, and return its exposure."""
     events = pool.events.take(pool.events.lg_nmu > LG_NMU_MIN)
     weight = weights(events, pool.thrown.counts.sum(axis=0), shift)
-    counted = cells.bins.place(events.lg_energy) >= 0
+    counted = cells.bins.bin_of(events.lg_energy) >= 0
     exposure = 1.0 / float(weight[counted].max())
     rows = np.flatnonzero(counted & (np.random.default_rng(seed).random(len(weight)) < weight * exposure))
     names = SpectrumEvents.__annotations__
@@ -115,7 +115,7 @@ def covered(spectra: Spectra) -> dict[str, Any]:
         result[f"flux_{name}"] = pull_counts(flux, true, error)
         result[f"share_{name}"] = pull_counts(shares(flux), shares(true), of_shares)
     lg = float(np.log10(SKY.knee_pev * 1e15))
-    fit, (grid, profile) = profiled(spectra.fit, 0)
+    fit, (grid, profile) = profile_knee(spectra.fit, 0)
     away = float(np.interp(lg, grid, profile, left=np.inf, right=np.inf))
     at = fit.likelihood.layout.names.index("lg_r0")
     result["rigidity"] = {"off": float(fit.parameters[at]) - lg, "covers": [away < 1.0, away < 3.841459]}

@@ -16,13 +16,13 @@ from functools import partial
 import numpy as np
 from scipy.special import ndtri
 
+from showerstack.analysis.datacheck.p_values import histograms_differ, holm
 from showerstack.analysis.datacheck.streamed import BINS, LEAST_EFFECTIVE
-from showerstack.analysis.datacheck.tests import histograms_differ, holm
 from showerstack.analysis.photons.background import Counts as RegionCounts
 from showerstack.analysis.photons.background import Regions, Weighted, on_off
 from showerstack.analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
 from showerstack.analysis.spectra.fluxes import spread_of_models
-from showerstack.analysis.spectra.folding import Cells, Widths, make_response, movable
+from showerstack.analysis.spectra.folding import Cells, Widths, make_movable, make_response
 from showerstack.analysis.spectra.response import Simulated, binning
 from showerstack.scoring.metrics.composition import class_fraction_errors, mixture_counts
 from showerstack.scoring.metrics.gamma import hadron_survival
@@ -155,7 +155,7 @@ def reused_response(reuse: int, rng: np.random.Generator) -> float:
     events = Simulated(log_proba, kind, zero + 15.3, zero + 5, zero + 4.5, zero, kind, zero + 15.3, kind, shower)
     cells = Cells(binning((15.2, 15.4)), np.log(4.0) * np.array([0.25, 0.5, 0.75]))
     thrown = np.full((5, len(cells.bins.fine) - 1), float(len(y)))
-    response = make_response(movable(events, cells.bins, Widths(0, 0, 0)), cells, thrown, scales=False)
+    response = make_response(make_movable(events, cells.bins, Widths(0, 0, 0)), cells, thrown, scales=False)
     found, variance = response.probability[0].sum(axis=1), response.variance[0].sum(axis=1)
     # at a fixed number of showers the share of a cell varies less than a Poisson number
     return float(np.mean(np.abs(found - 0.25) < np.sqrt(0.75 * variance)))

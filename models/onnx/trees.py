@@ -91,7 +91,7 @@ class TreeTable:
         """
         from onnx import TensorProto
 
-        sums_ = nodes.add(
+        sums = nodes.add(
             "TreeEnsembleRegressor",
             [COLUMNS],
             domain="ai.onnx.ml",
@@ -110,7 +110,7 @@ class TreeTable:
             target_weights=self.leaf_values,
             post_transform="NONE",
         )
-        wide = nodes.add("Cast", [sums_], to=TensorProto.DOUBLE)
+        wide = nodes.add("Cast", [sums], to=TensorProto.DOUBLE)
         return nodes.add("Add", [wide, nodes.constant(np.asarray(offset, dtype=np.float64))])
 
 

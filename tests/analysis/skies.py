@@ -65,7 +65,7 @@ def simulated(n: int, seed: int, bins: Binning | None = None) -> tuple[Simulated
     labels, model = rng.integers(0, 5, n), rng.integers(0, 2, n)
     lg_energy = LOW - np.log10(1 - rng.random(n) * (1 - 10.0 ** (LOW - HIGH)))
     thrown = np.zeros((2, 5, len(bins.fine) - 1))
-    np.add.at(thrown, (model, labels, bins.place_fine(lg_energy)), 1)
+    np.add.at(thrown, (model, labels, bins.fine_bin_of(lg_energy)), 1)
     accepted, visited = observe(labels, lg_energy, rng)
     events = Simulated(**visited, labels=labels[accepted], true_lg_energy=lg_energy[accepted], model=model[accepted])
     return events, Thrown(bins.fine, thrown)

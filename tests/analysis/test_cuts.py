@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.cuts import AGE, CORE, added, published_cuts
+from showerstack.analysis.cuts import AGE, CORE, add_flows, published_cuts
 from showerstack.analysis.events import label_remarks, scalars
 from showerstack.showers.dataset import Dataset
 
@@ -41,7 +41,7 @@ def test_what_a_set_does_not_know_is_not_cut_and_said() -> None:
     columns[CORE][0] = 50.0
     assert cuts.mask(columns).tolist() == [True] + 5 * [False], "an event whose core alone is undefined does not pass"
     flows = [{"all": 6, "zenith < 18 deg": 5, "0.2 < age < 1.48": 4}, {"all": 3, "zenith < 18 deg": 2}]
-    assert added(flows) == {"all": 9, "zenith < 18 deg": 7, "0.2 < age < 1.48": 6}
+    assert add_flows(flows) == {"all": 9, "zenith < 18 deg": 7, "0.2 < age < 1.48": 6}
 
 
 def test_a_label_file_that_only_the_checksums_name_is_not_claimed(tiny_gamma: Path, tmp_path: Path) -> None:

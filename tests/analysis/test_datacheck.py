@@ -19,9 +19,9 @@ import pytest
 import cli
 from benchmarks.physics.damaged import CLUSTER, damaged
 from showerstack.analysis.datacheck.check import DataCheck, check_data, verdict
+from showerstack.analysis.datacheck.p_values import histograms_differ, holm
 from showerstack.analysis.datacheck.sample import Piece
 from showerstack.analysis.datacheck.streamed import Histograms, compare_stations, shifts_of_runs
-from showerstack.analysis.datacheck.tests import histograms_differ, holm
 from showerstack.analysis.datacheck.weights import fit_weights
 from showerstack.analysis.datacheck.zenith import MassEvents, zenith_bands
 from showerstack.report.check_pages import write_check

@@ -85,20 +85,20 @@ def test_crdb_rows_are_in_gev_and_have_all_errors(spectra: Path) -> None:
 def test_runs_are_opened_by_their_names_alone(tmp_path: Path) -> None:
     folders = [tmp_path / f"{number:06d}" for number in range(4000, 6000)]
     blind = Blinding(0.185)
-    chosen = blind.chosen(folders)
+    chosen = blind.open_folders(folders)
     assert len(chosen) == pytest.approx(0.185 * 2000, abs=60)
-    assert blind.chosen(folders[::-1]) == chosen[::-1], "the order does not matter"
-    assert set(Blinding(0.1).chosen(folders)) < set(chosen), "a larger share holds a smaller one"
+    assert blind.open_folders(folders[::-1]) == chosen[::-1], "the order does not matter"
+    assert set(Blinding(0.1).open_folders(folders)) < set(chosen), "a larger share holds a smaller one"
     assert blind.as_json(chosen) == {
         "open_share": 0.185, "unblind": False, "open_runs": len(chosen), "runs_looked_at": len(chosen)
     }  # fmt: skip
     whole = Blinding(0.185, unblind=True)
-    assert whole.chosen(folders) == folders
+    assert whole.open_folders(folders) == folders
     assert whole.as_json(folders) == {
         "open_share": 0.185, "unblind": True, "open_runs": len(chosen), "runs_looked_at": 2000
     }  # fmt: skip
     shut = [folder for folder in folders if folder not in chosen]
     with pytest.raises(InputError, match=r"--open-share 0\.185: none of 3 runs is open"):
-        blind.chosen(shut[:3])
+        blind.open_folders(shut[:3])
     with pytest.raises(InputError, match="above 0 and at most 1"):
-        Blinding(1.5).chosen(folders)
+        Blinding(1.5).open_folders(folders)

@@ -10,8 +10,8 @@ import pytest
 from showerstack.analysis.exposure import (
     ALL_PARTICLES,
     EXPOSURE_ERROR,
+    check_flux_of_exposure,
     exposure_of,
-    judge_exposure,
     live_time,
     parse_exposure,
     per_second,
@@ -27,13 +27,13 @@ def test_exposure_units() -> None:
             parse_exposure(text)
     energy = np.array([1e15, 3e15])
     right = 2.4e-21 * np.array([1.0, 3.0**-2.7])
-    assert judge_exposure(right, energy, simulated=False) == []
-    assert "3.9 times" in judge_exposure(3.9 * right, energy, simulated=False)[0]
-    assert judge_exposure(2.1 * right, energy, 0.5 * right, simulated=False) == [], "the error covers it"
-    assert "2.1 times" in judge_exposure(2.1 * right, energy, 0.3 * right, simulated=False)[0]
+    assert check_flux_of_exposure(right, energy, simulated=False) == []
+    assert "3.9 times" in check_flux_of_exposure(3.9 * right, energy, simulated=False)[0]
+    assert check_flux_of_exposure(2.1 * right, energy, 0.5 * right, simulated=False) == [], "the error covers it"
+    assert "2.1 times" in check_flux_of_exposure(2.1 * right, energy, 0.3 * right, simulated=False)[0]
     with pytest.raises(InputError, match="times the published one"):
-        judge_exposure(1e-4 * right, energy, simulated=False)
-    assert judge_exposure(1e-4 * right, energy, simulated=True)
+        check_flux_of_exposure(1e-4 * right, energy, simulated=False)
+    assert check_flux_of_exposure(1e-4 * right, energy, simulated=True)
 
 
 @pytest.mark.parametrize(("rate_hz", "hours"), [(4.0, 1.0), (0.02, 30.0)])
@@ -93,6 +93,6 @@ def test_an_exposure_that_is_not_given_is_that_of_the_runs(tmp_path: Path) -> No
 def test_an_exposure_is_remarked_upon_from_thirty_per_cent_off() -> None:
     energy = np.array([2e15])
     right = ALL_PARTICLES * 2.0**-2.7 * np.ones(1)
-    assert judge_exposure(1.25 * right, energy, simulated=False) == []
-    assert "1.4 times the published one" in judge_exposure(1.4 * right, energy, simulated=False)[0]
-    assert "0.6 times the published one" in judge_exposure(0.6 * right, energy, simulated=False)[0]
+    assert check_flux_of_exposure(1.25 * right, energy, simulated=False) == []
+    assert "1.4 times the published one" in check_flux_of_exposure(1.4 * right, energy, simulated=False)[0]
+    assert "0.6 times the published one" in check_flux_of_exposure(0.6 * right, energy, simulated=False)[0]

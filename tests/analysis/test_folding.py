@@ -12,7 +12,7 @@ from iminuit.cost import template_chi2_da
 from scipy.stats import chi2 as chi_square
 
 from showerstack.analysis.spectra.fluxes import (
-    combined,
+    covariance_of_sums,
     design_noise,
     free_fluxes,
     mean_ln_mass,
@@ -31,11 +31,11 @@ from showerstack.analysis.spectra.folding import (
     corrected_sizes,
     count_accepted,
     make_cells,
+    make_movable,
     make_response,
     mass_summary,
-    movable,
-    of_models,
     plateau_thrown,
+    thrown_by_models,
 )
 from showerstack.analysis.spectra.likelihood import (
     FoldedFit,
@@ -47,7 +47,7 @@ from showerstack.analysis.spectra.likelihood import (
     fit_once,
     inverse_without_noise,
 )
-from showerstack.analysis.spectra.reading import unrounded
+from showerstack.analysis.spectra.reading import undo_rounding
 from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown, binning
 from showerstack.runtime.errors import InputError
 from showerstack.showers.kascade import LN_MASSES
@@ -72,7 +72,7 @@ def pool() -> tuple[Simulated, Thrown]:
 @pytest.fixture(scope="module")
 def world(pool: tuple[Simulated, Thrown]) -> tuple[Cells, MovableEvents, np.ndarray]:
     events, thrown = pool
-    return make_cells(BINS, events), movable(events, BINS, Widths()), of_models(thrown, None)
+    return make_cells(BINS, events), make_movable(events, BINS, Widths()), thrown_by_models(thrown, None)
 
 
 def _problem(
@@ -90,7 +90,7 @@ def _toy(seed: int, n: int, *, finite: bool = True, summaries: int = 8, exposure
     rng = np.random.default_rng(seed)
     events, thrown = simulated(n, 1000 + seed, BINS)
     cells = make_cells(BINS, events, summaries)
-    world = cells, movable(events, BINS, Widths()), of_models(thrown, None)
+    world = cells, make_movable(events, BINS, Widths()), thrown_by_models(thrown, None)
     counts = cells.counts(measured(SKY, seed, exposure=exposure))
     problem = _problem(world, counts, exposure, finite=finite)
     return replace(problem, priors=Priors(index=rng.normal(2.7, 0.2, 5))).fit()
@@ -146,7 +146,7 @@ def test_no_particle_is_counted_twice_and_outside_nothing_is(world: tuple[Cells,
     response = make_response(events, cells, thrown)
     assert response.probability.sum(axis=1).max() <= 1
     assert response.probability.sum(axis=1)[:, 40:50].min() > 0.8, "on the plateau all are accepted, but for a tenth"
-    assert cells.place(np.array([15.1, 17.0, 15.2]), np.zeros(3)).tolist() == [-1, -1, 0]
+    assert cells.cell_of(np.array([15.1, 17.0, 15.2]), np.zeros(3)).tolist() == [-1, -1, 0]
     assert response.active == (0, 1, 2)
     assert make_response(events, cells, thrown, scales=False).active == ()
 
@@ -155,7 +155,7 @@ def test_moved_events_are_those_of_moved_sizes(pool: tuple[Simulated, Thrown]) -
     """Energy by KASCADE's formula, the cut in lg Nmu, and y by the posteriors' slope, event by event."""
     events = pool[0].take(np.arange(4000))
     cells = make_cells(BINS, pool[0])
-    ready = movable(events, BINS, Widths(0.04, 0.02, 0.03), 4.0)
+    ready = make_movable(events, BINS, Widths(0.04, 0.02, 0.03), 4.0)
     x = np.array([0.5, 2.0, -1.0])
 
     def energy(lg_ne: np.ndarray, lg_nmu: np.ndarray) -> np.ndarray:
@@ -166,7 +166,7 @@ def test_moved_events_are_those_of_moved_sizes(pool: tuple[Simulated, Thrown]) -
     lg_energy = events.lg_energy + 0.02 + energy(lg_ne, lg_nmu) - energy(events.lg_ne, events.lg_nmu)
     slopes = ready.y_moved
     y = mass_summary(events.log_proba) + slopes[0] * 2 + slopes[1] * 4 - slopes[2] + slopes[3]
-    cell = np.where(lg_nmu > 4.0, cells.place(lg_energy, y), -1)
+    cell = np.where(lg_nmu > 4.0, cells.cell_of(lg_energy, y), -1)
     counts = count_accepted(ready, cells, x)
     np.testing.assert_array_equal(counts.sum(axis=(0, 2)), np.bincount(cell[cell >= 0], minlength=cells.n_cells))
     # More muons at the same electrons are heavier primaries, fewer electrons as well.
@@ -189,14 +189,14 @@ def test_energies_rounded_to_float16_are_taken_back(
 ) -> None:
     exact, *others = formula_events
     short = [one.astype(np.float16) for one in (exact, *others)]
-    back = unrounded(*(one.astype(np.float32) for one in short))
+    back = undo_rounding(*(one.astype(np.float32) for one in short))
     assert np.abs(back - exact).max() <= np.abs(short[0] - exact).max() + 0.004
     assert np.std(back - exact) < 0.5 * np.std(short[0] - exact)
     assert (np.abs(back - short[0]) <= np.spacing(short[0]) / 2).all(), "never beyond what rounding leaves open"
-    np.testing.assert_array_equal(unrounded(exact, *others), exact, "what was not rounded stays")
+    np.testing.assert_array_equal(undo_rounding(exact, *others), exact, "what was not rounded stays")
     strange = short[0].astype(np.float64)
     strange[:2] = np.nan, 17.0
-    np.testing.assert_allclose(unrounded(strange, *others)[:2], [np.nan, 17.0], atol=0.008)
+    np.testing.assert_allclose(undo_rounding(strange, *others)[:2], [np.nan, 17.0], atol=0.008)
 
 
 def test_expectations_do_not_jump_where_a_scale_moves_rounded_energies(
@@ -210,7 +210,7 @@ def test_expectations_do_not_jump_where_a_scale_moves_rounded_energies(
     for shift in np.linspace(-0.04, 0.04, 9):
         true = np.histogram(exact + shift, edges)[0]
         rounded.append(np.sum((np.histogram(short[0] + shift, edges)[0] - true) ** 2 / true))
-        back.append(np.sum((np.histogram(unrounded(*short) + shift, edges)[0] - true) ** 2 / true))
+        back.append(np.sum((np.histogram(undo_rounding(*short) + shift, edges)[0] - true) ** 2 / true))
     assert np.mean(rounded) > 4 * (len(edges) - 1), "more than the noise of as many data"
     assert np.mean(back) < 0.5 * (len(edges) - 1)
 
@@ -388,7 +388,7 @@ def test_halves_tell_the_noise_of_derivatives() -> None:
         cells = (
             Cells(BINS, np.quantile(mass_summary(events.log_proba), np.arange(1, 8) / 8)) if not made else made[0].cells
         )
-        made.append(make_response(movable(events, BINS, Widths()), cells, of_models(thrown, None)))
+        made.append(make_response(make_movable(events, BINS, Widths()), cells, thrown_by_models(thrown, None)))
     away = made[0].moves(phi).linear - made[1].moves(phi).linear
     noise = [one.noise(phi) for one in made]
     weight = made[0].accepted.sum(axis=2)
@@ -397,7 +397,7 @@ def test_halves_tell_the_noise_of_derivatives() -> None:
         assert np.sqrt(np.sum(weight * away[j] ** 2) / expected) == pytest.approx(1, abs=0.25)
     one = made[0]
     np.testing.assert_allclose(sum(half.accepted for half in one.halves), one.accepted)
-    held = make_response(movable(events, BINS, Widths()), one.cells, one.thrown, scales=False)
+    held = make_response(make_movable(events, BINS, Widths()), one.cells, one.thrown, scales=False)
     assert not held.halves
     assert not held.noise(phi).any()
 
@@ -500,7 +500,7 @@ def test_shares_and_masses_carry_their_errors() -> None:
     np.testing.assert_allclose(share.reshape(2, 5, 2, 5).sum(axis=1), 0, atol=1e-12, err_msg="shares sum to one")
     mean, slope = mean_ln_mass(flux)
     assert mean[1] == pytest.approx(LN_MASSES.mean())
-    error = np.sqrt(np.diag(combined(covariance, slope)))
+    error = np.sqrt(np.diag(covariance_of_sums(covariance, slope)))
     drawn = np.random.default_rng(2).multivariate_normal(flux.ravel(), covariance / 1e4, 20_000).reshape(-1, 2, 5)
     masses = np.array([shares(one) @ LN_MASSES for one in drawn])
     np.testing.assert_allclose(masses.std(axis=0) * 100, error, rtol=0.03)
@@ -514,7 +514,7 @@ def test_shares_and_masses_carry_their_errors() -> None:
 def test_sets_that_cannot_be_folded_are_refused(pool: tuple[Simulated, Thrown]) -> None:
     events: SpectrumEvents = pool[0].take(np.arange(1000))
     with pytest.raises(InputError, match=r"without truth\.parquet has no true energies"):
-        movable(replace(events, true_lg_energy=None), BINS, Widths())  # type: ignore[arg-type]
+        make_movable(replace(events, true_lg_energy=None), BINS, Widths())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no simulated event lies in the energy bins"):
         make_cells(binning((17.8, 17.9)), replace(events, lg_energy=np.full(1000, 15.0)))  # type: ignore[arg-type]
 

@@ -75,7 +75,7 @@ def _simulation(seed: int, n: int = 250_000) -> tuple[SimulatedSearch, Thrown]:
     rng = np.random.default_rng(seed)
     labels, lg = (rng.random(n) > 0.15).astype(int), _powers(n, 2.0, rng)
     counts = np.zeros((1, 2, len(BINS.fine) - 1))
-    np.add.at(counts, (0, labels, BINS.place_fine(lg)), 1)
+    np.add.at(counts, (0, labels, BINS.fine_bin_of(lg)), 1)
     visited = _seen(labels == 0, lg, rng, 0.0)
     keep = visited.pop("accepted")
     events = SimulatedSearch(**visited, labels=labels[keep], group=np.arange(n)[keep], true_lg_energy=lg[keep])
@@ -350,9 +350,9 @@ def test_a_sideband_whose_hadrons_stand_for_no_event_is_not_used(simulation: tup
     regions = Regions(np.full(n, 0.5), np.full(n, 0.0), np.full(n, -0.5), {})
     weight = np.where(events.labels == HADRON, 1.0, 0.5)
     score = np.where(events.labels == HADRON, -0.2, 1.0)
-    every = Weighted(replace(events, score=score), BINS.place(events.lg_energy), weight, np.ones(n))
+    every = Weighted(replace(events, score=score), BINS.bin_of(events.lg_energy), weight, np.ones(n))
     assert regions.measurable(every).usable.all()
-    weight = np.where((events.labels == HADRON) & (every.place == 1), 0.0, weight)
+    weight = np.where((events.labels == HADRON) & (every.energy_bin == 1), 0.0, weight)
     result = regions.measurable(replace(every, weight=weight))
     assert result.usable.tolist() == [True, False, True]
     assert "no hadrons in the sideband" in result.why_not[1]

@@ -16,7 +16,7 @@ from benchmarks.physics.estimate import estimating_functions, likelihood_ratios,
 from showerstack.analysis.spectra import knees, reading
 from showerstack.analysis.spectra.counting import count_moved
 from showerstack.analysis.spectra.fluxes import (
-    combined,
+    covariance_of_sums,
     free_fluxes,
     mean_ln_mass,
     share_covariance,
@@ -30,8 +30,8 @@ from showerstack.analysis.spectra.folding import (
     Widths,
     corrected_sizes,
     make_cells,
+    make_movable,
     make_response,
-    movable,
     plateau_thrown,
 )
 from showerstack.analysis.spectra.knees import crossing
@@ -44,9 +44,9 @@ from showerstack.analysis.spectra.likelihood import (
     Priors,
     fit_once,
 )
-from showerstack.analysis.spectra.reading import MODELS, joined_simulated, plateau_primaries, without_unknown
+from showerstack.analysis.spectra.reading import MODELS, join_simulated, plateau_primaries, without_unknown
 from showerstack.analysis.spectra.response import Simulated, Thrown, binning
-from showerstack.analysis.spectra.run import Spectra, SpectraOptions, cell_binning, outside
+from showerstack.analysis.spectra.run import Spectra, SpectraOptions, cell_binning, remarks_on_range
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
@@ -62,7 +62,7 @@ def world() -> tuple[Cells, MovableEvents, Thrown, Simulated]:
     bins = cell_binning(EDGES)
     events, thrown = simulated(30_000, 11, bins)
     cells = make_cells(bins, events, 6)
-    return cells, movable(events, bins, Widths(0.05, 0.03, 0.025), 4.2), thrown, events
+    return cells, make_movable(events, bins, Widths(0.05, 0.03, 0.025), 4.2), thrown, events
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +100,12 @@ def test_bins_events_and_moves(world: tuple[Cells, MovableEvents, Thrown, Simula
     reference({
         "bins": bins,
         "properties": [bins.n_bins, bins.widths_ev, bins.centres_ev, bins.bins_of_fine()],
-        "places": [bins.place(at), bins.place_fine(at)],
-        "cells": [cells.borders, cells.n_cells, cells.bins, cells.place(pool.lg_energy, pool.log_proba[:, 0])],
+        "places": [bins.bin_of(at), bins.fine_bin_of(at)],
+        "cells": [cells.borders, cells.n_cells, cells.bins, cells.cell_of(pool.lg_energy, pool.log_proba[:, 0])],
         "cells of bins": [cell_binning((15.2, 15.5, 16.2, 16.8)).edges, cell_binning((15.2, 17.9)).edges],
         "events": events,
         "sizes": corrected_sizes(np.array([5.0, 6.0]), np.array([4.0, 4.7]), np.array([10.0, 70.0])),
-        "outside": len(" ".join(outside(measured(Sky(), 2, exposure=EXPOSURE / 50), pool, cells.bins))),
+        "outside": len(" ".join(remarks_on_range(measured(Sky(), 2, exposure=EXPOSURE / 50), pool, cells.bins))),
     })  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def test_sums_over_groups(reference: Reference) -> None:
     reference({
         "shares": shares(flux),
         "covariance": share_covariance(flux, covariance),
-        "combined": combined(covariance, rng.uniform(0, 1, (3, 5))),
+        "combined": covariance_of_sums(covariance, rng.uniform(0, 1, (3, 5))),
         "mass": mean_ln_mass(flux),
         "models": spread_of_models([flux, flux * 1.1, flux + 0.2]),
     })  # fmt: skip
@@ -231,7 +231,7 @@ def test_primaries_from_the_plateau(reference: Reference) -> None:
     few = pool.take((pool.labels != 2) | (pool.model == 1) | (pool.true_lg_energy < 15.5))
     thrown = plateau_primaries(few, bins)
     near, remarks = without_unknown(few, thrown)
-    joined = joined_simulated([near.take(np.arange(50)), few.take(np.arange(30))])
+    joined = join_simulated([near.take(np.arange(50)), few.take(np.arange(30))])
     reference({
         "law": plateau_thrown(pool.labels, pool.true_lg_energy, bins.fine),
         "low": plateau_thrown(pool.labels, np.minimum(pool.true_lg_energy, 15.95), bins.fine),
@@ -302,15 +302,15 @@ def test_profiles_of_a_known_curve(monkeypatch: pytest.MonkeyPatch, reference: R
         knees, "minimise", lambda likelihood, start: (10.0, np.where(np.arange(15) == column, 15.7, start), True)
     )
     start = at(15.7)
-    fit, (grid, profile) = knees.profiled(start, 0)
+    fit, (grid, profile) = knees.profile_knee(start, 0)
     assert fit is start
-    lower, (low_grid, low_profile) = knees.profiled(at(15.9), 0)
+    lower, (low_grid, low_profile) = knees.profile_knee(at(15.9), 0)
     assert (lower.cost, lower.parameters[column]) == (10.0, 15.7), "a lower place on the way is the fit"
     near = at(15.7)
     near = replace(near, cost=near.cost + 0.019)
-    assert knees.profiled(near, 0)[0] is near, "a hundredth lower is no new minimum"
-    fine, coarse = (knees.profiled(at(15.7, width=w, spread=s), 0)[1] for w, s in ((0.02, 1e-4), (0.4, 1e2)))
-    wide, wide_profile = knees.profiled(at(15.7, width=3.0), 0)
+    assert knees.profile_knee(near, 0)[0] is near, "a hundredth lower is no new minimum"
+    fine, coarse = (knees.profile_knee(at(15.7, width=w, spread=s), 0)[1] for w, s in ((0.02, 1e-4), (0.4, 1e2)))
+    wide, wide_profile = knees.profile_knee(at(15.7, width=3.0), 0)
     sharp, models = [at(15.66), at(15.75)], [at(15.5), at(15.6), at(15.9)]
     found = [
         knees._knee("all", fit, (grid, profile), 0, sharp, models),

@@ -19,7 +19,7 @@ from showerstack.analysis.sky.map import (
     known_azimuth,
     li_ma,
     periods,
-    scrambled,
+    scramble,
 )
 from showerstack.runtime.errors import InputError
 
@@ -102,7 +102,7 @@ def test_times_are_exchanged_within_periods_alone() -> None:
     seconds = rng.permutation(np.concatenate([rng.uniform(0, 29, 500), rng.uniform(61, 89, 500)]))
     period = periods(seconds, 30.0)
     assert np.unique(period).tolist() == [0, 2]
-    result = scrambled(seconds, period, rng)
+    result = scramble(seconds, period, rng)
     np.testing.assert_array_equal(np.sort(result), np.sort(seconds))
     np.testing.assert_array_equal(result > 45, seconds > 45)
     assert (result == seconds).mean() < 0.02

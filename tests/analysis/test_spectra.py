@@ -20,7 +20,7 @@ from showerstack.analysis.events import model_numbers
 from showerstack.analysis.exposure import EXPOSURE_ERROR
 from showerstack.analysis.spectra.fluxes import STATISTICAL
 from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
-from showerstack.analysis.spectra.knees import _knee, _like, fit_knees, profiled
+from showerstack.analysis.spectra.knees import _fit_like, _knee, fit_knees, profile_knee
 from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem
 from showerstack.analysis.spectra.published import published
 from showerstack.analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
@@ -31,7 +31,7 @@ from showerstack.analysis.spectra.run import (
     cell_binning,
     folded_spectra,
     measure_spectra,
-    outside,
+    remarks_on_range,
 )
 from showerstack.commands.app import numbers
 from showerstack.report.physics_pages import knee_lines, spectra_text, write_spectra_page
@@ -254,7 +254,7 @@ def test_a_lower_minimum_on_the_way_is_the_result(analysed: Spectra, monkeypatch
     away = float(fit.parameters[place]) + 0.25
     cost, parameters = fit.profile("lg_r0", away)
     assert cost > fit.cost + 0.5
-    again, (grid, profile) = profiled(replace(fit, parameters=parameters, cost=cost), 0)
+    again, (grid, profile) = profile_knee(replace(fit, parameters=parameters, cost=cost), 0)
     assert again.cost < fit.cost + 0.05
     assert again.parameters[place] == pytest.approx(fit.parameters[place], abs=0.03)
     assert profile.min() == 0
@@ -263,7 +263,7 @@ def test_a_lower_minimum_on_the_way_is_the_result(analysed: Spectra, monkeypatch
     made = []
 
     def beside(problem: FoldingProblem, best: FoldedFit, hypothesis: str) -> FoldedFit:
-        result = _like(problem, best, hypothesis)
+        result = _fit_like(problem, best, hypothesis)
         if hypothesis == "free":
             cost, parameters = result.profile(
                 "lg_r0", float(result.parameters[result.likelihood.layout.knees][0]) + 0.3
@@ -272,7 +272,7 @@ def test_a_lower_minimum_on_the_way_is_the_result(analysed: Spectra, monkeypatch
             return replace(result, parameters=parameters, cost=cost)
         return result
 
-    monkeypatch.setattr("showerstack.analysis.spectra.knees._like", beside)
+    monkeypatch.setattr("showerstack.analysis.spectra.knees._fit_like", beside)
     monkeypatch.setattr("showerstack.analysis.spectra.knees.HYPOTHESES", ("rigidity", "free"))
     monkeypatch.setattr("showerstack.analysis.spectra.knees.COMPARED", (("rigidity", "free"),))
     monkeypatch.setattr("showerstack.analysis.spectra.knees.SHARPNESS_RANGE", (fit.likelihood.sharpness,))
@@ -289,7 +289,7 @@ def test_energies_outside_and_empty_bins_are_told() -> None:
     simulation = cast("Simulated", SimpleNamespace(lg_energy=np.array([14.8, 16.5])))
     energies, none = np.array([15.3, 15.3, 15.7, 15.0, 16.6]), np.zeros(5)
     data = SpectrumEvents(np.zeros((5, 5)), np.zeros(5, int), energies, none, none, none)
-    remarks = outside(data, simulation, binning((15.2, 15.4, 15.6, 15.8)))
+    remarks = remarks_on_range(data, simulation, binning((15.2, 15.4, 15.6, 15.8)))
     assert remarks[0].startswith("1 measured events (20 %) have energies outside those of the simulation")
     assert remarks[1] == "2 of 5 measured events lie outside the energy bins, lg(E/eV) 15.2 to 15.8"
     assert remarks[2:] == ["no measured event in the energy bins 15.4-15.6 of lg(E/eV)"]

@@ -71,3 +71,10 @@ def test_limits_agree_where_events_are_many() -> None:
 def test_the_schema_of_workspaces_holds() -> None:
     pyhf = pytest.importorskip("pyhf")
     pyhf.schema.validate(workspace(FEW, EFFICIENCY, Common(0.1, 0.1)), "workspace.json")
+
+
+def test_a_modifier_changes_a_sample_once() -> None:
+    for channel in workspace(FEW, EFFICIENCY, Common(0.1, 0.1))["channels"]:
+        for sample in channel["samples"]:
+            modifiers = [(modifier["name"], modifier["type"]) for modifier in sample["modifiers"]]
+            assert len(modifiers) == len(set(modifiers))

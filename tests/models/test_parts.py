@@ -278,6 +278,7 @@ def test_registry_names_what_exists() -> None:
     names = {entry["name"] for entry in registry.rows()}
     assert names == set(registry.LEARNERS)
     assert {"published.lenet", "published.gamma_ensemble", "published.hit_transformer", "mlp"} <= names
+    assert [registry.spec(name).kind for name in ("lightgbm", "lenet_fits")] == ["lightgbm", "images"]
 
 
 @pytest.mark.parametrize("name", list(registry.LEARNERS))

@@ -53,11 +53,11 @@ def histograms_differ(counts: np.ndarray, sums: np.ndarray, squares: np.ndarray)
 
 def _starts(expected: np.ndarray) -> np.ndarray:
     """Return where bins (B,) begin that expect enough, (B,) bool; the rest at the end belongs to the last of them."""
-    starts, inside = np.zeros(len(expected), dtype=bool), np.inf
-    for k, here in enumerate(expected):
-        if inside >= LEAST_EXPECTED and expected[k:].sum() >= LEAST_EXPECTED:
-            starts[k], inside = True, 0.0
-        inside += here
+    starts, in_this_bin = np.zeros(len(expected), dtype=bool), np.inf
+    for k, here_expected in enumerate(expected):
+        if in_this_bin >= LEAST_EXPECTED and expected[k:].sum() >= LEAST_EXPECTED:
+            starts[k], in_this_bin = True, 0.0
+        in_this_bin += here_expected
     starts[0] = True
     return starts
 
