@@ -118,10 +118,10 @@ WORDS = {Path: "PATH", str: "TEXT", int: "N", float: "X", bool: ""}
 """What stands in the help for a value of a type."""
 
 
-def in_words(annotation: Any) -> Any:
+def with_short_type(annotation: Any) -> Any:
     """Return the annotation of a parameter with a short word for its type, and its choices in the help's text.
 
-    >>> in_words(Annotated[list[Path], typer.Option(help="Folders.")]).__metadata__[0].metavar
+    >>> with_short_type(Annotated[list[Path], typer.Option(help="Folders.")]).__metadata__[0].metavar
     'PATH'
     """
     declared = [one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, OptionInfo)]
@@ -169,26 +169,26 @@ def _parameter(name: str, declared: Option, group: type[OptionGroup]) -> inspect
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])
 
 
-def _taken(declared: Mapping[str, Option], given: dict[str, Any]) -> dict[str, Any]:
+def _take_given(declared: Mapping[str, Option], given: dict[str, Any]) -> dict[str, Any]:
     """Return what was given of some options, which are then no longer among what was given."""
-    result = {name: given.pop(name) for name in declared}
+    taken = {name: given.pop(name) for name in declared}
     for name, one in declared.items():
-        if _is_list(one) and result[name] is None:
-            result[name] = one.default
+        if _is_list(one) and taken[name] is None:
+            taken[name] = one.default
         elif _is_list(one):
             of_numbers = float in get_args(one.type)
-            result[name] = numbers(result[name], _flags(one)[0]) if of_numbers else listed(result[name])
-    return result
+            taken[name] = numbers(taken[name], _flags(one)[0]) if of_numbers else listed(taken[name])
+    return taken
 
 
-def _made(group: type[OptionGroup], given: dict[str, Any]) -> OptionGroup:
-    inner = {name: _made(kind, given) for name, kind in groups_in(group).items()}
-    return group(**inner, **_taken(options_of(group), given))
+def _make_group(group: type[OptionGroup], given: dict[str, Any]) -> OptionGroup:
+    inner = {name: _make_group(kind, given) for name, kind in groups_in(group).items()}
+    return group(**inner, **_take_given(options_of(group), given))
 
 
-def _parameters(group: type[OptionGroup]) -> list[inspect.Parameter]:
+def _parameters_of_group(group: type[OptionGroup]) -> list[inspect.Parameter]:
     own = [_parameter(name, one, group) for name, one in options_of(group).items()]
-    return own + [each for inner in groups_in(group).values() for each in _parameters(inner)]
+    return own + [each for inner in groups_in(group).values() for each in _parameters_of_group(inner)]
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -203,21 +203,21 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         (*_, of) = getattr(kind, "__metadata__", (None,))
         if is_group(kind):
             groups[name] = kind
-            parameters += _parameters(kind)
+            parameters += _parameters_of_group(kind)
         elif is_group(of):
             single[name] = options_of(of)[name]
             parameters.append(_parameter(name, single[name], of).replace(default=parameter.default))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    parameters = [each.replace(annotation=in_words(each.annotation)) for each in parameters]
+    parameters = [each.replace(annotation=with_short_type(each.annotation)) for each in parameters]
     if parameters:
         config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
         parameters.append(config)
 
     @wraps(command)
     def flat(config: None = None, **given: Any) -> None:
-        made = {name: _made(kind, given) for name, kind in groups.items()}
-        command(**made, **_taken(single, given), **given)
+        made = {name: _make_group(kind, given) for name, kind in groups.items()}
+        command(**made, **_take_given(single, given), **given)
 
     flat.__signature__, flat.__annotations__ = inspect.Signature(parameters), {}  # type: ignore[attr-defined]
     return flat
@@ -263,7 +263,7 @@ class Commands(TyperGroup):
                 refuse_little_memory()
                 return super().invoke(ctx)
             except typer.BadParameter as error:
-                message = error.message.replace("Value error, ", "") + meant(error.message)
+                message = error.message.replace("Value error, ", "") + suggestion(error.message)
                 name = error.param.name if error.param else None
                 if error.ctx is not None and name is not None and is_from_file(error.ctx, name):
                     raise InputError(f"{file_of(error.ctx)}: option {name}: {message}") from None
@@ -275,7 +275,7 @@ SAME = {"gpu": "cuda", "proton": "composition", "mass": "composition", "photon":
 """Words that mean a choice without being like it in letters."""
 
 
-def meant(message: str) -> str:
+def suggestion(message: str) -> str:
     """Return ``" Did you mean 'X'?"`` for the parser's message about a word that is no choice; else nothing.
 
     >>> meant("'gama' is not one of 'composition', 'gamma'.")
@@ -283,9 +283,9 @@ def meant(message: str) -> str:
     >>> meant("'gpu' is not one of 'auto', 'cpu', 'cuda'.")
     " Did you mean 'cuda'?"
     """
-    given, result, choices = message.partition(" is not one of ")
-    word, known = given.rpartition(" ")[2].strip("'"), re.findall(r"'([^']*)'", choices)
-    near = difflib.get_close_matches(SAME.get(word, word), known, 1, 0.5) if result else []
+    refused, is_of_choices, choices = message.partition(" is not one of ")
+    word, known = refused.rpartition(" ")[2].strip("'"), re.findall(r"'([^']*)'", choices)
+    near = difflib.get_close_matches(SAME.get(word, word), known, 1, 0.5) if is_of_choices else []
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

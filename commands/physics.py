@@ -122,7 +122,7 @@ def sky_map(context: typer.Context, options: SkyOptions) -> None:
     from showerstack.analysis.events import looked_at
     from showerstack.analysis.sky.map import sky_map as measure
     from showerstack.analysis.sky.map import write_map
-    from showerstack.report.check_pages import sky_words, write_sky_picture
+    from showerstack.report.check_pages import describe_sky, write_sky_picture
     from showerstack.runtime.files import check_out_folder
 
     if options.run is None:
@@ -131,6 +131,6 @@ def sky_map(context: typer.Context, options: SkyOptions) -> None:
     _refuse_unblind(context, options.blinding)
     options = replace(options, data=looked_at(options.data, options.blinding))
     result = measure(options, Context(bars=bar))
-    console.print(sky_words(result), soft_wrap=True, highlight=False)
+    console.print(describe_sky(result), soft_wrap=True, highlight=False)
     write_map(result, options.out)
     console.print(f"wrote {write_sky_picture(result, options.out)} and tables beside it", soft_wrap=True)

@@ -85,7 +85,7 @@ def leaderboard(
     Example: [bold]python cli.py leaderboard runs/composition runs/gamma[/bold]
     """
     from showerstack.report.public.leaderboard import leaderboard as standings
-    from showerstack.report.public.leaderboard import standings_shown, table_standings, tables
+    from showerstack.report.public.leaderboard import standings_tables, table_standings, tables
     from showerstack.stacking.run import Run
 
     of_showers = [run for run in runs if run.is_file() or Run.open(run).has_grids]
@@ -99,7 +99,7 @@ def leaderboard(
         return [*(asdict(row) for row in rows), *(asdict(row) for rows in result.values() for row in rows)]
 
     def shown() -> Group:
-        return Group(*([standings(of_showers, data=data)] if of_showers or not runs else []), *standings_shown(result))
+        return Group(*([standings(of_showers, data=data)] if of_showers or not runs else []), *standings_tables(result))
 
     OutputFormat(as_json=as_json).show(shown, records, paragraphs=True)
 
@@ -190,10 +190,10 @@ def explain(
     Example: [bold]python cli.py explain runs/gamma data/gamma_test --event 7[/bold]
     """
     need("train", "report", what="explain")
-    from showerstack.report.explain import explain_event, explain_words
+    from showerstack.report.explain import explain_event, explain_lines
 
     file = out or Path(f"explain-{event}.png")
-    for line in explain_words(explain_event(run, data, event, file, Context(bars=bar))):
+    for line in explain_lines(explain_event(run, data, event, file, Context(bars=bar))):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(f"wrote {file}", soft_wrap=True)
 

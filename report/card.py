@@ -102,15 +102,15 @@ def _sources(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
     Nothing of folders that are gone, and of tables.
     """
-    result: dict[str, dict[str, Any]] = {}
+    sources: dict[str, dict[str, Any]] = {}
     for split in ("train", "test"):
         data = manifest.get("data", {})
-        place, kept = data.get(split), data.get(f"{split}_source")
-        if kept is not None:
-            result[split] = dict(kept)
-        elif manifest["task"] in TASKS and place and Path(place).is_dir():
-            result[split] = read_source(Path(place))
-    return result
+        folder, stored = data.get(split), data.get(f"{split}_source")
+        if stored is not None:
+            sources[split] = dict(stored)
+        elif manifest["task"] in TASKS and folder and Path(folder).is_dir():
+            sources[split] = read_source(Path(folder))
+    return sources
 
 
 def _simulated(sources: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -119,22 +119,22 @@ def _simulated(sources: Mapping[str, Mapping[str, Any]]) -> bool:
 
 def _data(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     data = manifest.get("data", {})
-    result: dict[str, Any] = {}
+    sets: dict[str, Any] = {}
     for split in ("train", "test"):
         if not data.get(f"n_{split}"):
             continue
         source = sources.get(split, {})
         known = split in sources or manifest["task"] not in TASKS
-        result[split] = {
+        sets[split] = {
             "name": Path(str(data.get(split))).name,
             "events": data[f"n_{split}"],
             "fingerprint": data.get(f"{split}_fingerprint"),
             "origin": SIMULATED if is_simulated(source) else OTHER if known else None,
             "source": {key: value for key, value in source.items() if isinstance(value, str | int | float)},
         }
-    if "train" in result:
-        result["train"] |= {"judged": data.get("n_judged"), "held_out": data.get("n_holdout")}
-    return result
+    if "train" in sets:
+        sets["train"] |= {"judged": data.get("n_judged"), "held_out": data.get("n_holdout")}
+    return sets
 
 
 def _protocol(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _protocol(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, An
 
 def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     gate = manifest.get("gate", {})
-    result: dict[str, Any] = {
+    content: dict[str, Any] = {
         "held_out_gain_of_the_stack": {
             key: gate.get(key) for key in ("gain", "standard_error", "claimed") if key in gate
         }
@@ -162,16 +162,16 @@ def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
             continue  # edited or damaged: what stands in it is no score of this run
         if manifest["task"] not in TASKS:
             systems = metrics["systems"][metrics["shipped"]]
-            result[key] = {"judged_on": metrics["judged_on"], **{k: systems[k] for k in _KEYS if k in systems}}
+            content[key] = {"judged_on": metrics["judged_on"], **{k: systems[k] for k in _KEYS if k in systems}}
         elif metrics.get("config_hash") in (None, manifest.get("config_hash")):
             task = task_named(str(manifest["task"]))
             value, interval = scoring_of(task).headline(metrics)
-            result[key] = {
+            content[key] = {
                 "judged_on": f"{metrics['n_events']:,} test showers",
                 scoring_of(task).metric.name: {"value": value, **(interval.as_dict() if interval else {})},
                 **(scoring_of(task).details(metrics) if interval else {}),
             }
-    return result
+    return content
 
 
 def _scored(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
@@ -215,7 +215,7 @@ def write_card(run: Path) -> Path:
 
 def _header(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the metadata; values are JSON, which is YAML too."""
-    result: dict[str, Any] = {
+    header: dict[str, Any] = {
         "license": SOFTWARE_LICENCE.lower(),
         "library_name": "showerstack",
         "tags": ["astroparticle-physics", "air-showers", "stacking", content["task"]],
@@ -230,8 +230,8 @@ def _header(content: Mapping[str, Any]) -> Iterator[str]:
         kind = "tabular-regression" if known is not None and known.target else "tabular-classification"
         name = content["data"]["test"]["name"]
         results = [{"task": {"type": kind}, "dataset": {"type": name, "name": name}, "metrics": scores}]
-        result["model-index"] = [{"name": content["name"], "results": results}]
-    yield from ("---", *(f"{key}: {json.dumps(value)}" for key, value in result.items()), "---", "")
+        header["model-index"] = [{"name": content["name"], "results": results}]
+    yield from ("---", *(f"{key}: {json.dumps(value)}" for key, value in header.items()), "---", "")
 
 
 def card_lines(content: Mapping[str, Any]) -> Iterator[str]:

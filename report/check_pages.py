@@ -107,11 +107,11 @@ def _features(check: DataCheck) -> Section:
         for d in check.differences[:15]
     ]
     drawn: list[str] = []
-    observed: set[str] = set()
+    drawn_features: set[str] = set()
     for d in check.differences:
-        if d.feature in observed or len(drawn) == DRAWN:
+        if d.feature in drawn_features or len(drawn) == DRAWN:
             continue
-        observed.add(d.feature)
+        drawn_features.add(d.feature)
         data, simulation = undefined_share(check.histograms, d)
         undefined = (
             f"; undefined in {100 * data:.1f} % (simulation {100 * simulation:.1f} %)" if data + simulation else ""
@@ -146,7 +146,7 @@ def _order(check: DataCheck) -> Section:
 PICTURE_FILE = "sky_map.png"
 
 
-def sky_words(sky_map: SkyMap) -> str:
+def describe_sky(sky_map: SkyMap) -> str:
     """Return in plain words what the map shows."""
     start = f"{sky_map.events:,} showers in {int((sky_map.expected > 0).sum()):,} pixels"
     if sky_map.highest is None:

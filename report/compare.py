@@ -35,7 +35,7 @@ class Entry:
     name: str
     output: np.ndarray
     """Hard labels or scores, (N,)."""
-    decided: np.ndarray
+    is_right: np.ndarray
     """(N,) bool, what McNemar's table counts, as the task's report says."""
 
 
@@ -54,7 +54,7 @@ def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> Re
     InputError
         If they are fewer than two, of different tasks, made for other events, or cannot be read.
     """
-    entries, truth, task = _opened(runs, data, task)
+    entries, truth, task = _read_entries(runs, data, task)
     parts: list[RenderableType] = [_overview(entries, truth, task)]
     for other in entries[1:]:
         parts.extend(_pair(entries[0], other, truth, task))
@@ -63,7 +63,7 @@ def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> Re
 
 def differences(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> dict[str, Any]:
     """Return the comparison for programs: the metric of every run, and the first one's minus that of each other."""
-    entries, truth, task = _opened(runs, data, task)
+    entries, truth, task = _read_entries(runs, data, task)
     metric = metric_for(task)
     return {
         "task": task.name,
@@ -79,7 +79,7 @@ def differences(runs: Sequence[Path], data: Path, *, task: Task | None = None) -
     }
 
 
-def _opened(runs: Sequence[Path], data: Path, task: Task | None) -> tuple[list[Entry], Truth, Task]:
+def _read_entries(runs: Sequence[Path], data: Path, task: Task | None) -> tuple[list[Entry], Truth, Task]:
     if len(runs) < 2:
         raise InputError("compare needs at least two runs")
     task = task or _task_of(runs)
@@ -89,10 +89,10 @@ def _opened(runs: Sequence[Path], data: Path, task: Task | None) -> tuple[list[E
 
 
 def _task_of(runs: Sequence[Path]) -> Task:
-    result = {(task_of(Path(run)) if Path(run).is_file() else Run.open(run).task).name for run in runs}
-    if len(result) > 1:
-        raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(result))}")
-    return task_named(result.pop())
+    names = {(task_of(Path(run)) if Path(run).is_file() else Run.open(run).task).name for run in runs}
+    if len(names) > 1:
+        raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(names))}")
+    return task_named(names.pop())
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
@@ -136,7 +136,7 @@ def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableTy
         f"{p_text(result.p_value)}: {shown}"
     )
     yield from scoring_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
-    yield _where(a, b, truth, task)
+    yield _table_of_places(a, b, truth, task)
 
 
 def places(truth: Truth, task: Task) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -154,7 +154,7 @@ def _is_enough(mask: np.ndarray, groups: np.ndarray | None) -> bool:
     return bool(mask.sum() >= MIN_EVENTS) and (groups is None or len(np.unique(groups[mask])) > 1)
 
 
-def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
+def _table_of_places(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
     """Say where they differ: events that only one of the two gets right, and the exact probability of the split."""
     what = scoring_of(task).right_words
     title = f"where: {what}, only the first / only the second"
@@ -166,15 +166,15 @@ def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
             table.add_section()
         before = kind
         n, groups = int(mask.sum()), None if truth.groups is None else truth.groups[mask]
-        result = mcnemar(a.decided[mask], b.decided[mask], groups)
-        share = paired_accuracy(np.ones(n, bool), a.decided[mask], b.decided[mask], groups)
+        split = mcnemar(a.is_right[mask], b.is_right[mask], groups)
+        share = paired_accuracy(np.ones(n, bool), a.is_right[mask], b.is_right[mask], groups)
         table.add_row(
             f"{kind} {name}",
             f"{n:,}",
-            f"{result.only_a:,}",
-            f"{result.only_b:,}",
+            f"{split.only_a:,}",
+            f"{split.only_b:,}",
             f"{100 * share.difference:+z.2f} [{100 * share.interval.low:+z.2f}, {100 * share.interval.high:+z.2f}]",
-            p_text(result.p_value).removeprefix("p ").removeprefix("= "),
+            p_text(split.p_value).removeprefix("p ").removeprefix("= "),
         )
     table.caption = f"{len(rows)} parts of the test set are compared: one p of 0.05 among 20 is expected by chance."
     table.caption_justify = "left"

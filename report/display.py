@@ -138,11 +138,11 @@ def event_picture(shower: Shower, title: str = "") -> Figure:
 def draw_maps(figure: Figure, shower: Shower, height_in: float) -> None:
     """Draw both channels' maps at the top of a figure of that height, below its title."""
     for channel, pair in enumerate(zip(MAPS, SCALES, strict=True)):
-        place, scale = (
+        box, scale = (
             (left, (bottom + height_in - HEIGHT_IN) / height_in, width, height / height_in)
             for left, bottom, width, height in pair
         )
-        _map(figure.add_axes(place), scale, shower, channel)
+        _map(figure.add_axes(box), scale, shower, channel)
 
 
 def _text(value: float, digits: int) -> str:
@@ -162,10 +162,10 @@ def _powers(axis: Axis, *, between: bool = True) -> None:
 
 
 def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, channel: int) -> None:
-    deposit, here = shower.grid[:, :, channel], shower.array
-    live = here.has_station if channel == 0 else here.has_muon
+    deposit, array = shower.grid[:, :, channel], shower.array
+    live = array.has_station if channel == 0 else array.has_muon
     hit, silent = live & (deposit > 0), live & (deposit <= 0)
-    x_m, y_m = here.x_m[silent], here.y_m[silent]
+    x_m, y_m = array.x_m[silent], array.y_m[silent]
     axes.scatter(x_m, y_m, s=3, facecolors="none", edgecolors=GREY, linewidths=0.4, rasterized=True)
     if hit.any():
         values = deposit[hit]
@@ -174,7 +174,7 @@ def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, c
             low, high = 10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high) + 0.01)
         norm = LogNorm(low, high)
         points = axes.scatter(
-            *(here.x_m[hit], here.y_m[hit]),
+            *(array.x_m[hit], array.y_m[hit]),
             c=values,
             s=19,
             cmap=colour_map(),
@@ -198,7 +198,7 @@ def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, c
             color=PALETTE[0],
             lw=1.2,
         )
-    edge = here.half_side_m + 4.0
+    edge = array.half_side_m + 4.0
     axes.set_xlim(-edge, edge)
     axes.set_ylim(-edge, edge)
     axes.set_aspect("equal")
@@ -218,12 +218,12 @@ def _lateral(axes: Axes, shower: Shower) -> None:
         axes.text(0.5, 0.5, "no fit: too few stations were hit", ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    s, here = shower.scalars, shower.array
-    r_m = axis_distance(here.x_m, here.y_m, fit["fit_core_x_m"], fit["fit_core_y_m"], s["Ze"], s["Az"])
+    s, array = shower.scalars, shower.array
+    r_m = axis_distance(array.x_m, array.y_m, fit["fit_core_x_m"], fit["fit_core_y_m"], s["Ze"], s["Az"])
     per_electron = STATION.electron_deposit_mev * energy_correction(r_m, STATION, np)
     channels = (
-        ("e/gamma", here.electron_area_m2, per_electron, PALETTE[4], "o"),
-        ("muon", here.muon_area_m2, np.full(r_m.shape, STATION.muon_deposit_mev), PALETTE[0], "^"),
+        ("e/gamma", array.electron_area_m2, per_electron, PALETTE[4], "o"),
+        ("muon", array.muon_area_m2, np.full(r_m.shape, STATION.muon_deposit_mev), PALETTE[0], "^"),
     )
     lowest, highest = [], []
     for channel, (name, area, unit, colour, marker) in enumerate(channels):

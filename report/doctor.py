@@ -100,7 +100,7 @@ def _packages() -> list[Finding]:
         return [Finding("packages", f"{DISTRIBUTION} is not installed: run make env or pip install -e .", "bad")]
     # What a GPU needs can come from another extra or from a toolkit: it is tried instead.
     extras = ("", *(extra for extra in EXTRAS if extra != "gpu" and not lacking(extra)))
-    result, missing = [], []
+    fitting, missing = [], []
     for text in required:
         need = Requirement(text)
         if need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in extras):
@@ -111,17 +111,17 @@ def _packages() -> list[Finding]:
             missing.append(Finding(need.name, f"not installed, need {need.specifier}", "bad"))
             continue
         if need.specifier.contains(version, prereleases=True):
-            result.append(f"{need.name} {version}")
+            fitting.append(f"{need.name} {version}")
         else:
             missing.append(Finding(need.name, f"{version}, need {need.specifier}", "bad"))
-    return [Finding("packages", ", ".join(sorted(result)), "ok"), *missing]
+    return [Finding("packages", ", ".join(sorted(fitting)), "ok"), *missing]
 
 
 def _extras() -> Finding:
     missing = [extra for extra in EXTRAS if lacking(extra)]
-    there = ", ".join(extra for extra in EXTRAS if extra not in missing) or "none"
+    installed = ", ".join(extra for extra in EXTRAS if extra not in missing) or "none"
     todo = f"; the others: pip install 'showerstack[{','.join(missing)}]'" if missing else ""
-    return Finding("extras", there + todo, "note" if missing else "ok")
+    return Finding("extras", installed + todo, "note" if missing else "ok")
 
 
 def _torch() -> Finding:
@@ -157,8 +157,8 @@ def _lightgbm() -> Finding:
 
     if trains_on_cuda():
         return Finding("lightgbm", f"{lightgbm.__version__}: trains on the GPU", "ok")
-    result = f"{lightgbm.__version__}: CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
-    return Finding("lightgbm", result, "note")
+    text = f"{lightgbm.__version__}: CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
+    return Finding("lightgbm", text, "note")
 
 
 _LEARNING = (("torch", _torch), ("xgboost", _xgboost), ("lightgbm", _lightgbm))
@@ -180,10 +180,10 @@ def _memory_and_cores() -> Finding:
 
 
 def _disk(folder: Path) -> Finding:
-    place = Path(folder).resolve()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free / 1e9
+    existing = Path(folder).resolve()
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free / 1e9
     state = "ok" if free >= COMFORTABLE_DISK_GB else "note"
     text = f"{free:.1f} GB free at {folder}"
     return Finding("disk", text + ("" if state == "ok" else "; the full benchmark wants 30 GB, the demo 1 GB"), state)
@@ -201,25 +201,25 @@ def examine_datasets(folders: Sequence[Path]) -> Group:
 
 def folder_findings(folder: Path) -> Iterator[Finding]:
     """Yield what is to be said of a folder of any known format, and of one that the program wrote itself."""
-    if results := list(_results(folder)):
+    if results := list(_result_findings(folder)):
         yield from results
         return
-    one = format_of(folder)
-    if one is None and (writer.is_dataset(folder) or not folder.is_dir()):
+    known_format = format_of(folder)
+    if known_format is None and (writer.is_dataset(folder) or not folder.is_dir()):
         yield from dataset_findings(folder)
         return
-    if one is None:
+    if known_format is None:
         known = "; ".join(f"{each.name} ({each.holds})" for each in formats())
         raise InputError(f"{folder} holds nothing that is known: no run, submission, feature table or {known}")
-    if isinstance(one, DatasetFolders):
+    if isinstance(known_format, DatasetFolders):
         inside = datasets_in(folder)
         for each in inside:
             prefix = "" if each == folder else f"{each.name}: "
             yield from (replace(result, what=f"{prefix}{result.what}") for result in dataset_findings(each))
     else:
-        yield Finding("format", one.name, "ok")
+        yield Finding("format", known_format.name, "ok")
         lost = list[str]()
-        for reader in one.open(folder, lost.append):
+        for reader in known_format.open(folder, lost.append):
             if isinstance(reader, SimulatedReader | MeasuredReader):
                 try:
                     yield from _archive(reader)
@@ -235,10 +235,10 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
                 except InputError as error:
                     yield Finding(reader.name, str(error), "bad")
         yield from (Finding("left out", line, "note") for line in lost)
-    yield from (Finding("next", command, "ok") for command in one.next_commands(folder))
+    yield from (Finding("next", command, "ok") for command in known_format.next_commands(folder))
 
 
-def _results(folder: Path) -> Iterator[Finding]:
+def _result_findings(folder: Path) -> Iterator[Finding]:
     """Yield what is to be said of a run, a folder of runs, a submission, a feature table or an export."""
     if (folder / SUBMISSION_FILE).exists():
         yield Finding("kind", "submission", "ok")
@@ -279,10 +279,10 @@ def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
     """
     frames: dict[tuple[str, bool], list[pl.DataFrame]] = {}
     for folder in map(Path, folders):
-        one = format_of(folder)
-        for reader in one.open(folder) if one else ():
+        known_format = format_of(folder)
+        for reader in known_format.open(folder) if known_format else ():
             label = reader.name if reader.is_simulated else folder.name
-            result = frames.setdefault((label, reader.is_simulated), [])
+            frames_of_set = frames.setdefault((label, reader.is_simulated), [])
             names = [name for name in COMPARED if name in reader.units]
             cuts, usable = TEST_WITH_AGE if AGE.name in names else TEST, None
             if isinstance(reader, DatasetEvents):
@@ -292,13 +292,13 @@ def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
             try:
                 start = 0
                 for chunk in reader.chunks(names):
-                    if sum(len(part) for part in result) >= MAX_COMPARED:
+                    if sum(len(part) for part in frames_of_set) >= MAX_COMPARED:
                         break
                     part = pl.DataFrame({name: np.asarray(chunk[name], np.float64) for name in names})
                     good = cuts.mask(part)
                     good &= True if usable is None else usable[start : start + len(part)]
                     start += len(part)
-                    result.append(part.filter(good))
+                    frames_of_set.append(part.filter(good))
             except InputError:  # the findings of that set say what is damaged
                 continue
     rows: list[dict[str, object]] = []
@@ -343,38 +343,40 @@ def _archive(reader: SimulatedReader | MeasuredReader) -> list[Finding]:
     columns = [column for column in reader.units if column != DEPOSITS]
     chunks = list(reader.chunks(columns))
     frame = {column: np.concatenate([chunk[column] for chunk in chunks]).astype(np.float64) for column in columns}
-    result = [
+    findings = [
         Finding(name, f"{reader.n_events:,} events of {'a measured run' if measured else 'a simulated mode'}", "ok")
     ]
     if not measured:
         kinds, counts = np.unique(frame["type"], return_counts=True)
         text = ", ".join(f"{kind:g}: {count:,}" for kind, count in zip(kinds[:8], counts, strict=False))
-        result.append(Finding("  column type", text, "ok"))
+        findings.append(Finding("  column type", text, "ok"))
         if not archive_path(folder, name, "true_features").exists():
-            result.append(Finding("  true_features", "missing: no groups and no truth; v2 needs it", "note"))
+            findings.append(Finding("  true_features", "missing: no groups and no truth; v2 needs it", "note"))
     elif not archive_path(folder, name, "extra_features").exists():
-        result.append(Finding("  extra_features", "missing: no event times", "note"))
-    result += _units(name, np.column_stack([frame[one] for one in SCALAR_NAMES]), SCALAR_NAMES)
+        findings.append(Finding("  extra_features", "missing: no event times", "note"))
+    findings += _units(name, np.column_stack([frame[one] for one in SCALAR_NAMES]), SCALAR_NAMES)
     for column, (low, high) in RANGES.items():
         bad = np.flatnonzero(~((frame[column] >= low) & (frame[column] <= high)))
         if bad.size:
             rows = f"{bad.size} row{'s' * (bad.size > 1)} that no shower has"
             first = f"row {bad[0]} holds {frame[column][bad[0]]:g}"
-            result.append(Finding(f"  column {column}", f"{rows}: {first}", "note"))
+            findings.append(Finding(f"  column {column}", f"{rows}: {first}", "note"))
     grids = next(stream_npz(archive_path(folder, name, "matrices"), "matrices", FIRST_EVENTS))
     cells = bad_cells(grids[..., 1:].astype(np.float32), f"{name}_matrices.npz")
     if cells:
-        result.append(Finding("  cells", f"{len(cells)} events with impossible cells: {cells[0]}", "note"))
+        findings.append(Finding("  cells", f"{len(cells)} events with impossible cells: {cells[0]}", "note"))
     lost = int((~np.isfinite(grids[..., 0])).any(axis=(1, 2)).sum())
     if lost:
-        result.append(Finding("  arrival times", f"not finite in {lost} events (no learner sees them)", "note"))
+        findings.append(Finding("  arrival times", f"not finite in {lost} events (no learner sees them)", "note"))
     dead = int((KASCADE.has_station & ~(grids[..., 1] > 0).any(axis=0)).sum())
     if dead:
-        result.append(
+        findings.append(
             Finding("  stations", f"{dead} of {int(KASCADE.has_station.sum())} give no e/gamma signal", "note")
         )
-    result.append(replace(_azimuth(grids[..., 0], grids[..., 1], frame["Az"], frame["Ze"], KASCADE), what="  azimuth"))
-    return result
+    findings.append(
+        replace(_azimuth(grids[..., 0], grids[..., 1], frame["Az"], frame["Ze"], KASCADE), what="  azimuth")
+    )
+    return findings
 
 
 def _azimuth(
@@ -393,7 +395,7 @@ def _azimuth(
 
 def dataset_findings(folder: Path) -> Iterator[Finding]:
     """Yield what is to be said of a dataset folder, its labels included where it has some."""
-    task = _labelled(folder)
+    task = _task_of_labels(folder)
     data = Dataset.open(folder, task, labels=task is not None)
     kinds = f"grids {data.matrices.dtype}, scalars {data.scalars.dtype}{', with age' if data.age is not None else ''}"
     yield Finding("events", f"{len(data):,}; {kinds}", "ok" if len(data) else "bad")
@@ -426,10 +428,10 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         yield Finding("rows that cannot be used", unusable, "note")
 
 
-def _labelled(folder: Path) -> Task | None:
+def _task_of_labels(folder: Path) -> Task | None:
     files = EventFiles.open(folder)
-    entries = [task for task in TASKS.values() if task.label_file and files.has(task.label_file)]
-    return entries[0] if len(entries) == 1 else None
+    labelled = [task for task in TASKS.values() if task.label_file and files.has(task.label_file)]
+    return labelled[0] if len(labelled) == 1 else None
 
 
 def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:
@@ -450,7 +452,7 @@ def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:
         if _has(folder, CATALOGUE_FILE):
             return "feature table", _table(folder, progress)
         if _has(folder, EXPORT_FILE):
-            return "export", _compared(folder, progress)
+            return "export", _compare_checksums(folder, progress)
         if writer.is_dataset(folder):
             return "dataset", writer.problems(folder, progress)
     raise InputError(f"{folder} holds neither a run, nor a feature table, nor a dataset, nor an export")
@@ -467,9 +469,9 @@ def _has(folder: Path, name: str) -> bool:
 
 
 def _run(folder: Path, progress: Progress) -> list[str]:
-    result = _compared(folder, progress)
-    if result:
-        return result
+    damage = _compare_checksums(folder, progress)
+    if damage:
+        return damage
     try:
         run = Run.open(folder)
         lacking = [name for name in run.required_files if name not in run.checksums.files]
@@ -487,9 +489,9 @@ def _run(folder: Path, progress: Progress) -> list[str]:
 
 
 def _table(folder: Path, progress: Progress) -> list[str]:
-    result = _compared(folder, progress)
-    if result:
-        return result
+    damage = _compare_checksums(folder, progress)
+    if damage:
+        return damage
     try:
         parts = FeatureTable.open(folder).parts()
         Checksums.open(folder, required=(CATALOGUE_FILE, *(part.name for part in parts)))
@@ -498,7 +500,7 @@ def _table(folder: Path, progress: Progress) -> list[str]:
     return []
 
 
-def _compared(folder: Path, progress: Progress) -> list[str]:
+def _compare_checksums(folder: Path, progress: Progress) -> list[str]:
     if not (folder / CHECKSUMS_FILE).exists():
         return [f"{folder} has no {CHECKSUMS_FILE} (unfinished, or made by an earlier version): make it again"]
     try:

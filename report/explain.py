@@ -32,56 +32,57 @@ def explain_event(run: Path, data: Path, event: int, out: Path, ctx: Context = C
     """
     check_target(out, (".png", ".svg", ".pdf"))
     opened = load(run)
-    result = explain(opened, data, event, ctx)
-    save_figure(explain_picture(result, _shower(opened, data, event)), out)
-    return result
+    explanation = explain(opened, data, event, ctx)
+    save_figure(explain_picture(explanation, _shower(opened, data, event)), out)
+    return explanation
 
 
 def _shower(run: Run, data: Path, event: int) -> Shower | None:
     return read_showers(Dataset.open(data, labels=False), [event])[0] if run.has_grids else None
 
 
-def explain_words(result: Explanation) -> list[str]:
+def explain_lines(explanation: Explanation) -> list[str]:
     """Return in lines what was predicted, what moved it, and what each learner said."""
-    first, second = result.classes
+    first, second = explanation.classes
     lines = [
-        f"event {result.event}: {first} {result.probability:.3g}; ln p({first})/p({second}) = {result.score:+.2f}, "
-        f"of which {result.base:+.2f} without the event's features"
+        f"event {explanation.event}: {first} {explanation.probability:.3g}; "
+        f"ln p({first})/p({second}) = {explanation.score:+.2f}, "
+        f"of which {explanation.base:+.2f} without the event's features"
     ]
-    for group, value in list(result.groups.items())[:NAMED]:
+    for group, value in list(explanation.groups.items())[:NAMED]:
         lines.append(f"  {value:+.2f}  {group}" + (f": {MEANINGS[group]}" if group in MEANINGS else ""))
-    rest = list(result.groups.values())[NAMED:]
+    rest = list(explanation.groups.values())[NAMED:]
     lines += [f"  {sum(rest):+.2f}  all other groups"] if rest else []
     lines += [
-        f"  {name} says {first} {one.probability:.3g} ({one.score:+.2f})" for name, one in result.learners.items()
+        f"  {name} says {first} {one.probability:.3g} ({one.score:+.2f})" for name, one in explanation.learners.items()
     ]
     return lines
 
 
-def explain_line(result: Explanation) -> str:
+def explain_line(explanation: Explanation) -> str:
     """Return in one line what moved the score most."""
-    first, second = result.classes
-    moved = ", ".join(f"{group} {value:+.2f}" for group, value in list(result.groups.items())[:NAMED])
-    return f"ln p({first})/p({second}) is {result.score:+.2f}, moved by {moved}."
+    first, second = explanation.classes
+    moved = ", ".join(f"{group} {value:+.2f}" for group, value in list(explanation.groups.items())[:NAMED])
+    return f"ln p({first})/p({second}) is {explanation.score:+.2f}, moved by {moved}."
 
 
-def explain_picture(result: Explanation, shower: Shower | None = None) -> Figure:
+def explain_picture(explanation: Explanation, shower: Shower | None = None) -> Figure:
     """Draw the shower, the groups that moved its score most, and what each learner said."""
-    first, second = result.classes
-    groups = list(result.groups.items())[:NAMED]
-    maps_in, lines = (2.55 if shower else 0.0), len(groups) + len(result.learners)
+    first, second = explanation.classes
+    groups = list(explanation.groups.items())[:NAMED]
+    maps_in, lines = (2.55 if shower else 0.0), len(groups) + len(explanation.learners)
     height = maps_in + 0.19 * lines + 1.5
     with drawing():
         figure = new_figure(height, placed=True)
         if shower is not None:
             draw_maps(figure, shower, height)
-        learners_in = 0.19 * len(result.learners)
+        learners_in = 0.19 * len(explanation.learners)
         learners = figure.add_axes((0.32, 0.42 / height, 0.64, learners_in / height))
         bars = figure.add_axes((0.32, (learners_in + 0.98) / height, 0.64, 0.19 * len(groups) / height))
         _bars(bars, [name for name, _ in groups], [value for _, value in groups])
         bars.set_title(f"what moved ln p({literal(first)})/p({literal(second)})", pad=3)
-        _learners(learners, result)
-        facts = f"event {result.event}: {first} {result.probability:.3g}"
+        _learners(learners, explanation)
+        facts = f"event {explanation.event}: {first} {explanation.probability:.3g}"
         figure.suptitle(literal(facts), fontsize=7.5, x=0.02, y=0.995, ha="left", va="top")
     return figure
 
@@ -89,19 +90,19 @@ def explain_picture(result: Explanation, shower: Shower | None = None) -> Figure
 def _bars(axes: Axes, names: list[str], values: list[float]) -> None:
     y = np.arange(len(names))
     axes.barh(y, values, color=[PALETTE[4] if value >= 0 else PALETTE[0] for value in values], height=0.6)
-    _named(axes, names)
+    _name_rows(axes, names)
 
 
-def _learners(axes: Axes, result: Explanation) -> None:
+def _learners(axes: Axes, explanation: Explanation) -> None:
     """Draw each learner's own score; the dashed line is what was predicted."""
-    shares = list(result.learners.values())
+    shares = list(explanation.learners.values())
     axes.plot([one.score for one in shares], np.arange(len(shares)), "o", color=PALETTE[4], ms=4)
-    axes.axvline(result.score, color=INK, linestyle="--", lw=0.8)
-    _named(axes, [f"{name} {one.probability:.2g}" for name, one in result.learners.items()])
+    axes.axvline(explanation.score, color=INK, linestyle="--", lw=0.8)
+    _name_rows(axes, [f"{name} {one.probability:.2g}" for name, one in explanation.learners.items()])
     axes.set_title("what each learner said; dashed: the prediction", pad=3)
 
 
-def _named(axes: Axes, names: list[str]) -> None:
+def _name_rows(axes: Axes, names: list[str]) -> None:
     axes.axvline(0.0, color=INK, lw=0.6)
     axes.set_yticks(np.arange(len(names)), [literal(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)

@@ -204,8 +204,8 @@ def outcome(
     opened = Run.open(run)
     manifest, task = opened.manifest, opened.task
     remark(LOG, manifest.get("remarks", ()))
-    without = no_time_for(opened, deadline)
-    left_out = [Text(escaped(left_out_line(without, run, data)), style="yellow")] if without else []
+    parts_left_out = no_time_for(opened, deadline)
+    left_out_lines = [Text(escaped(left_out_line(parts_left_out, run, data)), style="yellow")] if parts_left_out else []
     parts: list[RenderableType] = list(_notes(manifest))
     gate = manifest.get("gate", {})
     content: dict[str, Any] = {
@@ -219,7 +219,7 @@ def outcome(
         "predictions": str(run / "predictions.npz"),
     }
     if not opened.has_grids or data is None:
-        report = write_table_report(run, bars=bars, without=without)
+        report = write_table_report(run, bars=bars, without=parts_left_out)
         content["model_card"] = str(write_card(run))
         content |= {
             "held_out": read_json(Checksums.open(run).path(METRICS_FILE)),
@@ -230,7 +230,7 @@ def outcome(
             content["test"] = read_json(run / TABLE_TEST_FILE)
         for metrics in (content["held_out"], content.get("test", {})):
             remark(LOG, metrics.get("remarks", ()))
-        shown = (*parts, *_of_table(run, content), *left_out, Text(f"report:      {report}"))
+        shown = (*parts, *_table_outcome(run, content), *left_out_lines, Text(f"report:      {report}"))
         return RunOutcome(run, Group(*shown), content)
     labels = data / f"{task.name}_test" / str(task.label_file)
     if not labels.exists():
@@ -243,10 +243,10 @@ def outcome(
         content |= {"test": read_json(scores), "report": str(report), "model_card": str(run / CARD_FILE)}
     else:
         content["test"] = score_file(run / "predictions.npz", data, task)
-        report = write_report(run, data, bars=bars, without=without)
+        report = write_report(run, data, bars=bars, without=parts_left_out)
         content |= {"report": str(report), "model_card": str(write_card(run))}
     why = Text(escaped(f"why:        {content['reason']}"))
-    parts += [learner_table(run, data), *left_out, why, Text(f"run folder: {run}\nreport:     {report}")]
+    parts += [learner_table(run, data), *left_out_lines, why, Text(f"run folder: {run}\nreport:     {report}")]
     return RunOutcome(run, Group(*parts), content)
 
 
@@ -258,7 +258,7 @@ def _is_after(made: tuple[Path, ...], sources: tuple[Path, ...]) -> bool:
     return oldest >= max(file.stat().st_mtime_ns for file in sources)
 
 
-def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _table_outcome(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield what a run on a table of any origin reached on rows held out, and where its predictions are."""
     names = ("log_loss", "accuracy", "auc")
     for metrics in (content["held_out"], content.get("test")):
@@ -366,11 +366,11 @@ def _simulated_already(data: Path, task: Task, n_train: int, n_test: int, seed: 
     present = [folder for folder in folders if folder.exists()]
     for folder in present:
         wanted = folders[folder]
-        result = Dataset.open(folder, task, labels=False)
-        world = result.source.get("world")
-        if (len(result), result.source.get("seed"), world) != (wanted, seed, DEMO_WORLDS[task.name]):
+        dataset = Dataset.open(folder, task, labels=False)
+        world = dataset.source.get("world")
+        if (len(dataset), dataset.source.get("seed"), world) != (wanted, seed, DEMO_WORLDS[task.name]):
             raise InputError(
-                f"{folder} holds {len(result):,} events of seed {result.source.get('seed')} in the world {world}, "
+                f"{folder} holds {len(dataset):,} events of seed {dataset.source.get('seed')} in the world {world}, "
                 f"the demo asked for {wanted:,} of seed {seed} in {DEMO_WORLDS[task.name]}: remove {data.parent} or "
                 "choose another --out"
             )

@@ -117,31 +117,31 @@ def _made_of(provenance: Path) -> list[Section]:
     """Return a section on what a page was made from: run, data, exposure, cuts with the events left, versions, date."""
     if not provenance.exists():
         return []
-    given = read_json(provenance)
-    data, flow = given.get("data", []), given.get("cut_flow", {})
+    stored = read_json(provenance)
+    data, flow = stored.get("data", []), stored.get("cut_flow", {})
     if not data:
         return []
     names = ", ".join(data) if len(data) <= NAMED else f"{', '.join(data[:NAMED])} and {len(data) - NAMED} more"
-    own = given.get("exposure_of_live_time_m2_sr_s")
-    exposure = f"{given['exposure_m2_sr_s']:.4g} m2 sr s ({given['exposure_from']})"
-    if own is not None and given["exposure_from"] == "option":
-        ratio = given["exposure_m2_sr_s"] / own
-        exposure += f", {ratio:.3g} times that of the runs' own live time, {own:.4g} m2 sr s"
-    exposure += f", ± {100 * given['exposure_relative_error']:.0f} % assumed, common to all energies"
-    if own is not None:
-        dead = given["dead_time_s"]
+    of_live_time = stored.get("exposure_of_live_time_m2_sr_s")
+    exposure = f"{stored['exposure_m2_sr_s']:.4g} m2 sr s ({stored['exposure_from']})"
+    if of_live_time is not None and stored["exposure_from"] == "option":
+        ratio = stored["exposure_m2_sr_s"] / of_live_time
+        exposure += f", {ratio:.3g} times that of the runs' of_live_time live time, {of_live_time:.4g} m2 sr s"
+    exposure += f", ± {100 * stored['exposure_relative_error']:.0f} % assumed, common to all energies"
+    if of_live_time is not None:
+        dead = stored["dead_time_s"]
         exposure += f"; dead time {f'of {dead:g} s an event' if dead else 'not'} subtracted from the live time"
-    simulation = given["simulation"]
+    simulation = stored["simulation"]
     rows = [
-        ("run", f"{given['run']} ({given['config_hash'][:12]})"),
-        ("data", f"{names}{' (simulated)' if given['simulated_data'] else ''}"),
+        ("run", f"{stored['run']} ({stored['config_hash'][:12]})"),
+        ("data", f"{names}{' (simulated)' if stored['simulated_data'] else ''}"),
         ("simulation", simulation if isinstance(simulation, str) else ", ".join(simulation)),
         ("exposure", exposure),
-        ("zenith angle", f"below {given['zenith_max_deg']:g} degrees"),
+        ("zenith angle", f"below {stored['zenith_max_deg']:g} degrees"),
         *((f"events, {name}", f"{count:,}") for name, count in flow.items()),
-        ("versions", ", ".join(f"{name} {version}" for name, version in given["versions"].items())),
-        ("revision", given["git_revision"] or "unknown"),
-        ("date", given["date"]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in stored["versions"].items())),
+        ("revision", stored["git_revision"] or "unknown"),
+        ("date", stored["date"]),
     ]
     return [Section("made", "Made from", table(("", ""), rows, kind="wide"))]
 
@@ -346,18 +346,18 @@ def write_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonRes
 def write_photon_page(result: PhotonResult, out: Path) -> Path:
     """Write ``OUT/gamma_limit.html`` and return its path."""
     search = result.search
-    whole = next(one for one in search.limits if one.integral)
-    expected = whole.backgrounds.data
-    excess = whole.significance > MANY_SIGMA
+    total = next(one for one in search.limits if one.integral)
+    expected = total.backgrounds.data
+    excess = total.significance > MANY_SIGMA
     lead = numbers(
         [
-            ("candidates", f"{whole.candidates:,}", f"of {whole.measured:,} from lg(E/eV) {whole.lg_energy_low:g}"),
+            ("candidates", f"{total.candidates:,}", f"of {total.measured:,} from lg(E/eV) {total.lg_energy_low:g}"),
             ("expected", f"{expected.mean:.1f} ± {expected.error:.1f}", "from the sideband"),
-            ("significance", f"{whole.significance:.1f} sigma",
+            ("significance", f"{total.significance:.1f} sigma",
              "see the warning above" if excess else "of an excess; 0 for a deficit"),
             *([] if excess else [
-                ("fraction", f"< {whole.limit * whole.fraction_per_event:.2g}",
-                 f"at {100 * search.options.level:.0f} %; expected {whole.expected[2] * whole.fraction_per_event:.2g}")
+                ("fraction", f"< {total.limit * total.fraction_per_event:.2g}",
+                 f"at {100 * search.options.level:.0f} %; expected {total.expected[2] * total.fraction_per_event:.2g}")
             ]),
         ]
     )  # fmt: skip
@@ -372,13 +372,13 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
 
 def excess_warning(search: PhotonSearch) -> list[str]:
     """Return what comes before every limit where far more candidates are seen than background is expected."""
-    whole = next(one for one in search.limits if one.integral)
-    if whole.significance <= MANY_SIGMA:
+    total = next(one for one in search.limits if one.integral)
+    if total.significance <= MANY_SIGMA:
         return []
-    expected = whole.backgrounds.data
+    expected = total.backgrounds.data
     return [
-        f"Warning: {whole.candidates:,} candidates are seen where {expected.mean:.1f} ± {expected.error:.1f} are "
-        f"expected, {whole.significance:.1f} standard deviations. Limits are not the result here: these are photons, "
+        f"Warning: {total.candidates:,} candidates are seen where {expected.mean:.1f} ± {expected.error:.1f} are "
+        f"expected, {total.significance:.1f} standard deviations. Limits are not the result here: these are photons, "
         "or hadrons that the simulation does not know. Look at the candidates, their runs and the scores."
     ]
 
@@ -413,15 +413,15 @@ def _limits(photon_search: PhotonSearch) -> Section:
 
 
 def _scores(photon_search: PhotonSearch) -> Section:
-    place = photon_search.bins.bin_of(photon_search.data.lg_energy)
+    energy_bin = photon_search.bins.bin_of(photon_search.data.lg_energy)
     events, figures = photon_search.measuring.events, []
     for b in np.flatnonzero(photon_search.regions.usable):
-        here = photon_search.measuring.energy_bin == b
-        kinds = [here & (events.labels == label) for label in (HADRON, PHOTON)]
+        in_bin = photon_search.measuring.energy_bin == b
+        kinds = [in_bin & (events.labels == label) for label in (HADRON, PHOTON)]
         hadrons, photons = ((events.score[kind], photon_search.measuring.weight[kind]) for kind in kinds)
         title = f"lg(E/eV) {photon_search.bins.edges[b]:g}-{photon_search.bins.edges[b + 1]:g}"
         borders = float(photon_search.regions.side[b]), float(photon_search.regions.threshold[b])
-        drawn = score_picture(photon_search.data.score[place == b], hadrons, photons, borders, title)
+        drawn = score_picture(photon_search.data.score[energy_bin == b], hadrons, photons, borders, title)
         figures.append(picture(as_svg(drawn, f"scores, {title}"), f"{title}; shaded: sideband, line: threshold."))
     return Section("scores", "Scores", pictures(figures))
 
@@ -466,11 +466,11 @@ def _candidates(result: PhotonResult) -> Section:
         return Section("candidates", "Candidates", paragraph("No event lies above the threshold."))
     heads = ("data", "row", "score", "above threshold", "lg(E/eV)", "zenith, deg", "lg Ne", "lg Nmu")
     note = paragraph(f"The {LISTED} highest of {frame.height:,} are listed here, all in candidates.csv.", "quiet")
-    values, figures = result.search, []
-    for k in values.candidates[:DISPLAYED]:
-        folder, row = values.options.data[values.data.folder[k]], int(values.data.row[k])
+    search, figures = result.search, []
+    for k in search.candidates[:DISPLAYED]:
+        folder, row = search.options.data[search.data.folder[k]], int(search.data.row[k])
         (shower,) = read_showers(Dataset.open(folder, labels=False), [row])
-        title = f"event {row} of {folder.name}, score {values.data.score[k]:.2f}"
+        title = f"event {row} of {folder.name}, score {search.data.score[k]:.2f}"
         figures.append(picture(as_svg(event_picture(shower, title), title), f"Event {row} of {folder.name}."))
     body = table(heads, rows) + (note if frame.height > LISTED else "") + pictures(figures)
     return Section("candidates", "Candidates", body)

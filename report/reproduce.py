@@ -170,7 +170,7 @@ class _Notes(logging.Handler):
             notes.append(line)
 
 
-def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, list[Score]]:
+def reproduce(plan: Reproduction, ctx: Context = Context()) -> tuple[Path, list[Score]]:
     """Do all steps, or what is left of them, and write ``RESULT.md``.
 
     With a time limit every seed gets an equal share of it. A seed that would begin after the limit is left out, the
@@ -180,47 +180,45 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
     -------
     The file written, and the scores by seed.
     """
-    task, out = wanted.task, Path(wanted.out)
-    raw, stages = wanted.raw or out / "raw", Stages.open(out)
-    if wanted.raw is None:
+    task, out = plan.task, Path(plan.out)
+    raw, stages = plan.raw or out / "raw", Stages.open(out)
+    if plan.raw is None:
         with stages.stage("archives"):
-            if wanted.simulated is not None:
-                modes = modes_of(wanted.protocol, task)
-                simulate_raw(task, raw, wanted.simulated, workers=ctx.workers, modes=modes, bars=ctx.bars)
+            if plan.simulated is not None:
+                modes = modes_of(plan.protocol, task)
+                simulate_raw(task, raw, plan.simulated, workers=ctx.workers, modes=modes, bars=ctx.bars)
             else:
-                download_raw(task, raw, wanted.protocol, base_url=wanted.base_url, bars=ctx.bars)
+                download_raw(task, raw, plan.protocol, base_url=plan.base_url, bars=ctx.bars)
     notes = _Notes()
     with logging_to(notes, level=min(logging.INFO, LOG.getEffectiveLevel())):
-        return _reproduced(wanted, raw, stages, notes, ctx)
+        return _do_steps(plan, raw, stages, notes, ctx)
 
 
-def _reproduced(
-    wanted: Reproduction, raw: Path, stages: Stages, notes: _Notes, ctx: Context
-) -> tuple[Path, list[Score]]:
+def _do_steps(plan: Reproduction, raw: Path, stages: Stages, notes: _Notes, ctx: Context) -> tuple[Path, list[Score]]:
     """Do all steps but the archives."""
-    task, out = wanted.task, Path(wanted.out)
+    task, out = plan.task, Path(plan.out)
     data = out / "data"
     with stages.stage("conversion"):
-        convert(raw, data, task, protocol=wanted.protocol, ctx=ctx)
+        convert(raw, data, task, protocol=plan.protocol, ctx=ctx)
     flow = notes.steps.copy()
-    limit = None if wanted.hours is None else f"{max(1, round(wanted.hours * 60 / wanted.seeds))}m"
+    limit = None if plan.hours is None else f"{max(1, round(plan.hours * 60 / plan.seeds))}m"
     runs: list[Path] = []
     scores: list[Score] = []
-    for seed in range(1, wanted.seeds + 1):
+    for seed in range(1, plan.seeds + 1):
         run = out / "runs" / f"{task.name}-seed-{seed}"
-        is_late = wanted.hours is not None and stages.wall_s > 3600 * wanted.hours
+        is_late = plan.hours is not None and stages.wall_s > 3600 * plan.hours
         if runs and is_late and not (run / MANIFEST_FILE).exists():
-            LOG.warning("%d of %d seeds are left out: the time is up", wanted.seeds - len(runs), wanted.seeds)
+            LOG.warning("%d of %d seeds are left out: the time is up", plan.seeds - len(runs), plan.seeds)
             break
         config = StackConfig(
-            task=task.name, data=data, run=run, preset=wanted.preset, seed=seed, time_limit=limit,
-            learners=wanted.learners, workers=ctx.workers,
+            task=task.name, data=data, run=run, preset=plan.preset, seed=seed, time_limit=limit,
+            learners=plan.learners, workers=ctx.workers,
         )  # fmt: skip
         with stages.stage(f"{RUNS}: seed {seed}"):
             stack(config, ctx)
         runs.append(run)
         with stages.stage("scores"):
-            scores.append(_score(wanted, data, run, seed))
+            scores.append(_score(plan, data, run, seed))
         metric = _interval(scores[-1].value, scores[-1].low, scores[-1].high)
         LOG.info("seed %d: %s %s", seed, scoring_of(task).metric_words, metric)
     with stages.stage("report and submission"):
@@ -230,16 +228,16 @@ def _reproduced(
             write_submission(runs[:1], SUBMISSION, data=data, out=out)
     file = out / RESULT_FILE
     with atomic_path(file) as temporary:
-        lines = _result(wanted, data, runs, scores, [*flow, *notes.remarks], stages)
+        lines = _result_text(plan, data, runs, scores, [*flow, *notes.remarks], stages)
         temporary.write_text(lines, encoding="utf-8")
     for line in stages.lines()[2:]:
         LOG.info(" ".join(line.strip("| ").replace(" |", ",").split()))
     return file, scores
 
 
-def _score(wanted: Reproduction, data: Path, run: Path, seed: int) -> Score:
-    task = wanted.task
-    metrics = score_file(run / PREDICTIONS_FILE, data, task, protocol=wanted.protocol)
+def _score(plan: Reproduction, data: Path, run: Path, seed: int) -> Score:
+    task = plan.task
+    metrics = score_file(run / PREDICTIONS_FILE, data, task, protocol=plan.protocol)
     value, interval = scoring_of(task).headline(metrics)
     assert interval is not None
     manifest = read_json(run / MANIFEST_FILE)
@@ -269,16 +267,16 @@ def _interval(value: float, low: float, high: float) -> str:
     return f"{value:.4g} [{low:.4g}, {high:.4g}]"
 
 
-def _result(
-    wanted: Reproduction, data: Path, runs: list[Path], scores: list[Score], remarks: list[str], stages: Stages
+def _result_text(
+    plan: Reproduction, data: Path, runs: list[Path], scores: list[Score], remarks: list[str], stages: Stages
 ) -> str:
-    task, manifest = wanted.task, read_json(runs[0] / MANIFEST_FILE)
+    task, manifest = plan.task, read_json(runs[0] / MANIFEST_FILE)
     sets = {split: Dataset.open(data / f"{task.name}_{split}", labels=False) for split in ("train", "test")}
     mean, low, high = over_events_and_seeds(scores)
     simulated = "generator" in sets["test"].source and str(sets["test"].source["generator"]).startswith("showers.")
     where = "**archives of the embedded simulation: not a result on the public data**" if simulated else "raw archives"
     lines = [
-        f"# {task.name}, protocol {wanted.protocol}: {scoring_of(task).metric_words} {_interval(mean, low, high)}",
+        f"# {task.name}, protocol {plan.protocol}: {scoring_of(task).metric_words} {_interval(mean, low, high)}",
         "",
         f"Mean of {len(scores)} seed(s) and its {LEVEL_TEXT} interval over test events and seeds, on {where}.",
         "",
@@ -292,7 +290,7 @@ def _result(
         "",
         "## Protocol and data",
         "",
-        f"- Protocol {wanted.protocol}, modes {', '.join(map(str, sets['test'].source['modes']))}; the raw predictions "
+        f"- Protocol {plan.protocol}, modes {', '.join(map(str, sets['test'].source['modes']))}; the raw predictions "
         "are scored where the protocol forbids decision rules.",
         *(
             f"- {split}: {len(result):,} events, {int(result.usable.sum()):,} of them usable; fingerprint "
@@ -305,7 +303,7 @@ def _result(
         "",
         "## Choices, all made without test labels",
         "",
-        f"- Preset `{wanted.preset}`, {manifest['config'].get('folds') or 'preset'} folds; time limit of a seed: "
+        f"- Preset `{plan.preset}`, {manifest['config'].get('folds') or 'preset'} folds; time limit of a seed: "
         f"{manifest['config'].get('time_limit') or 'none'}.",
         f"- Learners: {', '.join(finished_learners(manifest))}.",
         f"- Pool `{manifest['pool']['chosen']}`, chosen out-of-fold; used: {scores[0].shipped} "
@@ -329,9 +327,9 @@ def _result(
         "In the folder of the code, with the path of this folder for `RESULT`:",
         "",
         "```",
-        *(f"python cli.py check RESULT/{run.relative_to(wanted.out)}" for run in runs),
-        f"python cli.py verify RESULT/{(runs[0] / PREDICTIONS_FILE).relative_to(wanted.out)} --data RESULT/data "
-        f"--protocol {wanted.protocol}",
+        *(f"python cli.py check RESULT/{run.relative_to(plan.out)}" for run in runs),
+        f"python cli.py verify RESULT/{(runs[0] / PREDICTIONS_FILE).relative_to(plan.out)} --data RESULT/data "
+        f"--protocol {plan.protocol}",
         "```",
         "",
         f"`{SUBMISSION}/` holds what is handed in; the run of seed 1 has a report and a model card, and `python cli.py "

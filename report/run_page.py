@@ -188,8 +188,8 @@ def _on_the_same_events(evaluated: EvaluatedRun) -> str:
     shown: Callable[[float], str] = signed if evaluated.metric.logarithmic else "{:+z.4f}".format
     for (name, rule), (metric, _) in evaluated.against_shipped.items():
         if rule == evaluated.shipped.rule:
-            clear = metric.interval.low > 0 or metric.interval.high < 0
-            what = ("worse" if metric.difference > 0 else "better") if clear else "no difference is shown"
+            is_clear = metric.interval.low > 0 or metric.interval.high < 0
+            what = ("worse" if metric.difference > 0 else "better") if is_clear else "no difference is shown"
             lines.append(f"{name}: {what} ({shown(metric.difference) if metric.difference else '0'})")
     return (
         paragraph(f"By {evaluated.metric.name}, against {evaluated.shipped_words}:") + bullets(lines) if lines else ""
@@ -204,15 +204,15 @@ RANKED = 20
 
 def importance(evaluated: EvaluatedRun) -> Section | None:
     """Return gain and permutation importance by group of features."""
-    result = importances(evaluated)
-    gains = {entry.learner: entry.gain for entry in result if entry.gain}
+    entries = importances(evaluated)
+    gains = {entry.learner: entry.gain for entry in entries if entry.gain}
     figures = []
     if gains:
         caption = (
             "Share of the splitting gain by group of features, mean over folds. Gain favours groups of many columns."
         )
         figures.append(picture(as_svg(gain_picture(gains), "gain by feature group"), caption))
-    for entry in result:
+    for entry in entries:
         if entry.shuffled:
             caption = (
                 f"{entry.learner}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are "
@@ -222,12 +222,12 @@ def importance(evaluated: EvaluatedRun) -> Section | None:
             figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))
     if not figures:
         return None
-    return Section("importance", "What the learners look at", pictures(figures) + _ranking(result))
+    return Section("importance", "What the learners look at", pictures(figures) + _ranking(entries))
 
 
-def _ranking(result: list[Importance]) -> str:
+def _ranking(entries: list[Importance]) -> str:
     """Return the features of the largest gain, mean over learners, with their unit and meaning."""
-    by_learner = {entry.learner: entry.columns for entry in result if entry.columns}
+    by_learner = {entry.learner: entry.columns for entry in entries if entry.columns}
     if not by_learner:
         return ""
     columns = {column for gain in by_learner.values() for column in gain}
@@ -277,10 +277,12 @@ def gallery(evaluated: EvaluatedRun) -> Section:
     explained = _explained(evaluated, [event for _, event in named])
     for (kind, event), shower in zip(named, showers, strict=True):
         posterior = np.exp(evaluated.final[event])
-        log_proba = classes[int(posterior.argmax())]
+        predicted = classes[int(posterior.argmax())]
         # tiny probabilities must not read as zero
-        own = f"{posterior[evaluated.labels[event]]:.3g}"
-        title = f"{kind}: true {classes[evaluated.labels[event]]}, given {own}; said {log_proba} {posterior.max():.3g}"
+        of_truth = f"{posterior[evaluated.labels[event]]:.3g}"
+        title = (
+            f"{kind}: true {classes[evaluated.labels[event]]}, given {of_truth}; said {predicted} {posterior.max():.3g}"
+        )
         drawn = as_svg(event_picture(shower, title), f"event {event}, {kind}")
         figures.append(picture(drawn, f"Event {event} of the test set.{explained.get(event, '')}"))
     note = paragraph(
@@ -340,9 +342,9 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequenc
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
             progress(k, len(parts), part.__name__.replace("_", " "))
-            result = part(evaluated)
-            if result is not None:
-                sections.append(result)
+            section = part(evaluated)
+            if section is not None:
+                sections.append(section)
         progress(len(parts), len(parts))
     sections += run_sections.left_out_section(without, Path(run), data)
     of_array = f"showers of array {evaluated.dataset.array.name}"

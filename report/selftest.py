@@ -31,7 +31,7 @@ HASHES = {
     "composition": "401f4c50168a9aeec8a85ff32c548fe1eef6a57a54ac3057e3f785d9f08091cc",
     "gamma": "611e821008f6263a1061df4532514a19db5cd95c89e0723fa4b9313a303b2f7a",
 }
-"""SHA-256 of the arrays that the 2026 protocol makes of :func:`generated` archives, training set first."""
+"""SHA-256 of the arrays that the 2026 protocol makes of :func:`write_archives` archives, training set first."""
 CORE_M = 6.0
 """Median distance of fitted and true cores, m, that the fit stays below."""
 
@@ -47,16 +47,16 @@ def selftest(workers: int | None = None) -> Iterator[Finding]:
         yield _line("saved run", lambda: _saved_run(folder, workers))
 
 
-def _line(what: str, test: Callable[[], tuple[bool, str]]) -> Finding:
+def _line(what: str, check: Callable[[], tuple[bool, str]]) -> Finding:
     try:
         with logging_to(level="ERROR"):  # remarks on made-up archives are none on this installation
-            good, result = test()
+            good, answer = check()
     except Exception as error:  # whatever fails here is what the test is for
-        good, result = False, f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return Finding(what, result, "ok" if good else "bad")
+        good, answer = False, f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return Finding(what, answer, "ok" if good else "bad")
 
 
-def generated(folder: Path, mode: str, n: int, *, gamma: bool) -> None:
+def write_archives(folder: Path, mode: str, n: int, *, gamma: bool) -> None:
     """Write raw archives of numbers that are the same on every machine: integers and halves, no random generator."""
     row = np.arange(n)
 
@@ -79,18 +79,18 @@ def converted_hash(folder: Path, task: Task) -> str:
     """Return the SHA-256 of what conversion of generated archives gives."""
     modes = ("qgs_spectra",) if task == COMPOSITION else ("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")
     for mode in modes:
-        generated(folder, mode, N_EVENTS, gamma=task == GAMMA)
+        write_archives(folder, mode, N_EVENTS, gamma=task == GAMMA)
     digest = hashlib.sha256()
-    for made in convert(folder, folder / "converted", task, protocol="2026"):
+    for converted in convert(folder, folder / "converted", task, protocol="2026"):
         for name in ("matrices.npy", "features.npy", str(task.label_file)):
-            digest.update(np.load(made / name).tobytes())
+            digest.update(np.load(converted / name).tobytes())
     return digest.hexdigest()
 
 
 def _conversion(folder: Path, task: Task) -> tuple[bool, str]:
-    result = converted_hash(folder, task)
-    good = result == HASHES[task.name]
-    return good, "arrays of the 2026 protocol are the known ones" if good else f"other arrays than known: {result}"
+    found = converted_hash(folder, task)
+    good = found == HASHES[task.name]
+    return good, "arrays of the 2026 protocol are the known ones" if good else f"other arrays than known: {found}"
 
 
 def _scorer() -> tuple[bool, str]:
@@ -101,8 +101,8 @@ def _scorer() -> tuple[bool, str]:
     is_hadron = (np.arange(1_100) >= 100).astype(np.int8)
     scores = np.where(is_hadron == 0, np.arange(1_100), -1.0)
     scores[100:107] = 1e6
-    place = np.full(len(scores), 15.2, np.float32)
-    survival = gamma_metrics(is_hadron, scores, place, place)["key_metric"]
+    lg_energy = np.full(len(scores), 15.2, np.float32)
+    survival = gamma_metrics(is_hadron, scores, lg_energy, lg_energy)["key_metric"]
     good = perfect == 0 and abs(constant - 0.32) < 1e-9 and survival == 0.007
     return good, f"perfect {perfect:g} (0), one class {constant:.4f} (0.32), 7 of 1,000 hadrons {survival:g} (0.007)"
 

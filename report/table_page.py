@@ -55,12 +55,12 @@ def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[s
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
             progress(k, len(parts), part.__name__.removeprefix("_"))
-            result = part(run, metrics)
-            sections += [result] if result else []
+            section = part(run, metrics)
+            sections += [section] if section else []
         progress(len(parts), len(parts))
     sections += left_out_section(without, folder)
-    for result in (choices_of(run.manifest), cost_of(run.manifest)):
-        sections += [result] if result else []
+    for section in (choices_of(run.manifest), cost_of(run.manifest)):
+        sections += [section] if section else []
     sections.append(Section("provenance", "Provenance", table(("", ""), provenance_rows(run.manifest), kind="wide")))
     name = escaped(folder.resolve().name)
     table_name = escaped(Path(run.manifest["config"]["table"]).name)
@@ -72,9 +72,9 @@ def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[s
 
 
 def _boxes(metrics: Mapping[str, Any]) -> str:
-    result = metrics["systems"][metrics["shipped"]]
+    shipped = metrics["systems"][metrics["shipped"]]
     boxes = [
-        (name, f"{result[key]['value']:.4f}", f"[{result[key]['low']:.4f}, {result[key]['high']:.4f}]")
+        (name, f"{shipped[key]['value']:.4f}", f"[{shipped[key]['low']:.4f}, {shipped[key]['high']:.4f}]")
         for key, name in (("log_loss", "log-loss"), ("accuracy", "accuracy"), ("auc", "AUC"))
     ]
     limits = f"{metrics['judged_on']}. Brackets are {LEVEL_TEXT} intervals from the number of rows."
@@ -112,12 +112,12 @@ KEYS = ("log_loss", "accuracy", "auc")
 
 
 def _classes(run: Run, metrics: Mapping[str, Any]) -> Section:
-    result = metrics["systems"][run.shipped]
-    names, counts = run.task.classes, np.array(result["confusion"])
+    shipped = metrics["systems"][run.shipped]
+    names, counts = run.task.classes, np.array(shipped["confusion"])
     heads = ("class", "rows", "AUC against the rest", "recall")
     rows = []
     for k, name in enumerate(names):
-        area = result["auc_by_class"].get(name)
+        area = shipped["auc_by_class"].get(name)
         words = f"{area['value']:.4f} [{area['low']:.4f}, {area['high']:.4f}]" if area else ""
         n = int(counts[k].sum())
         rows.append((name, f"{n:,}", words, f"{counts[k, k] / n:.3f}" if n else ""))
@@ -130,21 +130,21 @@ def _classes(run: Run, metrics: Mapping[str, Any]) -> Section:
 
 
 def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:
-    result = labelled_test_rows(run)
+    test_rows = labelled_test_rows(run)
     if len(run.task.classes) > len(PALETTE):
         return None
-    if result is None:
+    if test_rows is None:
         labels, log_proba = labelled_oof_rows(run, run.shipped)
     else:
-        rows, labels, _ = result
+        rows, labels, _ = test_rows
         log_proba = log_proba_of_test(run, run.shipped)[rows]
-    result_of = run.manifest["reliability"][run.shipped]["calibrated"]
-    least = result_of.get("of_perfect_posteriors")  # earlier runs do not have it
+    calibration = run.manifest["reliability"][run.shipped]["calibrated"]
+    least = calibration.get("of_perfect_posteriors")  # earlier runs do not have it
     perfect = "" if least is None else f"; right ones would show about {least:.4f} with so many rows"
     caption = (
         f"How often a class is true against the probability that {run.shipped} gave it, on {metrics['judged_on']}; "
         f"bars are {LEVEL_TEXT} binomial intervals. Expected calibration error on held-out rows: "
-        f"{result_of['expected_calibration_error']:.4f}{perfect}."
+        f"{calibration['expected_calibration_error']:.4f}{perfect}."
     )
     figure = as_svg(reliability_picture(labels, log_proba, run.task.classes), "reliability diagram")
     return Section("reliability", "Calibration of the probabilities", pictures([picture(figure, caption)]))
@@ -155,9 +155,9 @@ def _importance(run: Run, metrics: Mapping[str, Any]) -> Section | None:
     n_fits = int(run.manifest["identity"]["folds"]) * int(run.manifest["identity"]["repeats"])
     for name in run.learners:
         fits = (run.fit_folder(name, k) / TASK_FILE for k in range(n_fits))
-        result = column_gains(read_json(file).get("importances") for file in fits if file.exists())
-        if result:
-            gains[name] = result
+        gain_of_column = column_gains(read_json(file).get("importances") for file in fits if file.exists())
+        if gain_of_column:
+            gains[name] = gain_of_column
     if not gains:
         return None
     columns = {column for gain in gains.values() for column in gain}

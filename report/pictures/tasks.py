@@ -112,8 +112,8 @@ def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
             result = balanced_accuracy(np.array(row["confusion_matrix"]))
             axes.plot([one.low, one.high], [result.value] * 2, color=INK)
             axes.plot([one.middle] * 2, [result.interval.low, result.interval.high], color=INK)
-            place = (one.middle, result.interval.high)
-            axes.annotate(f"{row['count']:,}", place, **ABOVE)
+            label_position = (one.middle, result.interval.high)
+            axes.annotate(f"{row['count']:,}", label_position, **ABOVE)
         axes.set_xlim(14, 18)
         axes.margins(y=0.2)
         axes.set_ylim(bottom=0)
@@ -316,17 +316,17 @@ def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> 
         figure = new_figure(2.7)
         axes = figure.add_subplot()
         for k, (name, value) in enumerate((("gamma", GAMMA), ("hadron", HADRON))):
-            mine = scores[labels == value]
+            scores_of_class = scores[labels == value]
             colour = PALETTE[(0, 4)[k]]
             style = ("-", "--")[k]
             axes.hist(
-                mine,
+                scores_of_class,
                 bins=edges.tolist(),
                 histtype="step",
                 color=colour,
                 ls=style,
                 lw=1.3,
-                label=f"{name} ({len(mine):,})",
+                label=f"{name} ({len(scores_of_class):,})",
             )
         axes.axvline(threshold, color=INK, lw=0.8, ls=":")
         axes.set_yscale("log")

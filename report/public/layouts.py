@@ -21,7 +21,7 @@ import numpy as np
 from showerstack.runtime.errors import InputError
 
 DATASET = "kascade-showers"
-HERE = Path(__file__).parent / "scripts"
+SCRIPTS = Path(__file__).parent / "scripts"
 PERMUTATIONS = 2
 SEED = 2026
 ARRAYS = ("matrices.npy", "features.npy")
@@ -55,11 +55,11 @@ class Facts:
 
     def evaluation(self) -> str:
         """Return the text of ``evaluate.py``."""
-        return (HERE / f"evaluate_{self.task}.py").read_text(encoding="utf-8")
+        return (SCRIPTS / f"evaluate_{self.task}.py").read_text(encoding="utf-8")
 
     def script(self, name: str) -> str:
         """Return a script with this task's words."""
-        text = (HERE / name).read_text(encoding="utf-8")
+        text = (SCRIPTS / name).read_text(encoding="utf-8")
         for word, value in (("DATASET", DATASET), ("CONFIG", self.task), ("HEADER", self.card.header)):
             text = text.replace(word, value)
         return text
@@ -116,21 +116,25 @@ def _write_airs(folder: Path, facts: Facts, target: Path) -> list[str]:
     trial = folder / "trial"
     data = trial / "data"
     trial.mkdir()
-    _python(folder / "custom_labels.py", "--global-shared-data-dir", shared_root, "--output-directory", trial, at=trial)
+    _run_script(
+        folder / "custom_labels.py", "--global-shared-data-dir", shared_root, "--output-directory", trial, at=trial
+    )
     gold = (trial / "gold_submission.csv").read_text()
-    _python(folder / "prepare.py", "--global-shared-data-dir", shared_root, "--agent-data-mount-dir", data, at=trial)
+    _run_script(
+        folder / "prepare.py", "--global-shared-data-dir", shared_root, "--agent-data-mount-dir", data, at=trial
+    )
     if (data / "test" / "labels.npy").exists():
         raise InputError(f"{card.name}: the prepared test has labels")
 
     def score(submission: str) -> float:
         (trial / "submission.csv").write_text(submission)
-        _python(
+        _run_script(
             folder / "evaluate_prepare.py", "--global-shared-data-dir", shared_root, "--agent-data-mount-dir", data,
             "--agent-log-dir", trial, at=folder,
         )  # fmt: skip
-        return _evaluated(folder / "evaluate.py", folder / "submission.csv", card.metric, at=trial)
+        return _evaluate(folder / "evaluate.py", folder / "submission.csv", card.metric, at=trial)
 
-    checks = _checked(gold, score, card)
+    checks = _check_scores(gold, score, card)
     (folder / "submission.csv").unlink()
     shutil.rmtree(trial)
     return checks
@@ -144,7 +148,7 @@ def _write_mlgym(folder: Path, facts: Facts, target: Path) -> list[str]:
     (folder / "data" / "evaluate.py").write_text(facts.evaluation(), encoding="utf-8")
     (folder / "data" / "requirements.txt").write_text("numpy\nscikit-learn\n")
     _link(facts.shared, folder / "prepared")
-    place = f"data/{card.name}"
+    data_folder = f"data/{card.name}"
     task = {
         "id": card.name,
         "name": card.name,
@@ -155,14 +159,14 @@ def _write_mlgym(folder: Path, facts: Facts, target: Path) -> list[str]:
         "training_timeout": int(60 * MINUTES),
         "eval_timeout": int(10 * MINUTES),
         "metric_lower_is_better": True,
-        "requirements_path": f"{place}/requirements.txt",
+        "requirements_path": f"{data_folder}/requirements.txt",
         "use_generic_conda": False,
         "use_separate_eval_container": True,
         "cleanup_eval_on_failure": False,
-        "starter_code": [f"{place}/evaluate.py"],
+        "starter_code": [f"{data_folder}/evaluate.py"],
         "evaluation_paths": ["evaluate.py"],
         "evaluation_read_only": True,
-        "memory_path": f"{place}/memory.json",
+        "memory_path": f"{data_folder}/memory.json",
     }
     _write_yaml(folder / "configs" / "tasks" / f"{card.name}.yaml", task)
     about = {"matrices.npy": "(n, 16, 16, 2) MeV", "features.npy": "(n, F)", "train/labels.npy": "(n,) classes"}
@@ -179,9 +183,9 @@ def _write_mlgym(folder: Path, facts: Facts, target: Path) -> list[str]:
 
     def score(submission: str) -> float:
         (trial / "submission.csv").write_text(submission)
-        return _evaluated(folder / "data" / "evaluate.py", trial / "submission.csv", card.metric, at=trial)
+        return _evaluate(folder / "data" / "evaluate.py", trial / "submission.csv", card.metric, at=trial)
 
-    checks = _checked(_gold(facts), score, card)
+    checks = _check_scores(_gold(facts), score, card)
     shutil.rmtree(trial)
     return checks
 
@@ -215,13 +219,13 @@ def _gold(facts: Facts) -> str:
     return "\n".join([facts.card.header, *values]) + "\n"
 
 
-def _checked(gold: str, score: Callable[[str], float], card: Card) -> list[str]:
+def _check_scores(gold: str, score: Callable[[str], float], card: Card) -> list[str]:
     """Score the gold submission, which must be perfect, and two with rows exchanged: worse and different."""
     header, *rows = gold.splitlines()
     rng = np.random.default_rng(SEED)
     scores = []
     for k in range(1 + PERMUTATIONS):
-        scores.append(score("\n".join([header, *_exchanged(np.array(rows), k, rng)]) + "\n"))
+        scores.append(score("\n".join([header, *_exchange_rows(np.array(rows), k, rng)]) + "\n"))
     if scores[0] != 0.0 or min(scores[1:]) <= 0.0 or len(set(scores)) != len(scores):
         raise InputError(f"{card.name}: gold and exchanged submissions score {scores}, expected 0 and worse ones")
     exchanged = ", ".join(f"{value:.4f}" for value in scores[1:])
@@ -231,12 +235,12 @@ def _checked(gold: str, score: Callable[[str], float], card: Card) -> list[str]:
     ]
 
 
-def _evaluated(script: Path, submission: Path, metric: str, at: Path) -> float:
-    printed = _python(script, "--submission-file", submission, at=at)
+def _evaluate(script: Path, submission: Path, metric: str, at: Path) -> float:
+    printed = _run_script(script, "--submission-file", submission, at=at)
     return float(json.loads(printed.split("--- EVALUATION RESULT ---")[1])[metric])
 
 
-def _exchanged(gold: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+def _exchange_rows(gold: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     """Return the gold answers (N,) with ``k`` tenths of the rarest one's rows exchanged with rows of others.
 
     A permutation of all rows would leave every threshold on two tied scores at the lower one, and say nothing.
@@ -245,18 +249,18 @@ def _exchanged(gold: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray
     rare = gold == values[counts.argmin()]
     n = k * max(1, int(counts.min()) // 10)
     one, other = (rng.permutation(np.flatnonzero(rows))[:n] for rows in (rare, ~rare))
-    result = gold.copy()
-    result[one], result[other] = gold[other], gold[one]
-    return result
+    exchanged = gold.copy()
+    exchanged[one], exchanged[other] = gold[other], gold[one]
+    return exchanged
 
 
-def _python(script: Path, *arguments: str | Path, at: Path) -> str:
+def _run_script(script: Path, *arguments: str | Path, at: Path) -> str:
     words = [str(a.resolve()) if isinstance(a, Path) else a for a in arguments]
     # No byte code: it would be left in the task folder.
-    everything = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, str(script.resolve()), *words]
-    done = subprocess.run(command, cwd=at, env=everything, capture_output=True, text=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    finished = subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True)
+    if finished.returncode:
+        reason = (finished.stderr.strip().splitlines() or ["no message"])[-1]
         raise InputError(f"{script.name} failed: {reason}")
-    return done.stdout
+    return finished.stdout

@@ -51,7 +51,7 @@ LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "
     f"best row); equal steps are equal factors in the error. * chosen or tuned on test labels. {SIGNS}, "
     "of published results from the size of the test set alone. Wall-clock is summed over tasks that may have run side "
-    "by side; memory is the peak of one task; energy is estimated from CPU time."
+    "by side; memory is the peak of one task."
 )
 
 
@@ -69,7 +69,7 @@ class Standing:
     n_parameters: int | None
     tuned_on_test: bool
     cost: tuple[str, ...]
-    """Wall-clock, CPU time, peak memory, energy, device; empty where nothing was published."""
+    """Wall-clock, CPU time, peak memory, device; empty of published results and of files of predictions."""
     ours: bool
     n_trials: int | None = None
     """Hadrons behind a survival."""
@@ -115,14 +115,14 @@ def leaderboard(runs: Sequence[Path], *, data: Path | None = None) -> Renderable
     InputError
         If there is no run, or one cannot be read, was not scored, or predicted other events.
     """
-    result = tables(runs, data)
+    by_table = tables(runs, data)
     shown: list[RenderableType] = []
-    for (task, protocol), rows in result.items():
+    for (task, protocol), rows in by_table.items():
         what = scoring_of(task_named(task)).metric_words
         shown.append(Text(f"{task}, {protocol}: {what}, lower is better", style="bold"))
         shown.append(_table(rows, task))
         shown += [Text(f"Published: {CITATIONS[protocol]}\n", style="dim")] if protocol in CITATIONS else []
-    ours = [row for rows in result.values() for row in rows if row.ours]
+    ours = [row for rows in by_table.values() for row in rows if row.ours]
     return Group(*shown, _cost_table(ours), Text(LEGEND, style="dim"))
 
 
@@ -131,12 +131,12 @@ def tables(runs: Sequence[Path], data: Path | None = None) -> dict[tuple[str, st
     if not runs:
         raise InputError("leaderboard needs at least one run folder")
     standings = [standing(Path(run), data) for run in runs]
-    result = {}
+    by_table = {}
     for task, protocol in sorted({(row.task, row.protocol) for row in standings}):
         rows = [row for row in standings if (row.task, row.protocol) == (task, protocol)]
         rows += [_published(each) for each in published_for(task, protocol)]
-        result[task, protocol] = sorted(rows, key=lambda row: row.value)
-    return result
+        by_table[task, protocol] = sorted(rows, key=lambda row: row.value)
+    return by_table
 
 
 def standing(folder: Path, data: Path | None = None) -> Standing:
@@ -287,7 +287,7 @@ class TableStanding:
 
 def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
     """Return runs on tables by what they were scored on, smallest log-loss first."""
-    content: dict[str, list[TableStanding]] = defaultdict(list)
+    by_list: dict[str, list[TableStanding]] = defaultdict(list)
     for folder in runs:
         run = Run.open(folder)
         metrics = score_test_table(run)
@@ -301,13 +301,13 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
         key = f"{file} ({mark}), {metrics['judged_on']}{drawn}"
         steps = totals(run.manifest["steps"])
         shown = {name: metrics["systems"][run.shipped][name] for name in ("log_loss", "accuracy", "auc")}
-        content[key].append(TableStanding(run.name, key, run.shipped, shown, duration(steps["wall_s"])))
-    return {key: sorted(rows, key=lambda row: row.metrics["log_loss"]["value"]) for key, rows in content.items()}
+        by_list[key].append(TableStanding(run.name, key, run.shipped, shown, duration(steps["wall_s"])))
+    return {key: sorted(rows, key=lambda row: row.metrics["log_loss"]["value"]) for key, rows in by_list.items()}
 
 
-def standings_shown(content: dict[str, list[TableStanding]]) -> Iterator[RenderableType]:
+def standings_tables(by_list: dict[str, list[TableStanding]]) -> Iterator[RenderableType]:
     """Yield a table for each list; confidence intervals."""
-    for key, rows in content.items():
+    for key, rows in by_list.items():
         drawn = table(key, "run", "used", "log-loss", "accuracy", "AUC", "wall-clock, summed", wide=True)
         for row in rows:
             cells = [with_interval(entry["value"], entry, ".4f") for entry in row.metrics.values()]

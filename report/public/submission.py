@@ -59,9 +59,11 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     if not NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: use letters, digits, dot, dash and underscore, beginning with a letter")
     opened = [Run.open(run) for run in runs]
-    foreign = [run.task.name for run in opened if run.task.target]
-    if foreign:
-        raise InputError(f"the public benchmark knows no task {foreign[0]!r}: submit runs of composition and gamma")
+    unknown_tasks = [run.task.name for run in opened if run.task.target]
+    if unknown_tasks:
+        raise InputError(
+            f"the public benchmark knows no task {unknown_tasks[0]!r}: submit runs of composition and gamma"
+        )
     tasks = [run.task.name for run in opened]
     if not opened or len(set(tasks)) != len(tasks):
         raise InputError(f"a submission holds one run of each task, got {', '.join(tasks) or 'none'}")
@@ -81,13 +83,13 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
         metadata = _metadata(name, opened, truths, scored)
         (folder / "metadata.yaml").write_text(yaml_text(metadata), encoding="utf-8")
         snapshot(folder / "code", [name for run in opened for name in run.learners])
-        check(folder, opened, truths, handed_in)
+        check_submission(folder, opened, truths, handed_in)
     return Path(out) / name
 
 
-def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: Sequence[np.ndarray]) -> None:
+def check_submission(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: Sequence[np.ndarray]) -> None:
     """Read a submission folder back as scoring does, and compare with what it was made from."""
-    sources = (f"code/{source.name}" for run in runs for source in _foreign(run.learners))
+    sources = (f"code/{source.name}" for run in runs for source in _packages_of(run.learners))
     for part in sources:
         if not (folder / part).exists():
             raise InputError(f"{folder / part} is missing, of which a learner is")
@@ -95,8 +97,8 @@ def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: S
         if not (folder / part).is_file() or not (folder / part).stat().st_size:
             raise InputError(f"{folder / part} is missing or empty")
     for run, truth, output in zip(runs, truths, outputs, strict=True):
-        result, _ = read_output(folder / "predictions.npz", run.task, len(truth.labels))
-        if not np.array_equal(result, output):
+        stored, _ = read_output(folder / "predictions.npz", run.task, len(truth.labels))
+        if not np.array_equal(stored, output):
             raise InputError(f"{folder / 'predictions.npz'} differs from {run.predictions}")
     home = str(Path.home())
     for part in ("README.md", "metadata.yaml"):
@@ -109,7 +111,7 @@ def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: S
 def snapshot(target: Path, learners: Sequence[str] = ()) -> None:
     """Copy the project's source, and that of installed packages that learners are of; without caches or data."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
-    for source in (PACKAGE, *_foreign(learners)):
+    for source in (PACKAGE, *_packages_of(learners)):
         if source.is_dir():
             shutil.copytree(source, target / source.name, ignore=ignore)
         else:
@@ -119,12 +121,12 @@ def snapshot(target: Path, learners: Sequence[str] = ()) -> None:
             shutil.copy2(file, target / file.name)
 
 
-def _foreign(learners: Sequence[str]) -> list[Path]:
+def _packages_of(learners: Sequence[str]) -> list[Path]:
     """Return the packages or modules, other than ours, that learners are of, as far as they are installed."""
     known = [spec(name) for name in learners if name in LEARNERS]
     modules = {one.learner.partition(":")[0].partition(".")[0] for one in known} - {PACKAGE.name}
-    places = (Path(str(importlib.import_module(module).__file__)) for module in sorted(modules))
-    return [place.parent if place.name == "__init__.py" else place for place in places]
+    files = (Path(str(importlib.import_module(module).__file__)) for module in sorted(modules))
+    return [file.parent if file.name == "__init__.py" else file for file in files]
 
 
 def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
@@ -147,7 +149,7 @@ def _metadata(
     for run, truth, metrics in zip(runs, truths, scored, strict=True):
         manifest = run.manifest
         steps = manifest.get("steps", [])
-        result = totals(steps)
+        cost = totals(steps)
         options = {k: v for k, v in manifest.get("config", {}).items() if k not in ("run", "data") and v is not None}
         parts[run.task.name] = {
             "model": f"{run.shipped} of {', '.join(run.learners)}",
@@ -159,9 +161,9 @@ def _metadata(
             "configuration_hash": str(manifest.get("config_hash")),
             "source_revision": str(manifest.get("git_revision")),
             "device": str(manifest.get("device")),
-            "wall_clock_s": round(result["wall_s"], 1),
-            "cpu_time_s": round(result["cpu_s"], 1),
-            "peak_memory_mb": round(result["peak_mb"]),
+            "wall_clock_s": round(cost["wall_s"], 1),
+            "cpu_time_s": round(cost["cpu_s"], 1),
+            "peak_memory_mb": round(cost["peak_mb"]),
             "number_of_experiments": len(manifest.get("learners", [])),
             "number_of_trainings": sum(step.get("step") == "train" for step in steps),
             "versions": manifest.get("versions", {}),
@@ -242,7 +244,7 @@ def _approach(run: Run) -> list[str]:
         f"- pool: {_markdown(pool.get('chosen', 'see metadata'))}",
         f"- acceptance test: {_markdown(gate.get('reason', 'see metadata'))}",
     ]
-    for source in _foreign(run.learners):
+    for source in _packages_of(run.learners):
         lines.append(f"- `code/{source.name}` is another package, to be installed with its entry point")
     lines.append(f"- cost: {duration(cost['cpu_s'])} of CPU time, {cost['peak_mb']:,.0f} MB peak")
     return lines

@@ -50,7 +50,7 @@ def observe(
     lg_nmu = reconstructed - 11 + 0.06 * x
     return accepted, {
         "log_proba": log_proba,
-        "decided": log_proba.argmax(axis=1),
+        "predicted": log_proba.argmax(axis=1),
         "lg_energy": reconstructed,
         "lg_ne": reconstructed - 10.2 - 0.05 * x,
         "lg_nmu": lg_nmu,

@@ -478,7 +478,7 @@ def test_doctor_shows_measured_columns_beside_simulated_ones(tmp_path: Path) -> 
     measured, raw = tmp_path / "measured_raw", tmp_path / "raw"
     for folder in (measured, raw):
         folder.mkdir()
-    selftest.generated(raw, "qgs_spectra", 300, gamma=False)
+    selftest.write_archives(raw, "qgs_spectra", 300, gamma=False)
     quantities = np.tile([15.0, 1, 2, 20, 100, 5, 4, 1], (40, 1))
     quantities[:, 0] += np.arange(40) / 40
     quantities[20:, 3] = 35.0  # cut away
@@ -501,7 +501,7 @@ def test_doctor_shows_measured_columns_beside_simulated_ones(tmp_path: Path) -> 
 
 
 def test_doctor_of_a_set_with_rows_of_unknown_class(tmp_path: Path) -> None:
-    selftest.generated(tmp_path, "qgs_spectra", 2000, gamma=False)
+    selftest.write_archives(tmp_path, "qgs_spectra", 2000, gamma=False)
     with np.load(tmp_path / "qgs_spectra_features.npz") as stored:
         features = stored["features"]
     features[::50, 0] = 9.0

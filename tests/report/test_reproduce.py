@@ -20,7 +20,7 @@ import torch
 import showerstack.report.selftest as selftest
 from showerstack.report.reproduce import Reproduction, Score, Stages, over_events_and_seeds, reproduce
 from showerstack.report.run_page import write_report
-from showerstack.report.selftest import HASHES, N_EVENTS, converted_hash, generated
+from showerstack.report.selftest import HASHES, N_EVENTS, converted_hash, write_archives
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
@@ -38,7 +38,7 @@ def _by_hand(folder: Path, task: Task) -> str:
     modes = ("qgs_spectra",) if task == COMPOSITION else ("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")
     features, matrices = [], []
     for mode in modes:
-        generated(folder, mode, N_EVENTS, gamma=task == GAMMA)
+        write_archives(folder, mode, N_EVENTS, gamma=task == GAMMA)
         features.append(np.load(folder / f"{mode}_features.npz")["features"].astype(np.float32))
         matrices.append(np.load(folder / f"{mode}_matrices.npz")["matrices"])
     f, m = np.concatenate(features), np.concatenate(matrices)

@@ -465,7 +465,7 @@ def test_every_format_gives_its_columns_alike(tmp_path: Path) -> None:
     station_lists(tmp_path / "lists", 40, seed=2)
     kcdc_text(tmp_path / "job")
     convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
-    selftest.generated(tmp_path, "qgs_spectra", 60, gamma=False)
+    selftest.write_archives(tmp_path, "qgs_spectra", 60, gamma=False)
     measured_archive(tmp_path / "measured")
     paths = {"lists": "station lists", "job": "a KCDC download", "data": "dataset folders",
              "measured": "raw archives of measured runs", ".": "raw archives of simulated modes"}  # fmt: skip
