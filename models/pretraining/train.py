@@ -193,9 +193,7 @@ AHEAD = 8
 """Portions that may wait to be read, beside those being drawn: about 60 MB."""
 
 
-def draw_ahead(
-    seed: int, numbers: range, workers: int, draw: Callable[[int, int], Any]
-) -> Iterator[tuple[Any, float]]:
+def draw_ahead(seed: int, numbers: range, workers: int, draw: Callable[[int, int], Any]) -> Iterator[tuple[Any, float]]:
     """Yield the portions with these numbers in order, and the processor time each took."""
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=end_with_parent, initargs=(os.getpid(),))
     waiting: deque[Any] = deque()

@@ -245,7 +245,7 @@ def test_simulated_sets_add_up(tiny_composition: Path, monkeypatch: pytest.Monke
     folder = tiny_composition / "composition_test"
     log_proba = np.log(np.random.default_rng(2).dirichlet(np.ones(5), len(Dataset.open(folder))))
     predicted = SimpleNamespace(log_proba=log_proba, labels=log_proba.argmax(axis=1), remarks=["one"])
-    monkeypatch.setattr(reading, "predicted", lambda *_: predicted)
+    monkeypatch.setattr(reading, "predict_folder", lambda *_: predicted)
     monkeypatch.setattr(reading, "refuse_training_set", lambda *_: None)
     run: Any = SimpleNamespace(task=COMPOSITION)
     bins = cell_binning((14.9, 15.4, 16.0))

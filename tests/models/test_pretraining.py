@@ -334,7 +334,7 @@ def few_showers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "PLAN", ((0, "test", 1), (1, "test", 1)))
     monkeypatch.setattr(train, "PORTIONS_PER_ROUND", 1)
     monkeypatch.setattr(train, "VALIDATION_PORTIONS", 1)
-    monkeypatch.setattr(train, "drawn_ahead", ahead)
+    monkeypatch.setattr(train, "draw_ahead", ahead)
 
 
 def own_stations(file: Path) -> Path:

@@ -239,12 +239,12 @@ TABLE = '''"""A table."""
 
 import numpy as np
 
-from showerstack.runtime.kernels import kept
+from showerstack.runtime.kernels import cached_table
 
 made = []
 
 
-@kept("numpy")
+@cached_table("numpy")
 def table(number: float) -> np.ndarray:
     """Make."""
     made.append(number)
