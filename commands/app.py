@@ -114,7 +114,7 @@ class Configured(Expanding):
     more_in_files = True
 
 
-WORDS = {Path: "PATH", str: "TEXT", int: "N", float: "X", bool: ""}
+TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N", float: "X", bool: ""}
 """What stands in the help for a value of a type."""
 
 
@@ -135,7 +135,7 @@ def with_short_type(annotation: Any) -> Any:
         choices = list(get_args(kind))
     else:
         choices = [one.value for one in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
-    option.metavar = "NAME" if choices else WORDS.get(kind)
+    option.metavar = "NAME" if choices else TYPE_WORDS.get(kind)
     if choices:
         option.help = f"{option.help or ''} One of {', '.join(map(str, choices))}.".strip()
     return Annotated[get_args(annotation)[0], option]
@@ -200,13 +200,13 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters = list[inspect.Parameter]()
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         name, kind = parameter.name, parameter.annotation
-        (*_, of) = getattr(kind, "__metadata__", (None,))
+        (*_, group) = getattr(kind, "__metadata__", (None,))
         if is_group(kind):
             groups[name] = kind
             parameters += _parameters_of_group(kind)
-        elif is_group(of):
-            single[name] = options_of(of)[name]
-            parameters.append(_parameter(name, single[name], of).replace(default=parameter.default))
+        elif is_group(group):
+            single[name] = options_of(group)[name]
+            parameters.append(_parameter(name, single[name], group).replace(default=parameter.default))
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     parameters = [each.replace(annotation=with_short_type(each.annotation)) for each in parameters]

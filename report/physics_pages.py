@@ -24,7 +24,7 @@ from showerstack.analysis.photons.search import (
     search_photons,
 )
 from showerstack.analysis.spectra.fluxes import STATISTICAL
-from showerstack.analysis.spectra.published import published
+from showerstack.analysis.spectra.published import published_spectra
 from showerstack.analysis.spectra.response import GROUPS
 from showerstack.analysis.spectra.run import ALL, PROVENANCE_FILE, Spectra, measure_spectra
 from showerstack.report.display import event_picture, read_showers
@@ -150,7 +150,7 @@ def _spectra(spectra: Spectra) -> Section:
     arguments = (spectra.centres_ev, spectra.flux, spectra.standard(STATISTICAL), spectra.standard(), GROUPS)
     caption = (
         "Thick bars: measured and simulated statistics; thin bars: all errors. Points are not clipped at zero. Open "
-        f"marks are published: {', '.join(sorted({one.experiment for one in published()}))} "
+        f"marks are published: {', '.join(sorted({one.experiment for one in published_spectra()}))} "
         "(analysis/spectra/published.csv names the sources); nobody agrees on the energy scale to better than 10 %."
     )
     figures = [picture(as_svg(flux_picture(*arguments), "spectra of all groups"), caption)]
@@ -159,7 +159,7 @@ def _spectra(spectra: Spectra) -> Section:
         sums.append(total[column].cast(pl.Float64).fill_null(np.nan).to_numpy()[:, None])
     flux, statistical, error = (np.concatenate(pair, axis=1) for pair in zip(arguments[1:4], sums, strict=True))
     names = (*GROUPS, ALL)
-    drawings = panel_pictures(arguments[0], flux, statistical, error, names, published())
+    drawings = panel_pictures(arguments[0], flux, statistical, error, names, published_spectra())
     for name, drawn in zip(names, drawings, strict=True):
         figures.append(picture(as_svg(drawn, f"spectrum of {name}"), f"Flux of {name}, beside published fluxes."))
     heads = ("lg(E/eV)", "mean ln A ± statistical ± total")

@@ -108,8 +108,10 @@ class Pace:
     """
 
     value: float = 1.0
+    """Wall-clock seconds of a second of processor time, as last read."""
     worked_ns: int = 0
     waited_ns: int = 0
+    """Of the main thread, when it was read."""
 
     def read(self, file: Path = SCHEDSTAT_FILE) -> float:
         """Return wall-clock seconds of a second of processor time, over the last :data:`PACE_S` of work at least."""

@@ -37,8 +37,8 @@ def frame_of(values: Any, columns: Mapping[str, Any] | None = None) -> pl.DataFr
         for name in names:
             if names.count(name) > 1:
                 raise InputError(f"the data frame has {names.count(name)} columns {name!r}: rename them")
-        each = (values.iloc[:, k] if is_pandas else values.column(k) for k in range(len(names)))
-        frame = pl.DataFrame([column_of(column, name) for name, column in zip(names, each, strict=True)])
+        parts = (values.iloc[:, k] if is_pandas else values.column(k) for k in range(len(names)))
+        frame = pl.DataFrame([column_of(column, name) for name, column in zip(names, parts, strict=True)])
     else:
         array = values if isinstance(values, np.ndarray) else np.asarray(values)
         if array.ndim != 2 or array.dtype.kind not in "fiub":

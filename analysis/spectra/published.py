@@ -38,7 +38,7 @@ class PublishedSpectrum:
 
 
 @cache
-def published() -> tuple[PublishedSpectrum, ...]:
+def published_spectra() -> tuple[PublishedSpectrum, ...]:
     """Return all spectra of the table."""
     frame = pl.read_csv(FILE, glob=False).with_columns(pl.col("hadronic_model").fill_null(""))
     keys = ["experiment", "hadronic_model", "group", "reference"]
@@ -46,7 +46,5 @@ def published() -> tuple[PublishedSpectrum, ...]:
     for (experiment, model, group, reference), part in frame.group_by(keys, maintain_order=True):
         error = part.select("error_minus", "error_plus").to_numpy().T
         energy, value = part["energy_ev"].to_numpy(), part["value"].to_numpy()
-        spectra.append(
-            PublishedSpectrum(str(experiment), str(model), str(group), energy, value, error, str(reference))
-        )  # fmt: skip
+        spectra.append(PublishedSpectrum(str(experiment), str(model), str(group), energy, value, error, str(reference)))
     return tuple(spectra)

@@ -47,9 +47,9 @@ from showerstack.features.stations.sums import (
     RINGS,
     RINGS_M,
     Sums,
-    named,
     over_level_zero,
     shapes,
+    sums_by_name,
 )
 from showerstack.features.stations.tail import tail_table
 from showerstack.runtime.kernels import kernel
@@ -389,4 +389,4 @@ def sum_fused(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) ->
     grids, wanted = (events.electron_mev, events.muon_mev), (RINGS in parts, PATTERNS in parts)
     filled = (out[0].view(PLAIN_SUMS)[:, 0], out[1].view(PATTERN_SUMS)[..., 0], *out[2:])
     _sum_events(grids, columns, _scratch(events.array), fits, response, tails, wanted, filled)
-    return named(~np.isnan(fits["electron"][:, 0]), parts, out)
+    return sums_by_name(~np.isnan(fits["electron"][:, 0]), parts, out)

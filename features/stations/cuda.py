@@ -58,7 +58,7 @@ def sum_cuda(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> 
     given = [xp.ascontiguousarray(plane) for plane in planes]
     wanted = [int(RINGS in parts), int(PATTERNS in parts)]
     cuda.launch(kernel_source(response, events.array), "sum_events", n, [*given, *wanted, n, *out])
-    return sums.named(~xp.isnan(fit.electron[0]), parts, out)
+    return sums.sums_by_name(~xp.isnan(fit.electron[0]), parts, out)
 
 
 @lru_cache(maxsize=16)
@@ -77,7 +77,7 @@ def grid_cuda(events: EventBatch) -> dict[str, Any]:
     out = [xp.empty(shape, dtype=xp.float32) for shape in grid.shapes(n)]
     given = [xp.ascontiguousarray(plane) for plane in planes]
     cuda.launch(kernel_source(events.response, events.array), "sum_grids", n, [*given, n, *out])
-    return grid.named(out)
+    return grid.sums_by_name(out)
 
 
 def order_cuda(events: EventBatch) -> dict[str, Any]:

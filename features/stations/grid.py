@@ -45,7 +45,7 @@ def shapes(n: int) -> list[tuple[int, ...]]:
     return [(n, len(CHANNELS), len(SUMS)), (n, len(SHARED)), (n, len(CHANNELS), 2, N_RINGS)]
 
 
-def named(filled: Sequence[Any]) -> dict[str, Any]:
+def sums_by_name(filled: Sequence[Any]) -> dict[str, Any]:
     """Return the sums by name from arrays of :func:`shapes`."""
     sums, shared, rings = filled
     by_name: dict[str, Any] = {name: shared[:, k] for k, name in enumerate(SHARED)}
@@ -151,7 +151,7 @@ def grid_fused(events: EventBatch) -> dict[str, Any]:
     limits = (response.saturation_mev, response.muon_saturation_mev)
     grids = (events.electron_mev, events.muon_mev)
     _sum_grids(grids, limits, np.cos(azimuth), np.sin(azimuth), _scratch(events.array), out)
-    return named(out)
+    return sums_by_name(out)
 
 
 @kernel(nogil=True, error_model="numpy")
@@ -170,10 +170,10 @@ def _look_up(ordered: Any, out: Any) -> None:
             if first == size:
                 out[n, 2 + q] = np.nan
                 continue
-            place = f32(first) + f32(QUANTILES[q] / 100.0) * f32(size - first - 1)
-            below = int(place)
+            rank = f32(first) + f32(QUANTILES[q] / 100.0) * f32(size - first - 1)
+            below = int(rank)
             above = min(below + 1, size - 1)
-            out[n, 2 + q] = row[below] + (place - f32(below)) * (row[above] - row[below])
+            out[n, 2 + q] = row[below] + (rank - f32(below)) * (row[above] - row[below])
 
 
 def order_fused(events: EventBatch) -> dict[str, Any]:

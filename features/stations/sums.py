@@ -70,7 +70,7 @@ def shapes(n: int, parts: frozenset[str]) -> list[tuple[int, ...]]:
     ]
 
 
-def named(fitted: Any, parts: frozenset[str], filled: Sequence[Any]) -> Sums:
+def sums_by_name(fitted: Any, parts: frozenset[str], filled: Sequence[Any]) -> Sums:
     """Return the sums by name from arrays of :func:`shapes`."""
     plain, pattern, rings, lcm = filled
     sums: Sums = {"fitted": fitted}

@@ -53,6 +53,7 @@ class FineTuned(nn.Module):
         self.head = nn.Linear(sizes.width, n_classes)
         self.truth = nn.Linear(sizes.width, 2 * sizes.n_targets)
         self.world = nn.Parameter(torch.zeros(sizes.n_world))
+        # The name stands in saved learners.
         self.register_buffer("taught", torch.zeros(sizes.n_targets, dtype=torch.int64))
 
     @property
@@ -148,10 +149,10 @@ class PretrainedLearner(NetworkLearner):
         if not len(batch) or not known.any():
             return self.predict_log_proba(batch), targets
         with torch_as_asked(self.device_, self.threads, deterministic=bool(self.chosen["deterministic"])):
-            placed = self._move(self.network_, self.device_)
-            numbers = predict_outputs(placed, self._tensors(_without_truth(batch), self.device_), _both_of)
-            self.network_ = placed.to("cpu")
-        logits, estimates = numbers[:, : len(self.classes)], numbers[:, len(self.classes) :]
+            network_there = self._move(self.network_, self.device_)
+            outputs = predict_outputs(network_there, self._tensors(_without_truth(batch), self.device_), _both_of)
+            self.network_ = network_there.to("cpu")
+        logits, estimates = outputs[:, : len(self.classes)], outputs[:, len(self.classes) :]
         mean, log_width = estimates.double().numpy().reshape(len(batch), 2, -1).transpose(1, 0, 2)
         targets[:, known, 0], targets[:, known, 1] = mean[:, known], np.exp(log_width[:, known])
         return self._log_posterior(logits), targets
@@ -255,6 +256,7 @@ def inputs_of(pretrained: Pretrained, events: Batch) -> InputTransform:
 
 NETWORK_FILE = "network.safetensors"
 AT_ONCE = 8192
+"""Events that are embedded together, so that memory stays bounded."""
 
 
 class PretrainedFeatures(LearnerAverage):

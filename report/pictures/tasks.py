@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
-from showerstack.scoring.metrics.bins import ENERGY_BINS, Bin, enough
+from showerstack.scoring.metrics.bins import ENERGY_BINS, Bin, bins_with_events
 from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson
@@ -108,7 +108,7 @@ def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
         figure = new_figure(2.7)
         axes = figure.add_subplot()
         axes.axhline(1 / n_classes, color=INK, lw=0.8, ls="--")
-        for one, row in enough(metrics["energy_binned"], ENERGY_BINS):
+        for one, row in bins_with_events(metrics["energy_binned"], ENERGY_BINS):
             result = balanced_accuracy(np.array(row["confusion_matrix"]))
             axes.plot([one.low, one.high], [result.value] * 2, color=INK)
             axes.plot([one.middle] * 2, [result.interval.low, result.interval.high], color=INK)
@@ -150,7 +150,7 @@ def by_energy_picture(metrics: dict[str, Any]) -> Figure:
     with drawing():
         figure = new_figure(2.7)
         axes = figure.add_subplot()
-        for one, row in enough(metrics["energy_binned"], ENERGY_BINS):
+        for one, row in bins_with_events(metrics["energy_binned"], ENERGY_BINS):
             if key not in row["intervals"]:
                 continue
             value, span = row["fraction_error"][key], row["intervals"][key]
@@ -171,7 +171,7 @@ def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
         axes = figure.add_subplot()
         for k, name in enumerate(metrics["per_class"]):
             x, y = [], []
-            for one, row in enough(metrics["energy_binned"], ENERGY_BINS):
+            for one, row in bins_with_events(metrics["energy_binned"], ENERGY_BINS):
                 if "fraction_error" not in row:
                     continue
                 span = row["intervals"]["per_class_fraction_error"][k]
@@ -347,7 +347,7 @@ def survival_by_bin_picture(
     with drawing():
         figure = new_figure(2.7)
         axes = figure.add_subplot()
-        for one, row in enough(binned, bins):
+        for one, row in bins_with_events(binned, bins):
             span, middle = row["interval"], one.middle
             floor = 0.1 * span["high"] if span.get("is_limit") else 0.3 / n_hadron
             axes.plot([middle, middle], [max(span["low"], floor), span["high"]], color=INK)
@@ -358,7 +358,7 @@ def survival_by_bin_picture(
             note = f"{row['n_gamma']:,}\n{row['n_hadron']:,}"
             axes.annotate(note, (middle, span["high"]), **ABOVE)
         counts = {count.name: count for count in at_one}
-        for one, _ in enough(binned, bins):
+        for one, _ in bins_with_events(binned, bins):
             count = counts.get(one.name)
             if count and count.n_hadron and count.n_surviving:
                 axes.plot(one.low + 0.3 * (one.high - one.low), count.survival, MARKERS[3], color=PALETTE[5], ms=4.5)

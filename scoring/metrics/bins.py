@@ -61,7 +61,7 @@ def energy_zenith_grid(energy: np.ndarray, zenith_deg: np.ndarray) -> Iterator[t
             yield zenith_name, one.name, row & one.holds(energy)
 
 
-def enough(binned: Mapping[str, dict[str, Any]], bins: Sequence[Bin]) -> list[tuple[Bin, dict[str, Any]]]:
+def bins_with_events(binned: Mapping[str, dict[str, Any]], bins: Sequence[Bin]) -> list[tuple[Bin, dict[str, Any]]]:
     """Return the bins with what the metrics hold of them, those without or with too few events left out."""
     rows = [(one, binned[one.name]) for one in bins if one.name in binned]
     return [(one, row) for one, row in rows if not row.get("too_few_events")]

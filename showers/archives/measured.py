@@ -189,7 +189,7 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
                 },
             }
         )
-    off = _off(np.array(means), np.array(errors), (*MEANS, "pass rate"))
+    off = _quantities_off(np.array(means), np.array(errors), (*MEANS, "pass rate"))
     table = pl.DataFrame(rows, infer_schema_length=None)
     total_s = table["seconds"].cast(pl.Float64).sum() or None
     share = pl.col("seconds").cast(pl.Float64) / pl.lit(total_s, dtype=pl.Float64)
@@ -206,7 +206,7 @@ def means_of(summary: Mapping[str, Any], cuts: str = protocols.TEST_WITH_AGE.nam
     return np.append(mean, rate), np.append(error, rate_error)
 
 
-def _off(means: np.ndarray, errors: np.ndarray, names: Sequence[str]) -> list[str]:
+def _quantities_off(means: np.ndarray, errors: np.ndarray, names: Sequence[str]) -> list[str]:
     """Return for each run the quantities that are off, (R,) comma-separated."""
     known = ~np.isnan(means).any(axis=1)  # runs of which no event passes have no means
     middle, scatter, typical_error = (np.zeros(len(names)) for _ in range(3))
@@ -273,8 +273,8 @@ def front_azimuth(times_ns: np.ndarray, hit: np.ndarray, x_m: np.ndarray, y_m: n
             return azimuth
         weights = used[enough].astype(np.float64)
         normal = np.einsum("ns,si,sj->nij", weights, design, design) + 1e-9 * np.eye(3)
-        right = np.einsum("ns,si->ni", weights * times[enough], design)
-        plane = np.linalg.solve(normal, right[..., None])[..., 0]
+        right_side = np.einsum("ns,si->ni", weights * times[enough], design)
+        plane = np.linalg.solve(normal, right_side[..., None])[..., 0]
         azimuth[:] = np.nan
         # The front reaches stations on the side of the origin first.
         azimuth[enough] = np.degrees(np.arctan2(-plane[:, 2], -plane[:, 1])) % 360.0
@@ -341,8 +341,8 @@ def azimuth_convention(front_deg: np.ndarray, azimuth_deg: np.ndarray, zenith_de
     used = np.isfinite(front_deg) & np.isfinite(azimuth_deg) & (zenith_deg > MIN_ZENITH_DEG)
     best = AzimuthConvention(int(used.sum()), 1, 0.0, 0.0)
     for sense in (1, -1):
-        turned = np.radians(azimuth_deg[used] - sense * front_deg[used])
-        mean = np.exp(1j * turned).mean() if used.any() else 0j
+        differences = np.radians(azimuth_deg[used] - sense * front_deg[used])
+        mean = np.exp(1j * differences).mean() if used.any() else 0j
         if abs(mean) > best.agreement:
             offset = float(np.degrees(np.angle(mean)) % 360.0)
             best = AzimuthConvention(int(used.sum()), sense, 0.0 if offset > 359.95 else offset, float(abs(mean)))

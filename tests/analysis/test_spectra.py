@@ -22,7 +22,7 @@ from showerstack.analysis.spectra.fluxes import STATISTICAL
 from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
 from showerstack.analysis.spectra.knees import _fit_like, _knee, fit_knees, profile_knee
 from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem
-from showerstack.analysis.spectra.published import published
+from showerstack.analysis.spectra.published import published_spectra
 from showerstack.analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
 from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, Thrown, binning
 from showerstack.analysis.spectra.run import (
@@ -314,7 +314,7 @@ def test_a_knee_by_hand() -> None:
 
 
 def test_published_spectra_have_sources_and_plausible_heights() -> None:
-    spectra = published()
+    spectra = published_spectra()
     assert {"KASCADE 2024", "KASCADE 2005", "LHAASO", "IceTop", "TALE"} <= {one.experiment for one in spectra}
     assert all(one.reference for one in spectra)
     for one in spectra:

@@ -363,9 +363,10 @@ def test_runs_that_are_off(reference: Reference) -> None:
     rng = np.random.default_rng(43)
     means, errors = rng.normal(5, 0.2, (9, 3)), rng.uniform(0.01, 0.1, (9, 3))
     means[2, 0], means[4, 1], means[6, 2] = 7.0, 6.05, 3.0
-    off = measured._off(means, errors, ("a", "b", "c"))
+    off = measured._quantities_off(means, errors, ("a", "b", "c"))
     limits = [
-        [bool(one) for one in measured._off(means + k * np.eye(9, 3), errors, "abc")] for k in np.arange(0, 2, 0.1)
+        [bool(one) for one in measured._quantities_off(means + k * np.eye(9, 3), errors, "abc")]
+        for k in np.arange(0, 2, 0.1)
     ]
     reference({"means": len(MEANS), "off": [len(one) for one in off], "limits": np.array(limits).sum(axis=1)})
 
