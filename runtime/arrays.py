@@ -323,7 +323,8 @@ def write_pieces(file: Path, n_events: int, pieces: Iterable[Mapping[str, np.nda
             for name, unsized in streams.items():
                 shape = (n_events, *templates[name].shape[1:]) if templates[name].ndim else ()
                 header = {
-                    "descr": np.lib.format.dtype_to_descr(templates[name].dtype), "fortran_order": False, "shape": shape,
+                    "descr": np.lib.format.dtype_to_descr(templates[name].dtype), "fortran_order": False,
+                    "shape": shape,
                 }  # fmt: skip
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array_header_1_0(member, header)

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.analysis.events import open_run
-from showerstack.analysis.exposure import Exposure, exposure_of, check_flux_of_exposure
+from showerstack.analysis.exposure import Exposure, check_flux_of_exposure, exposure_of
 from showerstack.analysis.options import SearchOptions
 from showerstack.analysis.photons.background import (
     Backgrounds,

@@ -180,7 +180,7 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
         If ``astropy`` is missing, an option is out of range, a folder has no event times or is given twice, or no event
         passes the cuts.
     """
-    options.check()
+    options.checked()
     need("sky", what="a sky map")
     pixels = SkyPixels(options.nside)
     counts, off = np.zeros(len(pixels), dtype=np.int64), np.zeros(len(pixels), dtype=np.int64)
