@@ -24,7 +24,7 @@ from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.gate import decide_gate, entropy, leak_remarks
 from showerstack.stacking.pools import fit_stack
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import shipped_system
+from showerstack.stacking.run import load, shipped_system
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import gaussians
@@ -136,7 +136,7 @@ def test_a_stack_that_is_better_ships_and_predicts_new_rows(tmp_path: Path) -> N
     frame = pl.read_parquet(tmp_path / "test.parquet")
     logit = distance * (frame["x"].to_numpy() + frame["y"].to_numpy())
     exact = {"near": 1 / (1 + np.exp(logit)), "far": 1 / (1 + np.exp(-logit))}
-    run = stacking.load(result.run)
+    run = load(result.run)
     again = predict(run, tmp_path / "test.parquet", Context()).concatenated().log_proba
     assert np.array_equal(again, result.predictions.log_proba)
     for k, name in enumerate(run.task.classes):
