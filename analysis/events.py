@@ -34,7 +34,7 @@ from showerstack.stacking.run import Run, load
 
 def looked_at(data: Sequence[Path], blinding: Blinding) -> list[Path]:
     """Return the dataset folders that are meant and may be looked at: each itself, or every run in a folder of runs."""
-    return blinding.chosen([folder for path in data for folder in measured_folders(path)])
+    return blinding.open_folders([folder for path in data for folder in measured_folders(path)])
 
 
 def open_run(run: Path, task: str, command: str) -> Run:

@@ -39,7 +39,7 @@ from showerstack.report.pictures.physics import (
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
 from showerstack.runtime.context import Context
-from showerstack.runtime.files import atomic_path, check_out, read_json
+from showerstack.runtime.files import atomic_path, check_out_folder, read_json
 from showerstack.runtime.whole_table import WholeTable
 from showerstack.showers.dataset import Dataset
 
@@ -96,7 +96,7 @@ def write_spectra(options: SpectraOptions, ctx: Context = Context()) -> Spectra:
     showerstack.InputError
         As :func:`showerstack.analysis.spectra.run.measure_spectra`.
     """
-    check_out(options.out)
+    check_out_folder(options.out)
     result, remarks = measure_spectra(replace(options, data=looked_at(options.data, options.blinding)), ctx)
     write_spectra_page(result, options.out, remarks)
     return result
@@ -336,7 +336,7 @@ def write_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonRes
     showerstack.InputError
         As :func:`showerstack.analysis.photons.search.search_photons`.
     """
-    check_out(options.out)
+    check_out_folder(options.out)
     result = PhotonResult(search_photons(replace(options, data=looked_at(options.data, options.blinding)), ctx))
     result.write(options.out)
     write_photon_page(result, options.out)
