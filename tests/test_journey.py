@@ -402,7 +402,7 @@ def executed(block: str, names: dict[str, object] | None = None) -> str:
 
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-LESS = {
+SMALLER = {
     "first": {"n_train=3000, n_test=2000": "n_train=800, n_test=500"},
     "spectrum": {
         "n_train=6000, n_test=40_000": "n_train=800, n_test=4000",
@@ -427,7 +427,7 @@ def test_notebooks_run_and_are_kept_without_outputs(
     # Outputs would show the numbers and warnings of another version, and change with every run.
     assert [(cell.outputs, cell.execution_count) for cell in cells] == [([], None)] * len(cells)
     code = "\n".join(cell.source for cell in cells)
-    for whole, less in {**LESS[file.stem], "folds=2,": "folds=2, workers=1,"}.items():
+    for whole, less in {**SMALLER[file.stem], "folds=2,": "folds=2, workers=1,"}.items():
         assert whole in code
         code = code.replace(whole, less)
     names: dict[str, Any] = {}
