@@ -4,10 +4,11 @@ r"""What a network pretrained for an array of one's own gains there over trainin
     python -m benchmarks.pretraining.own_array --out own_array --store
 
 Two arrays that are not KASCADE, each a table of stations: a square of 10 x 10 stations 20 m apart, and KASCADE's
-stations of which every second one has no muon detector. A network is pretrained for each; then it and two others learn
-from the same showers of a world that pretraining has not seen, with the same showers apart for early stopping: ``mlp``
-from scratch, and ``pretrained`` from the released weights, which know KASCADE alone. All are compared on the same test
-showers; nothing is chosen there. Weights, showers and fits are kept below OUT, so that a killed run continues.
+stations of which every second one has no muon detector. Two networks are pretrained for each, one from random and one,
+with fewer showers, from the released weights. They and two others then learn from the same showers of a world that
+pretraining has not seen, with the same showers apart for early stopping: ``mlp`` from scratch, and ``pretrained`` from
+the released weights as they are, which know KASCADE alone. All are compared on the same test showers; nothing is chosen
+there. Weights, showers and fits are kept below OUT, so that a killed run continues.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmarks.shared.results import HELP, store
 from showerstack.features.catalogue import feature_set
 from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining.train import PretrainSettings, pretrain
-from showerstack.models.pretraining.weights import SHIPPED_SHA256, WEIGHTS_FILE, card_path
+from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256, WEIGHTS_FILE, card_path
 from showerstack.models.registry import create, spec
 from showerstack.runtime.context import bar
 from showerstack.runtime.files import atomic_path, hash_file, read_json, write_npz
@@ -39,9 +40,14 @@ from showerstack.showers.schema import COMPOSITION
 WORLD = "harder"
 SIZES = (5_000, 25_000)
 N_TEST = 25_000
-SCRATCH, OWN, RELEASED = "mlp", "pretrained", "pretrained, released weights"
-SYSTEMS = (SCRATCH, RELEASED, OWN)
+SCRATCH, RELEASED = "mlp", "pretrained, released weights"
+OWN, CONTINUED = "pretrained, own weights", "pretrained, own weights from the released"
+SYSTEMS = (SCRATCH, RELEASED, CONTINUED, OWN)
+FOLDERS = {OWN: "weights", CONTINUED: "weights-shipped"}
+"""Systems that start from weights for the array, and where these are kept below its folder."""
 BATCH_SIZE = 256
+CONTINUED_SHOWERS, CONTINUED_SEED = 240_000, 3
+"""Of the weights that go on from the released ones; these know the showers of seeds 1 and 2."""
 
 
 def square() -> pl.DataFrame:
@@ -72,9 +78,15 @@ def stations_file(name: str, out: Path) -> Path:
     return file
 
 
-def weights_of(name: str, out: Path, settings: PretrainSettings, *, unfinished: bool) -> Path:
+def weights_of(name: str, system: str, showers: int, out: Path, *, unfinished: bool) -> Path:
     """Return the weights for an array, pretrained as far as they are not yet, or as they are."""
-    folder = out / name / "weights"
+    array, folder = array_in(stations_file(name, out)), out / name / FOLDERS[system]
+    if system == CONTINUED:
+        how: dict[str, Any] = {"start": SHIPPED, "start_sha256": SHIPPED_SHA256, "seed": CONTINUED_SEED}
+        showers = CONTINUED_SHOWERS
+    else:
+        how = {}
+    settings = PretrainSettings.of_batches(BATCH_SIZE, showers=showers, array=array, **how)
     card = card_path(folder / WEIGHTS_FILE)
     if card.exists() and (unfinished or read_json(card)["rounds"] == settings.rounds):
         return folder / WEIGHTS_FILE
@@ -83,18 +95,16 @@ def weights_of(name: str, out: Path, settings: PretrainSettings, *, unfinished: 
 
 @dataclass(frozen=True)
 class ArraySets:
-    """Showers of an array, and the weights for it."""
+    """Showers of an array, and the weights for it by system."""
 
     train: Batch
     test: Batch
-    weights: Path | None
+    weights: dict[str, Path]
 
     def start_of(self, system: str) -> dict[str, Any]:
-        """Return the settings by which a system starts from weights."""
-        if system != OWN:
-            return {}
-        assert self.weights is not None
-        return {"weights": str(self.weights), "weights_sha256": hash_file(self.weights)}
+        """Return the settings by which a system starts from weights for the array; none for others."""
+        file = self.weights.get(system)
+        return {} if file is None else {"weights": str(file), "weights_sha256": hash_file(file)}
 
 
 def loss_of(array: str, n: int, seed: int, system: str, sets: ArraySets, out: Path) -> np.ndarray:
@@ -103,7 +113,7 @@ def loss_of(array: str, n: int, seed: int, system: str, sets: ArraySets, out: Pa
     tag = "" if system == SCRATCH else "-" + start.get("weights_sha256", SHIPPED_SHA256)[:8]
     file = out / "fits" / f"{array}-{n}-{seed}-{system.replace(', ', '_').replace(' ', '_')}{tag}.npz"
     if not file.exists():
-        entry = spec(SCRATCH if system == SCRATCH else OWN)
+        entry = spec(system.partition(",")[0])
         assert isinstance(entry.features, str)
         columns = feature_set(entry.features, sets.train.columns)
         # Released weights are refused on another array: here they are to be compared there.
@@ -146,17 +156,18 @@ def _with_error(values: np.ndarray, form: str) -> str:
     return f"{form.format(values.mean())} ± {values.std(ddof=1) / len(values) ** 0.5:.4f}"
 
 
-def made(weights: dict[str, Path]) -> str:
-    """Return a table of what the weights were made from."""
-    head = ("array", "stations", "muon detectors", "showers", "rounds", "processor hours", "log-loss in random worlds")
+def made(weights: dict[str, dict[str, Path]]) -> str:
+    """Return a table of what the weights were made from; the log-loss is that in random worlds that are told."""
+    head = ("array", "start", "stations", "muon detectors", "showers", "rounds", "processor hours", "log-loss")
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for name, file in weights.items():
-        card = read_json(card_path(file))
-        array, loss = card["array"], card["log_loss"]["composition"]
-        planned = PretrainSettings(showers=card["settings"]["showers"]).rounds
-        cells = [name, array["stations"], array["muon_detectors"], f"{card['showers']:,}"]
-        cells += [f"{card['rounds']} of {planned}", f"{card['cpu_hours']:.2f}", f"{loss:.4f}"]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+    for name, files in weights.items():
+        for system, file in files.items():
+            card = read_json(card_path(file))
+            array, planned = card["array"], PretrainSettings(showers=card["settings"]["showers"]).rounds
+            cells = [name, "released" if system == CONTINUED else "random", array["stations"], array["muon_detectors"]]
+            cells += [f"{card['showers']:,}", f"{card['rounds']} of {planned}", f"{card['cpu_hours']:.3f}"]
+            cells += [f"{card['log_loss']['composition']:.4f}"]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
@@ -174,19 +185,21 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     torch.set_num_threads(1)
-    weights, results = dict[str, Path](), dict[tuple[str, int, str], np.ndarray]()
+    weights, results = dict[str, dict[str, Path]](), dict[tuple[str, int, str], np.ndarray]()
     for name in options.arrays.split(","):
-        array = array_in(stations_file(name, options.out))
-        if OWN in options.systems:
-            settings = PretrainSettings.of_batches(BATCH_SIZE, showers=options.showers, array=array)
-            weights[name] = weights_of(name, options.out, settings, unfinished=options.unfinished)
+        weights[name] = {
+            system: weights_of(name, system, options.showers, options.out, unfinished=options.unfinished)
+            for system in options.systems
+            if system in FOLDERS
+        }
         if options.pretrain_only:
             continue
+        array = array_in(stations_file(name, options.out))
         train, test = (
             drawn(WORLD, COMPOSITION.name, n, seed=DATA_SEED, split=split, data=options.out / "data", array=array)[0]
             for n, split in ((max(SIZES), "train"), (N_TEST, "test"))
         )
-        sets = ArraySets(train, test, weights.get(name))
+        sets = ArraySets(train, test, weights[name])
         for n in SIZES:
             for system in options.systems:
                 seeds = [loss_of(name, n, int(seed), system, sets, options.out) for seed in options.seeds.split(",")]
