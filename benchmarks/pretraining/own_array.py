@@ -1,7 +1,7 @@
 r"""What a network pretrained for an array of one's own gains there over training from scratch.
 
-    python -m benchmarks.pretraining.own_array --out own_array --arrays square --pretrain-only   # for each array
-    python -m benchmarks.pretraining.own_array --out own_array --store
+    python -m benchmarks.pretraining.own_array --arrays square --pretrain-only   # each array may have a process
+    python -m benchmarks.pretraining.own_array --store
 
 Two arrays that are not KASCADE, each a table of stations: a square of 10 x 10 stations 20 m apart, and KASCADE's
 stations of which every second one has no muon detector. Two networks are pretrained for each, one from random and one,
@@ -78,8 +78,8 @@ def stations_file(name: str, out: Path) -> Path:
     return file
 
 
-def weights_of(name: str, system: str, showers: int, out: Path, *, unfinished: bool) -> Path:
-    """Return the weights for an array, pretrained as far as they are not yet, or as they are."""
+def weights_of(name: str, system: str, showers: int, out: Path) -> Path:
+    """Return the weights for an array, pretrained as far as they are not yet."""
     array, folder = array_in(stations_file(name, out)), out / name / FOLDERS[system]
     if system == CONTINUED:
         how: dict[str, Any] = {"start": SHIPPED, "start_sha256": SHIPPED_SHA256, "seed": CONTINUED_SEED}
@@ -88,7 +88,7 @@ def weights_of(name: str, system: str, showers: int, out: Path, *, unfinished: b
         how = {}
     settings = PretrainSettings.of_batches(BATCH_SIZE, showers=showers, array=array, **how)
     card = card_path(folder / WEIGHTS_FILE)
-    if card.exists() and (unfinished or read_json(card)["rounds"] == settings.rounds):
+    if card.exists() and read_json(card)["rounds"] == settings.rounds:
         return folder / WEIGHTS_FILE
     return pretrain(folder, settings, bars=bar)
 
@@ -134,20 +134,23 @@ def loss_of(array: str, n: int, seed: int, system: str, sets: ArraySets, out: Pa
 
 
 def summary(results: dict[tuple[str, int, str], np.ndarray]) -> str:
-    """Return a table: log-losses and differences to ``mlp``, means over seeds.
+    """Return a table: log-losses, differences to ``mlp`` and, where they are there, to released weights; of all seeds.
 
     Parameters
     ----------
     results
         (seeds, N) log-loss of each test shower by array, size and system.
     """
-    head = ("array", "training showers", "system", "log-loss", "minus `mlp`", "single seeds")
+    head = ("array", "training showers", "system", "log-loss", "minus `mlp`", "single seeds", "minus released weights")
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for (array, n, system), losses in results.items():
         gaps = losses - results[array, n, SCRATCH]
         cells = [array, f"{n:,}", system, _with_error(losses.mean(axis=0), "{:.4f}")]
         single = ", ".join(f"{gap:+.4f}" for gap in gaps.mean(axis=1))
         cells += ["", ""] if system == SCRATCH else [_with_error(gaps.mean(axis=0), "{:+.4f}"), single]
+        released = results.get((array, n, RELEASED))
+        is_own = system in FOLDERS and released is not None
+        cells.append(_with_error((losses - released).mean(axis=0), "{:+.4f}") if is_own else "")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -158,14 +161,14 @@ def _with_error(values: np.ndarray, form: str) -> str:
 
 def made(weights: dict[str, dict[str, Path]]) -> str:
     """Return a table of what the weights were made from; the log-loss is that in random worlds that are told."""
-    head = ("array", "start", "stations", "muon detectors", "showers", "rounds", "processor hours", "log-loss")
+    head = ("array", "start", "stations", "muon detectors", "showers", "processor minutes", "log-loss")
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for name, files in weights.items():
         for system, file in files.items():
             card = read_json(card_path(file))
-            array, planned = card["array"], PretrainSettings(showers=card["settings"]["showers"]).rounds
+            array = card["array"]
             cells = [name, "released" if system == CONTINUED else "random", array["stations"], array["muon_detectors"]]
-            cells += [f"{card['showers']:,}", f"{card['rounds']} of {planned}", f"{card['cpu_hours']:.3f}"]
+            cells += [f"{card['showers']:,}", f"{60 * card['cpu_hours']:.1f}"]
             cells += [f"{card['log_loss']['composition']:.4f}"]
             lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
@@ -177,9 +180,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench/own_array"), help="folder of weights, showers and fits")
     parser.add_argument("--arrays", default=",".join(ARRAYS))
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--showers", type=int, default=6_000_000, help="drawn for each pretraining")
+    parser.add_argument("--showers", type=int, default=1_440_000, help="drawn from a random start")
     parser.add_argument("--pretrain-only", action="store_true", help="end when the weights are there")
-    parser.add_argument("--unfinished", action="store_true", help="take weights whose pretraining was ended early")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
     parser.add_argument("--store", action="store_true", help=HELP)
     options = parser.parse_args()
@@ -188,7 +190,7 @@ def main() -> None:
     weights, results = dict[str, dict[str, Path]](), dict[tuple[str, int, str], np.ndarray]()
     for name in options.arrays.split(","):
         weights[name] = {
-            system: weights_of(name, system, options.showers, options.out, unfinished=options.unfinished)
+            system: weights_of(name, system, options.showers, options.out)
             for system in options.systems
             if system in FOLDERS
         }
