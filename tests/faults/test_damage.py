@@ -439,6 +439,6 @@ def test_what_is_no_table(table_files: list[Path], tmp_path: Path) -> None:
 
 
 def test_more_than_the_memory_is_refused(table_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(showerstack.runtime.tables.os, "sysconf", lambda name: 64 if "SIZE" in name else 16)
+    monkeypatch.setattr(showerstack.runtime.tables, "memory_bytes", lambda: 1024)
     with pytest.raises(InputError, match="give fewer rows"):
         read_table(table_files[1])
