@@ -99,7 +99,7 @@ def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
         "fit_core_err_m": xp.sqrt(v[0] + v[2]),
         "fit_lg_ne_err": defined(error < UNKNOWN_LG, error, xp),
         "fit_age_err": xp.sqrt(v[9]),
-        "fit_deviance_e": defined(sums["fitted"], sums["deviance_e"] * (2.0 / (events.array.n_stations - 4.0)), xp),
+        "fit_deviance_e": defined(sums["fitted"], sums["deviance_e"] * (2.0 / max(events.array.n_stations - 4, 1)), xp),
         "fit_converged": fit.electron_converged * fit.muon_converged,
     }
 
@@ -119,7 +119,7 @@ def _muon(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
         variance = v[0] + 2.0 * by_s * v[1] + by_s * by_s * v[2]
         return xp.sqrt(xp.maximum(variance, 0.0)) * LG_E
 
-    freedom = events.array.n_muon_detectors - 2.0
+    freedom = max(events.array.n_muon_detectors - 2, 1)
     error_total, error_truncated = error(total_by_s), error(truncated_by_s)
     return {
         "fit_lg_nmu": defined(error_total < UNKNOWN_LG, (level - muon_age * MUON_G_REF - ln_c) * LG_E, xp),

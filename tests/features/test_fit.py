@@ -116,6 +116,18 @@ def test_fits_without_strays_are_those_with_few(drawn, array):
     np.testing.assert_allclose(none.muon, few.muon, rtol=2e-3, atol=0.02)
 
 
+def test_arrays_with_as_many_stations_as_parameters_have_features(drawn):
+    corners, with_muons = (17, 30, 225, 238), (17, 30)
+    rest = [[cell for cell in KASCADE.cells if cell not in kept] for kept in (corners, with_muons)]
+    array = KASCADE.without(*rest)
+    assert (array.n_stations, array.n_muon_detectors) == (4, 2)
+    grids = decode_float16(drawn.matrices[:200].copy())
+    columns = lateral.compute(FittedEvents(make_events(XP, grids, drawn.scalars[:200], array=array)))
+    for name in ("fit_deviance_e", "fit_deviance_mu"):
+        assert np.isfinite(columns[name]).any()
+        assert np.nanmin(columns[name]) >= 0.0
+
+
 N_ORACLE = 60
 
 
