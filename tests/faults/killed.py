@@ -90,7 +90,7 @@ def _pretrain(source: str) -> Step:
     from showerstack.models.pretraining import train
     from tests.models.test_pretraining import SMALL, toy_portion
 
-    train.draw_ahead = lambda seed, numbers, workers: ((toy_portion(seed, number), 0.0) for number in numbers)
+    train.draw_ahead = lambda seed, numbers, workers, draw: ((draw(seed, number), 0.0) for number in numbers)
     train.draw_portion = toy_portion
     train.time.process_time = lambda: 0.0
     settings = replace(SMALL, showers=240_000, batch_size=400, passes=1)  # two rounds
