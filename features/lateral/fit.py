@@ -202,9 +202,8 @@ def _fit_events(
             raw.muon[i] = z.q[i]
 
 
-@lru_cache(maxsize=4)
 def _scratch(array: DetectorArray) -> tuple[np.ndarray, Any]:
-    """Return the cells with a muon detector, and the planes of one event: calls share them, one after the other."""
+    """Return the cells with a muon detector, and the planes of one event, new for each call of a thread."""
     geometry = (array.x_m, array.y_m, array.electron_area_m2, array.muon_area_m2)
     x_m, y_m, electron_area_m2, muon_area_m2 = (values.astype(np.float32).ravel() for values in geometry)
     muon_cells = np.flatnonzero(array.has_muon).astype(np.uintp)

@@ -7,7 +7,6 @@ Loops over stations are short, and all planes of an event stand in one record, f
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -369,9 +368,8 @@ def _sum_events(
             add_lcm(z, lcm[n])
 
 
-@lru_cache(maxsize=4)
 def _scratch(array: DetectorArray) -> Any:
-    """Return the planes of one event: calls share them, one after the other."""
+    """Return the planes of one event, new for each call: calls run in several threads at once."""
     geometry = (array.x_m, array.y_m, array.electron_area_m2, array.muon_area_m2)
     return planes_of(*(values.astype(np.float32).ravel() for values in geometry))
 

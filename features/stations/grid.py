@@ -6,7 +6,6 @@ Each in one compiled pass over the planes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -126,9 +125,8 @@ def _sum_grids(grids: Any, limits: Any, cosine: Any, sine: Any, planes: Any, out
         _sum_shared(electron_mev[n], muon_mev[n], z, shared[n])
 
 
-@lru_cache(maxsize=4)
 def _scratch(array: DetectorArray) -> Any:
-    """Return the planes of one event with the array's geometry: calls share them, one after the other."""
+    """Return the planes of one event with the array's geometry, new for each call: several threads call at once."""
     names = ("x", "y", "ring", "no_muon", "with_muon", "d", "w", "hit")
     record = in_one_record([(name, np.float32, (array.n_cells,)) for name in names])
     geometry = (
