@@ -6,6 +6,7 @@ CUDA kernels are tested without a GPU: NVRTC compiles them, and as C++ on the CP
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,13 @@ import pytest
 from benchmarks.speed.gpu import CHANNELS, fit_gaps
 from showerstack.features.device import decode_float16, namespace
 from showerstack.features.groups import FittedEvents, lateral
+from showerstack.features.lateral import fit
 from showerstack.features.lateral.cuda import OPTIONS
 from showerstack.features.lateral.events import make_events
 from showerstack.features.lateral.fit import N_NUMBERS, RECORD, RawFit, fit_cuda, fit_fused, kernel_source, record_in_c
 from showerstack.features.lateral.response import PUBLISHED
+from showerstack.features.stations import compiled, grid
+from showerstack.features.stations.compiled import sum_fused
 from showerstack.features.stations.cuda import kernel_source as sum_source
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
@@ -288,3 +292,20 @@ def test_every_output_of_the_kernel_as_plain_cpp_agrees_with_the_cpu(draw, cuda_
         steps = getattr(ours, f"{channel}_steps")[fitted] - getattr(fused, f"{channel}_steps")[fitted]
         assert np.mean(steps == 0) > 0.98
         assert getattr(ours, f"{channel}_converged")[fitted].mean() > 0.99
+
+
+def test_threads_do_not_disturb_each_other(drawn):
+    batches = [drawn.events(XP, slice(start, start + 500)) for start in range(0, 2_000, 500)]
+
+    def compute(events):
+        raw = fit_fused(events)
+        return [*raw.columns(), *(np.asarray(values) for values in sum_fused(events, raw).values())]
+
+    expected = [compute(events) for events in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for got, alone in zip(pool.map(compute, batches * 5), expected * 5, strict=True):
+            for a, b in zip(got, alone, strict=True):
+                np.testing.assert_array_equal(a, b)
+    for module in (fit, compiled, grid):
+        first, second = (module._scratch(KASCADE) for _ in range(2))
+        assert not np.shares_memory(np.atleast_1d(first[-1]), np.atleast_1d(second[-1]))
