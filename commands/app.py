@@ -278,9 +278,9 @@ SAME = {"gpu": "cuda", "proton": "composition", "mass": "composition", "photon":
 def suggestion(message: str) -> str:
     """Return ``" Did you mean 'X'?"`` for the parser's message about a word that is no choice; else nothing.
 
-    >>> meant("'gama' is not one of 'composition', 'gamma'.")
+    >>> suggestion("'gama' is not one of 'composition', 'gamma'.")
     " Did you mean 'gamma'?"
-    >>> meant("'gpu' is not one of 'auto', 'cpu', 'cuda'.")
+    >>> suggestion("'gpu' is not one of 'auto', 'cpu', 'cuda'.")
     " Did you mean 'cuda'?"
     """
     refused, is_of_choices, choices = message.partition(" is not one of ")

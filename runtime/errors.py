@@ -222,7 +222,7 @@ LIKENESS = 0.8
 def most_similar(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that resembles ``name`` most; None if none does.
 
-    >>> like("lightgm", ["lightgbm", "xgboost"])
+    >>> most_similar("lightgm", ["lightgbm", "xgboost"])
     'lightgbm'
     """
     near = difflib.get_close_matches(name, known, 1, LIKENESS)

@@ -7,6 +7,8 @@ are those of the code and of files on disk.
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import re
 from collections import defaultdict
 from functools import cache
@@ -104,6 +106,17 @@ def test_no_two_folders_import_each_other() -> None:
 def test_no_module_imports_itself_by_a_detour() -> None:
     # Raises graphlib.CycleError, which names the circle.
     assert len(list(TopologicalSorter(_imports()).static_order())) == len(MODULES)
+
+
+EXAMPLES = {name for name, path in MODULES.items() if "\n    >>> " in path.read_text(encoding="utf-8")}
+
+
+@pytest.mark.parametrize("module", sorted(EXAMPLES - {"showerstack.api", "showerstack.estimators"}))
+def test_examples_in_docstrings_give_what_they_say(module: str) -> None:
+    """Those of the api and the estimators need data and run in test_api.py."""
+    outcome = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    assert outcome.attempted
+    assert not outcome.failed
 
 
 def test_paths_on_the_architecture_page_exist() -> None:
