@@ -149,9 +149,9 @@ class PretrainedLearner(NetworkLearner):
         if not len(batch) or not known.any():
             return self.predict_log_proba(batch), targets
         with torch_as_asked(self.device_, self.threads, deterministic=bool(self.chosen["deterministic"])):
-            network_there = self._move(self.network_, self.device_)
-            outputs = predict_outputs(network_there, self._tensors(_without_truth(batch), self.device_), _both_of)
-            self.network_ = network_there.to("cpu")
+            on_device = self._move(self.network_, self.device_)
+            outputs = predict_outputs(on_device, self._tensors(_without_truth(batch), self.device_), _both_of)
+            self.network_ = on_device.to("cpu")
         logits, estimates = outputs[:, : len(self.classes)], outputs[:, len(self.classes) :]
         mean, log_width = estimates.double().numpy().reshape(len(batch), 2, -1).transpose(1, 0, 2)
         targets[:, known, 0], targets[:, known, 1] = mean[:, known], np.exp(log_width[:, known])
