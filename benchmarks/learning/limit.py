@@ -1,6 +1,7 @@
 r"""How far the log-loss can fall in one fixed world: networks on features, on stations as well, on exact estimates.
 
     OMP_NUM_THREADS=1 python -m benchmarks.learning.limit --work limit --showers 3000000
+    OMP_NUM_THREADS=1 python -m benchmarks.learning.limit --work limit --showers 0 --learners catboost,published.lenet
 
 All networks start at random and see the same showers once, in the same order: nothing is repeated, so nothing is
 learned by heart. Composition, default world, test's cuts, float32 scalars without the reconstructed age.
@@ -10,8 +11,8 @@ learned by heart. Composition, default world, test's cuts, float32 scalars witho
 * ``exact likelihood``: a smaller body on what an efficient estimator with the world's own constants would say. Sizes,
   age and core are the truth, smeared by the inverse Fisher matrix of the single readings' compound-Poisson likelihoods.
 * ``truth``: the same without smearing, to see what the array loses.
-* ``mlp`` and ``pretrained`` beside them, with the first few of these showers, as a run trains them: how far from the
-  limit they stand.
+* ``mlp`` and ``pretrained``, or other learners, beside them, with the first few of these showers, as a run trains
+  them: how far from the limit they stand. ``--showers 0`` trains these alone.
 
 Fisher information of one detector (:func:`information`): counts of two kinds of particles are Poisson, deposits sums
 of Gamma numbers; with f the probability of a reading, I_ij = sum over readings of (df/dm_i) (df/dm_j) / f for the mean
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -73,7 +75,7 @@ from showerstack.runtime.files import write_npz
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss
 from showerstack.showers.array import KASCADE
-from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showerstack.showers.simulation.cascade import Showers, mean_muon_age
@@ -287,6 +289,14 @@ class Portion:
         """Return all showers of several portions."""
         return cls(*(np.concatenate([getattr(one, name) for one in portions]) for name in cls.__dataclass_fields__))
 
+    def events(self) -> Batch:
+        """Return what registered learners read; the scalars have neither azimuth nor age."""
+        scalars = tuple(name for name in SCALAR_NAMES if name in COLUMNS)
+        values = self.table[:, [COLUMNS.index(name) for name in scalars]]
+        return replace(
+            self.batch(FEATURES), labels=self.labels, grids=self.grids, scalars=values, scalar_columns=scalars
+        )
+
     def batch(self, system: str) -> Batch:
         """Return what a system reads, as a table."""
         values = {FEATURES: self.table, STATIONS: self.table, EXACT: self.exact, TRUTH: self.truth}[system]
@@ -445,53 +455,83 @@ class StreamedTraining:
         return torch.cat(parts).double().numpy()
 
 
-def with_few(sizes: list[int], test: Portion, work: Path) -> dict[tuple[str, int], np.ndarray]:
+def streamed(n: int, test: Portion, work: Path, workers: int) -> dict[tuple[str, int], np.ndarray]:
+    """Return log-posteriors (n, C) of the test showers by networks that see ``n`` showers once, in whole rounds."""
+    first = draw(SEED, 0)
+    rounds = max(1, round(n / (len(first) * PORTIONS_PER_ROUND)))
+    trainings = [StreamedTraining.begun(system, first, rounds, work) for system in SYSTEMS]
+    done = min(one.state.epoch for one in trainings)
+    stream = draw_ahead(SEED, range(done * PORTIONS_PER_ROUND, rounds * PORTIONS_PER_ROUND), workers, draw)
+    for number in range(done, rounds):
+        showers = Portion.joined([next(stream)[0] for _ in range(PORTIONS_PER_ROUND)])
+        losses = []
+        for one in trainings:
+            if one.state.epoch == number:
+                losses.append(f"{one.system} {one.learn(showers):.4f}")
+                write_checkpoint(one.file, one.state)
+        print(f"round {number + 1} of {rounds}, {len(showers):,} showers: {', '.join(losses)}", flush=True)
+    return {
+        (one.system, int(round(one.state.step * SETTINGS.batch_size, -3))): one.log_proba(test) for one in trainings
+    }
+
+
+def with_few(names: list[str], sizes: list[int], test: Portion, work: Path) -> dict[tuple[str, int], np.ndarray]:
     """Return log-posteriors (n, C) of the test showers by learners that see the first showers alone, many times."""
     result = {}
 
     @cache
     def first(n: int) -> Batch:
-        showers = Portion.joined([draw(SEED, k) for k in range(-(-n // SHOWERS_PER_PORTION))])
-        return replace(showers.batch(FEATURES), labels=showers.labels)
+        return Portion.joined([draw(SEED, k) for k in range(-(-n // SHOWERS_PER_PORTION))]).events()
 
-    for name in ("mlp", "pretrained"):
+    for name in names:
         entry = spec(name)
-        assert isinstance(entry.features, str)
-        columns = feature_set(entry.features, COLUMNS)
+        assert entry.features is None or isinstance(entry.features, str)
+        columns = () if entry.features is None else feature_set(entry.features, COLUMNS)
         for n in sizes:
             weights = f"-{SHIPPED_SHA256[:8]}" if name == "pretrained" else ""
             file = work / f"{name}{weights}-{n}-{len(test)}.npz"
             if not file.exists():
+                started = time.process_time()
                 parts = np.split(np.random.default_rng(n).permutation(n), [round(VALID_SHARE * n)])
                 valid, train = (only(first(n).take(np.sort(part)), columns) for part in parts)
                 learner = create(entry, COMPOSITION.classes).fit(train, valid, seed=SEED)
-                write_npz(file, log_p=learner.predict_log_proba(only(test.batch(FEATURES), columns)))
+                asked = replace(only(test.events(), columns), labels=None)
+                write_npz(file, log_p=learner.predict_log_proba(asked))
+                print(f"{name} with {n:,}: {time.process_time() - started:.0f} s of processor time", flush=True)
             with np.load(file) as content:
                 result[name, n] = content["log_p"]
     return result
 
 
 def table(predictions: dict[tuple[str, int], np.ndarray], labels: np.ndarray) -> str:
-    """Return the log-losses of (n, C) log-posteriors by system and number of showers, each against ``features``."""
-    reference = next(log_p for (system, _), log_p in predictions.items() if system == FEATURES)
-    lines = ["| network on | showers seen | log-loss | against features |", "|---|---:|---:|---:|"]
+    """Return the log-losses of (n, C) log-posteriors by system and number of showers.
+
+    Each is compared with ``features``, or where that was not trained with ``pretrained`` on as many showers.
+    """
+    features = next((log_p for (system, _), log_p in predictions.items() if system == FEATURES), None)
+    other = "pretrained with as many" if features is None else FEATURES
+    lines = [f"| network on | showers seen | log-loss | against {other} |", "|---|---:|---:|---:|"]
     for (system, seen), log_p in predictions.items():
+        reference = predictions.get(("pretrained", seen)) if features is None else features
         loss = event_losses(log_p, labels)
-        gap = paired_log_loss(labels, log_p, reference)
-        against = "" if log_p is reference else f"{gap.difference:+.4f} ± {gap.standard_error:.4f}"
+        against = ""
+        if reference is not None and log_p is not reference:
+            gap = paired_log_loss(labels, log_p, reference)
+            against = f"{gap.difference:+.4f} ± {gap.standard_error:.4f}"
         error = loss.std() / len(loss) ** 0.5
         lines.append(f"| {system} | {seen:,} | {loss.mean():.4f} ± {error:.4f} | {against} |")
     return "\n".join(lines)
 
 
-def with_ten_times(predictions: dict[tuple[str, int], np.ndarray], labels: np.ndarray, sizes: list[int]) -> str:
-    """Return ``pretrained`` minus ``mlp`` with the next size that is ten times larger or more, a line a size."""
+def with_more(predictions: dict[tuple[str, int], np.ndarray], labels: np.ndarray, names: list[str]) -> str:
+    """Return the loss of ``pretrained`` minus that of other learners with as many showers or more, a line a pair."""
     lines = []
-    for n in sizes:
-        for more in [m for m in sorted(sizes) if m >= 10 * n][:1]:
-            gap = paired_log_loss(labels, predictions["pretrained", n], predictions["mlp", more])
-            words = f"{gap.difference:+.4f} ± {gap.standard_error:.4f}"
-            lines.append(f"pretrained with {n:,} minus mlp with {more:,}: {words}")
+    for n, log_p in ((n, log_p) for (name, n), log_p in predictions.items() if name == "pretrained"):
+        for (other, more), reference in predictions.items():
+            if other in names and other != "pretrained" and more >= n:
+                gap = paired_log_loss(labels, log_p, reference)
+                words = f"{gap.difference:+.4f} ± {gap.standard_error:.4f}"
+                lines.append(f"* pretrained with {n:,} minus {other} with {more:,}: {words}")
     return "\n".join(lines)
 
 
@@ -522,11 +562,12 @@ def main() -> None:
     """Parse, train what is left, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench/limit"), help="folder for showers and networks")
-    parser.add_argument("--showers", type=int, default=3_000_000, help="that each network sees (rounds are whole)")
-    parser.add_argument("--test", type=int, default=100_000)
     parser.add_argument(
-        "--few", default="5000,25000,60000,250000", help="showers with which mlp and pretrained are trained beside"
+        "--showers", type=int, default=3_000_000, help="that each network sees (rounds are whole); 0: no such network"
     )
+    parser.add_argument("--test", type=int, default=100_000)
+    parser.add_argument("--learners", default="mlp,pretrained", help="registered learners that are trained beside")
+    parser.add_argument("--few", default="5000,25000,60000,250000", help="showers with which these are trained")
     parser.add_argument("--workers", type=int, default=1, help="processes that draw showers")
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -542,25 +583,14 @@ def main() -> None:
         write_npz(kept, **vars(Portion.joined(portions)))
     with np.load(kept) as content:
         test = Portion(**{name: content[name][: options.test] for name in content.files})
-    first = draw(SEED, 0)
-    rounds = max(1, round(options.showers / (len(first) * PORTIONS_PER_ROUND)))
-    trainings = [StreamedTraining.begun(system, first, rounds, options.work) for system in SYSTEMS]
-    done = min(one.state.epoch for one in trainings)
-    stream = draw_ahead(SEED, range(done * PORTIONS_PER_ROUND, rounds * PORTIONS_PER_ROUND), options.workers, draw)
-    for number in range(done, rounds):
-        showers = Portion.joined([next(stream)[0] for _ in range(PORTIONS_PER_ROUND)])
-        losses = []
-        for one in trainings:
-            if one.state.epoch == number:
-                losses.append(f"{one.system} {one.learn(showers):.4f}")
-                write_checkpoint(one.file, one.state)
-        print(f"round {number + 1} of {rounds}, {len(showers):,} showers: {', '.join(losses)}", flush=True)
-    seen = {one.system: round(one.state.step * SETTINGS.batch_size, -3) for one in trainings}
-    predictions = {(one.system, seen[one.system]): one.log_proba(test) for one in trainings}
-    sizes = [int(n) for n in options.few.split(",") if n]
-    predictions |= with_few(sizes, test, options.work)
-    texts = (table(predictions, test.labels), with_ten_times(predictions, test.labels, sizes), errors_table())
-    print("", *texts, sep="\n\n")
+    names, sizes = options.learners.split(","), [int(n) for n in options.few.split(",") if n]
+    predictions: dict[tuple[str, int], np.ndarray] = {}
+    if options.showers:
+        predictions |= streamed(options.showers, test, options.work, options.workers)
+    predictions |= with_few(names, sizes, test, options.work)
+    print("", table(predictions, test.labels), with_more(predictions, test.labels, names), sep="\n\n")
+    if options.showers:
+        print("", errors_table(), sep="\n")
 
 
 if __name__ == "__main__":
