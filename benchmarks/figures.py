@@ -136,11 +136,17 @@ def coverage() -> Figure:
                 far = not low <= stated <= high
                 draw.errorbar(found, y, xerr=[[found - low], [high - found]], fmt=MARKERS[k],
                               color=PALETTE[0 if far else 4])  # fmt: skip
-        draw.set_yticks(range(len(names)), [name.replace(", 1", ",\n1") for name in names] if k == 0 else [])
-        draw.tick_params(axis="y", labelsize=5.5)
+        draw.set_yticks(range(len(names)), [short(name) for name in names] if k == 0 else [])
         draw.set(xlabel="hold the truth, %", title=f"{stated} % intervals", ylim=(-0.6, len(names) - 0.4))
         draw.set_xlim(*((45, 92) if k == 0 else (82, 101)))
     return figure
+
+
+def short(name: str) -> str:
+    """Return fewer letters for a row of the coverage."""
+    for long, words in (("share of iron", "iron"), ("fractions", "shares"), ("scales ", ""), (",000 events", " k")):
+        name = name.replace(long, words)
+    return name.replace("1,000 k", "1 M")
 
 
 def resolution() -> Figure:
