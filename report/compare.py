@@ -112,7 +112,7 @@ def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
     else:
         output, origin = read_output(Path(run), task, len(truth.labels))
         check_predictions(Path(run), origin, truth.folder)
-    return Entry(name, output, scoring_of(task).right(truth.labels, output))
+    return Entry(name, output, scoring_of(task).is_right(truth.labels, output))
 
 
 def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
@@ -135,7 +135,7 @@ def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableTy
         f"{metric.name}, first minus second: {difference_text(result, metric.logarithmic)}, "
         f"{p_text(result.p_value)}: {shown}"
     )
-    yield from scoring_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
+    yield from scoring_of(task).compare(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
     yield _table_of_places(a, b, truth, task)
 
 

@@ -34,7 +34,7 @@ from showerstack.runtime.packages import EXTRAS, lacking
 from showerstack.runtime.resources import cores, memory_limit_bytes
 from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
-from showerstack.scoring.tasks.published import origin_of
+from showerstack.scoring.tasks.truth import origin_of
 from showerstack.showers import writer
 from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in
 from showerstack.showers.archives.formats import DEPOSITS, UNITS, format_of, formats

@@ -20,8 +20,7 @@ from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, read_json, with_checksum, write_json
 from showerstack.scoring.tasks import scoring_of
-from showerstack.scoring.tasks.published import origin_of
-from showerstack.scoring.tasks.truth import Truth, labelled_folder, read_truth
+from showerstack.scoring.tasks.truth import Truth, labelled_folder, origin_of, read_truth
 from showerstack.showers.schema import (
     COMPOSITION,
     GAMMA,
@@ -34,10 +33,10 @@ from showerstack.showers.schema import (
 )
 
 ORIGIN_KEYS = ("config_hash", "test_fingerprint")
-"""Arrays beside what is scored that say where the predictions come from."""
-MAX_WORD_BYTES = 4096
+"""Arrays beside what is scored: hashes of the run and of the events that the predictions come from."""
+MAX_HASH_BYTES = 4096
 """Length of the longest hash that is read."""
-SHOWN = 12
+SHOWN_DIGITS = 12
 """Digits of a hash in messages."""
 MAX_ATTEMPTS = 50
 """Scored attempts that the 2026 protocol allows."""
@@ -55,19 +54,18 @@ BASELINES = {
 
 @dataclass(frozen=True)
 class Origin:
-    """What a predictions file says of itself; None where it does not."""
+    """Where a predictions file comes from; None where it does not hold that."""
 
     config_hash: str | None
     """Hash of the configuration, seeds and data of the run that made it."""
     test_fingerprint: str | None
-    """Fingerprint of the events it was made for, as :meth:`showerstack.showers.dataset.Dataset.fingerprint` gives
-    it."""
+    """That of the events it was made for; see :meth:`showerstack.showers.dataset.Dataset.fingerprint`."""
 
 
 def task_of(file: Path) -> Task:
     """Return the first task whose array a predictions file holds; composition, as in the benchmark, for none."""
     names = array_names(file)
-    return next((task for task in TASKS.values() if scoring_of(task).key in names), COMPOSITION)
+    return next((task for task in TASKS.values() if task.output_array in names), COMPOSITION)
 
 
 def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Origin]:
@@ -90,25 +88,23 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Orig
         For a missing or damaged file, a missing array, a wrong shape, type or length, labels out of range, scores
         that are not finite; names the file, the count and the first offending index.
     """
-    file = Path(file)
-    scoring = scoring_of(task)
-    key = scoring.key
-    where = f"{file}, {key}"
+    file, scored = Path(file), task.output_array
+    where = f"{file}, {scored}"
 
     def check(name: str, header: Header) -> None:
-        if name != key:
-            if header.shape or header.dtype.kind not in "US" or header.dtype.itemsize > MAX_WORD_BYTES:
+        if name != scored:
+            if header.shape or header.dtype.kind not in "US" or header.dtype.itemsize > MAX_HASH_BYTES:
                 raise InputError(f"{file}, {name} has shape {header.shape} and type {header.dtype}, expected a word")
         elif len(header.shape) != 1:
             raise InputError(f"{where} has shape {header.shape}, expected ({n_events},): one value an event")
         elif header.shape[0] != n_events:
             raise InputError(f"{where} has {header.shape[0]} events, but the test set has {n_events}")
 
-    result = read_arrays(file, key, *ORIGIN_KEYS, check=check)
-    if key not in result:
-        raise InputError(f"{file} holds no array {key!r}: task {task.name} needs it")
-    origin = Origin(*(str(result[name]) if name in result else None for name in ORIGIN_KEYS))
-    return scoring.checked(result[key], where), origin
+    arrays = read_arrays(file, scored, *ORIGIN_KEYS, check=check)
+    if scored not in arrays:
+        raise InputError(f"{file} holds no array {scored!r}: task {task.name} needs it")
+    origin = Origin(*(str(arrays[name]) if name in arrays else None for name in ORIGIN_KEYS))
+    return scoring_of(task).check_output(arrays[scored], where), origin
 
 
 def read_raw_labels(file: Path, task: Task, decided: np.ndarray) -> np.ndarray:
@@ -119,15 +115,15 @@ def read_raw_labels(file: Path, task: Task, decided: np.ndarray) -> np.ndarray:
     decided
         (N,) its labels, which are returned where the file holds no posteriors.
     """
-    value = read_arrays(Path(file), scoring_of(task).key, "log_proba").get("log_proba")
-    if value is None:
+    log_proba = read_arrays(Path(file), task.output_array, "log_proba").get("log_proba")
+    if log_proba is None:
         return decided
     where = f"{file}, log_proba"
-    if value.shape != (len(decided), task.n_classes) or value.dtype.kind != "f":
-        raise InputError(f"{where} has shape {value.shape}, expected ({len(decided)}, {task.n_classes}) numbers")
-    if np.isnan(value).any():
-        raise InputError(f"{where}: {int(np.isnan(value).any(axis=1).sum())} events have no number")
-    return value.argmax(axis=1).astype(np.int64)
+    if log_proba.shape != (len(decided), task.n_classes) or log_proba.dtype.kind != "f":
+        raise InputError(f"{where} has shape {log_proba.shape}, expected ({len(decided)}, {task.n_classes}) numbers")
+    if np.isnan(log_proba).any():
+        raise InputError(f"{where}: {int(np.isnan(log_proba).any(axis=1).sum())} events have no number")
+    return log_proba.argmax(axis=1).astype(np.int64)
 
 
 def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
@@ -138,7 +134,7 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
     file
         The predictions; where a run's manifest lies beside ``predictions.npz``, they must be that run's.
     origin
-        What they say of themselves.
+        What is stored beside the predictions about where they come from.
     folder
         Test set by which they are to be scored.
 
@@ -152,20 +148,20 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
         if (file.parent / CHECKSUMS_FILE).is_file():
             Checksums.open(file.parent).path(PREDICTIONS_FILE)
     if origin.test_fingerprint is None:
-        result = [f"{file.name} does not say for which events it was made: only their number could be checked"]
+        remarks = [f"{file.name} does not say for which events it was made: only their number could be checked"]
         if (folder / ORDER_FILE).is_file():
-            result.append(
+            remarks.append(
                 f"rows of {folder.name} were shuffled on conversion: if these are not, give --published-order"
             )
-        return result
+        return remarks
     return check_events(str(file), origin.test_fingerprint, folder)
 
 
 def check_run(file: Path, origin: Origin, manifest: Mapping[str, Any]) -> None:
     """Refuse predictions in a run folder that are not those of its manifest."""
-    own = Origin(manifest.get("config_hash"), (manifest.get("data") or {}).get("test_fingerprint"))
-    if origin != own:
-        what = "configuration" if origin.config_hash != own.config_hash else "test events"
+    of_run = Origin(manifest.get("config_hash"), (manifest.get("data") or {}).get("test_fingerprint"))
+    if origin != of_run:
+        what = "configuration" if origin.config_hash != of_run.config_hash else "test events"
         raise InputError(
             f"{file} is not what {MANIFEST_FILE} beside it describes (another {what}): restore the run's own file, "
             "or make a new one outside the run folder with python cli.py predict"
@@ -173,20 +169,21 @@ def check_run(file: Path, origin: Origin, manifest: Mapping[str, Any]) -> None:
 
 
 def check_events(what: str, fingerprint: str, folder: Path) -> list[str]:
-    """Refuse a test set that is not the one predictions were made for; return a remark where it cannot be told."""
-    result = events_fingerprint(folder)
-    if result is None:
+    """Refuse a test set that is not the one predictions were made for; return a remark where that is not known."""
+    of_folder = events_fingerprint(folder)
+    if of_folder is None:
         return [f"{folder.name} holds no {MATRICES_FILE}: whether the predictions are of its events was not checked"]
-    if result != fingerprint:
+    if of_folder != fingerprint:
+        shown = f"{fingerprint[:SHOWN_DIGITS]} and {of_folder[:SHOWN_DIGITS]}"
         raise InputError(
-            f"{what} was made for other events than those of {folder} (fingerprints {fingerprint[:SHOWN]} and "
-            f"{result[:SHOWN]}): give the test set it was made for, or predict this one with python cli.py predict"
+            f"{what} was made for other events than those of {folder} (fingerprints {shown}): give the test set it was "
+            "made for, or predict this one with python cli.py predict"
         )
     return []
 
 
 def events_fingerprint(folder: Path) -> str | None:
-    """Return the fingerprint of a test set's events, labels not looked at; None where it holds no grids."""
+    """Return the fingerprint of a test set's events, without its labels; None where it holds no grids."""
     if not (folder / MATRICES_FILE).exists():
         return None
     from showerstack.showers.dataset import Dataset  # a set of labels alone is scored without what opens grids
@@ -250,15 +247,15 @@ def score_file(
         if not (description or "").strip():
             raise InputError("--log needs --description: what was tried, in a few words")
         next_attempt(log, task)
-    scoring_of(task)
+    scoring_of(task)  # refuses a task of the user's own
     folder = labelled_folder(data, task)
-    source = origin_of(folder, task)
-    if protocol not in (None, source.base):
-        raise InputError(f"{folder} is a test set of {source.protocol}, not of protocol {protocol}")
+    data_origin = origin_of(folder, task)
+    if protocol not in (None, data_origin.base):
+        raise InputError(f"{folder} is a test set of {data_origin.protocol}, not of protocol {protocol}")
     truth = read_truth(data, task)
     output, origin = read_output(predictions, task, len(truth.labels))
     remarks = check_predictions(Path(predictions), origin, truth.folder)
-    if source.takes_raw_labels(task):
+    if data_origin.takes_raw_labels(task):
         decided, output = output, read_raw_labels(predictions, task, output)
         changed = int(np.count_nonzero(decided != output))
         remarks += [f"{changed:,} decided labels were replaced by the most probable class"] if changed else []
@@ -271,9 +268,9 @@ def score_file(
     metrics |= {key: value for key, value in asdict(origin).items() if value is not None}
     metrics = with_checksum(metrics)
     if write:
-        for path in (metrics_path(predictions, task), own_metrics_path(predictions, task)):
-            if path is not None:
-                write_json(path, metrics)
+        write_json(metrics_path(predictions, task), metrics)
+        if (own_path := own_metrics_path(predictions, task)) is not None:
+            write_json(own_path, metrics)
     if log is not None:
         log_attempt(log, metrics, predictions, str(description), task)
     return metrics
@@ -285,7 +282,7 @@ def metrics_path(predictions: Path, task: Task) -> Path:
 
 
 def own_metrics_path(predictions: Path, task: Task) -> Path | None:
-    """Return where its metrics are kept too, under its own name, where other predictions lie beside it; None else."""
+    """Return where a file's metrics are kept too, under its name, where other predictions lie beside it; else None."""
     predictions = Path(predictions)
     alone = predictions.stem == "predictions" or len(list(predictions.parent.glob("*.npz"))) < 2
     return None if alone else predictions.parent / f"{predictions.stem}_metrics_{task.name}.json"
@@ -308,15 +305,15 @@ def next_attempt(log: Path, task: Task = COMPOSITION) -> int:
     InputError
         If the file is no such table, or all attempts are used.
     """
-    lines, head = _lines(log, task), HEADS[task.name]
+    lines, head = _read_lines(log, task), HEADS[task.name]
     if lines[0] != head:
         raise InputError(
             f"{log} is no list of attempts at {task.name}: its first line should be {head.replace(chr(9), ' ')!r}"
         )
-    used = sum(not line.startswith("0\t") for line in lines[1:])
-    if used >= MAX_ATTEMPTS:
-        raise InputError(f"{log} holds {used} attempts, all that the 2026 protocol allows")
-    return used + 1
+    n_attempts = sum(not line.startswith("0\t") for line in lines[1:])
+    if n_attempts >= MAX_ATTEMPTS:
+        raise InputError(f"{log} holds {n_attempts} attempts, all that the 2026 protocol allows")
+    return n_attempts + 1
 
 
 def log_attempt(
@@ -330,14 +327,15 @@ def log_attempt(
     values = (str(next_attempt(log, task)), *scores, str(predictions), description)
     row = "\t".join(" ".join(value.split()) for value in values)
     with atomic_path(log) as temporary:
-        temporary.write_text("\n".join([*_lines(log, task), row, ""]), encoding="utf-8")
+        temporary.write_text("\n".join([*_read_lines(log, task), row, ""]), encoding="utf-8")
 
 
-def _lines(log: Path, task: Task) -> list[str]:
-    first = [HEADS[task.name], BASELINES[task.name]]
+def _read_lines(log: Path, task: Task) -> list[str]:
+    """Return the lines of a table of attempts, those of a new one where there is none."""
+    new = [HEADS[task.name], BASELINES[task.name]]
     if not log.exists():
-        return first
+        return new
     try:
-        return [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()] or first
+        return [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()] or new
     except UnicodeDecodeError:
         raise InputError(f"{log} is no list of attempts: it is not text") from None

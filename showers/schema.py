@@ -103,6 +103,8 @@ class Task:
         Whose showers are simulated and converted for it: ``composition`` or ``gamma``; ``None``: nobody's.
     target
         What is estimated; ``None`` where the classes themselves are asked for. Labels are then float32 true values.
+    class_output
+        Array of ``predictions.npz`` that is scored where classes are asked for: class numbers, or scores.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Task:
     label_file: str | None = None
     primaries: str | None = None
     target: TargetQuantity | None = None
+    class_output: str = "predictions"
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -127,6 +130,11 @@ class Task:
         """NumPy type of the label file: int8 class numbers, or float32 true values of a target."""
         return "int8" if self.target is None else "float32"
 
+    @property
+    def output_array(self) -> str:
+        """Name of the array of ``predictions.npz`` that is scored."""
+        return self.class_output if self.target is None else self.target.name
+
 
 def bins(n: int) -> tuple[str, ...]:
     """Return the class names of a target's ``n`` bins."""
@@ -136,7 +144,7 @@ def bins(n: int) -> tuple[str, ...]:
 COMPOSITION = Task(
     "composition", ("proton", "helium", "carbon", "silicon", "iron"), "labels_composition.npy", "composition"
 )
-GAMMA = Task("gamma", ("gamma", "hadron"), "labels_gamma.npy", "gamma")
+GAMMA = Task("gamma", ("gamma", "hadron"), "labels_gamma.npy", "gamma", class_output="gamma_scores")
 ENERGY = Task(
     "energy",
     bins(12),

@@ -9,20 +9,26 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import polars as pl
 
+from showerstack.runtime.context import Bars, Callback, Context, also_calling, bar, silent
+from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.runtime.frames import column_of, frame_of
+from showerstack.runtime.logs import Lines, logging_to
+from showerstack.showers.schema import EXPORT_FILE, TASKS, Task, task_named
 
 if TYPE_CHECKING:
     from showerstack.analysis.photons.search import PhotonResult
     from showerstack.analysis.spectra.run import Spectra
-    from showerstack.runtime.context import Bars, Callback
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.explain import Explanation
 
@@ -40,8 +46,6 @@ def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None
     showerstack.InputError
         If they cannot be converted exactly; see :func:`showerstack.runtime.frames.frame_of`.
     """
-    from showerstack.runtime.files import atomic_path
-
     content = io.BytesIO()
     frame_of(values, columns).write_parquet(content)
     digest = hashlib.sha256(content.getvalue()).hexdigest()[:12]
@@ -79,7 +83,7 @@ class Fitted:
         return predict(self, data, **options)
 
     def explain(self, data: Any, event: int, *, out: Place | None = None) -> Explanation:
-        """Say why the run prefers one class for one event of a dataset folder or table.
+        """Explain why the run prefers one class for one event of a dataset folder or table.
 
         Parameters
         ----------
@@ -101,15 +105,10 @@ class Fitted:
         showerstack.InputError
             For an export, a run that estimates a quantity, or an event that does not exist or cannot be used.
         """
-        import tempfile
-
-        from showerstack.runtime.errors import need
         from showerstack.stacking.explain import explain
         from showerstack.stacking.exported import open_predictor
 
-        with tempfile.TemporaryDirectory() as folder:
-            is_path = isinstance(data, str | os.PathLike)
-            place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
+        with _as_file(data) as place:
             if out is None:
                 return explain(open_predictor(self.folder), place, event)
             need("report", what="a picture")
@@ -168,13 +167,18 @@ class Scored:
 
 
 @contextmanager
+def _as_file(data: Any) -> Iterator[Path]:
+    """Yield the path of a dataset folder or table; arrays and data frames are written into a temporary folder."""
+    if isinstance(data, str | os.PathLike):
+        yield Path(data).expanduser()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield write_table(Path(folder) / "new", data)
+
+
+@contextmanager
 def _shown(verbose: bool, callback: Callback | None) -> Iterator[Bars]:
-    """Yield bars that draw and tell what is asked for; ``verbose`` prints what is logged meanwhile as well."""
-    from contextlib import nullcontext
-
-    from showerstack.runtime.context import also_calling, bar, silent
-    from showerstack.runtime.logs import Lines, logging_to
-
+    """Yield progress bars that call ``callback``; ``verbose`` draws them and prints what is logged meanwhile."""
     bars = bar if verbose else silent
     with logging_to(Lines(), level="INFO") if verbose else nullcontext():
         yield bars if callback is None else also_calling(callback, bars)
@@ -236,8 +240,6 @@ def fit(
     >>> run.classes
     ('proton', 'helium', 'carbon', 'silicon', 'iron')
     """
-    from showerstack.runtime.context import Context
-    from showerstack.runtime.errors import need
     from showerstack.stacking.train import stack
 
     need("train", what="training")
@@ -250,8 +252,7 @@ def fit(
 def _configured(
     data: Any, labels: Any, run: Path, task: str | None, options: dict[str, Any]
 ) -> StackConfig | TableConfig:
-    """Return what :func:`fit` is asked for; arrays are written beside the run."""
-    from showerstack.runtime.errors import InputError
+    """Return the configuration that the arguments of :func:`fit` mean; arrays are written beside the run."""
     from showerstack.stacking.config import StackConfig, TableConfig
 
     if not isinstance(data, str | os.PathLike):
@@ -278,7 +279,6 @@ def fitted(run: Place) -> Fitted:
     showerstack.InputError
         If it is none.
     """
-    from showerstack.showers.schema import EXPORT_FILE
     from showerstack.stacking.exported import ExportedRun
     from showerstack.stacking.run import Run
 
@@ -327,11 +327,6 @@ def predict(
     >>> predicted.probabilities.shape
     (1000, 5)
     """
-    import tempfile
-
-    from showerstack.runtime.context import Context
-    from showerstack.runtime.errors import InputError
-    from showerstack.showers.schema import TASKS
     from showerstack.stacking.exported import open_predictor
     from showerstack.stacking.predict import predict as predict_events
 
@@ -342,25 +337,19 @@ def predict(
         raise InputError(f"a {run.task} run predicts dataset folders: give a path, not {type(data).__name__}")
     if run.task not in TASKS and (no_table or device != "auto"):
         raise InputError("no_table and device are for runs on showers: leave them out for a table")
-    labels: Callable[[np.ndarray], np.ndarray] = np.asarray
-    if run.task not in TASKS:
-        labels = np.asarray(run.classes).__getitem__
-    with tempfile.TemporaryDirectory() as folder:
-        is_path = isinstance(data, str | os.PathLike)
-        place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
-        with _shown(verbose, callback) as bars:
-            ctx = Context(bars=bars, device=device, workers=workers)
-            result = predict_events(open_predictor(run.folder), place, ctx, no_table=no_table).concatenated()
+    with _as_file(data) as place, _shown(verbose, callback) as bars:
+        ctx = Context(bars=bars, device=device, workers=workers)
+        predicted = predict_events(open_predictor(run.folder), place, ctx, no_table=no_table).concatenated()
     return Predicted(
         run.task,
         run.classes,
-        np.exp(result.log_proba),
-        labels(result.labels),
-        result.scores,
-        result.config_hash,
-        result.remarks,
-        result.test_fingerprint,
-        result.arrays,
+        np.exp(predicted.log_proba),
+        np.asarray(predicted.labels) if run.task in TASKS else np.asarray(run.classes)[predicted.labels],
+        predicted.scores,
+        predicted.config_hash,
+        predicted.remarks,
+        predicted.test_fingerprint,
+        predicted.arrays,
     )
 
 
@@ -394,50 +383,47 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     >>> scored.low < float(scored) < scored.high
     True
     """
-    from showerstack.runtime.errors import InputError
     from showerstack.scoring.score import check_events, score_arrays, score_file, task_of
-    from showerstack.scoring.tasks import SCORINGS, metric_for, scoring_of
+    from showerstack.scoring.tasks import metric_for, scoring_of
     from showerstack.scoring.tasks.truth import read_truth
     from showerstack.showers.archives.formats import labels_of
-    from showerstack.showers.schema import Task, task_named
 
     if isinstance(predictions, str | os.PathLike):
         file = Path(predictions).expanduser()
-        chosen = task_named(task) if task else task_of(file)
-        folder = Path(truth).expanduser()
-        return _scored(chosen, score_file(file, folder, chosen, write=False))
+        of_file = task_named(task) if task else task_of(file)
+        return _scored(of_file, score_file(file, Path(truth).expanduser(), of_file, write=False))
     output, fingerprint = predictions, None
     if isinstance(predictions, Predicted):
         if task not in (None, predictions.task):
             raise InputError(f"the predictions are of task {predictions.task}, not {task}")
         task, fingerprint = predictions.task, predictions.test_fingerprint
         output = predictions.labels if predictions.scores is None else predictions.scores
-        if task in SCORINGS:
-            output = predictions.arrays.get(scoring_of(task_named(task)).key, output)
+        if task in TASKS:
+            output = predictions.arrays.get(task_named(task).output_array, output)
     if task is None:
         raise InputError("say what the predictions are of: task='composition', 'gamma' or 'energy'")
-    known = task_named(task) if task in SCORINGS else Task(task, ("0", "1"))
+    scored_task = task_named(task) if task in TASKS else Task(task, ("0", "1"))
     if isinstance(truth, str | os.PathLike):
-        test = read_truth(Path(truth).expanduser(), known)
+        test = read_truth(Path(truth).expanduser(), scored_task)
         remarks = check_events("the prediction", fingerprint, test.folder) if fingerprint else []
-        checked = scoring_of(known).checked(np.asarray(output), "predictions")
+        checked = scoring_of(scored_task).check_output(np.asarray(output), "predictions")
         if len(checked) != len(test.labels):
             raise InputError(f"{len(checked)} predictions, but the test set has {len(test.labels)} events")
-        metrics = score_arrays(test, checked, known)
+        metrics = score_arrays(test, checked, scored_task)
         metrics["warnings"] += remarks
-        return _scored(known, metrics)
+        return _scored(scored_task, metrics)
     labels, checked = _complete(truth, "true classes"), _complete(output, "predictions")
     if labels.shape != checked.shape:
         raise InputError(f"predictions have shape {checked.shape}, true classes {labels.shape}")
-    if task in SCORINGS:
-        labels = labels_of(labels, known, "true classes", 0)
-        checked = scoring_of(known).checked(checked, "predictions")
+    if task in TASKS:
+        labels = labels_of(labels, scored_task, "true classes", 0)
+        checked = scoring_of(scored_task).check_output(checked, "predictions")
     elif isinstance(predictions, Predicted):
         labels, checked = (_class_numbers(values, predictions.classes) for values in (labels, checked))
     else:
         labels, checked = _comparable(labels, checked)
-    metric = metric_for(known)
-    interval = metric.interval(labels, checked, None if groups is None else _groups(groups, len(labels)))
+    metric = metric_for(scored_task)
+    interval = metric.interval(labels, checked, None if groups is None else _checked_groups(groups, len(labels)))
     return Scored(metric.name, metric.value(labels, checked), interval.low, interval.high, len(labels))
 
 
@@ -462,25 +448,20 @@ def save_predictions(file: Place, values: Any, data: Place, *, task: str) -> Pat
     showerstack.InputError
         For values that cannot be scored, or not one for each event.
     """
-    from showerstack.runtime.errors import InputError
-    from showerstack.runtime.files import write_npz
     from showerstack.scoring.tasks import scoring_of
     from showerstack.showers.dataset import Dataset
-    from showerstack.showers.schema import task_named
 
-    known, folder = task_named(task), Path(data).expanduser()
-    inside = folder / f"{known.name}_test"
-    test = Dataset.open(inside if inside.is_dir() else folder, labels=False)
-    scoring = scoring_of(known)
-    output = scoring.checked(_complete(values, "predictions"), "predictions")
+    path, folder, scored_task = Path(file).expanduser(), Path(data).expanduser(), task_named(task)
+    inside = folder / f"{task}_test"
+    test, scoring = Dataset.open(inside if inside.is_dir() else folder, labels=False), scoring_of(scored_task)
+    output = scoring.check_output(_complete(values, "predictions"), "predictions")
     if output.shape != (len(test),):
         raise InputError(f"predictions have shape {output.shape}, but {test.path} has {len(test)} events")
-    result = Path(file).expanduser()
-    if result.suffix != ".npz":
-        raise InputError(f"{result}: name a file that ends in .npz")
-    fingerprint = np.array(test.fingerprint())
-    write_npz(result, **{scoring.key: output.astype(scoring.dtype), "test_fingerprint": fingerprint})
-    return result
+    if path.suffix != ".npz":
+        raise InputError(f"{path}: name a file that ends in .npz")
+    arrays = {scored_task.output_array: output.astype(scoring.dtype), "test_fingerprint": np.array(test.fingerprint())}
+    write_npz(path, **arrays)
+    return path
 
 
 def feature_table(data: Place, *, workers: int | None = None) -> Any:
@@ -495,7 +476,6 @@ def feature_table(data: Place, *, workers: int | None = None) -> Any:
     """
     from showerstack.features.build import build_table
     from showerstack.features.table import FeatureTable
-    from showerstack.runtime.context import Context
 
     folder = build_table(Path(data).expanduser(), ctx=Context(workers=workers)).folder
     return FeatureTable.open(folder).frame().collect()
@@ -543,16 +523,14 @@ def spectra(
         For a run, data or an exposure that cannot be used.
     """
     from showerstack.analysis.options import SpectraOptions
-    from showerstack.runtime.context import Context
-    from showerstack.runtime.errors import need
 
     need("train", "report", "physics", what="spectra")
     from showerstack.report.physics_pages import write_spectra
 
-    options |= _analysed(run, data, out, exposure)
-    asked = SpectraOptions(simulation=_paths(simulation) or None, **options)
+    options |= _analysis_options(run, data, out, exposure)
+    spectra_options = SpectraOptions(simulation=_paths(simulation) or None, **options)
     with _shown(verbose, callback) as bars:
-        return write_spectra(asked, Context(bars=bars, workers=workers))
+        return write_spectra(spectra_options, Context(bars=bars, workers=workers))
 
 
 def gamma_limit(
@@ -593,22 +571,21 @@ def gamma_limit(
         For a run, data or an exposure that cannot be used.
     """
     from showerstack.analysis.options import SearchOptions
-    from showerstack.runtime.context import Context
-    from showerstack.runtime.errors import need
 
     need("train", "report", what="gamma_limit")
     from showerstack.report.physics_pages import write_photons
 
-    options |= _analysed(run, data, out, exposure)
-    asked = SearchOptions(simulation=None if simulation is None else Path(simulation).expanduser(), **options)
+    options |= _analysis_options(run, data, out, exposure)
+    simulated = None if simulation is None else Path(simulation).expanduser()
+    search_options = SearchOptions(simulation=simulated, **options)
     with _shown(verbose, callback) as bars:
-        return write_photons(asked, Context(bars=bars, workers=workers))
+        return write_photons(search_options, Context(bars=bars, workers=workers))
 
 
-def _analysed(
+def _analysis_options(
     run: Fitted | Place, data: Place | Sequence[Place], out: Place, exposure: str | float | None
 ) -> dict[str, Any]:
-    """Return what both analyses of measured events are asked for."""
+    """Return the options that both analyses of measured events have."""
     return {
         "run": run.folder if isinstance(run, Fitted) else Path(run).expanduser(),
         "data": _paths(data),
@@ -624,45 +601,37 @@ def _paths(places: Place | Sequence[Place]) -> list[Path]:
 
 def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     """Return the position of each label (N,) among the classes, or refuse one that is none."""
-    import polars as pl
-
-    from showerstack.runtime.errors import InputError
     from showerstack.stacking.columns import as_text
     from showerstack.stacking.tables import class_positions
 
     names = tuple(as_text(column_of(list(classes), "class")).to_list())
-    each = (as_text(column_of([value], "class")).item() for value in values.tolist())
-    result = class_positions(pl.Series(each, dtype=pl.String), names)
-    if (result < 0).any():
-        row = int(np.flatnonzero(result < 0)[0])
+    texts = (as_text(column_of([value], "class")).item() for value in values.tolist())
+    numbers = class_positions(pl.Series(texts, dtype=pl.String), names)
+    if (numbers < 0).any():
+        row = int(np.flatnonzero(numbers < 0)[0])
         raise InputError(
-            f"{int((result < 0).sum())} true classes are none of the run's, the first in row {row} "
+            f"{int((numbers < 0).sum())} true classes are none of the run's, the first in row {row} "
             f"({values[row]!r}): classes are {', '.join(map(repr, classes[:10]))}; leave such rows out"
         )
-    return result
+    return numbers
 
 
 def _comparable(labels: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers that are equal where two columns of labels (N,) are, as text; whole numbers of any size."""
-    import polars as pl
-
-    from showerstack.runtime.errors import InputError
     from showerstack.stacking.columns import as_text
 
     columns = column_of(labels, "true classes"), column_of(predicted, "predictions")
-    kinds = {"numbers" if one.dtype.is_numeric() else str(one.dtype) for one in columns}
+    kinds = {"numbers" if column.dtype.is_numeric() else str(column.dtype) for column in columns}
     if len(kinds) > 1:
         raise InputError(
             f"predictions are {predicted.dtype}, true classes {labels.dtype}: give both as words or numbers"
         )
-    numbers = pl.concat([as_text(one).alias("class") for one in columns]).rank("dense").to_numpy()
+    numbers = pl.concat([as_text(column).alias("class") for column in columns]).rank("dense").to_numpy()
     return numbers[: len(labels)], numbers[len(labels) :]
 
 
 def _complete(values: Any, name: str) -> np.ndarray:
     """Return values of any library as an array, or refuse those that are missing or masked."""
-    from showerstack.runtime.errors import InputError
-
     array = np.asarray(values)
     missing = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else array != array
     if array.dtype.kind == "O":
@@ -672,18 +641,17 @@ def _complete(values: Any, name: str) -> np.ndarray:
     return array
 
 
-def _groups(groups: Any, n_events: int) -> np.ndarray:
-    from showerstack.runtime.errors import InputError
-
-    result = _complete(groups, "groups")
-    if result.shape != (n_events,):
-        raise InputError(f"groups have shape {result.shape}, expected ({n_events},)")
-    return result
+def _checked_groups(groups: Any, n_events: int) -> np.ndarray:
+    complete = _complete(groups, "groups")
+    if complete.shape != (n_events,):
+        raise InputError(f"groups have shape {complete.shape}, expected ({n_events},)")
+    return complete
 
 
-def _scored(task: Any, metrics: dict[str, Any]) -> Scored:
+def _scored(task: Task, metrics: dict[str, Any]) -> Scored:
     from showerstack.scoring.tasks import scoring_of
 
-    value, interval = scoring_of(task).headline(metrics)
+    scoring = scoring_of(task)
+    value, interval = scoring.headline(metrics)
     low, high = (interval.low, interval.high) if interval else (float("nan"), float("nan"))
-    return Scored(scoring_of(task).metric.name, value, low, high, int(metrics["n_events"]), metrics)
+    return Scored(scoring.metric.name, value, low, high, int(metrics["n_events"]), metrics)

@@ -19,8 +19,9 @@ from typing import Any, Self
 import numpy as np
 
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, Survival, hadron_survival
-from showerstack.scoring.metrics.intervals import group_weights, weighted_replicas
+from showerstack.scoring.metrics.intervals import resample_groups
 from showerstack.scoring.metrics.losses import error_of_mean
+from showerstack.scoring.metrics.survival_bootstrap import weighted_replicas
 from showerstack.stacking.sample import Sample
 
 WORSE_SIGMA = 1.0
@@ -173,7 +174,7 @@ def paired_log_survival(
         return difference, float(np.std((first - second).mean(axis=0)))
     rng = np.random.default_rng(seed)
     if groups is not None:
-        member, blocks = group_weights(labels, groups, n_samples, rng)
+        member, blocks = resample_groups(labels, groups, n_samples, rng)
         resampled = (np.repeat(np.arange(len(labels)), row[member].astype(int)) for drawn in blocks for row in drawn)
         gaps = [
             mean_log_survival(labels[rows], a[rows]) - mean_log_survival(labels[rows], b[rows]) for rows in resampled

@@ -26,6 +26,7 @@ from showerstack.runtime.code import objects_by_name
 from showerstack.runtime.errors import InputError
 from showerstack.scoring import tasks as scoring_tasks
 from showerstack.scoring.score import score_file
+from showerstack.scoring.tasks import target
 from showerstack.showers import schema
 from showerstack.showers.archives import formats as archive_formats
 from showerstack.showers.archives.formats import convert_foreign
@@ -124,10 +125,10 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "DEPTH", None, raising=False)
     exec(entry, vars(schema))
     depth = schema.TASKS["depth"]
-    for module in (blocks, run_config, sealing, read, predict):
+    for module in (blocks, run_config, scoring_tasks, sealing, read, predict):
         monkeypatch.setattr(module, "TASKS", schema.TASKS)
-    monkeypatch.setattr(scoring_tasks, "SCORINGS", dict(scoring_tasks.SCORINGS))
-    exec(BLOCKS["scoring/tasks/__init__.py"], vars(scoring_tasks) | {"DEPTH": depth})
+    monkeypatch.setattr(target, "EDGES", dict(target.EDGES))
+    exec(BLOCKS["scoring/tasks/target.py"], vars(target) | {"DEPTH": depth})
     simulate(depth, tmp_path, n_train=1200, n_test=400, seed=3, train_cuts="test", workers=1)
     options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu"}
     options |= {"pools": ("average", "log_pool"), "settings": {"lightgbm": {"rounds": 40}}}

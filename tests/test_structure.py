@@ -21,7 +21,7 @@ import pytest
 from showerstack.features.build import build_table
 from showerstack.runtime.context import Context
 from showerstack.runtime.packages import OWN
-from showerstack.scoring.tasks.published import TEST_CLASSES
+from showerstack.scoring.tasks.truth import TEST_CLASSES
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = (*OWN, "api", "estimators", "__main__", "")

@@ -27,7 +27,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics
-from showerstack.scoring.tasks import scoring_of
+from showerstack.scoring.tasks.target import EDGES
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import ENERGY, SCALAR_NAMES, bins
 from showerstack.stacking.events import CONTEXT_SCALARS
@@ -146,7 +146,7 @@ def rows(content: dict[str, np.ndarray], truth: np.ndarray) -> list[str]:
 def by_energy(content: dict[str, np.ndarray], truth: np.ndarray) -> list[str]:
     """Return bias and resolution by true energy of the reconstructed E and of the last system."""
     last = list(content)[-1]
-    edges = scoring_of(ENERGY).edges  # type: ignore[attr-defined]
+    edges = EDGES[ENERGY.name]
     lines = [f"| true lg E | events | E: bias, resolution | {last}: bias, resolution |", "|---|---|---|---|"]
     for low, high in pairwise(edges):
         inside = (truth >= low) & (truth < high)

@@ -26,10 +26,10 @@ from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.files import write_npz
 from showerstack.runtime.versions import FEATURES_VERSION
-from showerstack.scoring.metrics.composition import fraction_error
+from showerstack.scoring.metrics.composition import fraction_error, paired_fraction_error
 from showerstack.scoring.metrics.gamma import hadron_survival
-from showerstack.scoring.metrics.intervals import survival_interval
-from showerstack.scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
+from showerstack.scoring.metrics.paired import paired_accuracy, paired_log_loss
+from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 
@@ -133,9 +133,9 @@ def gamma_row(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> list[str]:
     cells = [f"{-a[row, labels].mean():.5f}"]
     for efficiency in (0.75, HIGH_EFFICIENCY):
         value = hadron_survival(labels, score_a, efficiency).hadron_survival
-        interval = survival_interval(labels, score_a, efficiency)
+        interval = survival_interval(labels, score_a, efficiency=efficiency)
         cells.append(f"{value:.2e} [{interval.low:.1e}, {interval.high:.1e}]")
-    high = paired_survival(labels, score_a, score_b, HIGH_EFFICIENCY)
+    high = paired_survival(labels, score_a, score_b, efficiency=HIGH_EFFICIENCY)
     cells.append(_signed(loss.difference, loss.interval.low, loss.interval.high, 5))
     return [*cells, _signed(high.difference, high.interval.low, high.interval.high, 4)]
 

@@ -39,7 +39,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.files import atomic_path
 from showerstack.scoring.metrics.classes import gamma_scores
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, hadron_survival, weighted_threshold
-from showerstack.scoring.metrics.intervals import weighted_replicas
+from showerstack.scoring.metrics.survival_bootstrap import weighted_replicas
 from showerstack.showers import schema
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.simulation import simulate

@@ -32,9 +32,9 @@ from showerstack.models.pretraining.weights import SHIPPED_SHA256, read_pretrain
 from showerstack.models.registry import create, spec
 from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.scoring.metrics.gamma import hadron_survival
-from showerstack.scoring.metrics.intervals import survival_interval
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss
+from showerstack.scoring.metrics.survival_bootstrap import survival_interval
 from showerstack.showers.schema import GAMMA, TASKS
 
 ZERO_SHOT = "zero-shot"
@@ -146,7 +146,7 @@ def row_of(fit: Fit, log_p: np.ndarray, reference: np.ndarray, labels: np.ndarra
         scores = log_p[:, 0] - log_p[:, 1]
         for efficiency in (0.75, 0.9):
             value = hadron_survival(labels, scores, efficiency).hadron_survival
-            interval = survival_interval(labels, scores, efficiency)
+            interval = survival_interval(labels, scores, efficiency=efficiency)
             cells.append(f"{value:.2e} [{interval.low:.1e}, {interval.high:.1e}]")
     else:
         cells.append(f"{(log_p.argmax(axis=1) == labels).mean():.4f}")

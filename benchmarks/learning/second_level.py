@@ -31,9 +31,9 @@ from benchmarks.learning.stack import markdown
 from benchmarks.shared.results import HELP, store
 from benchmarks.shared.tables import LABEL, table
 from showerstack.models.base.posterior import log_softmax
+from showerstack.scoring.metrics.composition import paired_fraction_error
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
-from showerstack.scoring.metrics.intervals import weighted_replicas
-from showerstack.scoring.metrics.paired import paired_fraction_error
+from showerstack.scoring.metrics.survival_bootstrap import weighted_replicas
 from showerstack.showers.schema import TASKS
 from showerstack.stacking.calibration import calibrated, scaled
 from showerstack.stacking.folds import assign_folds

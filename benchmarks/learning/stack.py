@@ -24,9 +24,10 @@ from showerstack.runtime.context import Context, bar
 from showerstack.runtime.files import read_json
 from showerstack.scoring.metrics.classes import gamma_scores
 from showerstack.scoring.metrics.gamma import hadron_survival
-from showerstack.scoring.metrics.intervals import accuracy_interval, survival_interval
+from showerstack.scoring.metrics.intervals import accuracy_interval
 from showerstack.scoring.metrics.losses import event_losses
-from showerstack.scoring.metrics.paired import Paired, paired_log_loss, paired_survival
+from showerstack.scoring.metrics.paired import Paired, paired_log_loss
+from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
 from showerstack.scoring.tasks import metric_for
 from showerstack.scoring.tasks.base import Metric
 from showerstack.showers.dataset import Dataset
@@ -127,8 +128,8 @@ def measures_of(task: Task) -> list[Metric]:
         "survival at 95 %",
         "share at 95 % gamma efficiency",
         lambda labels, scores: hadron_survival(labels, scores, 0.95).hadron_survival,
-        lambda labels, scores: survival_interval(labels, scores, 0.95),
-        lambda labels, a, b: paired_survival(labels, a, b, 0.95),
+        lambda labels, scores: survival_interval(labels, scores, efficiency=0.95),
+        lambda labels, a, b: paired_survival(labels, a, b, efficiency=0.95),
     )
     return [metric_for(task), high]
 

@@ -21,7 +21,7 @@ import lightgbm
 import numpy as np
 
 from showerstack.scoring.metrics.gamma import EFFICIENCIES, SurvivorWeights, efficiency_name, hadron_survival
-from showerstack.scoring.metrics.intervals import survival_interval
+from showerstack.scoring.metrics.survival_bootstrap import survival_interval
 from showerstack.showers.array import KASCADE
 from showerstack.showers.lateral import axis_distance
 from showerstack.showers.schema import GAMMA
@@ -81,7 +81,7 @@ def lines(world: str, name: str, trees: lightgbm.Booster, test: Sample) -> list[
     rows = []
     for efficiency in EFFICIENCIES:
         result = hadron_survival(labels, scores, efficiency, weights)
-        interval = survival_interval(labels, scores, efficiency, weights=weights)
+        interval = survival_interval(labels, scores, weights=weights, efficiency=efficiency)
         certain: SurvivorWeights | None = result.weights
         assert certain is not None
         text = f"{result.hadron_survival:.1e} [{interval.low:.1e}, {interval.high:.1e}]"

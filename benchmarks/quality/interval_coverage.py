@@ -24,9 +24,10 @@ from showerstack.analysis.photons.events import HADRON, SearchEvents, SimulatedS
 from showerstack.analysis.spectra.fluxes import spread_of_models
 from showerstack.analysis.spectra.folding import Cells, Widths, make_movable, make_response
 from showerstack.analysis.spectra.response import Simulated, binning
-from showerstack.scoring.metrics.composition import class_fraction_errors, mixture_counts
+from showerstack.scoring.metrics.composition import class_fraction_errors, confusion_intervals, mixture_counts
 from showerstack.scoring.metrics.gamma import hadron_survival
-from showerstack.scoring.metrics.intervals import confusion_intervals, share_interval, survival_interval
+from showerstack.scoring.metrics.intervals import share_interval
+from showerstack.scoring.metrics.survival_bootstrap import survival_interval
 from showerstack.showers.simulation.cascade import RARE
 
 Draw = Callable[[np.random.Generator], bool | float]
@@ -86,7 +87,7 @@ def rare_limit(floor: float, rng: np.random.Generator) -> bool:
 def rare_interval(floor: float, rng: np.random.Generator) -> bool:
     """Say whether the interval of a weighted survival holds."""
     labels, scores, weights = rare_hadrons(floor, rng)
-    result = survival_interval(labels, scores, 0.75, weights=weights, n_resamples=200)
+    result = survival_interval(labels, scores, weights=weights, n_resamples=200)
     return result.low <= rare_truth(floor) <= result.high
 
 
@@ -100,7 +101,7 @@ def grouped_survival(showers: int, copies: int, truth: float, likeness: float, r
     survives = np.where(rng.random((showers, 1)) < likeness, together, alone).ravel()
     labels, scores, _ = labelled(survives, np.ones(showers * copies))
     groups = np.concatenate([np.arange(100), 1000 + np.repeat(np.arange(showers), copies)])
-    result = survival_interval(labels, scores, 0.75, groups, n_resamples=200)
+    result = survival_interval(labels, scores, groups, n_resamples=200)
     return result.low <= truth <= result.high
 
 

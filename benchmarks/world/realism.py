@@ -34,7 +34,8 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.gamma import hadron_survival
-from showerstack.scoring.metrics.intervals import Interval, accuracy_interval, survival_interval
+from showerstack.scoring.metrics.intervals import Interval, accuracy_interval
+from showerstack.scoring.metrics.survival_bootstrap import survival_interval
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import load_settings
@@ -187,7 +188,7 @@ def gamma_rows(data: Path, world: str, size: float, preset: str, seed: int, only
         scores = log_proba[:, 0] - log_proba[:, 1]
         for efficiency, target in real.items():
             value = hadron_survival(labels, scores, efficiency).hadron_survival
-            interval = survival_interval(labels, scores, efficiency)
+            interval = survival_interval(labels, scores, efficiency=efficiency)
             near = target / FACTOR <= value <= target * FACTOR
             ok = near or interval.low <= target <= interval.high
             yield Row(f"gamma, {what}: survival at {efficiency:.0%}", (target, target), value, interval, ok)

@@ -41,9 +41,9 @@ from showerstack.scoring.score import (
     task_of,
 )
 from showerstack.scoring.tasks import scoring_of
-from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, origin_of, published_for
+from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, published_for
 from showerstack.scoring.tasks.text import short, table, with_interval
-from showerstack.scoring.tasks.truth import read_truth
+from showerstack.scoring.tasks.truth import origin_of, read_truth
 from showerstack.showers.schema import task_named
 from showerstack.stacking.run import Run
 
@@ -61,7 +61,7 @@ class Standing:
 
     task: str
     protocol: str
-    """As :attr:`showerstack.scoring.tasks.published.DataOrigin.protocol`; only equal ones share a table."""
+    """As :attr:`showerstack.scoring.tasks.truth.DataOrigin.protocol`; only equal ones share a table."""
     system: str
     value: float
     interval: Interval | None

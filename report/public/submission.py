@@ -20,8 +20,7 @@ from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import atomic_folder, write_npz
 from showerstack.scoring.score import read_output, score_arrays
 from showerstack.scoring.tasks import metric_for, scoring_of
-from showerstack.scoring.tasks.published import origin_of
-from showerstack.scoring.tasks.truth import Truth
+from showerstack.scoring.tasks.truth import Truth, origin_of
 from showerstack.showers.source import is_simulated, read_source
 from showerstack.stacking.run import ONE_ANSWER, Run
 
@@ -72,7 +71,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     handed_in = [truth.published(output) for truth, output in zip(truths, outputs, strict=True)]
     with atomic_folder(Path(out) / name) as folder:
         arrays = {
-            scoring_of(run.task).key: output.astype(scoring_of(run.task).dtype)
+            run.task.output_array: output.astype(scoring_of(run.task).dtype)
             for run, output in zip(opened, handed_in, strict=True)
         }
         write_npz(folder / "predictions.npz", **arrays)

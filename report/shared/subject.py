@@ -23,8 +23,7 @@ from showerstack.scoring.metrics.paired import Paired, paired_mean
 from showerstack.scoring.score import check_events, check_run, read_output, read_raw_labels, score_arrays
 from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.base import Metric
-from showerstack.scoring.tasks.published import origin_of
-from showerstack.scoring.tasks.truth import Truth, read_truth
+from showerstack.scoring.tasks.truth import Truth, origin_of, read_truth
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import Task

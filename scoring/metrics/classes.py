@@ -1,7 +1,7 @@
-"""Metrics of any two or more classes, with intervals: accuracy, log-loss, area under the ROC curve, Q-factor, bins.
+"""Metrics that the benchmark does not define, with intervals.
 
-They serve tables of any origin, and describe gamma/hadron separation in other terms than the benchmark's hadron
-survival: Q-factor, efficiency at a fixed survival, bins at one threshold, thresholds with what survives them.
+Any classes, also of tables: accuracy, log-loss, area under the ROC curve, balanced accuracy. Gamma/hadron separation:
+Q-factor, efficiency at a fixed survival, bins at one threshold, thresholds with what survives them.
 
 The gamma score is the float64 logit of the gamma posterior plus one half: strictly monotone, never saturated
 (probabilities near one tie, and tied hadrons survive), and a score of 0.5 means p = 0.5.
@@ -29,12 +29,12 @@ from showerstack.scoring.metrics.intervals import (
     Interval,
     clopper_pearson,
     linearised,
+    share_estimate,
     share_interval,
-    survival_interval,
-    within,
 )
 from showerstack.scoring.metrics.level import standard_errors
 from showerstack.scoring.metrics.losses import error_of_mean, event_losses
+from showerstack.scoring.metrics.survival_bootstrap import survival_interval
 
 TABLE_EFFICIENCIES = (0.25, 0.50, 0.60, 0.75, 0.90, 0.95, 0.99)
 REAL_RATIOS = (1e-4, 1e-5, 1e-6)
@@ -59,38 +59,34 @@ def table_metrics(
     weights
         (N,) of the rows, or None; the confusion counts rows.
     """
-    loss = event_losses(log_proba, labels)
+    losses = event_losses(log_proba, labels)
     predicted = np.argmax(log_proba, axis=1)
-    right = share_interval(predicted == labels, weights=weights)
+    hits = predicted == labels
     counts = np.bincount(labels, minlength=len(classes))
     # A class without a row, or with all of them, has no such area.
     columns = [k for k in ([1] if len(classes) == 2 else range(len(classes))) if 0 < counts[k] < len(labels)]
-    areas = [area_under_curve(labels == k, log_proba[:, k], weights) for k in columns]
-    area = float(np.mean([value for value, _ in areas])) if areas else float("nan")
+    areas = {k: area_under_curve(labels == k, log_proba[:, k], weights) for k in columns}
     # One-against-rest areas share their events; adding their errors as if fully correlated is the safe bound.
-    error = float(np.mean([e for _, e in areas])) if areas else float("nan")
+    nothing = (float("nan"), float("nan"))
+    area, error = (float(np.mean(each)) for each in zip(*(areas.values() or [nothing]), strict=True))
     return {
-        "accuracy": _entry(float(np.average(predicted == labels, weights=weights)), right.low, right.high),
-        "log_loss": _positive(float(np.average(loss, weights=weights)), error_of_mean(linearised(loss, weights))),
-        "auc": _normal(area, error, 0.0, 1.0),
-        "auc_by_class": {classes[k]: _normal(value, e, 0.0, 1.0) for k, (value, e) in zip(columns, areas, strict=True)},
+        "accuracy": _entry(Estimate(float(np.average(hits, weights=weights)), share_interval(hits, weights=weights))),
+        "log_loss": _entry(_mean_loss(losses, weights)),
+        "auc": _entry(share_estimate(area, error)),
+        "auc_by_class": {classes[k]: _entry(share_estimate(*areas[k])) for k in columns},
         "confusion": np.histogram2d(labels, predicted, [np.arange(len(classes) + 1) - 0.5] * 2)[0].astype(int).tolist(),
     }
 
 
-def _normal(value: float, error: float, low: float = -np.inf, high: float = np.inf) -> dict[str, float]:
-    half = standard_errors() * error
-    return _entry(value, max(low, value - half), min(high, value + half))
-
-
-def _positive(value: float, error: float) -> dict[str, float]:
+def _mean_loss(losses: np.ndarray, weights: np.ndarray | None) -> Estimate:
     """Return a mean of losses, none of which is negative: normal in its logarithm, which few rows cover better too."""
+    value, error = float(np.average(losses, weights=weights)), error_of_mean(linearised(losses, weights))
     factor = np.exp(standard_errors() * error / value) if value > 0 else 1.0
-    return _entry(value, float(value / factor), float(value * factor))
+    return Estimate(value, Interval(float(value / factor), float(value * factor)))
 
 
-def _entry(value: float, low: float, high: float) -> dict[str, float]:
-    return {"value": value, "low": low, "high": high}
+def _entry(estimate: Estimate) -> dict[str, float]:
+    return {"value": estimate.value, "low": estimate.interval.low, "high": estimate.interval.high}
 
 
 def q_factor(
@@ -109,12 +105,15 @@ def q_factor(
     weights
         (N,) importance weights, or None.
     """
-    result = hadron_survival(labels, scores, efficiency, weights)
-    span = survival_interval(labels, scores, efficiency, weights=weights)
-    least = 0.5 / result.n_hadron if result.weights is None else 0.5 * result.weights.scale / result.weights.total
-    low, high = (result.gamma_efficiency / math.sqrt(max(share, least)) for share in (span.high, span.low))
-    value = result.gamma_efficiency / math.sqrt(max(result.hadron_survival, least))
-    return Estimate(value, Interval(low, high, is_limit=span.is_limit))
+    at_threshold = hadron_survival(labels, scores, efficiency, weights)
+    interval = survival_interval(labels, scores, weights=weights, efficiency=efficiency)
+    survivors = at_threshold.weights
+    least = 0.5 / at_threshold.n_hadron if survivors is None else 0.5 * survivors.scale / survivors.total
+    value, low, high = (
+        at_threshold.gamma_efficiency / math.sqrt(max(survival, least))
+        for survival in (at_threshold.hadron_survival, interval.high, interval.low)
+    )
+    return Estimate(value, Interval(low, high, is_limit=interval.is_limit))
 
 
 def efficiency_at_survival(
@@ -125,18 +124,17 @@ def efficiency_at_survival(
     The interval is binomial in the gammas; the threshold is taken as it is. With importance weights (N,) both shares
     are those of weights.
     """
+    gamma, hadron = labels == GAMMA, labels == HADRON
+    gammas, hadrons = scores[gamma], scores[hadron]
     if weights is not None:
-        hadron, gamma = labels == HADRON, labels == GAMMA
-        order = np.argsort(-scores[hadron], kind="stable")
+        order = np.argsort(-hadrons, kind="stable")
         reached = np.cumsum(weights[hadron][order])
         place = min(int(np.searchsorted(reached, survival * reached[-1], side="right")), len(order) - 1)
-        passed, own = scores[gamma] > scores[hadron][order[place]], weights[gamma]
-        return Estimate(float(np.average(passed, weights=own)), share_interval(passed, weights=own))
-    hadrons, gammas = scores[labels == HADRON], scores[labels == GAMMA]
-    allowed = int(survival * len(hadrons))
-    above = np.partition(hadrons, len(hadrons) - allowed - 1)[len(hadrons) - allowed - 1]
-    kept = int(np.count_nonzero(gammas > above))
-    return Estimate(kept / len(gammas), clopper_pearson(kept, len(gammas)))
+        kept, gamma_weights = gammas > hadrons[order[place]], weights[gamma]
+        return Estimate(float(np.average(kept, weights=gamma_weights)), share_interval(kept, weights=gamma_weights))
+    rank = len(hadrons) - int(survival * len(hadrons)) - 1
+    n_kept = int(np.count_nonzero(gammas > np.partition(hadrons, rank)[rank]))
+    return Estimate(n_kept / len(gammas), clopper_pearson(n_kept, len(gammas)))
 
 
 @dataclass(frozen=True)
@@ -164,19 +162,23 @@ def bins_at_threshold(
 ) -> dict[str, list[BinAtThreshold]]:
     """Return counts in each bin of ``energy`` and ``zenith`` at one threshold for all, as an analysis would cut."""
 
-    def counted(bins: Sequence[Bin], values: np.ndarray) -> list[BinAtThreshold]:
-        passed, gamma = scores >= threshold, labels == GAMMA
+    kept, gamma = scores >= threshold, labels == GAMMA
+    each = np.ones(len(labels)) if weights is None else weights
+
+    def count_in(bins: Sequence[Bin], values: np.ndarray) -> list[BinAtThreshold]:
         rows = []
         for one in bins:
             inside = one.holds(values)
             g, h = inside & gamma, inside & ~gamma
-            n_gamma, n_kept, n_hadron, n_left = (int(np.count_nonzero(mask)) for mask in (g, g & passed, h, h & passed))
-            total, left = (float(mask.sum() if weights is None else weights[mask].sum()) for mask in (h, h & passed))
-            survival = left / total if total else 0.0
-            rows.append(BinAtThreshold(one.name, n_gamma, n_kept, n_hadron, n_left, survival))
+            n_gamma, n_kept, n_hadron, n_surviving = (
+                int(np.count_nonzero(mask)) for mask in (g, g & kept, h, h & kept)
+            )
+            total, surviving = (float(each[mask].sum()) for mask in (h, h & kept))
+            survival = surviving / total if total else 0.0
+            rows.append(BinAtThreshold(one.name, n_gamma, n_kept, n_hadron, n_surviving, survival))
         return [row for row in rows if row.n_gamma + row.n_hadron]
 
-    return {"energy": counted(ENERGY_BINS, energy), "zenith": counted(ZENITH_BINS, zenith_deg)}
+    return {"energy": count_in(ENERGY_BINS, energy), "zenith": count_in(ZENITH_BINS, zenith_deg)}
 
 
 def balanced_accuracy(matrix: np.ndarray) -> Estimate:
@@ -192,8 +194,7 @@ def balanced_accuracy(matrix: np.ndarray) -> Estimate:
     # A recall of 0 or 1 seen in few events is not certain: one event is added on either side.
     spread = (np.diag(matrix) + 1) / (totals + 2)
     error = float(np.sqrt((spread * (1 - spread) / totals).sum()) / len(matrix))
-    value = float(recall.mean())
-    return within(value, error)
+    return share_estimate(float(recall.mean()), error)
 
 
 def gamma_scores(log_proba: np.ndarray) -> np.ndarray:
@@ -234,42 +235,39 @@ def threshold_table(
     limit), and per ratio r the expected purity ``e r / (e r + s)`` with the interval that follows from that of
     the survival s.
     """
-    table, of_class = [], (labels == 0, labels == 1)
+    table = []
     for efficiency in efficiencies:
-        result = hadron_survival(labels, scores, efficiency, weights)
-        kept = scores >= result.threshold
-        gammas, left = (
+        at_threshold = hadron_survival(labels, scores, efficiency, weights)
+        kept = scores >= at_threshold.threshold
+        gammas, hadrons = (
             share_interval(
-                kept[c], None if groups is None else groups[c], weights=None if weights is None else weights[c]
+                kept[of_class],
+                None if groups is None else groups[of_class],
+                weights=None if weights is None else weights[of_class],
             )
-            for c in of_class
+            for of_class in (labels == GAMMA, labels == HADRON)
         )
-        more = {}
-        if result.weights is not None:
-            more = result.weights.as_dict()
-            if not result.weights.quoted:
-                left = Interval(0.0, result.weights.limit(), is_limit=True)
-        survival = result.hadron_survival
+        survivors = at_threshold.weights
+        if survivors is not None and not survivors.quoted:
+            hadrons = Interval(0.0, survivors.limit(), is_limit=True)
+        purities = {
+            f"{ratio:g}": [
+                _purity(at_threshold.gamma_efficiency, survival, ratio)
+                for survival in (at_threshold.hadron_survival, hadrons.high, hadrons.low)
+            ]
+            for ratio in ratios
+        }
         table.append(
             {
                 "efficiency": efficiency,
-                "threshold": result.threshold,
-                "gamma_efficiency": result.gamma_efficiency,
-                "gamma_efficiency_interval": _as_list(gammas),
-                "hadron_survival": survival,
-                "hadron_survival_interval": _as_list(left),
-                "n_surviving": result.n_surviving,
-                **more,
-                "purity": {
-                    f"{ratio:g}": {
-                        "purity": _purity(result.gamma_efficiency, survival, ratio),
-                        "interval": [
-                            _purity(result.gamma_efficiency, left.high, ratio),
-                            _purity(result.gamma_efficiency, left.low, ratio),
-                        ],
-                    }
-                    for ratio in ratios
-                },
+                "threshold": at_threshold.threshold,
+                "gamma_efficiency": at_threshold.gamma_efficiency,
+                "gamma_efficiency_interval": [gammas.low, gammas.high],
+                "hadron_survival": at_threshold.hadron_survival,
+                "hadron_survival_interval": [hadrons.low, hadrons.high],
+                "n_surviving": at_threshold.n_surviving,
+                **({} if survivors is None else survivors.as_dict()),
+                "purity": {ratio: {"purity": value, "interval": ends} for ratio, (value, *ends) in purities.items()},
             }
         )
     return table
@@ -278,7 +276,3 @@ def threshold_table(
 def _purity(efficiency: float, survival: float, ratio: float) -> float:
     selected = efficiency * ratio
     return selected / (selected + survival) if selected + survival > 0 else 0.0
-
-
-def _as_list(interval: Interval) -> list[float]:
-    return [interval.low, interval.high]

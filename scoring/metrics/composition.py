@@ -1,8 +1,9 @@
-"""Mass composition: the benchmark's fraction error to the letter, its closed form, and the numbers beside it.
+"""Mass composition: the benchmark's fraction error to the letter, its closed form, its intervals and comparisons.
 
-Use :func:`fraction_error` for the published number (a seeded sampling experiment), :func:`expected_fraction_error`
-for its noise-free closed form (what decision rules and bootstraps need), :func:`composition_metrics` for everything
-that ``metrics_composition.json`` holds.
+:func:`fraction_error` is the published number (a seeded sampling experiment), :func:`expected_fraction_error` its
+noise-free closed form (which bootstraps need). :func:`composition_metrics` returns all that
+``metrics_composition.json`` holds but for the intervals. :func:`fraction_error_interval` and
+:func:`paired_fraction_error` bootstrap test events for one system and for two.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ import numpy as np
 
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import energy_bins
+from showerstack.scoring.metrics.intervals import (
+    BOOTSTRAP_SEED,
+    RESAMPLES,
+    Interval,
+    basic_interval,
+    grouped_counts,
+    widened,
+)
+from showerstack.scoring.metrics.paired import Paired, compare_replicas
 from showerstack.showers.schema import COMPOSITION
 
 MIXTURE_SIZE = 5000
 """Events drawn for each mixture [benchmark]."""
 GRID_STEP = 0.1
 """Step of the fractions in a mixture [benchmark]."""
-SEED = 2026
+DRAW_SEED = 2026
 """Seed of the benchmark's generator; the energy bins share a second one with the same seed [benchmark]."""
 
 
@@ -72,11 +82,16 @@ def row_normalised(confusion: np.ndarray) -> np.ndarray:
         If a class has no event, so that its row is undefined.
     """
     confusion = np.asarray(confusion, dtype=np.float64)
-    totals = confusion.sum(axis=-1, keepdims=True)
-    if (totals <= 0).any():
-        missing = sorted({int(k) for k in np.argwhere(totals[..., 0] <= 0)[:, -1]})
+    n_events = confusion.sum(axis=-1)
+    check_all_classes(n_events)
+    return confusion / n_events[..., None]
+
+
+def check_all_classes(n_events: np.ndarray) -> None:
+    """Refuse a truth that lacks a class, by the number of events of each (..., C)."""
+    if (n_events <= 0).any():
+        missing = sorted({int(k) for k in np.argwhere(n_events <= 0)[:, -1]})
         raise InputError(f"the fraction error needs events of every class; none of class {missing}")
-    return confusion / totals
 
 
 def expected_fraction_error(confusion: np.ndarray) -> float:
@@ -106,16 +121,16 @@ def class_fraction_errors(probabilities: np.ndarray) -> np.ndarray:
     (..., C) of the same type: mean over the grid of ``|F - F P|``.
     """
     n_classes = probabilities.shape[-1]
-    kind = probabilities.dtype
-    fractions = mixture_fractions(n_classes).astype(kind)
-    residual = (np.eye(n_classes, dtype=kind) - probabilities).reshape(-1, n_classes, n_classes)
-    errors = np.empty((len(residual), n_classes), dtype=kind)
+    dtype = probabilities.dtype
+    fractions = mixture_fractions(n_classes).astype(dtype)
+    residual = (np.eye(n_classes, dtype=dtype) - probabilities).reshape(-1, n_classes, n_classes)
+    errors = np.empty((len(residual), n_classes), dtype=dtype)
     # products this small stay in the cache, and BLAS does not start threads that then fight for busy cores
     block = 10
     for start in range(0, len(residual), block):
         part = residual[start : start + block]
-        flat = fractions @ part.transpose(1, 0, 2).reshape(n_classes, -1)
-        errors[start : start + block] = np.abs(flat, out=flat).mean(axis=0).reshape(len(part), n_classes)
+        gaps = fractions @ part.transpose(1, 0, 2).reshape(n_classes, -1)
+        errors[start : start + block] = np.abs(gaps, out=gaps).mean(axis=0).reshape(len(part), n_classes)
     return errors.reshape(probabilities.shape[:-1])
 
 
@@ -166,17 +181,16 @@ def fraction_error(labels: np.ndarray, predicted: np.ndarray, n_classes: int = 5
     InputError
         If a class has no event.
     """
-    # the value is asked for again and again (table, interval, comparisons): remember it by content
+    # table, interval and comparisons need the value again and again: it is remembered by content
     return _remembered_error(np.asarray(labels, np.int8).tobytes(), np.asarray(predicted, np.int8).tobytes(), n_classes)
 
 
 @functools.lru_cache(maxsize=32)
 def _remembered_error(labels: bytes, predicted: bytes, n_classes: int) -> float:
-    truth, guess = np.frombuffer(labels, np.int8), np.frombuffer(predicted, np.int8)
-    errors = sampled_errors(truth, guess, np.random.default_rng(SEED), n_classes)
-    if errors is None:
-        missing = sorted(set(range(n_classes)) - set(truth.tolist()))
-        raise InputError(f"the fraction error needs events of every class; none of class {missing}")
+    of_labels, of_predicted = np.frombuffer(labels, np.int8), np.frombuffer(predicted, np.int8)
+    check_all_classes(np.bincount(of_labels, minlength=n_classes))
+    errors = sampled_errors(of_labels, of_predicted, np.random.default_rng(DRAW_SEED), n_classes)
+    assert errors is not None
     return float(errors.mean())
 
 
@@ -195,17 +209,13 @@ def _error_details(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Gen
 
 def _per_class(confusion: np.ndarray) -> dict[str, dict[str, float]]:
     hits = np.diag(confusion).astype(np.float64)
-    support, claimed = confusion.sum(axis=1), confusion.sum(axis=0)
-    precision = np.divide(hits, claimed, out=np.zeros_like(hits), where=claimed > 0)
+    support, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
+    precision = np.divide(hits, predicted, out=np.zeros_like(hits), where=predicted > 0)
     recall = np.divide(hits, support, out=np.zeros_like(hits), where=support > 0)
-    f1 = np.divide(2 * hits, claimed + support, out=np.zeros_like(hits), where=claimed + support > 0)
+    f1 = np.divide(2 * hits, predicted + support, out=np.zeros_like(hits), where=predicted + support > 0)
+    columns = {"precision": precision, "recall": recall, "f1": f1, "support": support}
     return {
-        name: {
-            "precision": float(precision[k]),
-            "recall": float(recall[k]),
-            "f1": float(f1[k]),
-            "support": float(support[k]),
-        }
+        name: {column: float(values[k]) for column, values in columns.items()}
         for k, name in enumerate(COMPOSITION.classes)
     }
 
@@ -234,7 +244,7 @@ def share_errors(log_proba: np.ndarray, labels: np.ndarray, n_events: int) -> np
     """
     proba, n_classes = np.exp(log_proba.astype(np.float64)), log_proba.shape[1]
     counts = np.bincount(labels, minlength=n_classes)
-    row_normalised(np.diag(counts))  # refuses a truth without all classes
+    check_all_classes(counts)
     means = np.stack([proba[labels == k].mean(axis=0) for k in range(n_classes)], axis=1)
     inverse = np.linalg.pinv(means)
     covariance = np.cov(proba, rowvar=False, aweights=1.0 / counts[labels])
@@ -257,25 +267,24 @@ def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.nd
         If a class has no event.
     """
     confusion = confusion_matrix(labels, predicted)
-    row_normalised(confusion)  # refuses a truth without all classes
+    check_all_classes(confusion.sum(axis=1))
     per_class = _per_class(confusion)
-    details = _error_details(labels, predicted, np.random.default_rng(SEED))
+    details = _error_details(labels, predicted, np.random.default_rng(DRAW_SEED))
     assert details is not None
-    shared = np.random.default_rng(SEED)
+    rng_of_bins = np.random.default_rng(DRAW_SEED)
     binned: dict[str, Any] = {}
     for name, mask in energy_bins(energy):
         if not mask.any():
             continue
-        inside, guessed = labels[mask], predicted[mask]
-        matrix = confusion_matrix(inside, guessed)
+        in_bin = confusion_matrix(labels[mask], predicted[mask])
         binned[name] = {
-            "accuracy": float(np.trace(matrix) / matrix.sum()),
-            "count": int(matrix.sum()),
-            "confusion_matrix": matrix.tolist(),
+            "accuracy": float(np.trace(in_bin) / in_bin.sum()),
+            "count": int(in_bin.sum()),
+            "confusion_matrix": in_bin.tolist(),
         }
-        in_bin = _error_details(inside, guessed, shared)
-        if in_bin is not None:
-            binned[name]["fraction_error"] = in_bin
+        details_in_bin = _error_details(labels[mask], predicted[mask], rng_of_bins)
+        if details_in_bin is not None:
+            binned[name]["fraction_error"] = details_in_bin
     f1 = np.array([row["f1"] for row in per_class.values()])
     return {
         "accuracy": float(np.trace(confusion) / confusion.sum()),
@@ -287,3 +296,148 @@ def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.nd
         "fraction_error_details": details,
         "energy_binned": binned,
     }
+
+
+def fraction_error_interval(labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray | None = None) -> Interval:
+    """Return the interval of the fraction error by a bootstrap over test events.
+
+    Parameters
+    ----------
+    labels, predicted
+        (N,) integer class numbers, every class present in ``labels``.
+    groups
+        (N,) or None: events of one value are resampled together.
+    """
+    drawn = None if groups is None else confusion_replicas(labels, predicted, groups)
+    return confusion_intervals(confusion_matrix(labels, predicted), fraction_error(labels, predicted), drawn=drawn)[0]
+
+
+def confusion_replicas(
+    labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray, *, n_resamples: int = RESAMPLES
+) -> np.ndarray:
+    """Return confusion matrices (B, C, C) of the events (N,) of resampled groups (N,)."""
+    n_classes = COMPOSITION.n_classes
+    cell = labels.astype(np.int64) * n_classes + predicted
+    counts = grouped_counts(cell, n_classes * n_classes, labels, groups, n_resamples)
+    return counts.reshape(-1, n_classes, n_classes)
+
+
+def confusion_intervals(
+    confusion: np.ndarray,
+    value: float,
+    per_class: np.ndarray | None = None,
+    *,
+    n_resamples: int = RESAMPLES,
+    drawn: np.ndarray | None = None,
+) -> tuple[Interval, list[Interval]]:
+    """Return the interval of the fraction error and those of its classes from a confusion matrix.
+
+    The metric depends on the events only through the row-normalised confusion matrix, so drawing each row from its
+    multinomial *is* the bootstrap within classes. One pseudo-event a class, spread evenly over the columns, keeps the
+    width honest where a cell is empty. The interval is the basic one, value - quantiles of (replica - mean matrix):
+    the error is convex in the matrix, replicas are therefore too large on average, and the percentile interval would
+    be too. The variance of the benchmark's own draws is added.
+
+    Parameters
+    ----------
+    confusion
+        (C, C) integer counts.
+    value
+        The benchmark's sampled value, around which the interval is put.
+    per_class
+        (C,) the sampled errors of the classes; the closed form's if not given.
+    drawn
+        (B, C, C) matrices of resampled groups of events, in place of those of resampled events.
+    """
+    n_classes, n_events = len(confusion), confusion.sum(axis=1)
+    observed = confusion / n_events[:, None]
+    smooth = (confusion + 1 / n_classes) / (n_events[:, None] + 1)
+    if drawn is None:
+        drawn = np.random.default_rng(BOOTSTRAP_SEED).multinomial(n_events, smooth, size=(n_resamples, n_classes))
+        centre = smooth
+    else:
+        centre = observed
+    # single precision is good to 1e-6, far below the width of any interval
+    replicas = class_fraction_errors((drawn / np.maximum(drawn.sum(axis=2, keepdims=True), 1)).astype(np.float32))
+    if per_class is None:
+        per_class = class_fraction_errors(observed)
+    deviations = replicas - class_fraction_errors(centre)
+    sign = np.sign(mixture_fractions(n_classes) @ (np.eye(n_classes) - smooth))
+    draws = draw_variance(smooth, np.repeat(sign[:, None], n_classes, axis=1))
+    overall = _not_negative(basic_interval(value, widened(deviations.mean(axis=1), draws)))
+    # for one class alone the draws are binomial
+    counts = mixture_counts(n_classes)
+    draws_of_class = counts.sum(axis=0) @ (smooth * (1 - smooth)) / (MIXTURE_SIZE * len(counts)) ** 2
+    classes = [
+        _not_negative(basic_interval(float(per_class[k]), widened(deviations[:, k], draws_of_class[k])))
+        for k in range(n_classes)
+    ]
+    return overall, classes
+
+
+def _not_negative(interval: Interval) -> Interval:
+    return Interval(max(0.0, interval.low), max(0.0, interval.high), interval.level)
+
+
+def draw_variance(probabilities: np.ndarray, weights: np.ndarray) -> float:
+    """Return the variance that the benchmark's 5000 draws a mixture add to the mean error.
+
+    To first order the mean error moves by the mean over mixtures g and classes of ``sign * (drawn - expected)``;
+    draws are independent between mixtures and classes, so variances of the drawn weights add.
+
+    Parameters
+    ----------
+    probabilities
+        (C, M) probability of each outcome (predicted class, or pair of them) for events of each class.
+    weights
+        (G, C, M) what drawing the outcome adds to the sum over classes of the signed error.
+    """
+    counts = mixture_counts(len(probabilities))
+    mean = np.einsum("gcm,cm->gc", weights, probabilities)
+    variance = np.einsum("gcm,cm->gc", weights**2, probabilities) - mean**2
+    total = float((counts * variance).sum()) / MIXTURE_SIZE**2
+    return total / (len(counts) * len(probabilities)) ** 2
+
+
+def paired_fraction_error(
+    labels: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    groups: np.ndarray | None = None,
+    *,
+    n_resamples: int = RESAMPLES,
+) -> Paired:
+    """Compare the fraction errors of two sets of hard labels.
+
+    Events are resampled within classes through the joint counts n[true, a, b], which hold everything that both
+    metrics depend on; see :func:`confusion_intervals` for the rest of the construction.
+
+    Parameters
+    ----------
+    labels, a, b
+        (N,) integer class numbers.
+    groups
+        (N,) or None: events of one value are resampled together.
+    """
+    n_classes = COMPOSITION.n_classes
+    n_pairs = n_classes * n_classes
+    cell = (labels.astype(np.int64) * n_classes + a) * n_classes + b
+    joint = np.bincount(cell, minlength=n_classes * n_pairs).reshape(n_classes, n_pairs)
+    n_events = joint.sum(axis=1)
+    probabilities = joint / n_events[:, None]
+    if groups is None:
+        rng = np.random.default_rng(BOOTSTRAP_SEED)
+        drawn = rng.multinomial(n_events, probabilities, size=(n_resamples, n_classes))
+    else:
+        drawn = grouped_counts(cell, joint.size, labels, groups, n_resamples).reshape(-1, n_classes, n_pairs)
+    tables = np.concatenate([drawn, joint[None]]).reshape(-1, n_classes, n_classes, n_classes)
+    shares = tables / np.maximum(tables.sum(axis=(2, 3), keepdims=True), 1)
+    of_a, of_b = shares.sum(axis=3), shares.sum(axis=2)
+    gaps = (class_fraction_errors(of_a) - class_fraction_errors(of_b)).mean(axis=1)
+    fractions, identity = mixture_fractions(n_classes), np.eye(n_classes)
+    sign_a = np.sign(fractions @ (identity - of_a[-1]))
+    sign_b = np.sign(fractions @ (identity - of_b[-1]))
+    weights = (sign_a[:, :, None] - sign_b[:, None, :]).reshape(len(fractions), 1, n_pairs)
+    draws = draw_variance(probabilities, np.repeat(weights, n_classes, axis=1))
+    difference = fraction_error(labels, a) - fraction_error(labels, b)
+    return compare_replicas(difference, widened(gaps[:-1] - gaps[-1], draws))

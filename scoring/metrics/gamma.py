@@ -1,6 +1,8 @@
 """Gamma/hadron separation: hadron survival at a given gamma efficiency, to the letter of the benchmark.
 
-Beside it stands the area under the ROC curve with its standard error.
+:func:`hadron_survival` is the published number, :func:`gamma_metrics` returns all that ``metrics_gamma.json`` holds but
+for the intervals (:mod:`showerstack.scoring.metrics.survival_bootstrap`). Beside them stands the area under the ROC
+curve.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaincinv
 
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import energy_bins, energy_zenith_grid, zenith_bins
+from showerstack.scoring.metrics.intervals import Estimate, share_estimate, weighted_upper
 from showerstack.scoring.metrics.level import LEVEL
 
 GAMMA, HADRON = 0, 1
@@ -23,28 +25,10 @@ EFFICIENCIES: tuple[float, ...] = (0.50, 0.75, 0.90, 0.95, 0.99)
 KEY_EFFICIENCY = 0.75
 """Gamma efficiency of the key metric [benchmark]."""
 
-Numbers = float | np.ndarray
-
 MIN_EFFECTIVE = 100.0
 """Effective number of survivors above which a weighted survival is quoted as a number; else an upper limit is."""
 MAX_SHARE = 0.05
 """Share of the surviving weight that one more hadron, the heaviest, may have where a survival is quoted."""
-
-
-def weighted_lower(weight: Numbers, variance: Numbers, level: Numbers) -> Numbers:
-    """Return the quantile at a level of the gamma law whose mean and variance are those of a weighted count; 0 of none.
-
-    See M. P. Fay, E. J. Feuer, Stat. Med. 16 (1997) 791.
-    """
-    mean, spread = np.asarray(weight, np.float64), np.asarray(variance, np.float64)
-    some = mean > 0
-    mean, spread = np.where(some, mean, 1.0), np.where(some, spread, 1.0)
-    return np.where(some, spread / mean * gammaincinv(mean**2 / spread, level), 0.0)
-
-
-def weighted_upper(weight: Numbers, variance: Numbers, heaviest: float, level: Numbers) -> Numbers:
-    """Return the same where one more event, of the heaviest weight there is, could have been counted."""
-    return weighted_lower(np.add(weight, heaviest), np.add(variance, heaviest**2), level)
 
 
 @dataclass(frozen=True)
@@ -65,15 +49,15 @@ class SurvivorWeights:
     @classmethod
     def of(cls, survives: np.ndarray, weights: np.ndarray) -> SurvivorWeights:
         """Return it for hadrons (N,) with their weights (N,)."""
-        inside, total, squares = weights[survives], float(weights.sum()), float((weights**2).sum())
-        left, left_squares = float(inside.sum()), float((inside**2).sum())
-        share = left / total
-        variance = left_squares * (1 - share) ** 2 + (squares - left_squares) * share**2
+        total, squares, heaviest = float(weights.sum()), float((weights**2).sum()), float(weights.max())
+        surviving, surviving_squares = float(weights[survives].sum()), float((weights[survives] ** 2).sum())
+        share = surviving / total
+        variance = surviving_squares * (1 - share) ** 2 + (squares - surviving_squares) * share**2
         return cls(
             error=math.sqrt(max(variance, 0.0)) / total,
-            n_effective=left**2 / left_squares if left_squares > 0 else 0.0,
-            heaviest=float(weights.max()),
-            scale=left_squares / left if left > 0 else float(weights.max()),
+            n_effective=surviving**2 / surviving_squares if surviving_squares > 0 else 0.0,
+            heaviest=heaviest,
+            scale=surviving_squares / surviving if surviving > 0 else heaviest,
             total=total,
         )
 
@@ -91,12 +75,12 @@ class SurvivorWeights:
         return self.n_effective > MIN_EFFECTIVE and self.largest <= MAX_SHARE
 
     def limit(self, level: float = LEVEL) -> float:
-        """Return the one-sided upper limit of the survival, which knows that the heaviest hadron might have survived.
+        """Return the one-sided upper limit of the survival, as if the heaviest hadron might have survived too.
 
         See M. P. Fay, E. J. Feuer, Stat. Med. 16 (1997) 791.
         """
-        left, squares = self.n_effective * self.scale, self.n_effective * self.scale**2
-        return min(1.0, float(weighted_upper(left, squares, self.heaviest, level)) / self.total)
+        surviving, squares = self.n_effective * self.scale, self.n_effective * self.scale**2
+        return min(1.0, float(weighted_upper(surviving, squares, self.heaviest, level)) / self.total)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``metrics_gamma.json`` adds for weighted hadrons."""
@@ -178,30 +162,31 @@ def hadron_survival(
     """
     if not 0 < efficiency <= 1:
         raise InputError(f"gamma efficiency {efficiency} is outside (0, 1]")
-    gammas, hadrons = scores[labels == GAMMA], scores[labels == HADRON]
+    gamma, hadron = labels == GAMMA, labels == HADRON
+    gammas, hadrons = scores[gamma], scores[hadron]
     if not len(gammas) or not len(hadrons):
         raise InputError(f"hadron survival needs gammas and hadrons: got {len(gammas)} gammas, {len(hadrons)} hadrons")
     rank = threshold_rank(len(gammas), efficiency)
     threshold = np.partition(gammas, len(gammas) - rank)[len(gammas) - rank]
-    gamma_efficiency, survivors = None, None
     if weights is not None:
-        own, others = weights[labels == GAMMA], weights[labels == HADRON]
-        if not own.any() or not others.any():
+        gamma_weights, hadron_weights = weights[gamma], weights[hadron]
+        if not gamma_weights.any() or not hadron_weights.any():
             raise InputError("hadron survival needs gammas and hadrons of positive weight: all weights of one are zero")
-        if np.ptp(own) > 0:
-            threshold = weighted_threshold(gammas, own, efficiency)
-        gamma_efficiency = float(own[gammas >= threshold].sum() / own.sum())
-        survivors = SurvivorWeights.of(hadrons >= threshold, others)
-    n_surviving = int(np.count_nonzero(hadrons >= threshold))
-    if gamma_efficiency is None:
-        gamma_efficiency = float(np.count_nonzero(gammas >= threshold) / len(gammas))
-    survival = float(n_surviving / len(hadrons))
-    if survivors is not None:
-        survival = float(others[hadrons >= threshold].sum() / survivors.total)
+        if np.ptp(gamma_weights) > 0:
+            threshold = weighted_threshold(gammas, gamma_weights, efficiency)
+    kept, survives = gammas >= threshold, hadrons >= threshold
+    n_surviving = int(np.count_nonzero(survives))
+    survivors = None
+    if weights is None:
+        gamma_efficiency, survival = np.count_nonzero(kept) / len(gammas), n_surviving / len(hadrons)
+    else:
+        survivors = SurvivorWeights.of(survives, hadron_weights)
+        gamma_efficiency = gamma_weights[kept].sum() / gamma_weights.sum()
+        survival = hadron_weights[survives].sum() / survivors.total
     return Survival(
         threshold=float(threshold),
-        gamma_efficiency=gamma_efficiency,
-        hadron_survival=survival,
+        gamma_efficiency=float(gamma_efficiency),
+        hadron_survival=float(survival),
         n_surviving=n_surviving,
         n_gamma=len(gammas),
         n_hadron=len(hadrons),
@@ -216,15 +201,15 @@ def efficiency_name(efficiency: float) -> str:
     return f"{efficiency:.0%}"
 
 
-def _in_bin(
+def _survival_in_bin(
     labels: np.ndarray, scores: np.ndarray, mask: np.ndarray, weights: np.ndarray | None
 ) -> dict[str, Any] | None:
-    inside = labels[mask]
-    counting = inside if weights is None else inside[weights[mask] > 0]
+    """Return the survival of some events; None where either class has none, or none of positive weight."""
+    counting = labels[mask] if weights is None else labels[mask & (weights > 0)]
     if not (counting == GAMMA).any() or not (counting == HADRON).any():
         return None
-    part = None if weights is None else weights[mask]
-    return hadron_survival(inside, scores[mask], weights=part).as_dict(counts=True)
+    weights_in_bin = None if weights is None else weights[mask]
+    return hadron_survival(labels[mask], scores[mask], weights=weights_in_bin).as_dict(counts=True)
 
 
 def gamma_metrics(
@@ -253,11 +238,11 @@ def gamma_metrics(
     """
     rates = {efficiency_name(share): hadron_survival(labels, scores, share, weights) for share in EFFICIENCIES}
     key = rates[efficiency_name(KEY_EFFICIENCY)]
-    by_energy = {name: _in_bin(labels, scores, mask, weights) for name, mask in energy_bins(energy)}
-    by_zenith = {name: _in_bin(labels, scores, mask, weights) for name, mask in zenith_bins(zenith)}
+    by_energy = {name: _survival_in_bin(labels, scores, mask, weights) for name, mask in energy_bins(energy)}
+    by_zenith = {name: _survival_in_bin(labels, scores, mask, weights) for name, mask in zenith_bins(zenith)}
     grid: dict[str, dict[str, Any]] = {}
     for zenith_name, energy_name, mask in energy_zenith_grid(energy, zenith):
-        cell = _in_bin(labels, scores, mask, weights)
+        cell = _survival_in_bin(labels, scores, mask, weights)
         if cell is not None:
             grid.setdefault(zenith_name, {})[energy_name] = cell
     return {
@@ -266,8 +251,8 @@ def gamma_metrics(
         "survival_rates": {name: survival.as_dict() for name, survival in rates.items()},
         "key_metric": key.hadron_survival,
         "accuracy_at_0.5": float(np.average((scores >= 0.5) == (labels == GAMMA), weights=weights)),
-        "energy_binned": {name: result for name, result in by_energy.items() if result is not None},
-        "zenith_binned": {name: result for name, result in by_zenith.items() if result is not None},
+        "energy_binned": {name: survival for name, survival in by_energy.items() if survival is not None},
+        "zenith_binned": {name: survival for name, survival in by_zenith.items() if survival is not None},
         "energy_zenith_grid": grid,
     }
 
@@ -290,28 +275,38 @@ def area_under_curve(positive: np.ndarray, score: np.ndarray, weights: np.ndarra
     if weights is not None:
         return _weighted_area(score[positive], weights[positive], score[~positive], weights[~positive])
     n_positive, n_negative = int(positive.sum()), int((~positive).sum())
-    placed_positive = _below(score[~positive], score[positive]) / n_negative
-    placed_negative = _below(score[positive], score[~positive]) / n_positive  # its variance alone counts
+    placed_positive = _count_below(score[~positive], score[positive]) / n_negative
+    placed_negative = _count_below(score[positive], score[~positive]) / n_positive  # its variance alone counts
     variance = 0.0
     for placed in (placed_positive, placed_negative):
         variance += float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else 0.25
     return float(placed_positive.mean()), float(np.sqrt(variance))
 
 
-def _below(others: np.ndarray, score: np.ndarray) -> np.ndarray:
+def _count_below(others: np.ndarray, score: np.ndarray) -> np.ndarray:
     """Return how many of the others (M,) are below each score (n,), equal ones counted half."""
     ordered = np.sort(others)
     return 0.5 * (np.searchsorted(ordered, score) + np.searchsorted(ordered, score, side="right"))
 
 
-def _weighted_area(a: np.ndarray, w_a: np.ndarray, b: np.ndarray, w_b: np.ndarray) -> tuple[float, float]:
-    """Return the area under the ROC curve of positive scores a over negative ones b, and its standard error."""
+def _weighted_area(
+    positive: np.ndarray, positive_weights: np.ndarray, negative: np.ndarray, negative_weights: np.ndarray
+) -> tuple[float, float]:
+    """Return the area under the ROC curve of positive scores over negative ones, and its standard error."""
     variance, area = 0.0, 0.0
-    for own, mine, others, theirs in ((b, w_b, a, w_a), (a, w_a, b, w_b)):
+    for score, weights, others, other_weights in (
+        (negative, negative_weights, positive, positive_weights),
+        (positive, positive_weights, negative, negative_weights),
+    ):
         order = np.argsort(others)
-        below = np.concatenate([[0.0], np.cumsum(theirs[order])]) / theirs.sum()
-        sides = [below[np.searchsorted(others[order], own, side)] for side in ("left", "right")]
+        below = np.concatenate([[0.0], np.cumsum(other_weights[order])]) / other_weights.sum()
+        sides = [below[np.searchsorted(others[order], score, side)] for side in ("left", "right")]
         placed = 0.5 * (sides[0] + sides[1])
-        area = float(np.average(placed, weights=mine))
-        variance += float((mine**2 * (placed - area) ** 2).sum() / mine.sum() ** 2)
+        area = float(np.average(placed, weights=weights))
+        variance += float((weights**2 * (placed - area) ** 2).sum() / weights.sum() ** 2)
     return area, math.sqrt(variance)
+
+
+def gamma_area(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Estimate:
+    """Return the area under the ROC curve of gammas against hadrons; ``weights`` (N,) are importance weights."""
+    return share_estimate(*area_under_curve(labels == GAMMA, scores, weights))

@@ -1,7 +1,7 @@
 """How far estimates are from the truth: bias, resolution (half the width of the central 68 %) and rms, with intervals.
 
-Bootstraps resample events through at most :data:`CELLS` cells of neighbouring residuals, whose counts are multinomial;
-a cell is far narrower than the quantiles' own errors.
+Bootstraps resample events through at most :data:`CELLS` cells of neighbouring residuals; a cell is far narrower than
+the quantiles' own errors.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.scoring.metrics.intervals import SEED, Interval, basic_interval
-from showerstack.scoring.metrics.paired import Paired
+from showerstack.scoring.metrics.intervals import BOOTSTRAP_SEED, Interval, basic_interval
+from showerstack.scoring.metrics.paired import Paired, compare_replicas
 
 CENTRAL = (0.158655, 0.841345)
 """One standard deviation to both sides of a Gaussian's middle."""
@@ -45,23 +45,23 @@ def residual_metrics(residuals: np.ndarray, weights: np.ndarray | None = None) -
         "rms": float(np.sqrt(np.average(residuals**2, weights=weights))),
         "mean_absolute_error": float(np.average(np.abs(residuals), weights=weights)),
     }
-    replicas = _replicas(residuals) if weights is None else _weighted_replicas(residuals, weights)
-    intervals = {name: _around(values[name], replicas[name]).as_dict() for name in values}
+    replicas = _replicas(residuals, weights)
+    intervals = {name: _interval_around(values[name], replicas[name]).as_dict() for name in values}
     return {"count": len(residuals), **values, "intervals": intervals}
 
 
 def resolution_interval(residuals: np.ndarray, groups: np.ndarray | None = None) -> Interval:
     """Return the confidence interval of the resolution; events of one group (N,) are resampled together."""
-    if groups is not None:
-        value = resolution(residuals)
-        replicas = [resolution(residuals[rows]) for rows in _drawn(len(residuals), groups)]
-        return _around(value, np.array(replicas))
-    return _around(resolution(residuals), _replicas(residuals)["resolution"])
+    if groups is None:
+        replicas = _replicas(residuals)["resolution"]
+    else:
+        replicas = np.array([resolution(residuals[rows]) for rows in _resampled_rows(len(residuals), groups)])
+    return _interval_around(resolution(residuals), replicas)
 
 
 def bias_interval(residuals: np.ndarray) -> Interval:
     """Return the confidence interval of the bias."""
-    return _around(float(residuals.mean()), _replicas(residuals)["bias"])
+    return _interval_around(float(residuals.mean()), _replicas(residuals)["bias"])
 
 
 def paired_resolution(a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None) -> Paired:
@@ -69,74 +69,52 @@ def paired_resolution(a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = 
 
     With groups (N,) whole groups are resampled.
     """
-    difference = resolution(a) - resolution(b)
-    replicas = np.array([resolution(a[rows]) - resolution(b[rows]) for rows in _drawn(len(a), groups)])
-    deviations = replicas - replicas.mean()
-    far = np.count_nonzero(np.abs(deviations) >= abs(difference))
-    p_value = 1.0 if difference == 0 else (1 + far) / (1 + PAIRED_REPLICAS)
-    return Paired(difference, basic_interval(difference, deviations), float(p_value), float(deviations.std()))
+    replicas = np.array([resolution(a[rows]) - resolution(b[rows]) for rows in _resampled_rows(len(a), groups)])
+    return compare_replicas(resolution(a) - resolution(b), replicas - replicas.mean())
 
 
-def _drawn(n_events: int, groups: np.ndarray | None) -> Iterator[np.ndarray]:
+def _resampled_rows(n_events: int, groups: np.ndarray | None) -> Iterator[np.ndarray]:
     """Yield the rows of :data:`PAIRED_REPLICAS` bootstrap samples of events, or of groups (N,)."""
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(BOOTSTRAP_SEED)
     if groups is None:
         yield from (rng.integers(0, n_events, n_events) for _ in range(PAIRED_REPLICAS))
         return
     _, member, size = np.unique(groups, return_inverse=True, return_counts=True)
-    of_group = np.split(np.argsort(member, kind="stable"), np.cumsum(size)[:-1])
+    rows_of_group = np.split(np.argsort(member, kind="stable"), np.cumsum(size)[:-1])
     for _ in range(PAIRED_REPLICAS):
-        yield np.concatenate([of_group[k] for k in rng.integers(0, len(of_group), len(of_group))])
+        yield np.concatenate([rows_of_group[k] for k in rng.integers(0, len(rows_of_group), len(rows_of_group))])
 
 
-def _around(value: float, replicas: np.ndarray) -> Interval:
+def _interval_around(value: float, replicas: np.ndarray) -> Interval:
     return basic_interval(value, replicas - replicas.mean())
 
 
-def _replicas(residuals: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the metrics of bootstrap samples, (B,) each."""
-    ordered = np.sort(residuals)
-    borders = np.unique(np.linspace(0, len(ordered), min(len(ordered), CELLS) + 1).astype(int))
-    first, count = borders[:-1], np.diff(borders)
-    means = {
-        "bias": np.add.reduceat(ordered, first) / count,
-        "rms": np.add.reduceat(ordered**2, first) / count,
-        "mean_absolute_error": np.add.reduceat(np.abs(ordered), first) / count,
-    }
-    n = len(ordered)
-    weights = np.random.default_rng(SEED).multinomial(n, count / n, size=REPLICAS) / n
-    result = {name: weights @ cells for name, cells in means.items()}
-    result["rms"] = np.sqrt(result["rms"])
-    reached = np.cumsum(weights, axis=1)
-    low, high = (ordered[first + count // 2][np.argmax(reached >= level, axis=1)] for level in CENTRAL)
-    result["resolution"] = (high - low) / 2
-    return result
+def _replicas(residuals: np.ndarray, weights: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """Return the metrics of bootstrap samples, (B,) each.
 
-
-def _weighted_replicas(residuals: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the metrics of bootstrap samples of weighted residuals, (B,) each.
-
-    Drawing events anew gives a cell a weight of mean sum(w) and variance sum(w^2): it is drawn from the gamma law that
-    has both, in a cell of one event the exponential one of the Bayesian bootstrap (D. B. Rubin, Ann. Stat. 9 (1981)
-    130). The cell's means stay.
+    The number of events of a cell is drawn from the multinomial law. With weights (N,) drawing events anew gives a cell
+    a weight of mean sum(w) and variance sum(w^2): it is drawn from the gamma law that has both, in a cell of one event
+    the exponential one of the Bayesian bootstrap (D. B. Rubin, Ann. Stat. 9 (1981) 130). The cell's means stay.
     """
+    rng, n_events = np.random.default_rng(BOOTSTRAP_SEED), len(residuals)
     order = np.argsort(residuals)
-    ordered, w = residuals[order], weights[order]
-    borders = np.unique(np.linspace(0, len(ordered), min(len(ordered), CELLS) + 1).astype(int))
-    first = borders[:-1]
-    total, squares = np.add.reduceat(w, first), np.add.reduceat(w**2, first)
-    some = np.maximum(total, np.finfo(float).tiny)
-    effective = np.where(squares > 0, total**2 / np.maximum(squares, np.finfo(float).tiny), 1.0)
-    share = total / effective * np.random.default_rng(SEED).standard_gamma(effective, (REPLICAS, len(first)))
-    share /= share.sum(axis=1, keepdims=True)
-    means = {
-        "bias": np.add.reduceat(w * ordered, first) / some,
-        "rms": np.add.reduceat(w * ordered**2, first) / some,
-        "mean_absolute_error": np.add.reduceat(w * np.abs(ordered), first) / some,
-    }
-    result = {name: share @ cells for name, cells in means.items()}
-    result["rms"] = np.sqrt(result["rms"])
-    reached, middle = np.cumsum(share, axis=1), ordered[first + np.diff(borders) // 2]
+    ordered = residuals[order]
+    values = {"bias": ordered, "rms": ordered**2, "mean_absolute_error": np.abs(ordered)}
+    borders = np.unique(np.linspace(0, n_events, min(n_events, CELLS) + 1).astype(int))
+    first, count = borders[:-1], np.diff(borders)
+    if weights is None:
+        total = count
+        shares = rng.multinomial(n_events, count / n_events, size=REPLICAS) / n_events
+    else:
+        w, tiny = weights[order], np.finfo(float).tiny
+        values = {name: w * of_events for name, of_events in values.items()}
+        total, squares = np.add.reduceat(w, first), np.add.reduceat(w**2, first)
+        effective = np.where(squares > 0, total**2 / np.maximum(squares, tiny), 1.0)
+        shares = total / effective * rng.standard_gamma(effective, (REPLICAS, len(first)))
+        shares /= shares.sum(axis=1, keepdims=True)
+        total = np.maximum(total, tiny)
+    replicas = {name: shares @ (np.add.reduceat(of_events, first) / total) for name, of_events in values.items()}
+    replicas["rms"] = np.sqrt(replicas["rms"])
+    reached, middle = np.cumsum(shares, axis=1), ordered[first + count // 2]
     low, high = (middle[np.argmax(reached >= level, axis=1)] for level in CENTRAL)
-    result["resolution"] = (high - low) / 2
-    return result
+    return replicas | {"resolution": (high - low) / 2}

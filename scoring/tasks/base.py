@@ -1,4 +1,4 @@
-"""What a task has to say of itself: the array that is scored, metric and loss, comparisons in pairs, words and tables.
+"""What every task has: the output that is scored, metric and loss, comparisons in pairs, words and tables.
 
 A :class:`Metric` is the one number of a task, used by stacking and report alike.
 """
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from rich.console import RenderableType
 
-from showerstack.scoring.metrics.intervals import Interval, accuracy_interval, share_interval
+from showerstack.scoring.metrics.intervals import Interval, share_interval
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired, paired_accuracy
 from showerstack.scoring.tasks.text import plus_minus
@@ -25,7 +25,7 @@ from showerstack.showers.schema import Task
 class Metric:
     """A figure of merit.
 
-    ``output`` is what the task scores: hard labels (N,) integer, or scores (N,) float for gamma/hadron separation.
+    ``output`` is what the task scores: hard labels (N,) integer; scores or estimates (N,) float.
     """
 
     name: str
@@ -41,20 +41,21 @@ class Metric:
 
     def of(self, truth: Truth, output: np.ndarray) -> float:
         """Return the value as the benchmark draws it: rows in the order of the published file."""
-        own = truth.in_published_order()
-        return self.value(own.labels, truth.published(output), **_weights(truth, own.weights))
+        published = truth.in_published_order()
+        return self.value(published.labels, truth.published(output), **_weights(published))
 
     def interval_of(self, truth: Truth, output: np.ndarray) -> Interval:
         """Return the interval of an output (N,) on a test set, its groups and weights counted."""
-        return self.interval(truth.labels, output, truth.groups, **_weights(truth, truth.weights))
+        return self.interval(truth.labels, output, truth.groups, **_weights(truth))
 
     def paired_of(self, truth: Truth, a: np.ndarray, b: np.ndarray) -> Paired:
         """Return the difference of two outputs (N,) on a test set, its groups and weights counted."""
-        return self.paired(truth.labels, a, b, truth.groups, **_weights(truth, truth.weights))
+        return self.paired(truth.labels, a, b, truth.groups, **_weights(truth))
 
 
-def _weights(truth: Truth, weights: np.ndarray | None) -> dict[str, Any]:
-    return {} if truth.weights is None else {"weights": weights}
+def _weights(truth: Truth) -> dict[str, Any]:
+    """Return the argument ``weights`` where there are any: only metrics of tasks that have them take it."""
+    return {} if truth.weights is None else {"weights": truth.weights}
 
 
 def _error_rate(labels: np.ndarray, predicted: np.ndarray) -> float:
@@ -120,16 +121,14 @@ Named: TypeAlias = tuple[str, np.ndarray]
 
 
 class TaskScoring(ABC):
-    """One task, as it is scored and spoken of; its instance stands in ``SCORINGS`` of :mod:`showerstack.scoring.tasks`.
+    """One task, as it is scored and spoken of.
 
     What it looks like on pages is in ``report/task_sections.py``.
     """
 
     task: ClassVar[Task]
-    key: ClassVar[str]
-    """Array of ``predictions.npz`` that is scored."""
     dtype: ClassVar[Any]
-    """NumPy type in which it is stored."""
+    """NumPy type in which the output is stored."""
     metric: ClassVar[Metric]
     loss_name: ClassVar[str] = "log-loss"
     """A mean over events beside the metric, in which fewer events show a difference of two systems."""
@@ -143,11 +142,14 @@ class TaskScoring(ABC):
     metric_column: ClassVar[str]
     """The metric, as the head of a column."""
     right_words: ClassVar[str]
-    """What :meth:`right` counts."""
+    """What :meth:`is_right` counts."""
     meaning: ClassVar[str] = ""
     """The metric's definition and scale, for readers who meet it first."""
-    published: ClassVar[str] = ""
-    """The best published value, a sentence for pages on the benchmark's array."""
+
+    @property
+    def published(self) -> str:
+        """The best published value, a sentence for pages on the benchmark's array."""
+        return ""
 
     @property
     def loss_head(self) -> str:
@@ -155,15 +157,15 @@ class TaskScoring(ABC):
         return f"{self.loss_name}, {self.loss_unit}" if self.loss_unit else self.loss_name
 
     @abstractmethod
-    def checked(self, output: np.ndarray, where: str) -> np.ndarray:
+    def check_output(self, output: np.ndarray, where: str) -> np.ndarray:
         """Return the array (N,) as it is scored, or refuse it; ``where`` names it in the message."""
 
     @abstractmethod
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
-        """Return everything that ``metrics_{task}.json`` holds; confidence intervals if asked for."""
+        """Return everything that ``metrics_{task}.json`` holds, with ``intervals`` also confidence intervals."""
 
     def warnings(self, truth: Truth, output: np.ndarray) -> list[str]:
-        """Return what whoever reads the metrics should know."""
+        """Return remarks for readers of the metrics."""
         return []
 
     def losses(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
@@ -200,33 +202,17 @@ class TaskScoring(ABC):
 
     @abstractmethod
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
-        """Return what a submission says beside the metric."""
+        """Return what stands beside the metric in a submission, by name."""
 
     @abstractmethod
-    def right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
+    def is_right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
         """Return (N,) bool by which two systems are compared event by event."""
 
     @abstractmethod
-    def pair(
+    def compare(
         self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
-        """Yield what a comparison says of two systems beside the metric's difference.
+        """Yield the comparison of two systems, but for the metric's difference.
 
         Events of one value of ``groups`` (N,) are one observation.
         """
-
-
-class ClassScoring(TaskScoring):
-    """What tasks with classes have in common."""
-
-    def hard(self, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
-        """Return (N,) class numbers: the most probable class."""
-        return np.asarray(log_proba.argmax(axis=1))
-
-    def second_metric(
-        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
-    ) -> Quantity:
-        """Return the accuracy."""
-        result = self.hard(log_proba, output)
-        share = float(np.mean(result == labels))
-        return Quantity("accuracy", share, accuracy_interval(labels, result), 2, "%", 100)

@@ -7,30 +7,25 @@ from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import energy_bins, zenith_bins
 from showerstack.scoring.metrics.composition import (
     composition_metrics,
+    confusion_intervals,
     confusion_matrix,
+    confusion_replicas,
     expected_fraction_error,
     fraction_error,
-)
-from showerstack.scoring.metrics.intervals import (
-    MIN_CLASS_EVENTS,
-    RESAMPLES,
-    confusion_intervals,
-    confusion_replicas,
     fraction_error_interval,
-    share_interval,
+    paired_fraction_error,
 )
+from showerstack.scoring.metrics.intervals import MIN_CLASS_EVENTS, RESAMPLES, accuracy_interval, share_interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
-from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy, paired_fraction_error
-from showerstack.scoring.tasks.base import ClassScoring, Metric, Named
-from showerstack.scoring.tasks.published import best_published
-from showerstack.scoring.tasks.text import mcnemar_table, table, with_interval
+from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
+from showerstack.scoring.tasks.base import Metric, Named, Quantity, TaskScoring
+from showerstack.scoring.tasks.text import TOO_FEW, mcnemar_table, table, with_interval
 from showerstack.scoring.tasks.truth import Truth, check_range
 from showerstack.showers.schema import COMPOSITION
 
@@ -42,11 +37,10 @@ FRACTION_ERROR = Metric(
 )  # fmt: skip
 
 
-class CompositionScoring(ClassScoring):
+class CompositionScoring(TaskScoring):
     """Class numbers 0..4."""
 
     task = COMPOSITION
-    key = "predictions"
     dtype = np.int8
     metric = FRACTION_ERROR
     headline_key = "mean_fraction_error"
@@ -58,9 +52,15 @@ class CompositionScoring(ClassScoring):
         "difference between the true and the predicted fraction of a class. 0 is perfect, 0.158 random labels, "
         "0.320 one label for all."
     )
-    published = f"The best published is {best_published(COMPOSITION.name):.3f} (public test sets)."
 
-    def checked(self, output: np.ndarray, where: str) -> np.ndarray:
+    @property
+    def published(self) -> str:
+        """The best published fraction error."""
+        from showerstack.scoring.tasks.published import best_published  # of pages alone
+
+        return f"The best published is {best_published(COMPOSITION.name):.3f} (public test sets)."
+
+    def check_output(self, output: np.ndarray, where: str) -> np.ndarray:
         """Return (N,) int64."""
         n_classes = self.task.n_classes
         if output.dtype.kind not in "iu":
@@ -88,91 +88,87 @@ class CompositionScoring(ClassScoring):
             f"accuracy {with_interval(metrics['accuracy'], intervals.get('accuracy'), '.4f')}, "
             f"macro F1 {metrics['macro_f1']:.4f}, weighted F1 {metrics['weighted_f1']:.4f}"
         )
-        drawn = table("by class", "", "events", "recall", "precision", "F1", "fraction error")
+        by_class = table("by class", "", "events", "recall", "precision", "F1", "fraction error")
         errors = metrics["fraction_error_details"]["per_class_fraction_error"]
         spans = intervals.get("per_class_fraction_error", [None] * len(errors))
-        for k, (name, row) in enumerate(metrics["per_class"].items()):
-            drawn.add_row(
+        for (name, row), error, span in zip(metrics["per_class"].items(), errors, spans, strict=True):
+            by_class.add_row(
                 name,
                 f"{row['support']:,.0f}",
                 with_interval(row["recall"], intervals.get("recall", {}).get(name), ".3f"),
                 f"{row['precision']:.3f}",
                 f"{row['f1']:.3f}",
-                with_interval(errors[k], spans[k], ".3f"),
+                with_interval(error, span, ".3f"),
             )
-        yield drawn
+        yield by_class
         names = list(metrics["per_class"])
-        drawn = table("confusion, events (row: true, column: predicted)", "", *names)
+        confusion = table("confusion, events (row: true, column: predicted)", "", *names)
         for name, counts in zip(names, metrics["confusion_matrix"], strict=True):
-            drawn.add_row(name, *(f"{count:,}" for count in counts))
-        yield drawn
-        drawn = table("by energy, lg(E/eV)", "bin", "events", "accuracy", "fraction error")
+            confusion.add_row(name, *(f"{count:,}" for count in counts))
+        yield confusion
+        by_energy = table("by energy, lg(E/eV)", "bin", "events", "accuracy", "fraction error")
         for name, row in metrics["energy_binned"].items():
-            inside = row.get("intervals", {})
-            error = row.get("fraction_error")
-            if row.get("too_few_events") or error is None:
-                accuracy = fraction = "too few events"
-            else:
-                accuracy = with_interval(row["accuracy"], inside.get("accuracy"), ".4f")
-                fraction = with_interval(error["mean_fraction_error"], inside.get("mean_fraction_error"), ".4f")
-            drawn.add_row(name, f"{row['count']:,}", accuracy, fraction)
-        yield drawn
+            error = row.get("fraction_error", {}).get("mean_fraction_error")
+            by_energy.add_row(name, *_bin_cells(row, error, "mean_fraction_error"))
+        yield by_energy
         if "zenith_binned" in metrics:
-            yield _by_zenith(metrics["zenith_binned"])
+            title = "by zenith, deg (fraction error: closed form)"
+            by_zenith = table(title, "bin", "events", "accuracy", "fraction error")
+            for name, row in metrics["zenith_binned"].items():
+                error = row.get("expected_fraction_error")
+                by_zenith.add_row(name, *_bin_cells(row, error, "expected_fraction_error"))
+            yield by_zenith
 
-    def hard(self, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
-        """Return the labels that are scored."""
-        return output
+    def second_metric(
+        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+    ) -> Quantity:
+        """Return the accuracy of the labels that are scored."""
+        return Quantity("accuracy", float(np.mean(output == labels)), accuracy_interval(labels, output), 2, "%", 100)
 
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
         """Return the accuracy."""
         share = metrics["intervals"]["accuracy"]
         return {"accuracy": f"{100 * metrics['accuracy']:.2f} % [{100 * share['low']:.2f}, {100 * share['high']:.2f}]"}
 
-    def right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
+    def is_right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
         """Return where the label is right."""
         return np.asarray(output == labels)
 
-    def pair(
+    def compare(
         self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
-        """Yield the difference of accuracies, and who is right where."""
+        """Yield the difference of accuracies, and which system is right where."""
         hits = paired_accuracy(labels, a[1], b[1], groups)
         yield Text(
             f"accuracy, first minus second: {100 * hits.difference:+z.2f} "
             f"[{100 * hits.interval.low:+z.2f}, {100 * hits.interval.high:+z.2f}] %, p = {hits.p_value:.2g}"
         )
-        result = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
-        yield mcnemar_table("labels right or wrong", result, a[0], b[0])
+        split = mcnemar(self.is_right(labels, a[1]), self.is_right(labels, b[1]), groups)
+        yield mcnemar_table("labels right or wrong", split, a[0], b[0])
 
 
-def _by_zenith(binned: dict[str, Any]) -> Table:
-    drawn = table("by zenith, deg (fraction error: closed form)", "bin", "events", "accuracy", "fraction error")
-    for name, row in binned.items():
-        if row["too_few_events"]:
-            accuracy = fraction = "too few events"
-        else:
-            accuracy = with_interval(row["accuracy"], row["intervals"]["accuracy"], ".4f")
-            fraction = with_interval(row["expected_fraction_error"], row["intervals"]["expected_fraction_error"], ".4f")
-        drawn.add_row(name, f"{row['count']:,}", accuracy, fraction)
-    return drawn
+def _bin_cells(row: dict[str, Any], error: float | None, error_key: str) -> tuple[str, str, str]:
+    """Return number of events, accuracy and fraction error of a bin as they stand in a table."""
+    count, intervals = f"{row['count']:,}", row.get("intervals", {})
+    if row.get("too_few_events") or error is None:
+        return count, TOO_FEW, TOO_FEW
+    accuracy = with_interval(row["accuracy"], intervals.get("accuracy"), ".4f")
+    return count, accuracy, with_interval(error, intervals.get(error_key), ".4f")
 
 
 def add_composition_intervals(metrics: dict[str, Any], truth: Truth, predicted: np.ndarray) -> None:
     """Add confidence intervals to the metrics of :func:`showerstack.scoring.metrics.composition.composition_metrics`,
     in place."""
-    everything = np.ones(len(predicted), dtype=bool)
-    metrics["intervals"] = _confusion_part(truth, predicted, everything, metrics["fraction_error_details"])
+    every_event = np.ones(len(predicted), dtype=bool)
+    metrics["intervals"] = _intervals_in(truth, predicted, every_event, metrics["fraction_error_details"], RESAMPLES)
     metrics["intervals"]["recall"] = {
-        name: _share(truth, predicted, truth.labels == k) for k, name in enumerate(metrics["per_class"])
+        name: _share_interval_in(truth, predicted, truth.labels == k) for k, name in enumerate(metrics["per_class"])
     }
     for name, mask in energy_bins(truth.energy):
-        value = metrics["energy_binned"].get(name)
-        if value is None:
-            continue
-        matrix = np.array(value["confusion_matrix"])
-        value["too_few_events"] = bool(matrix.sum(axis=1).min() < MIN_CLASS_EVENTS)
-        value["intervals"] = _confusion_part(truth, predicted, mask, value.get("fraction_error"), BIN_RESAMPLES)
+        in_bin = metrics["energy_binned"].get(name)
+        if in_bin is not None:
+            in_bin["too_few_events"] = _has_too_few(np.array(in_bin["confusion_matrix"]))
+            in_bin["intervals"] = _intervals_in(truth, predicted, mask, in_bin.get("fraction_error"), BIN_RESAMPLES)
 
 
 def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]:
@@ -181,53 +177,56 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
     The public metrics have no such table, so nothing is drawn for it. Bins without events have no key, those that
     lack a class no fraction error.
     """
-    result: dict[str, Any] = {}
+    binned: dict[str, Any] = {}
     for name, mask in zenith_bins(truth.zenith_deg):
         if not mask.any():
             continue
         matrix = confusion_matrix(truth.labels[mask], predicted[mask])
-        per_class = matrix.sum(axis=1)
-        result[name] = {
+        binned[name] = {
             "accuracy": float(np.trace(matrix) / matrix.sum()),
             "count": int(matrix.sum()),
-            "too_few_events": bool(per_class.min() < MIN_CLASS_EVENTS),
-            "intervals": {"accuracy": _share(truth, predicted, mask)},
+            "too_few_events": _has_too_few(matrix),
+            "intervals": {"accuracy": _share_interval_in(truth, predicted, mask)},
         }
-        if per_class.min() > 0:
-            value = expected_fraction_error(matrix)
-            result[name]["expected_fraction_error"] = value
-            result[name]["intervals"]["expected_fraction_error"] = confusion_intervals(
-                matrix, value, n_resamples=BIN_RESAMPLES, drawn=_replicas(truth, predicted, mask, BIN_RESAMPLES)
-            )[0].as_dict()
-    return result
+        if matrix.sum(axis=1).min() > 0:
+            error = expected_fraction_error(matrix)
+            replicas = _replicas_in(truth, predicted, mask, BIN_RESAMPLES)
+            interval, _ = confusion_intervals(matrix, error, n_resamples=BIN_RESAMPLES, drawn=replicas)
+            binned[name]["expected_fraction_error"] = error
+            binned[name]["intervals"]["expected_fraction_error"] = interval.as_dict()
+    return binned
 
 
-def _share(truth: Truth, predicted: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+def _has_too_few(matrix: np.ndarray) -> bool:
+    return bool(matrix.sum(axis=1).min() < MIN_CLASS_EVENTS)
+
+
+def _share_interval_in(truth: Truth, predicted: np.ndarray, mask: np.ndarray) -> dict[str, float]:
     """Return the interval of the share of right labels among some events."""
     groups = None if truth.groups is None else truth.groups[mask]
     return share_interval(truth.labels[mask] == predicted[mask], groups).as_dict()
 
 
-def _replicas(truth: Truth, predicted: np.ndarray, mask: np.ndarray, n_resamples: int) -> np.ndarray | None:
+def _replicas_in(truth: Truth, predicted: np.ndarray, mask: np.ndarray, n_resamples: int) -> np.ndarray | None:
     """Return confusion matrices of resampled groups; None where every event is a group of its own."""
     if truth.groups is None:
         return None
     return confusion_replicas(truth.labels[mask], predicted[mask], truth.groups[mask], n_resamples=n_resamples)
 
 
-def _confusion_part(
-    truth: Truth, predicted: np.ndarray, mask: np.ndarray, error: dict[str, Any] | None, n_resamples: int = RESAMPLES
+def _intervals_in(
+    truth: Truth, predicted: np.ndarray, mask: np.ndarray, details: dict[str, Any] | None, n_resamples: int
 ) -> dict[str, Any]:
-    part: dict[str, Any] = {"accuracy": _share(truth, predicted, mask)}
-    if error is not None:
-        matrix = confusion_matrix(truth.labels[mask], predicted[mask])
+    """Return the intervals of accuracy and, where it was determined, fraction error among some events."""
+    intervals: dict[str, Any] = {"accuracy": _share_interval_in(truth, predicted, mask)}
+    if details is not None:
         overall, classes = confusion_intervals(
-            matrix,
-            error["mean_fraction_error"],
-            np.array(error["per_class_fraction_error"]),
+            confusion_matrix(truth.labels[mask], predicted[mask]),
+            details["mean_fraction_error"],
+            np.array(details["per_class_fraction_error"]),
             n_resamples=n_resamples,
-            drawn=_replicas(truth, predicted, mask, n_resamples),
+            drawn=_replicas_in(truth, predicted, mask, n_resamples),
         )
-        part["mean_fraction_error"] = overall.as_dict()
-        part["per_class_fraction_error"] = [interval.as_dict() for interval in classes]
-    return part
+        intervals["mean_fraction_error"] = overall.as_dict()
+        intervals["per_class_fraction_error"] = [interval.as_dict() for interval in classes]
+    return intervals

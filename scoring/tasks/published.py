@@ -1,33 +1,16 @@
-"""Results that others published on the benchmark, protocol by protocol, and where a test set comes from.
-
-Published results are never mixed with simulated ones. Public sets are recognised by their exact number of events in
-each class, never by the absence of a mark; what was simulated here says so in ``source.json``, through raw archives and
-conversion too. All else is of unknown origin.
-"""
+"""Results that others published on the benchmark, protocol by protocol; never mixed with simulated ones."""
 
 from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from showerstack.runtime.arrays import open_npy
 from showerstack.scoring.metrics.intervals import Interval, clopper_pearson
 from showerstack.scoring.metrics.level import standard_errors
-from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
-from showerstack.showers.source import is_simulated, read_source
+from showerstack.scoring.tasks.truth import TEST_CLASSES
+from showerstack.showers.schema import GAMMA
 
-TEST_CLASSES = {
-    ("composition", "v2"): (32_804, 26_886, 22_065, 19_584, 17_688),
-    ("composition", "matched"): (9_465, 7_832, 6_333, 5_643, 5_246),
-    ("composition", "2026"): (31_362, 26_109, 21_430, 18_792, 17_371),
-    ("gamma", "v2"): (1_514, 34_237),
-    ("gamma", "2026"): (1_579, 34_267),
-}
-"""Events of each class in the public test sets, by task and protocol: what they are recognised by."""
 N_HADRON = {protocol: counts[1] for (task, protocol), counts in TEST_CLASSES.items() if task == "gamma"}
 """Hadrons among the gamma test events, by protocol."""
 ERROR_OF_FRACTION_ERROR = {"v2": 0.0003, "matched": 0.0006, "2026": 0.0003}
@@ -71,7 +54,7 @@ class PublishedResult:
         return Interval(self.value - half, self.value + half)
 
 
-def _read(row: dict[str, str]) -> PublishedResult:
+def _result_of(row: dict[str, str]) -> PublishedResult:
     accuracy, parameters = row["accuracy"], row["n_parameters"]
     return PublishedResult(
         row["task"], row["protocol"], row["system"], float(row["value"]), float(accuracy) if accuracy else None,
@@ -80,7 +63,7 @@ def _read(row: dict[str, str]) -> PublishedResult:
 
 
 with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as _file:
-    PUBLISHED = tuple(map(_read, csv.DictReader(_file)))
+    PUBLISHED = tuple(map(_result_of, csv.DictReader(_file)))
 """Everything known; where a range was published, its better end, with the range in the name."""
 
 
@@ -92,53 +75,3 @@ def best_published(task: str) -> float:
 def published_for(task: str, protocol: str) -> list[PublishedResult]:
     """Return the published results of one task under one protocol, best first."""
     return sorted((p for p in PUBLISHED if (p.task, p.protocol) == (task, protocol)), key=lambda p: p.value)
-
-
-RAW_LABELS_ONLY = frozenset({("2026", COMPOSITION.name)})
-"""Where only the most probable class may be scored: rules that shift decisions between classes are forbidden."""
-SIMULATION = "simulation"
-UNKNOWN = "unknown origin"
-
-
-@dataclass(frozen=True)
-class DataOrigin:
-    """Origin of one test set."""
-
-    public: bool
-    protocol: str
-    """``v2``, ``matched`` or ``2026`` of a public set; of others, what they are and what they say they follow."""
-    source: dict[str, Any]
-    """Content of ``source.json``."""
-
-    @property
-    def base(self) -> str:
-        """The protocol whose rules hold: of a public set its own, of others the one they say they follow."""
-        return self.protocol if self.public else str(self.source.get("protocol", "v2"))
-
-    def takes_raw_labels(self, task: Task) -> bool:
-        """Return whether its protocol takes the most probable class only."""
-        return (self.base, task.name) in RAW_LABELS_ONLY
-
-
-def origin_of(folder: Path, task: Task) -> DataOrigin:
-    """Return the origin of a labelled test set."""
-    folder = Path(folder)
-    source = read_source(folder)
-    stated = str(source.get("protocol", "v2"))
-    if is_simulated(source):
-        made = [source.get("model", "?"), f"{source.get('world', 'default')} world", f"seed {source.get('seed', '?')}"]
-        return DataOrigin(False, f"{SIMULATION} of {stated} ({', '.join(map(str, made))})", source)
-    protocol = _recognised(folder, task)
-    return DataOrigin(True, protocol, source) if protocol else DataOrigin(False, f"{UNKNOWN} ({stated})", source)
-
-
-def _recognised(folder: Path, task: Task) -> str | None:
-    labels = np.asarray(open_npy(folder / str(task.label_file)))
-    others = [folder / name for name in (MATRICES_FILE, SCALARS_FILE) if (folder / name).exists()]
-    whole = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min(initial=0) >= 0
-    if not whole or any(len(open_npy(path)) != len(labels) for path in others):
-        return None
-    counts = tuple(np.bincount(labels, minlength=task.n_classes).tolist())
-    return next(
-        (protocol for (name, protocol), known in TEST_CLASSES.items() if (name, counts) == (task.name, known)), None
-    )

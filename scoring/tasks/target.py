@@ -5,7 +5,8 @@ For the energy these are bias and resolution of lg E, by true energy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,14 @@ from showerstack.scoring.metrics.residuals import (
     resolution_interval,
 )
 from showerstack.scoring.tasks.base import Metric, Named, Quantity, TaskScoring
-from showerstack.scoring.tasks.text import mcnemar_table, table, with_interval
+from showerstack.scoring.tasks.text import TOO_FEW, mcnemar_table, table, with_interval
 from showerstack.scoring.tasks.truth import Truth, check_finite
-from showerstack.showers.schema import Task
+from showerstack.showers.schema import ENERGY, Task
+
+EDGES: dict[str, tuple[float, ...]] = {
+    ENERGY.name: (14.0, 14.5, 14.75, 15.0, 15.25, 15.5, 15.75, 16.0, 16.5, 17.0, 18.0)
+}
+"""Borders of the bins of the true value, by the task's name."""
 
 
 def _value(truth: np.ndarray, estimate: np.ndarray) -> float:
@@ -43,8 +49,6 @@ def _paired(truth: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray 
 
 
 RESOLUTION = Metric("resolution", "half the width of the central 68 %", _value, _interval, _paired)
-
-
 MEASURES = ("bias", "resolution", "rms")
 
 
@@ -61,18 +65,16 @@ class TargetScoring(TaskScoring):
         "Resolution: half the width of the central 68 % of estimated minus true values; 0 is perfect. Bias: their mean."
     )
 
-    def __init__(self, task: Task, edges: tuple[float, ...]) -> None:
-        """Take the task, and the borders of the bins of the true value."""
+    def __init__(self, task: Task) -> None:
         assert task.target is not None
-        self.task, self.target, self.edges = task, task.target, edges  # type: ignore[misc]
-        self.key = task.target.name  # type: ignore[misc]
+        self.task, self.target, self.edges = task, task.target, EDGES[task.name]  # type: ignore[misc]
 
     @property
     def loss_unit(self) -> str:  # type: ignore[override]
         """The target's."""
         return self.target.unit
 
-    def checked(self, output: np.ndarray, where: str) -> np.ndarray:
+    def check_output(self, output: np.ndarray, where: str) -> np.ndarray:
         """Return (N,) float64."""
         if output.dtype.kind != "f":
             raise InputError(f"{where} has type {output.dtype}, expected real numbers, {self.target.unit}")
@@ -85,20 +87,18 @@ class TargetScoring(TaskScoring):
         ``reconstruction`` holds the same of the reconstructed scalar that the target refers to.
         """
         residuals = output - truth.labels
-        result = _measured(residuals, intervals)
+        metrics = _measures_of(residuals, intervals)
         if truth.reference is not None:
-            result["reconstruction"] = _measured(truth.reference - truth.labels, intervals)
+            metrics["reconstruction"] = _measures_of(truth.reference - truth.labels, intervals)
             if intervals:
-                result["minus_reconstruction"] = _paired(truth.labels, output, truth.reference).as_dict()
-        result["true_binned"] = {
-            f"{low:g} to {high:g}": self._in_bin(residuals[inside], intervals)
-            for low, high in zip(self.edges, self.edges[1:], strict=False)
+                metrics["minus_reconstruction"] = _paired(truth.labels, output, truth.reference).as_dict()
+        metrics["true_binned"] = {
+            f"{low:g} to {high:g}": _measures_of(residuals[inside], intervals)
+            | {"too_few_events": int(inside.sum()) < MIN_EVENTS}
+            for low, high in pairwise(self.edges)
             if (inside := (truth.labels >= low) & (truth.labels < high)).any()
         }
-        return result
-
-    def _in_bin(self, residuals: np.ndarray, intervals: bool) -> dict[str, Any]:
-        return _measured(residuals, intervals) | {"too_few_events": len(residuals) < MIN_EVENTS}
+        return metrics
 
     def losses(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
         """Return |estimate - truth|, (N,)."""
@@ -116,30 +116,30 @@ class TargetScoring(TaskScoring):
 
     def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:
         """Yield the resolution, what the reconstruction reaches, and the table by true value."""
-        spans = metrics.get("intervals", {})
+        intervals = metrics.get("intervals", {})
         yield Text.assemble(
             ("resolution ", "bold"),
-            (with_interval(metrics["resolution"], spans.get("resolution"), ".4f"), "bold green"),
+            (with_interval(metrics["resolution"], intervals.get("resolution"), ".4f"), "bold green"),
             f" in {self.target.unit}, {metrics['n_events']:,} events"
-            f"{f', {LEVEL_TEXT} intervals in brackets' if spans else ''}",
+            f"{f', {LEVEL_TEXT} intervals in brackets' if intervals else ''}",
         )
-        drawn = table("estimates against the truth", "", *MEASURES)
-        drawn.add_row("estimate", *_measures(metrics))
+        overall = table("estimates against the truth", "", *MEASURES)
+        overall.add_row("estimate", *_measure_cells(metrics))
         if "reconstruction" in metrics:
-            drawn.add_row(f"reconstructed {self.target.reference}", *_measures(metrics["reconstruction"]))
-        yield drawn
-        value = metrics.get("minus_reconstruction")
-        if value:
-            low, high = value["interval"]["low"], value["interval"]["high"]
+            overall.add_row(f"reconstructed {self.target.reference}", *_measure_cells(metrics["reconstruction"]))
+        yield overall
+        gap = metrics.get("minus_reconstruction")
+        if gap:
+            low, high = gap["interval"]["low"], gap["interval"]["high"]
             yield Text(
-                f"resolution, estimate minus reconstruction: {value['difference']:+z.4f} [{low:+z.4f}, {high:+z.4f}], "
-                f"p = {value['p_value']:.2g}"
+                f"resolution, estimate minus reconstruction: {gap['difference']:+z.4f} [{low:+z.4f}, {high:+z.4f}], "
+                f"p = {gap['p_value']:.2g}"
             )
-        drawn = table(f"by true {self.target.unit}", "bin", "events", *MEASURES)
+        by_truth = table(f"by true {self.target.unit}", "bin", "events", *MEASURES)
         for name, row in metrics["true_binned"].items():
-            cells = ["too few events"] * len(MEASURES) if row["too_few_events"] else _measures(row)
-            drawn.add_row(name, f"{row['count']:,}", *cells)
-        yield drawn
+            cells = [TOO_FEW] * len(MEASURES) if row["too_few_events"] else _measure_cells(row)
+            by_truth.add_row(name, f"{row['count']:,}", *cells)
+        yield by_truth
 
     def second_metric(
         self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
@@ -152,22 +152,22 @@ class TargetScoring(TaskScoring):
         """Return bias and rms."""
         return {name: with_interval(metrics[name], metrics["intervals"][name], ".4f") for name in ("bias", "rms")}
 
-    def right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
+    def is_right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
         """Return which estimates are close."""
         return np.asarray(np.abs(output - labels) < self.target.close)
 
-    def pair(
+    def compare(
         self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
-        """Yield whose estimates are close where."""
-        result = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
-        yield mcnemar_table(self.right_words, result, a[0], b[0])
+        """Yield which system's estimates are close where."""
+        split = mcnemar(self.is_right(labels, a[1]), self.is_right(labels, b[1]), groups)
+        yield mcnemar_table(self.right_words, split, a[0], b[0])
 
 
-def _measured(residuals: np.ndarray, intervals: bool) -> dict[str, Any]:
-    content: Mapping[str, Any] = residual_metrics(residuals)
-    return {name: value for name, value in content.items() if intervals or name != "intervals"}
+def _measures_of(residuals: np.ndarray, intervals: bool) -> dict[str, Any]:
+    metrics = residual_metrics(residuals)
+    return {name: value for name, value in metrics.items() if intervals or name != "intervals"}
 
 
-def _measures(content: dict[str, Any]) -> list[str]:
-    return [with_interval(content[name], content.get("intervals", {}).get(name), ".4f") for name in MEASURES]
+def _measure_cells(metrics: dict[str, Any]) -> list[str]:
+    return [with_interval(metrics[name], metrics.get("intervals", {}).get(name), ".4f") for name in MEASURES]

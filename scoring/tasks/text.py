@@ -12,6 +12,9 @@ from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.level import standard_errors
 from showerstack.scoring.metrics.paired import McNemar
 
+TOO_FEW = "too few events"
+"""Stands in a bin that cannot carry a number."""
+
 
 def table(title: str, *columns: str, wide: bool = False) -> Table:
     """Return an empty table, its first column to the left; ``wide``: never narrower than its title."""

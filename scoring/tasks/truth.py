@@ -1,9 +1,16 @@
-"""Reading test labels, with refusals of everything that could silently be misread."""
+"""Reading test labels, with refusals of all that could silently be misread, and where a test set comes from.
+
+Public sets are recognised by their exact number of events in each class, never by the absence of a mark; what was
+simulated here says so in ``source.json``, through raw archives and conversion too. All else is of unknown origin.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,14 +18,29 @@ from showerstack.runtime.arrays import open_array, open_npy
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.showers.schema import (
+    COMPOSITION,
     GROUPS_FILE,
+    MATRICES_FILE,
     ORDER_FILE,
     SCALAR_NAMES,
     SCALARS_FILE,
     WEIGHT_FILE,
     Task,
 )
-from showerstack.showers.source import check_weights
+from showerstack.showers.source import check_weights, is_simulated, read_source
+
+TEST_CLASSES = {
+    ("composition", "v2"): (32_804, 26_886, 22_065, 19_584, 17_688),
+    ("composition", "matched"): (9_465, 7_832, 6_333, 5_643, 5_246),
+    ("composition", "2026"): (31_362, 26_109, 21_430, 18_792, 17_371),
+    ("gamma", "v2"): (1_514, 34_237),
+    ("gamma", "2026"): (1_579, 34_267),
+}
+"""Events of each class in the public test sets, by task and protocol: what they are recognised by."""
+RAW_LABELS_ONLY = frozenset({("2026", COMPOSITION.name)})
+"""Where only the most probable class may be scored: rules that shift decisions between classes are forbidden."""
+SIMULATION = "simulation"
+UNKNOWN = "unknown origin"
 
 
 @dataclass(frozen=True)
@@ -55,12 +77,12 @@ class Truth:
 
     def in_published_order(self) -> Truth:
         """Return the same test set, its rows as in the published file."""
-        values = (self.published(column) for column in (self.labels, self.energy, self.zenith_deg))
-        reference = None if self.reference is None else self.published(self.reference)
-        labels, energy, zenith_deg = values
-        groups = None if self.groups is None else self.published(self.groups)
-        weights = None if self.weights is None else self.published(self.weights)
-        return Truth(self.folder, labels, energy, zenith_deg, reference=reference, groups=groups, weights=weights)
+        names = ("labels", "energy", "zenith_deg", "reference", "groups", "weights")
+        columns = {name: getattr(self, name) for name in names}
+        restored: dict[str, Any] = {
+            name: None if values is None else self.published(values) for name, values in columns.items()
+        }
+        return replace(self, order=None, **restored)
 
 
 def labelled_folder(data: Path, task: Task) -> Path:
@@ -87,21 +109,17 @@ def read_truth(data: Path, task: Task) -> Truth:
     folder = labelled_folder(data, task)
     checksums = Checksums.open(folder) if (folder / CHECKSUMS_FILE).exists() else None
 
-    def compared(name: str) -> Path:
+    def checked(name: str) -> Path:
         problem = checksums.problem(name) if checksums else None
         if problem:
             raise InputError(f"{problem}: restore it, or remove {CHECKSUMS_FILE} if the change was meant")
         return folder / name
 
-    label_file, scalar_file = compared(str(task.label_file)), compared(SCALARS_FILE)
-    labels = np.asarray(open_npy(label_file))
-    if labels.ndim != 1 or labels.dtype.kind not in ("f" if task.target else "iu"):
-        expected = f"(N,) {task.label_type}"
-        raise InputError(f"{label_file} has shape {labels.shape} and type {labels.dtype}, expected {expected}")
-    if task.target:
-        check_finite(labels, str(label_file))
-    else:
-        check_classes(labels, task, label_file)
+    def read_optional(name: str, read: Callable[[Path, int], np.ndarray | None]) -> np.ndarray | None:
+        return read(checked(name), len(labels)) if (folder / name).exists() else None
+
+    label_file, scalar_file = checked(str(task.label_file)), checked(SCALARS_FILE)
+    labels = _read_labels(label_file, task)
     scalars = open_npy(scalar_file)
     widths = (len(SCALAR_NAMES), len(SCALAR_NAMES) + 1)
     if scalars.ndim != 2 or scalars.shape[1] not in widths or scalars.dtype.kind != "f":
@@ -110,23 +128,34 @@ def read_truth(data: Path, task: Task) -> Truth:
         )
     if len(scalars) != len(labels):
         raise InputError(f"{scalar_file} has {len(scalars)} rows, but {label_file.name} beside it has {len(labels)}")
-    columns = []
-    own = [task.target.reference] if task.target and task.target.reference else []
-    for name in ("E", "Ze", *own):
-        values = np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
-        columns.append(values)
-    labels = labels.astype(task.label_type)
-    reference = columns[2] if own else None
-    order = _read_order(compared(ORDER_FILE), len(labels)) if (folder / ORDER_FILE).exists() else None
-    groups = _read_groups(compared(GROUPS_FILE), len(labels)) if (folder / GROUPS_FILE).exists() else None
-    weights = None
-    if (folder / WEIGHT_FILE).exists():
-        weights = open_array(compared(WEIGHT_FILE), (), np.float32).astype(np.float64)
-        if len(weights) != len(labels):
-            what = f"{len(weights)} rows, but {label_file.name} beside it has {len(labels)}"
-            raise InputError(f"{folder / WEIGHT_FILE} has {what}: simulate the set again")
-        check_weights(weights, task, folder / WEIGHT_FILE)
-    return Truth(folder, labels, columns[0], columns[1], order, reference, groups, weights)
+
+    def scalar(name: str) -> np.ndarray:
+        return np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
+
+    reference = task.target.reference if task.target else None
+    return Truth(
+        folder,
+        labels,
+        energy=scalar("E"),
+        zenith_deg=scalar("Ze"),
+        order=read_optional(ORDER_FILE, _read_order),
+        reference=scalar(reference) if reference else None,
+        groups=read_optional(GROUPS_FILE, _read_groups),
+        weights=read_optional(WEIGHT_FILE, partial(_read_weights, task=task)),
+    )
+
+
+def _read_labels(file: Path, task: Task) -> np.ndarray:
+    """Return the labels (N,) of a test set in the task's type, or refuse them."""
+    labels = np.asarray(open_npy(file))
+    if labels.ndim != 1 or labels.dtype.kind not in ("f" if task.target else "iu"):
+        expected = f"(N,) {task.label_type}"
+        raise InputError(f"{file} has shape {labels.shape} and type {labels.dtype}, expected {expected}")
+    if task.target:
+        check_finite(labels, str(file))
+    else:
+        check_classes(labels, task, file)
+    return labels.astype(task.label_type)
 
 
 def _read_groups(file: Path, n_events: int) -> np.ndarray | None:
@@ -142,6 +171,15 @@ def _read_order(file: Path, n_events: int) -> np.ndarray:
     if order.dtype != np.int64 or not np.array_equal(np.sort(order), np.arange(n_events)):
         raise InputError(f"{file} is no permutation of {n_events} rows: convert the raw files again")
     return order
+
+
+def _read_weights(file: Path, n_events: int, task: Task) -> np.ndarray:
+    weights = open_array(file, (), np.float32).astype(np.float64)
+    if len(weights) != n_events:
+        what = f"{len(weights)} rows, but {task.label_file} beside it has {n_events}"
+        raise InputError(f"{file} has {what}: simulate the set again")
+    check_weights(weights, task, file)
+    return weights
 
 
 def check_classes(labels: np.ndarray, task: Task, file: Path) -> None:
@@ -170,3 +208,47 @@ def check_finite(values: np.ndarray, where: str) -> None:
             f"{where}: {bad.size} of {len(values)} values are NaN or infinite, "
             f"the first at index {bad[0]} ({values[bad[0]]})"
         )
+
+
+@dataclass(frozen=True)
+class DataOrigin:
+    """Origin of one test set."""
+
+    public: bool
+    protocol: str
+    """``v2``, ``matched`` or ``2026`` of a public set; of others, what they are and what they say they follow."""
+    source: dict[str, Any]
+    """Content of ``source.json``."""
+
+    @property
+    def base(self) -> str:
+        """The protocol whose rules hold: of a public set its own, of others the one they say they follow."""
+        return self.protocol if self.public else str(self.source.get("protocol", "v2"))
+
+    def takes_raw_labels(self, task: Task) -> bool:
+        """Return whether its protocol takes the most probable class only."""
+        return (self.base, task.name) in RAW_LABELS_ONLY
+
+
+def origin_of(folder: Path, task: Task) -> DataOrigin:
+    """Return the origin of a labelled test set."""
+    folder = Path(folder)
+    source = read_source(folder)
+    stated = str(source.get("protocol", "v2"))
+    if is_simulated(source):
+        made = [source.get("model", "?"), f"{source.get('world', 'default')} world", f"seed {source.get('seed', '?')}"]
+        return DataOrigin(False, f"{SIMULATION} of {stated} ({', '.join(map(str, made))})", source)
+    protocol = _recognised_protocol(folder, task)
+    return DataOrigin(True, protocol, source) if protocol else DataOrigin(False, f"{UNKNOWN} ({stated})", source)
+
+
+def _recognised_protocol(folder: Path, task: Task) -> str | None:
+    labels = np.asarray(open_npy(folder / str(task.label_file)))
+    others = [folder / name for name in (MATRICES_FILE, SCALARS_FILE) if (folder / name).exists()]
+    is_whole = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min(initial=0) >= 0
+    if not is_whole or any(len(open_npy(path)) != len(labels) for path in others):
+        return None
+    counts = tuple(np.bincount(labels, minlength=task.n_classes).tolist())
+    return next(
+        (protocol for (name, protocol), known in TEST_CLASSES.items() if (name, counts) == (task.name, known)), None
+    )

@@ -40,8 +40,8 @@ from showerstack.scoring.score import (
     score_arrays,
     score_file,
 )
-from showerstack.scoring.tasks.published import PUBLISHED, TEST_CLASSES, DataOrigin, origin_of, published_for
-from showerstack.scoring.tasks.truth import read_truth
+from showerstack.scoring.tasks.published import PUBLISHED, published_for
+from showerstack.scoring.tasks.truth import TEST_CLASSES, DataOrigin, origin_of, read_truth
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, task_named

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 
 from showerstack.runtime.errors import InputError
-from showerstack.scoring.metrics.intervals import (
-    clopper_pearson,
-    fraction_error_interval,
-    group_weights,
-    grouped_error,
-    share_interval,
-)
-from showerstack.scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
+from showerstack.scoring.metrics.composition import fraction_error_interval, paired_fraction_error
+from showerstack.scoring.metrics.intervals import clopper_pearson, grouped_error, resample_groups, share_interval
+from showerstack.scoring.metrics.paired import paired_accuracy, paired_log_loss
+from showerstack.scoring.metrics.survival_bootstrap import paired_survival
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.base import ERROR_RATE
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
@@ -106,7 +102,7 @@ def test_errors_need_two_groups_and_every_class_stays() -> None:
     result, expected = share_interval(np.tile([True, False], 20), np.arange(40) // 2), clopper_pearson(10, 20)
     assert (result.low, result.high) == pytest.approx((expected.low, expected.high))
     labels = np.array([0, 0, 0, 1])
-    _, blocks = group_weights(labels, np.array([0, 1, 2, 3]), 50, np.random.default_rng(1))
+    _, blocks = resample_groups(labels, np.array([0, 1, 2, 3]), 50, np.random.default_rng(1))
     drawn = np.concatenate(list(blocks))
     assert drawn.sum(axis=1).tolist() == [4] * 50
     assert (drawn[:, 3] == 1).all(), "the only group of a class is always there"

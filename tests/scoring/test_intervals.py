@@ -11,22 +11,18 @@ import pytest
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.composition import (
     class_fraction_errors,
+    confusion_intervals,
     confusion_matrix,
+    draw_variance,
     fraction_error,
+    fraction_error_interval,
     mixture_counts,
+    paired_fraction_error,
 )
 from showerstack.scoring.metrics.gamma import hadron_survival
-from showerstack.scoring.metrics.intervals import (
-    accuracy_interval,
-    basic_interval,
-    clopper_pearson,
-    confusion_intervals,
-    draw_variance,
-    fraction_error_interval,
-    survival_interval,
-    widened,
-)
-from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy, paired_fraction_error, paired_survival
+from showerstack.scoring.metrics.intervals import accuracy_interval, basic_interval, clopper_pearson, widened
+from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
+from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
 from showerstack.scoring.tasks import metric_for
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 

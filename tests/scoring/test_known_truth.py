@@ -19,23 +19,19 @@ from showerstack.scoring.metrics.classes import (
     q_factor,
     table_metrics,
 )
-from showerstack.scoring.metrics.composition import composition_metrics, row_normalised
+from showerstack.scoring.metrics.composition import composition_metrics, paired_fraction_error, row_normalised
 from showerstack.scoring.metrics.gamma import (
     GAMMA,
     HADRON,
     area_under_curve,
+    gamma_area,
     gamma_metrics,
     hadron_survival,
     weighted_threshold,
 )
-from showerstack.scoring.metrics.intervals import area, clopper_pearson, survival_interval
-from showerstack.scoring.metrics.paired import (
-    mcnemar,
-    paired_fraction_error,
-    paired_log_loss,
-    paired_mean,
-    paired_survival,
-)
+from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.scoring.metrics.paired import mcnemar, paired_log_loss, paired_mean
+from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import _read_groups, check_range
 from showerstack.showers.schema import COMPOSITION, ENERGY
@@ -82,7 +78,7 @@ def test_survival_intervals_cover_however_few() -> None:
     scores = np.random.default_rng(3).random((400, 70))
     inside = 0
     for row in scores:
-        result = survival_interval(labels, row, 0.75, n_resamples=200)
+        result = survival_interval(labels, row, n_resamples=200)
         inside += result.low <= 1.0 - threshold_share <= result.high
     assert inside / 400 > 0.95 - 6 * np.sqrt(0.95 * 0.05 / 400)
 
@@ -235,9 +231,9 @@ def test_paired_survivals_do_not_depend_on_the_scale_of_a_score() -> None:
     rng = np.random.default_rng(10)
     labels = np.repeat([GAMMA, HADRON], [50, 300])
     a, b = rng.normal(np.where(labels == GAMMA, 1.5, 0.0), 1.0, (2, 350))
-    first = paired_survival(labels, a, b, 0.75, n_resamples=200)
+    first = paired_survival(labels, a, b, n_resamples=200)
     for scaled in ((a + 100.0, b), (a, b + 100.0), (np.exp(a), 3.0 * b)):
-        assert paired_survival(labels, *scaled, 0.75, n_resamples=200) == first
+        assert paired_survival(labels, *scaled, n_resamples=200) == first
 
 
 @pytest.mark.parametrize("way", ["events", "groups", "weights"])
@@ -247,7 +243,7 @@ def test_intervals_of_paired_survivals_lie_around_the_difference(way: str) -> No
     a, b = (rng.normal(np.where(labels == GAMMA, shift, 0.0), 1.0) for shift in (3.0, 0.5))
     groups = np.arange(1200) // 2 if way == "groups" else None
     weights = rng.uniform(0.5, 1.5, 1200) if way == "weights" else None
-    pair = paired_survival(labels, a, b, 0.75, groups, weights, n_resamples=300)
+    pair = paired_survival(labels, a, b, groups, weights, n_resamples=300)
     # 75 % of the gammas lie above their mean minus 0.674.
     assert pair.difference == pytest.approx(norm.sf(3.0 - 0.674) - norm.sf(0.5 - 0.674), abs=0.2)
     middle, width = (pair.interval.low + pair.interval.high) / 2, pair.interval.high - pair.interval.low
@@ -259,7 +255,7 @@ def test_survivals_of_groups_stay_between_0_and_1() -> None:
     labels = np.repeat([GAMMA, HADRON], [20, 24])
     groups = np.concatenate([np.arange(20), 100 + np.repeat(np.arange(4), 6)])
     scores = np.where((labels == HADRON) & (groups == 100), -1.0, 1.0)  # three groups of four survive
-    result = survival_interval(labels, scores, 0.75, groups, n_resamples=200)
+    result = survival_interval(labels, scores, groups, n_resamples=200)
     assert 0.0 <= result.low < 0.75 < result.high <= 1.0
 
 
@@ -283,7 +279,7 @@ def test_a_weight_counts_as_so_many_copies() -> None:
     assert weighted["accuracy_at_0.5"] == pytest.approx(copied["accuracy_at_0.5"])
     assert weighted["energy_binned"]["15.0-15.5"]["hadron_survival"] == pytest.approx(copied["key_metric"])
     for ours, theirs in (
-        (area(labels, scores, weights), area(labels[many], scores[many])),
+        (gamma_area(labels, scores, weights), gamma_area(labels[many], scores[many])),
         (efficiency_at_survival(labels, scores, 0.1, weights), efficiency_at_survival(labels[many], scores[many], 0.1)),
         (q_factor(labels, scores, weights=weights), q_factor(labels[many], scores[many])),
     ):
@@ -350,7 +346,7 @@ def test_a_survival_is_quoted_only_where_weights_allow_it() -> None:
     assert not one.quoted
     assert not lost.quoted
     assert (one.largest, lost.largest) == pytest.approx((6 / 112, 6 / 107))
-    interval = survival_interval(labels, scores, 0.75, weights=heavy)
+    interval = survival_interval(labels, scores, weights=heavy)
     assert interval.is_limit
     assert interval.high == pytest.approx(one.limit(), rel=0.02), "the threshold is certain"
     none = hadron_survival(labels, np.where(labels == 1, -1.0, scores), 0.75, even).weights
@@ -371,7 +367,7 @@ def test_intervals_of_weighted_survivals_cover_the_truth() -> None:
         result = hadron_survival(labels, scores, 0.75, every)
         assert result.weights is not None
         assert result.weights.quoted
-        interval = survival_interval(labels, scores, 0.75, weights=every, n_resamples=200)
+        interval = survival_interval(labels, scores, weights=every, n_resamples=200)
         inside += interval.low <= truth <= interval.high
         widths.append((interval.high - interval.low) / 3.92)
         spread.append(result.hadron_survival)
@@ -383,9 +379,9 @@ def test_intervals_of_weighted_survivals_cover_the_truth() -> None:
 @pytest.mark.parametrize("efficiency", [0.5, 0.99])
 def test_equal_weights_and_single_events_as_groups_give_the_plain_interval(efficiency: float) -> None:
     labels, scores, _ = _weighted(4000, 3)
-    plain = survival_interval(labels, scores, efficiency)
+    plain = survival_interval(labels, scores, efficiency=efficiency)
     for groups, weights in ((np.arange(4000), None), (None, np.full(4000, 0.2)), (np.arange(4000), np.ones(4000))):
-        result = survival_interval(labels, scores, efficiency, groups, weights)
+        result = survival_interval(labels, scores, groups, weights, efficiency=efficiency)
         assert (result.low, result.high) == pytest.approx((plain.low, plain.high), abs=0.25 * (plain.high - plain.low))
 
 
@@ -419,5 +415,5 @@ def test_no_interval_of_an_area_goes_beyond_one() -> None:
     labels = np.repeat([GAMMA, HADRON], [8, 8])
     scores = np.linspace(1.0, 0.0, 16)
     scores[[7, 8]] = scores[[8, 7]]
-    result = area(labels, scores)
+    result = gamma_area(labels, scores)
     assert 0.9 < result.value < 1.0 == result.interval.high

@@ -16,31 +16,24 @@ from showerstack.scoring.metrics.classes import (
     q_factor,
     table_metrics,
 )
-from showerstack.scoring.metrics.composition import confusion_matrix, sampled_errors, share_errors
-from showerstack.scoring.metrics.gamma import SurvivorWeights
-from showerstack.scoring.metrics.intervals import (
-    accuracy_interval,
-    area,
-    clopper_pearson,
+from showerstack.scoring.metrics.composition import (
     confusion_intervals,
+    confusion_matrix,
     fraction_error_interval,
-    share_interval,
-    survival_interval,
-)
-from showerstack.scoring.metrics.paired import (
-    mcnemar,
-    paired_accuracy,
     paired_fraction_error,
-    paired_log_loss,
-    paired_mean,
-    paired_survival,
+    sampled_errors,
+    share_errors,
 )
+from showerstack.scoring.metrics.gamma import SurvivorWeights, gamma_area
+from showerstack.scoring.metrics.intervals import accuracy_interval, clopper_pearson, share_interval
+from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy, paired_log_loss, paired_mean
 from showerstack.scoring.metrics.residuals import (
     bias_interval,
     paired_resolution,
     residual_metrics,
     resolution_interval,
 )
+from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
 from showerstack.scoring.score import score_arrays
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import Truth
@@ -158,7 +151,7 @@ def test_intervals_and_paired_tests(reference: Reference) -> None:
             "fraction error": [fraction_error_interval(labels, a), fraction_error_interval(labels, a, groups)],
             "confusion": confusion_intervals(confusion_matrix(labels, a), 0.1, np.linspace(0.05, 0.1, 5)),
             "survival": [
-                survival_interval(gamma.labels, scores, efficiency, g, w)
+                survival_interval(gamma.labels, scores, g, w, efficiency=efficiency)
                 for efficiency in (0.5, 0.9)
                 for g, w in ((None, None), (groups, None), (None, gamma.weights))
             ],
@@ -191,7 +184,7 @@ def test_other_metrics(reference: Reference) -> None:
             "two classes": table_metrics(labels.astype(int), np.log(np.stack([scores, 1 - scores], 1)), ("a", "b")),
             "q factor": [q_factor(labels, scores), q_factor(labels, scores, 0.5, weights)],
             "efficiency": [efficiency_at_survival(labels, scores, s, w) for s in (1e-3, 0.05) for w in (None, weights)],
-            "area": [area(labels, scores), area(labels, scores, weights)],
+            "area": [gamma_area(labels, scores), gamma_area(labels, scores, weights)],
             "bins": bins_at_threshold(labels, scores, 0.6, energy=gamma.energy, zenith_deg=gamma.zenith_deg),
             "balanced": balanced_accuracy(confusion_matrix(labels, (scores < 0.5).astype(int), 2)),
             "residuals": [residual_metrics(residuals), residual_metrics(residuals, weights)],

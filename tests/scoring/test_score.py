@@ -26,8 +26,8 @@ from showerstack.scoring.metrics.composition import (
     expected_fraction_error,
     share_errors,
 )
-from showerstack.scoring.metrics.gamma import gamma_metrics, hadron_survival
-from showerstack.scoring.metrics.intervals import area, clopper_pearson
+from showerstack.scoring.metrics.gamma import gamma_area, gamma_metrics, hadron_survival
+from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
 from showerstack.scoring.score import score_arrays, score_file
 from showerstack.scoring.tasks import scoring_of
@@ -170,7 +170,7 @@ def test_efficiency_at_a_fixed_survival(events: tuple[np.ndarray, np.ndarray], s
 def test_area_agrees_with_all_pairs(events: tuple[np.ndarray, np.ndarray]) -> None:
     labels, scores = events
     pairs = scores[labels == 0][:, None] > scores[labels == 1][None]
-    result = area(labels, scores)
+    result = gamma_area(labels, scores)
     assert result.value == pytest.approx(pairs.mean())
     assert result.interval.low < result.value < result.interval.high
 
