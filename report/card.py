@@ -18,8 +18,7 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.schema import TASKS, task_named
 from showerstack.showers.source import is_simulated, read_source
-from showerstack.stacking.folder import METRICS_FILE, TABLE_TEST_FILE
-from showerstack.stacking.run import Run, shipped_system
+from showerstack.stacking.run import METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
 
 CARD_FILE = "model_card.md"
 SOFTWARE_LICENCE = "MIT"

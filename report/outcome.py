@@ -47,9 +47,8 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.folder import METRICS_FILE, TABLE_TEST_FILE
 from showerstack.stacking.options import TOLERANCE
-from showerstack.stacking.run import COMBINED, Run, System, shipped_system
+from showerstack.stacking.run import COMBINED, METRICS_FILE, TABLE_TEST_FILE, Run, System, shipped_system
 from showerstack.stacking.train import stack
 
 LOG = logging.getLogger(__name__)

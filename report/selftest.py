@@ -20,9 +20,8 @@ from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import CORE_COLUMNS
-from showerstack.stacking.folder import PREDICTIONS_FILE
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
+from showerstack.stacking.run import PREDICTIONS_FILE, load
 from showerstack.stacking.train import stack
 
 N_EVENTS = 3_000

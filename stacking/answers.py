@@ -1,4 +1,4 @@
-"""What a task makes of posteriors: the most probable class, scores of gammas, or estimates of a target."""
+"""The answers of a task, made from posteriors: the most probable class, scores of gammas, or estimates of a target."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from showerstack.stacking.sample import Sample
 from showerstack.stacking.targets import OWN, POOL, EstimatePool, PosteriorMean, Rule
 
 SCORES_FILE = "held_out_scores.npz"
-"""Labels, scores and, where there are any, groups and importance weights of the events that what ships is scored on."""
+"""Labels, scores and, where there are any, groups and importance weights of the judged events."""
 
 
 @dataclass(frozen=True)
 class DecisionSample:
-    """Labelled events that no fit has learned from, and what every system says of them, as it ships."""
+    """Labelled events that no fit has learned from, and every system's posteriors of them, as of new events."""
 
     systems: Mapping[str, np.ndarray]
     """Per learner, ``average`` and ``stack``: (n, C) log-posteriors."""
     shipped: str
-    """The one that ships."""
+    """The one that predicts new events."""
     sample: Sample
     """The n events."""
     offsets: np.ndarray | None = None
@@ -37,32 +37,32 @@ class DecisionSample:
     training: Binned | None = None
     """The same of all training events of the kind that predictions are scored on."""
     own: np.ndarray | None = None
-    """(2, n) estimate of the target minus reference, and its error, by the learner of true quantities, if there is."""
-    asked: tuple[str, ...] = ()
-    """Learners that what ships asks anyway."""
+    """(2, n) estimate of the target minus reference, and its error, by a learner of true quantities; None without."""
+    needed: tuple[str, ...] = ()
+    """Learners that the shipped system needs."""
 
 
 class TaskStacking:
-    """Arrays of a task with classes; others differ in some of them, see :func:`stacking_of`."""
+    """A task with classes. Other tasks differ in some of the methods; see :func:`stacking_of`."""
 
     survival: ClassVar[bool] = False
     """Whether learners stay, and the gate closes, where more hadrons survive without or with the stack."""
     outputs: Mapping[str, str] = {"prediction": "number of the most probable class, (n,) int64"}
-    """What an exported run gives beside the log-probabilities, with its meaning."""
+    """Outputs of an exported run beside the log-probabilities, with their meaning."""
 
-    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
-        """Learn from out-of-fold or holdout predictions; write what the run keeps of it below ``meta/``.
+    def decide(self, judged: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
+        """Learn the rules of answers from out-of-fold or holdout predictions; write arrays for later below ``meta/``.
 
-        The most probable class needs nothing.
+        The most probable class needs no rule.
 
         Returns
         -------
-        The manifest's entry, and by system what was learned.
+        The manifest's entry, and by system its rule.
         """
         return {"chosen": "argmax"}, {}
 
     def arrays(self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Return what ``predictions.npz`` holds for its readers, first of all what is scored.
+        """Return the task's arrays in ``predictions.npz``, first of all what is scored.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class TaskStacking:
         own: Mapping[str, np.ndarray],
         context: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
-        """Return what takes the place of :meth:`arrays` where true quantities are estimated as well; nothing here.
+        """Return arrays that replace those of :meth:`arrays` where true quantities are estimated as well; none here.
 
         Parameters
         ----------
@@ -100,13 +100,13 @@ class TaskStacking:
     def test_arrays(
         self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None
     ) -> dict[str, np.ndarray]:
-        """Return what ``test/<system>.npz`` holds beside the posteriors."""
+        """Return the arrays of ``test/<system>.npz`` beside the posteriors."""
         return self.arrays(rule, log_proba, context)
 
     def answers(
         self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield what is scored of a system by each of its rules: the rule's name and (N,) values.
+        """Yield a system's answers by each of its rules: the rule's name and (N,) values.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class TaskStacking:
         yield "argmax", log_proba.argmax(axis=1)
 
     def columns(self, arrays: Mapping[str, np.ndarray]) -> list[pl.Series]:
-        """Return what stands in a table of predictions for :meth:`arrays`, in place of the most probable class."""
+        """Return the columns of a table of predictions that replace the most probable class."""
         return []
 
 
@@ -128,12 +128,12 @@ class GammaStacking(TaskStacking):
     survival = True
     outputs: Mapping[str, str] = {"gamma_score": "ln(p_gamma / p_hadron) + 0.5, higher = more gamma-like, (n,) float32"}
 
-    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
+    def decide(self, judged: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
         """Make the table of thresholds and keep the scores, for thresholds of the user's own."""
-        scores, sample = gamma_scores(held_out.systems[held_out.shipped]), held_out.sample
-        optional = (("groups", sample.groups), ("weights", sample.weights))
-        beside = {name: values for name, values in optional if values is not None}
-        write_npz(run / "meta" / SCORES_FILE, labels=sample.labels.astype(np.int8), scores=scores, **beside)
+        scores, sample = gamma_scores(judged.systems[judged.shipped]), judged.sample
+        pairs = (("groups", sample.groups), ("weights", sample.weights))
+        optional = {name: values for name, values in pairs if values is not None}
+        write_npz(run / "meta" / SCORES_FILE, labels=sample.labels.astype(np.int8), scores=scores, **optional)
         return {"thresholds": threshold_table(sample.labels, scores, groups=sample.groups, weights=sample.weights)}, {}
 
     def arrays(self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -168,38 +168,33 @@ class TargetStacking(TaskStacking):
             f"{target.name}_error": "its standard deviation, (n,) float32",
         }
 
-    def decide(self, held_out: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
-        """Take bins from the training events, and the scale of the errors from those that no fit learned from."""
-        assert held_out.training is not None
-        assert held_out.offsets is not None
-        weights = held_out.sample.weights
-        rule = PosteriorMean.of(held_out.training.offsets, held_out.training.labels, self.n_bins)
-        estimate, error = rule(held_out.systems[held_out.shipped])
-        record: dict[str, Any] = {"chosen": "posterior mean"}
-        record["held_out"] = residual_metrics(estimate - held_out.offsets, weights)
-        record["held_out_in_widths"] = residual_metrics(
-            (estimate - held_out.offsets) / np.maximum(error, 1e-12), weights
-        )
-        rules: dict[str, Rule] = {
-            name: self._scaled(rule, z, held_out.offsets, weights) for name, z in held_out.systems.items()
+    def decide(self, judged: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
+        """Take bins from the training events, and the scale of the errors from the judged ones."""
+        assert judged.training is not None
+        assert judged.offsets is not None
+        offsets, weights = judged.offsets, judged.sample.weights
+        rule = PosteriorMean.of(judged.training.offsets, judged.training.labels, self.n_bins)
+        in_widths, rules = {}, dict[str, Rule]()
+        for name, log_proba in judged.systems.items():
+            estimate, error = rule(log_proba)
+            in_widths[name] = (estimate - offsets) / np.maximum(error, 1e-12)
+            rules[name] = replace(rule, scale=resolution(in_widths[name], weights))
+        residual = rule(judged.systems[judged.shipped])[0] - offsets
+        record: dict[str, Any] = {
+            "chosen": "posterior mean",
+            "held_out": residual_metrics(residual, weights),
+            "held_out_in_widths": residual_metrics(in_widths[judged.shipped], weights),
         }
-        if held_out.own is not None:
-            names = (*dict.fromkeys((held_out.shipped, *held_out.asked)), OWN)
-            values, errors = _estimates(rules, held_out.systems, names, held_out.own)
-            pool = EstimatePool.of(names, values, errors, held_out.offsets, weights)
+        if judged.own is not None:
+            names = (*dict.fromkeys((judged.shipped, *judged.needed)), OWN)
+            values, errors = _estimates(rules, judged.systems, names, judged.own)
+            pool = EstimatePool.of(names, values, errors, offsets, weights)
             rules[POOL] = pool
             record |= {"chosen": POOL, "shares": pool.shares(errors), "posterior_mean": record["held_out"]}
-            estimate, error = _cross_fitted(names, values, errors, held_out.offsets, held_out.sample.folds, weights)
-            record["held_out"] = residual_metrics(estimate - held_out.offsets, weights)
-            record["held_out_in_errors"] = residual_metrics((estimate - held_out.offsets) / error, weights)
+            estimate, error = _cross_fitted(names, values, errors, offsets, judged.sample.folds, weights)
+            record["held_out"] = residual_metrics(estimate - offsets, weights)
+            record["held_out_in_errors"] = residual_metrics((estimate - offsets) / error, weights)
         return record, rules
-
-    def _scaled(
-        self, rule: PosteriorMean, log_proba: np.ndarray, offsets: np.ndarray, importance: np.ndarray | None = None
-    ) -> PosteriorMean:
-        """Return the rule whose errors hold 68 % of events that no fit learned from."""
-        estimate, error = rule(log_proba)
-        return replace(rule, scale=resolution((estimate - offsets) / np.maximum(error, 1e-12), importance))
 
     def pooled(
         self,
@@ -209,23 +204,23 @@ class TargetStacking(TaskStacking):
         context: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
         """Return estimate and error of the pool, if there is one."""
-        pool, (name, error_name) = rules.get(POOL), self._arrays
+        pool, (name, error_name) = rules.get(POOL), self._array_names
         if not isinstance(pool, EstimatePool) or name not in own:
             return {}
-        start = self._reference(context)
-        values = _estimates(rules, posteriors, pool.names, np.stack([own[name] - start, own[error_name]]))
-        estimate, error = pool(*values)
-        return {name: estimate + start, error_name: error}
+        reference = self._reference(context)
+        own_estimate = np.stack([own[name] - reference, own[error_name]])
+        estimate, error = pool(*_estimates(rules, posteriors, pool.names, own_estimate))
+        return {name: estimate + reference, error_name: error}
 
     def arrays(self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None) -> dict[str, np.ndarray]:
         """Return estimates and errors: (N,) float64 each."""
         assert isinstance(rule, PosteriorMean)
         estimate, error = rule(log_proba)
-        name, error_name = self._arrays
+        name, error_name = self._array_names
         return {name: estimate + self._reference(context), error_name: error}
 
     @property
-    def _arrays(self) -> tuple[str, str]:
+    def _array_names(self) -> tuple[str, str]:
         return self.target.name, f"{self.target.name}_error"
 
     def _reference(self, context: np.ndarray | None) -> np.ndarray | float:
@@ -275,8 +270,8 @@ def _cross_fitted(
     estimate, error = np.empty_like(truth), np.empty_like(truth)
     for fold in np.unique(folds):
         inside = folds == fold
-        counted = None if importance is None else importance[~inside]
-        pool = EstimatePool.of(names, values[:, ~inside], errors[:, ~inside], truth[~inside], counted)
+        weights = None if importance is None else importance[~inside]
+        pool = EstimatePool.of(names, values[:, ~inside], errors[:, ~inside], truth[~inside], weights)
         estimate[inside], error[inside] = pool(values[:, inside], errors[:, inside])
     return estimate, error
 

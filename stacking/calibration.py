@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from showerstack.models.base.posterior import log_softmax
-from showerstack.stacking.gate import MeanAndError
 from showerstack.stacking.pools import FIT_EVENTS, cross_entropy
 from showerstack.stacking.sample import Sample
 
@@ -22,7 +21,7 @@ RELIABILITY_BINS = 15
 
 
 def scaled(log_proba: np.ndarray, scale: float) -> np.ndarray:
-    """Return ``log_softmax(scale z)`` of (..., C) log-probabilities; with a scale of 1 what was given."""
+    """Return ``log_softmax(scale z)`` of (..., C) log-probabilities z; z itself where the scale is 1."""
     return log_proba if scale == 1.0 else log_softmax(scale * log_proba)
 
 
@@ -38,7 +37,7 @@ def fit_scale(log_proba: np.ndarray, sample: Sample) -> float:
 
 
 def calibrated(log_proba: np.ndarray, sample: Sample) -> tuple[float, np.ndarray]:
-    """Fit the scale that ships, and calibrate each fold by what the other folds say.
+    """Fit the scale that ships, and calibrate each fold by the scale of the other folds.
 
     Parameters
     ----------
@@ -52,20 +51,20 @@ def calibrated(log_proba: np.ndarray, sample: Sample) -> tuple[float, np.ndarray
     The scale, 1 where it does not gain :data:`KEEP_SIGMA` standard errors, and (N, C) log-probabilities to score the
     system by, none calibrated with its own label.
     """
-    result = np.empty_like(log_proba)
+    cross_fitted = np.empty_like(log_proba)
     for k in np.unique(sample.folds):
         inside = sample.folds == k
-        result[inside] = scaled(log_proba[inside], _kept(log_proba[~inside], sample.take(~inside)))
-    return _kept(log_proba, sample), result
+        cross_fitted[inside] = scaled(log_proba[inside], _useful_scale(log_proba[~inside], sample.take(~inside)))
+    return _useful_scale(log_proba, sample), cross_fitted
 
 
-def _kept(log_proba: np.ndarray, sample: Sample) -> float:
+def _useful_scale(log_proba: np.ndarray, sample: Sample) -> float:
     """Return the scale, or 1 where it gains too little.
 
     One number fitted to N events gains 1/(2 N) by chance: nothing beside two standard errors of any gain.
     """
     scale = fit_scale(log_proba, sample)
-    gain = MeanAndError.of(sample.losses(log_proba) - sample.losses(scaled(log_proba, scale)), sample)
+    gain = sample.mean_of(sample.losses(log_proba) - sample.losses(scaled(log_proba, scale)))
     return scale if gain.mean > KEEP_SIGMA * gain.error else 1.0
 
 
@@ -84,20 +83,18 @@ def reliability(log_proba: np.ndarray, sample: Sample) -> dict[str, Any]:
     labels, weights = sample.labels, sample.weights
     probability = np.exp(log_proba).ravel()
     is_class = (labels[:, None] == np.arange(log_proba.shape[1])).ravel()
-    number = np.minimum((probability * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)
-    each = np.ones(len(labels)) if weights is None else weights
-    each = np.repeat(each, log_proba.shape[1])
-    entries = np.bincount(number, minlength=RELIABILITY_BINS)
-    filled = np.bincount(number, each, minlength=RELIABILITY_BINS) > 0
-    mass, squares = (np.bincount(number, each**k, minlength=RELIABILITY_BINS)[filled] for k in (1, 2))
-    predicted = np.bincount(number, probability * each, minlength=RELIABILITY_BINS)[filled] / mass
-    observed = np.bincount(number, is_class * each, minlength=RELIABILITY_BINS)[filled] / mass
-    variance = np.bincount(number, probability * (1 - probability) * each**2, minlength=RELIABILITY_BINS)
-    error = (
-        np.sqrt(observed * (1 - observed) * squares) / mass
-        if weights is not None
-        else np.sqrt(observed * (1 - observed) / mass)
-    )
+    bin_of = np.minimum((probability * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)
+    weight = np.repeat(np.ones(len(labels)) if weights is None else weights, log_proba.shape[1])
+    entries = np.bincount(bin_of, minlength=RELIABILITY_BINS)
+    filled = np.bincount(bin_of, weight, minlength=RELIABILITY_BINS) > 0
+    mass, squares = (np.bincount(bin_of, weight**k, minlength=RELIABILITY_BINS)[filled] for k in (1, 2))
+    predicted = np.bincount(bin_of, probability * weight, minlength=RELIABILITY_BINS)[filled] / mass
+    observed = np.bincount(bin_of, is_class * weight, minlength=RELIABILITY_BINS)[filled] / mass
+    variance = np.bincount(bin_of, probability * (1 - probability) * weight**2, minlength=RELIABILITY_BINS)
+    if weights is None:
+        error = np.sqrt(observed * (1 - observed) / mass)
+    else:
+        error = np.sqrt(observed * (1 - observed) * squares) / mass
     return {
         "bins": [
             {"predicted": float(p), "observed": float(o), "error": float(e), "entries": int(n)}

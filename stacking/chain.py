@@ -1,8 +1,8 @@
 """The chain from base learners' log-probabilities to a prediction; training and finished runs share it.
 
 The fits of a learner are averaged in log-probability, or are one network already; the pool combines the averages, one
-temperature follows (each learner has one of its own for the case that it ships alone), then what the task makes of it.
-On disk it is temperatures, pool and what tasks learned as JSON in a run's ``meta`` folder.
+temperature follows (each learner has one of its own for the case that it ships alone), then the task's answers. On disk
+temperatures, pool and the task's rules are JSON in a run's ``meta`` folder.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Piece = tuple[slice, Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a run says of events."""
+    """A run's predictions of N events."""
 
     log_proba: np.ndarray
-    """(N, C) float64 log-posteriors of what ships: the stack, or the best learner where the gate is closed."""
+    """(N, C) float64 log-posteriors of the shipped system: the stack, or the best learner where the gate is closed."""
     arrays: Mapping[str, np.ndarray]
-    """What ``predictions.npz`` holds of the task: (N,) ``predictions``, ``gamma_scores``..., first what is scored."""
+    """The task's arrays in ``predictions.npz``: (N,) ``predictions``, ``gamma_scores``..., first what is scored."""
     config_hash: str
     test_fingerprint: str | None
     """Of the events, so that nobody scores the predictions by others; None where they have none."""
     by_name: Mapping[str, np.ndarray]
     """Per learner, ``average`` and ``stack``: (N, C) log-probabilities, as far as they were needed."""
     remarks: tuple[str, ...] = ()
-    """What whoever uses them should know."""
+    """What their user should know."""
 
     @property
     def labels(self) -> np.ndarray:
@@ -58,6 +58,13 @@ class Predictions:
         """(N,) float64 gamma scores, higher = more gamma-like; None for other tasks."""
         return self.arrays.get("gamma_scores")
 
+    def stored_arrays(self) -> dict[str, np.ndarray]:
+        """Return the content of ``predictions.npz``: what scoring and the public benchmark read, posteriors, origin."""
+        stored = {**self.arrays, "log_proba": self.log_proba, "config_hash": np.array(self.config_hash)}
+        if self.test_fingerprint is not None:
+            stored["test_fingerprint"] = np.array(self.test_fingerprint)
+        return stored
+
 
 def average_of(log_proba: np.ndarray) -> np.ndarray:
     """Return the normalised mean in log-probability over the first axis of (L, N, C)."""
@@ -65,7 +72,7 @@ def average_of(log_proba: np.ndarray) -> np.ndarray:
 
 
 def combined(learners: Mapping[str, np.ndarray], pool: Pool) -> dict[str, np.ndarray]:
-    """Return learners, ``average`` and ``stack``, not calibrated yet: (N, C) each.
+    """Return learners, ``average`` and ``stack``, before calibration: (N, C) each.
 
     Parameters
     ----------
@@ -73,24 +80,24 @@ def combined(learners: Mapping[str, np.ndarray], pool: Pool) -> dict[str, np.nda
         (N, C) log-probabilities. ``average`` is that of the pool's learners; it needs all of them, ``stack`` only those
         with a weight.
     """
-    result = dict(learners)
-    if all(name in result for name in pool.learners):
-        result["average"] = average_of(np.stack([result[name] for name in pool.learners]))
-    if all(name in result for name in pool.needed):
-        result["stack"] = pool(result)
-    return result
+    systems = dict(learners)
+    if all(name in systems for name in pool.learners):
+        systems["average"] = average_of(np.stack([systems[name] for name in pool.learners]))
+    if all(name in systems for name in pool.needed):
+        systems["stack"] = pool(systems)
+    return systems
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Everything behind the base learners that a prediction needs."""
+    """All that a prediction needs after the base learners."""
 
     task: Task
     scales: Mapping[str, float]
     """Inverse temperatures of every learner, ``average`` and ``stack``."""
     pool: Pool
     rules: Mapping[str, Rule]
-    """What the task has learned of every system; empty where there is nothing to learn."""
+    """By system, what the task learned beside its posteriors; empty where there is nothing to learn."""
     shipped: str
     """``stack``, or the name of the learner that ships instead."""
     config_hash: str
@@ -104,7 +111,7 @@ class Chain:
     """Each class's share of the training events under the evaluation cuts: the posterior of unusable events."""
 
     def fits(self, learner: str) -> Sequence[Fit]:
-        """Return which fits of a learner predict new events."""
+        """Return the fits of a learner that predict new events."""
         return (None,) if learner in self.networks else range(self.n_fits)
 
     @property
@@ -130,41 +137,44 @@ class Chain:
 
     @property
     def procedure(self) -> TaskStacking:
-        """How the task is decided."""
+        """How the task's answers are made."""
         return stacking_of(self.task)
 
     def predictions(
         self, posteriors: Mapping[str, np.ndarray], context: np.ndarray | None, test_fingerprint: str | None
     ) -> Predictions:
-        """Return what ships."""
+        """Return the predictions of the shipped system."""
         log_proba = posteriors[self.shipped]
         arrays = self.procedure.arrays(self.rules.get(self.shipped), log_proba, context)
         return Predictions(log_proba, arrays, self.config_hash, test_fingerprint, posteriors)
 
-    def stream(self, fits: Iterable[Piece], events: Events, test_fingerprint: str | None) -> Iterator[Predictions]:
-        """Take raw log-probabilities of all fits (and estimates of true quantities) to what ships, piece by piece.
+    def stream(self, pieces: Iterable[Piece], events: Events) -> Iterator[Predictions]:
+        """Yield predictions from raw log-probabilities of all fits (and estimates of true quantities), by pieces.
 
         One numerical thread, so that training and prediction give the same last bits anywhere.
         """
-        for piece, log_proba in fits:
-            here, entries, usable = events.context(piece), dict(log_proba), events.usable(piece)
-            estimates = entries.pop(fits_of(self.target_calibration.learner), None) if self.target_calibration else None
+        fingerprint = events.events_fingerprint()
+        for piece, arrays_of_fits in pieces:
+            context, usable = events.context(piece), events.usable(piece)
+            fits, estimates = dict(arrays_of_fits), None
+            if self.target_calibration is not None:
+                estimates = fits.pop(fits_of(self.target_calibration.learner), None)
             with limited_threads(1):
-                posteriors = self._with_prior(self.posteriors(entries), usable)
-                result = self.predictions(posteriors, here, test_fingerprint)
+                posteriors = self._with_prior(self.posteriors(fits), usable)
+                predictions = self.predictions(posteriors, context, fingerprint)
                 if self.target_calibration is not None and estimates is not None:
                     # What a task estimates itself, such as the energy, is pooled with these.
                     arrays = self.target_calibration.arrays(estimates, events.fitted_core(piece))
-                    pooled = self.procedure.pooled(self.rules, posteriors, arrays, here)
+                    pooled = self.procedure.pooled(self.rules, posteriors, arrays, context)
                     if usable is not None:
                         arrays = {name: np.where(usable, values, np.nan) for name, values in arrays.items()}
-                        pooled = {name: np.where(usable, v, result.arrays[name]) for name, v in pooled.items()}
-                    others = {name: values for name, values in arrays.items() if name not in result.arrays}
-                    result = replace(result, arrays={**result.arrays, **pooled, **others})
-                yield result
+                        pooled = {name: np.where(usable, v, predictions.arrays[name]) for name, v in pooled.items()}
+                    others = {name: values for name, values in arrays.items() if name not in predictions.arrays}
+                    predictions = replace(predictions, arrays={**predictions.arrays, **pooled, **others})
+                yield predictions
 
     def _with_prior(self, posteriors: Mapping[str, np.ndarray], usable: np.ndarray | None) -> Mapping[str, np.ndarray]:
-        """Return the training prior in place of what learners say of events that cannot be used."""
+        """Return posteriors with the training prior for events that cannot be used."""
         if usable is None or usable.all():
             return posteriors
         shares = np.ones(self.task.n_classes) if self.prior is None else np.asarray(self.prior)
@@ -176,14 +186,14 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
     """Return the predictions of all pieces, at least one, as those of one set of events."""
     first = parts[0]
 
-    def together(mappings: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        return {name: np.concatenate([one[name] for one in mappings]) for name in mappings[0]}
+    def joined(mappings: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        return {name: np.concatenate([mapping[name] for mapping in mappings]) for name in mappings[0]}
 
     return replace(
         first,
         log_proba=np.concatenate([part.log_proba for part in parts]),
-        arrays=together([part.arrays for part in parts]),
-        by_name=together([part.by_name for part in parts]),
+        arrays=joined([part.arrays for part in parts]),
+        by_name=joined([part.by_name for part in parts]),
     )
 
 
@@ -212,26 +222,26 @@ def load_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
     systems
         Names of the learners that finished, ``average`` and ``stack``.
     """
-    with _read(checksums, META_FILE) as stack:
+    with _meta(checksums, META_FILE) as stack:
         pool, shipped, n_fits = Pool.from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
         prior = tuple(float(share) for share in stack["prior"]) if "prior" in stack else None
         networks = tuple(map(str, stack.get("networks", ())))
         if shipped not in systems or not set(systems).issuperset((*pool.learners, *networks)):
             raise KeyError(shipped)
-    with _read(checksums, CALIBRATION_FILE) as content:
+    with _meta(checksums, CALIBRATION_FILE) as content:
         scales = {name: float(content[name]) for name in systems}
-    with _read(checksums, DECISION_FILE) as content:
+    with _meta(checksums, DECISION_FILE) as content:
         rules = {name: rule_from_json(rule) for name, rule in content.items()}
     target_calibration = None
     if f"meta/{ESTIMATES_FILE}" in checksums.files:
-        with _read(checksums, ESTIMATES_FILE) as content:
+        with _meta(checksums, ESTIMATES_FILE) as content:
             target_calibration = TargetCalibration.from_json(content)
     return Chain(task, scales, pool, rules, shipped, config_hash, n_fits, target_calibration, networks, prior)
 
 
 @contextmanager
-def _read(checksums: Checksums, name: str) -> Iterator[Any]:
-    """Yield the content of ``meta/<name>``; what cannot be made of it is an error with the file's name."""
+def _meta(checksums: Checksums, name: str) -> Iterator[Any]:
+    """Yield the content of ``meta/<name>``; content that cannot be used is an error with the file's name."""
     file = checksums.path(f"meta/{name}")
     content = read_json(file)
     try:

@@ -23,14 +23,14 @@ TIMES = {"Date": "time", "Datetime": "time", "Duration": "duration", "Time": "ti
 ZONED = "time with a zone"
 """Seconds since 1970 in UTC; a time without a zone may be of any."""
 GAPS = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
-"""Words that stand for a missing number in text, in any case of letters."""
+"""What stands for a missing number in text, in any case of letters."""
 FAR = 1e30
 """Numbers farther from the middle of their column than so many times its spread are taken as missing."""
 EXACT = 2**53
 """float64 tells all whole numbers up to here apart."""
 COUNTING_ROWS = 20
 """Fewer different whole numbers may be dense by chance."""
-WAYS_OUT = "name the columns to learn from (--columns), declare categories (--categories), or set it apart (--id)"
+REMEDIES = "name the columns to learn from (--columns), declare categories (--categories), or set it apart (--id)"
 
 _NUMBER = r"^[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 _ROW_NAME = re.compile(r"unnamed: ?\d+|unnamed_\d+|__index_level_\d+__|index|rownames|row\.names", re.IGNORECASE)
@@ -64,21 +64,21 @@ class Column:
         if self.kind == CATEGORY:
             return self._codes(values, file)
         if self.kind == BOOLEAN:
-            truth = _truth_values(values, self.name, file, gaps)
-            return truth.cast(pl.Float32).fill_null(float("nan")).to_numpy(), None
+            booleans = _booleans(values, self.name, file, gaps)
+            return booleans.cast(pl.Float32).fill_null(float("nan")).to_numpy(), None
         with np.errstate(over="ignore"):
-            relative = _relative(values, self.name, file, self.offset, gaps) / self.scale
-        far = np.abs(relative) > FAR
-        relative[far] = np.nan
+            scaled = _minus_offset(values, self.name, file, self.offset, gaps) / self.scale
+        far = np.abs(scaled) > FAR
+        scaled[far] = np.nan
         n = int(far.sum())
         remark = f"{file}: column {self.name!r} has {n} values beyond 1e30 times its spread: they are taken as missing"
-        return relative.astype(np.float32), remark if n else None
+        return scaled.astype(np.float32), remark if n else None
 
     def _check_type(self, values: pl.Series, file: Path) -> None:
         kind = _declared_kind(values.dtype)
-        text = values.dtype == pl.String and self.kind in (NUMBER, BOOLEAN, CATEGORY)
-        numbers = kind == NUMBER and self.kind == CATEGORY and self.numeric
-        if not (kind == self.kind or text or numbers or values.null_count() == len(values)):
+        is_text = values.dtype == pl.String and self.kind in (NUMBER, BOOLEAN, CATEGORY)
+        is_code = kind == NUMBER and self.kind == CATEGORY and self.numeric
+        if not (kind == self.kind or is_text or is_code or values.null_count() == len(values)):
             raise InputError(f"{file}: column {self.name!r} holds {values.dtype}, in training it was a {self.kind}")
 
     def _codes(self, values: pl.Series, file: Path) -> tuple[np.ndarray, str | None]:
@@ -178,10 +178,10 @@ def learned_columns(
             continue
         if wanted is None and name not in categories:
             remarks += _row_number_remarks(values, name, file)
-        columns.append(_learned(values, name, file, is_category=name in categories))
+        columns.append(_learned_column(values, name, file, is_category=name in categories))
         if columns[-1].kind == NUMBER and values.dtype == pl.String:
-            words = values.drop_nulls().unique().sort().to_list()
-            gaps = [word for word in words if word.strip() and word.strip().lower() in GAPS]
+            texts = values.drop_nulls().unique().sort().to_list()
+            gaps = [text for text in texts if text.strip() and text.strip().lower() in GAPS]
             if gaps:
                 remarks.append(f"{file}: column {name!r} counts {', '.join(map(repr, gaps))} as missing numbers")
     if not columns:
@@ -189,24 +189,24 @@ def learned_columns(
     return tuple(columns), remarks
 
 
-def _learned(values: pl.Series, name: str, file: Path, *, is_category: bool) -> Column:
+def _learned_column(values: pl.Series, name: str, file: Path, *, is_category: bool) -> Column:
     declared = NUMBER if values.dtype == pl.String else _declared_kind(values.dtype)
     kind = CATEGORY if is_category and declared == NUMBER else declared
     if kind is None or (is_category and kind not in (CATEGORY, BOOLEAN)):
-        raise InputError(f"{file}: column {name!r} holds {values.dtype}, no numbers: {WAYS_OUT}")
+        raise InputError(f"{file}: column {name!r} holds {values.dtype}, no numbers: {REMEDIES}")
     if kind == CATEGORY:
         levels = tuple(as_text(values).drop_nulls().unique().sort().to_list())
         return Column(name, kind, levels=levels, numeric=values.dtype.is_numeric())
     if kind == BOOLEAN:
         return Column(name, kind)
-    present = _relative(values, name, file, 0.0, remedy=f": {WAYS_OUT}")
+    present = _minus_offset(values, name, file, 0.0, remedy=f": {REMEDIES}")
     present = np.unique(present[~np.isnan(present)])
     if not len(present):
         return Column(name, kind)
     # Of different values, so that a word for "missing" such as -9e99 counts once, however often it is there.
     offset = float(np.quantile(present, 0.5, method="lower"))
     if abs(offset) > EXACT:
-        present = np.unique(_relative(values, name, file, offset))
+        present = np.unique(_minus_offset(values, name, file, offset))
         present = present[~np.isnan(present)] + offset
     away = np.abs(present - offset)
     away = away[away > 0]
@@ -214,7 +214,7 @@ def _learned(values: pl.Series, name: str, file: Path, *, is_category: bool) -> 
 
 
 def _declared_kind(dtype: pl.DataType) -> str | None:
-    """Return what a type declares a column to be; None for text and what cannot be learned from."""
+    """Return the kind of column that a type declares; None for text and what cannot be learned from."""
     if dtype.is_numeric():
         return NUMBER
     if isinstance(dtype, pl.Categorical | pl.Enum):
@@ -224,7 +224,7 @@ def _declared_kind(dtype: pl.DataType) -> str | None:
     return BOOLEAN if dtype == pl.Boolean else TIMES.get(str(dtype.base_type()))
 
 
-def _relative(
+def _minus_offset(
     values: pl.Series,
     name: str,
     file: Path,
@@ -232,7 +232,7 @@ def _relative(
     gaps: tuple[str, ...] = GAPS,
     remedy: str = ", as in training",
 ) -> np.ndarray:
-    """Return (N,) float64 of what values have more than the offset, NaN where missing."""
+    """Return (N,) float64 values less the offset, NaN where missing."""
     values = _seconds(values) if values.dtype.is_temporal() else values
     if values.dtype == pl.String:
         values = values.str.strip_chars()
@@ -243,14 +243,14 @@ def _relative(
         row = int(np.flatnonzero(np.isinf(exact))[0])
         raise InputError(f"{file}: row {row}, column {name!r} is infinite, expected a number or nothing")
     with np.errstate(over="ignore"):
-        result: np.ndarray = exact - offset
+        difference: np.ndarray = exact - offset
     if not values.dtype.is_float() and offset.is_integer():
         # Whole numbers that float64 would round are subtracted as whole numbers.
         for row in np.flatnonzero(np.abs(exact) > EXACT).tolist():
             text = str(values[row])
             if text.lstrip("+-").isdecimal():
-                result[row] = int(text) - int(offset)
-    return result
+                difference[row] = int(text) - int(offset)
+    return difference
 
 
 def _refuse_first(wrong: pl.Series, values: pl.Series, name: str, file: Path, expected: str) -> None:
@@ -259,14 +259,14 @@ def _refuse_first(wrong: pl.Series, values: pl.Series, name: str, file: Path, ex
         raise InputError(f"{file}: row {row}, column {name!r} holds {values[row]!r}, expected {expected}")
 
 
-def _truth_values(values: pl.Series, name: str, file: Path, gaps: tuple[str, ...]) -> pl.Series:
-    """Return true and false, null where missing, of a column that the training table declared so."""
+def _booleans(values: pl.Series, name: str, file: Path, gaps: tuple[str, ...]) -> pl.Series:
+    """Return true and false, null where missing; text is read as the words for them."""
     if values.dtype != pl.String:
         return values
     words = values.str.strip_chars().str.to_lowercase()
-    result = words.replace_strict(["true", "false"], [True, False], default=None, return_dtype=pl.Boolean)
-    _refuse_first(result.is_null() & ~words.is_in(list(gaps)), values, name, file, "true or false")
-    return result
+    booleans = words.replace_strict(["true", "false"], [True, False], default=None, return_dtype=pl.Boolean)
+    _refuse_first(booleans.is_null() & ~words.is_in(list(gaps)), values, name, file, "true or false")
+    return booleans
 
 
 def _seconds(values: pl.Series) -> pl.Series:
@@ -287,18 +287,18 @@ def as_text(values: pl.Series) -> pl.Series:
 
 
 def _row_number_remarks(values: pl.Series, name: str, file: Path) -> list[str]:
-    """Refuse what numbers the rows: in a table that was ordered by class, it tells the class of every row.
+    """Refuse a column that numbers the rows: in a table ordered by class, it gives away the class of every row.
 
     Whole numbers that are all different with wide gaps may be row numbers of a larger table: a remark.
     """
     if not (values.dtype.is_numeric() or values.dtype == pl.String):
         return []
     numbers = values.cast(pl.Float64, strict=False)
-    given = numbers.drop_nulls().drop_nans()
-    all_differ = given.len() == values.drop_nulls().len() >= COUNTING_ROWS and given.n_unique() == given.len()
-    is_counting = bool(all_differ and given.is_finite().all() and (given == given.floor()).all())
-    span = float(given.max()) - float(given.min()) + 1 if is_counting else np.inf  # type: ignore[arg-type]
-    if _ROW_NAME.fullmatch(name) or span <= 2 * given.len():
+    present = numbers.drop_nulls().drop_nans()
+    all_differ = present.len() == values.drop_nulls().len() >= COUNTING_ROWS and present.n_unique() == present.len()
+    is_counting = bool(all_differ and present.is_finite().all() and (present == present.floor()).all())
+    span = float(present.max()) - float(present.min()) + 1 if is_counting else np.inf  # type: ignore[arg-type]
+    if _ROW_NAME.fullmatch(name) or span <= 2 * present.len():
         raise InputError(
             f"{file}: column {name!r} numbers the rows, and may tell the class by their order: set it apart (--id), or "
             "name it among the columns to learn from (--columns)"
@@ -324,15 +324,15 @@ def repeated_remarks(train: pl.DataFrame, labels: np.ndarray, test: pl.DataFrame
     """
     hashes = train.hash_rows().to_numpy()
     _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-    n_again = int(counts.sum() - len(counts))
+    n_copies = int(counts.sum() - len(counts))
     remarks = []
-    if n_again:
+    if n_copies:
         with_labels = np.unique(np.column_stack([hashes, labels.astype(np.uint64)]), axis=0)
-        contrary = len(with_labels) - len(first)
-        words = f", {contrary} of them with another label" if contrary else ""
+        n_contrary = len(with_labels) - len(first)
+        contrary = f", {n_contrary} of them with another label" if n_contrary else ""
         remarks.append(
-            f"{n_again} of {len(hashes)} training rows equal another one{words}: copies in several folds make held-out "
-            "scores too good; remove them, or keep them together with --group"
+            f"{n_copies} of {len(hashes)} training rows equal another one{contrary}: copies in several folds make "
+            "held-out scores too good; remove them, or keep them together with --group"
         )
     if test is not None:
         n_known = int(np.isin(test.hash_rows().to_numpy(), hashes).sum())

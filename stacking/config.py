@@ -1,4 +1,4 @@
-"""What a stacking run is asked to do: a validated, immutable configuration, its presets, its hash and its TOML file.
+"""The configuration of a stacking run: validated options, their presets, what of them is hashed, and their TOML file.
 
 The hash covers everything that can change a prediction (task, learners, folds, seeds, settings, data fingerprints) and
 nothing that cannot (paths, number of worker processes, cluster address). The TOML file is what ``stack --config``
@@ -7,7 +7,7 @@ reads, and what every run writes beside its manifest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -26,6 +26,8 @@ from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
 from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
 from showerstack.stacking.pools import POOLS, pool_specs
 
+T = TypeVar("T")
+
 WHERE_IT_RUNS = ("run", "data", "features", "weights", "table", "test_table", "workers", "scheduler")
 """Options that say where a run happens, not what it computes; the hash leaves them out."""
 SECOND_LEVEL = ("prune", "pools")
@@ -36,7 +38,14 @@ MOST_ROWS = 400_000
 little longer than one of half a million (docs/benchmarks/scale.md)."""
 
 FOLDS: dict[str, int] = {"quick": 3, "good": 5, "best": 8}
-"""Folds of each preset; learners say themselves which presets they take part in."""
+"""Folds of each preset; a learner's registration names the presets that it takes part in."""
+TABLE_FOLDS: dict[str, int] = {"quick": 5, "good": 8, "best": 10}
+"""The same on tables: they have fewer rows than showers, and each costs less."""
+TABLE_MIN_HOLDOUT = 20
+"""Rows of each class without which a table has no holdout: calibration needs fewer than a decision."""
+FEW_ROWS = 3_000
+TABLE_PREFIX = "table."
+"""Begins the names of learners that are tuned for tables."""
 
 
 class EngineConfig(BaseModel, RunOptions):
@@ -45,13 +54,17 @@ class EngineConfig(BaseModel, RunOptions):
     Raises
     ------
     InputError
-        On an option that cannot be used; the message names it and says what is allowed.
+        If an option cannot be used; the message names it and what is allowed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     has_grids: ClassVar[bool]
     """Whether events have detector grids: those of a table have none."""
+    preset_folds: ClassVar[Mapping[str, int]] = FOLDS
+    """Folds of each preset."""
+    min_holdout: ClassVar[int] = MIN_PER_CLASS
+    """Events of each class without which there is no holdout."""
 
     repeats: int = Field(1, ge=1, le=20)
     """Independent partitions into folds, averaged."""
@@ -67,36 +80,41 @@ class EngineConfig(BaseModel, RunOptions):
     """Share of the training events passing the cuts that no learner is trained on: gate and calibration use them,
     on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
     rows: dict[str, int] = Field(default_factory=dict)
-    """Per learner, training events of each fit at most; :data:`MOST_ROWS` where nothing is said."""
+    """Per learner, training events of each fit at most; :data:`MOST_ROWS` for the others."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 
-    def serving(self, name: str) -> str | None:
-        """Return the learner that serves under this name; None where none does."""
+    def resolve_learner(self, name: str) -> str | None:
+        """Return the learner that a run trains under this name; None where it trains none."""
         return name
 
-    def settings_of(self, name: str) -> dict[str, Any]:
-        """Return what replaces a learner's registered settings, given under any name that it serves under."""
-        return _of_learner(self.settings, name, self.serving) or {}
+    def settings_of(self, learner: str) -> dict[str, Any]:
+        """Return what replaces a learner's registered settings."""
+        return self._value_for(learner, self.settings) or {}
 
-    def rows_of(self, name: str) -> int:
+    def rows_of(self, learner: str) -> int:
         """Return how many training events each fit of a learner gets at most."""
-        return _of_learner(self.rows, name, self.serving) or MOST_ROWS
+        return self._value_for(learner, self.rows) or MOST_ROWS
+
+    def _value_for(self, learner: str, by_name: Mapping[str, T]) -> T | None:
+        """Return a learner's value, under its own name before others that mean it."""
+        names = [learner, *(name for name in by_name if self.resolve_learner(name) == learner)]
+        return next((by_name[name] for name in names if name in by_name), None)
 
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise InputError(_one_line(error, type(self).model_fields)) from None
+            raise InputError(_in_one_line(error, type(self).model_fields)) from None
 
     @field_validator("learners", "pools", mode="before")
     @classmethod
-    def _split(cls, names: Any) -> Any:
+    def _split_at_commas(cls, names: Any) -> Any:
         return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else names
 
     @field_validator("learners", "pools")
     @classmethod
-    def _names_once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _names_differ(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is not None and (not names or len(set(names)) != len(names)):
             raise ValueError("expected a list of different names, at least one")
         return names
@@ -109,9 +127,9 @@ class EngineConfig(BaseModel, RunOptions):
         return text
 
     @model_validator(mode="after")
-    def _known_names(self) -> EngineConfig:
+    def _names_are_known(self) -> EngineConfig:
         for name in (*(self.learners or ()), *self.settings, *self.rows):
-            spec(name)
+            spec(name)  # refuses an unknown learner
         for name in self.pools:
             if name not in pool_specs():
                 raise ValueError(f"unknown pool {name!r}: choose from {', '.join(pool_specs())}")
@@ -120,12 +138,7 @@ class EngineConfig(BaseModel, RunOptions):
     @property
     def n_folds(self) -> int:
         """Number of folds."""
-        return self.folds if self.folds is not None else FOLDS[self.preset]
-
-    @property
-    def least_held_out(self) -> int:
-        """Events of each class without which there is no outer holdout."""
-        return MIN_PER_CLASS
+        return self.folds if self.folds is not None else self.preset_folds[self.preset]
 
     def learner_specs(self, task: Task) -> tuple[LearnerSpec, ...]:
         """Return the learners of this run that fit the task (and, without grids, need none).
@@ -140,28 +153,28 @@ class EngineConfig(BaseModel, RunOptions):
             for entry in LEARNERS.values()
             if self.preset in entry.presets and entry.for_tables != self.has_grids
         )
-        serving = dict.fromkeys(one for one in map(self.serving, names) if one is not None)
-        if not serving:
+        resolved = dict.fromkeys(learner for learner in map(self.resolve_learner, names) if learner is not None)
+        if not resolved:
             raise InputError(f"{', '.join(names)} can be trained on showers only: name another learner")
-        fitting = []
-        for chosen in map(spec, serving):
-            serves = not chosen.tasks or task.name in chosen.tasks or task.name not in TASKS
-            if serves and (self.has_grids or not chosen.needs_grid):
-                fitting.append(chosen)
+        usable = []
+        for learner in map(spec, resolved):
+            serves_task = not learner.tasks or task.name in learner.tasks or task.name not in TASKS
+            if serves_task and (self.has_grids or not learner.needs_grid):
+                usable.append(learner)
             elif self.learners:
-                why = "needs detector grids" if serves else f"serves only {', '.join(chosen.tasks)}"
-                raise InputError(f"learner {chosen.name!r} {why}: leave it out for {task.name}")
-        if not fitting:
+                why = "needs detector grids" if serves_task else f"serves only {', '.join(learner.tasks)}"
+                raise InputError(f"learner {learner.name!r} {why}: leave it out for {task.name}")
+        if not usable:
             raise InputError(f"no learner of preset {self.preset!r} serves task {task.name!r}")
-        return tuple(fitting)
+        return tuple(usable)
 
     def identity(self) -> dict[str, Any]:
         """Return the options that can change a prediction, as JSON content."""
         content = self.model_dump(mode="json", exclude=set(WHERE_IT_RUNS))
         content["folds"] = self.n_folds
         content["settings"] = {
-            name: {key: value for key, value in chosen.items() if key != "weights" or not spec(name).pretrained}
-            for name, chosen in content["settings"].items()
+            name: {key: value for key, value in settings.items() if key != "weights" or not spec(name).pretrained}
+            for name, settings in content["settings"].items()
         }  # a file of weights counts by its hash
         content["pools"] = [
             name if name in POOLS else f"{name} of version {pool_specs()[name].version}" for name in self.pools
@@ -179,13 +192,13 @@ class StackConfig(EngineConfig, ShowerOptions):
 
     @field_validator("task")
     @classmethod
-    def _known_task(cls, name: str) -> str:
+    def _task_is_known(cls, name: str) -> str:
         return task_named(name).name
 
     @model_validator(mode="before")
     @classmethod
     def _weights_as_settings(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Return options in which ``weights`` is settings of the learners that start from weights."""
+        """Move ``weights`` into the settings of the learners that start from pretrained weights."""
         if options.get("weights") is None:
             return options
         from showerstack.models.pretraining.weights import weights_file
@@ -193,7 +206,8 @@ class StackConfig(EngineConfig, ShowerOptions):
         file = weights_file(Path(options["weights"]))
         start = {"weights": str(file), "weights_sha256": hash_file(file)}
         settings = dict(options.get("settings") or {})
-        settings |= {one.name: {**settings.get(one.name, {}), **start} for one in LEARNERS.values() if one.pretrained}
+        pretrained = [learner.name for learner in LEARNERS.values() if learner.pretrained]
+        settings |= {name: {**settings.get(name, {}), **start} for name in pretrained}
         return {**options, "weights": None, "settings": settings}
 
     def for_array(self, array: DetectorArray, task: Task) -> tuple[StackConfig, tuple[str, ...]]:
@@ -202,22 +216,23 @@ class StackConfig(EngineConfig, ShowerOptions):
         Raises
         ------
         InputError
-            If one is asked for by name, or its weights are given and know another array, or none is left.
+            If such a learner was named, or given weights of another array, or none is left.
         """
-        obstacles = {one.name: one.obstacle(array, self._known_to(one)) for one in self.learner_specs(task)}
-        words = [f"learner {name} {why}" for name, why in obstacles.items() if why]
-        for name, why in obstacles.items():
-            if why and "weights" in self.settings_of(name):
-                raise InputError(f"learner {name} {why}: give weights of this array, or none")
-        if words and (self.learners or len(words) == len(obstacles)):
-            raise InputError(f"{words[0]}: name other learners")
-        if not words:
+        specs = self.learner_specs(task)
+        obstacles = {learner.name: learner.obstacle(array, self._array_of_weights(learner)) for learner in specs}
+        left_out = {name: f"learner {name} {why}" for name, why in obstacles.items() if why}
+        for name, reason in left_out.items():
+            if "weights" in self.settings_of(name):
+                raise InputError(f"{reason}: give weights of this array, or none")
+        if left_out and (self.learners or len(left_out) == len(specs)):
+            raise InputError(f"{next(iter(left_out.values()))}: name other learners")
+        if not left_out:
             return self, ()
-        kept = tuple(name for name, why in obstacles.items() if not why)
-        return self.model_copy(update={"learners": kept}), tuple(f"{line}: it is left out" for line in words)
+        kept = tuple(name for name in obstacles if name not in left_out)
+        return self.model_copy(update={"learners": kept}), tuple(f"{why}: it is left out" for why in left_out.values())
 
-    def _known_to(self, learner: LearnerSpec) -> DetectorArray:
-        """Return the array whose showers the weights know that a learner starts from."""
+    def _array_of_weights(self, learner: LearnerSpec) -> DetectorArray:
+        """Return the array on whose showers a learner's initial weights were trained."""
         given = self.settings_of(learner.name)
         if not learner.pretrained or "weights" not in given:
             return KASCADE
@@ -240,6 +255,8 @@ class TableConfig(EngineConfig, TableOptions):
     """A run on a table of any origin (Parquet, CSV or TSV)."""
 
     has_grids = False
+    preset_folds = TABLE_FOLDS
+    min_holdout = TABLE_MIN_HOLDOUT
     if TYPE_CHECKING:  # pydantic's plugin does not see the declared options
 
         def __init__(self, **options: Any) -> None: ...
@@ -251,16 +268,16 @@ class TableConfig(EngineConfig, TableOptions):
 
     @field_validator("id", "categories", mode="before")
     @classmethod
-    def _listed(cls, names: Any) -> Any:
+    def _in_a_tuple(cls, names: Any) -> Any:
         return (names,) if isinstance(names, str) else names or ()
 
     @field_validator("separator")
     @classmethod
-    def _tab(cls, separator: str | None) -> str | None:
+    def _tab_by_name(cls, separator: str | None) -> str | None:
         return "\t" if separator in ("tab", "\\t") else separator
 
     @model_validator(mode="after")
-    def _own_folds_alone(self) -> TableConfig:
+    def _split_is_alone(self) -> TableConfig:
         if self.split and (self.folds or self.repeats not in (None, 1) or self.holdout or self.group):
             raise ValueError("split names the folds: leave out folds, repeats, holdout and group")
         return self
@@ -271,30 +288,20 @@ class TableConfig(EngineConfig, TableOptions):
         named = (self.label, self.group, self.weight, self.split, *self.id)
         return {name for name in named if name is not None}
 
-    @property
-    def n_folds(self) -> int:
-        """Number of folds."""
-        return self.folds if self.folds is not None else TABLE_FOLDS[self.preset]
-
-    @property
-    def least_held_out(self) -> int:
-        """Rows of each class without which there is no outer holdout: calibration needs fewer than a decision."""
-        return TABLE_LEAST_HELD_OUT
-
-    def serving(self, name: str) -> str | None:
-        """Return the learner for tables of that name, if there is one; None for learners of showers alone."""
+    def resolve_learner(self, name: str) -> str | None:
+        """Return the learner of that name for tables, if there is one; None for one that starts from showers."""
         for_tables = TABLE_PREFIX + name
         return for_tables if for_tables in LEARNERS else None if spec(name).pretrained else name
 
     def learner_remarks(self) -> list[str]:
-        """Return which learners asked for were replaced or left out."""
+        """Return which of the named learners are replaced or left out."""
         remarks = []
         for name in self.learners or ():
-            serving = self.serving(name)
-            if serving is None:
+            learner = self.resolve_learner(name)
+            if learner is None:
                 remarks.append(f"learner {name} starts from a network of showers: it is left out on a table")
-            elif serving != name:
-                remarks.append(f"learner {name} is tuned for showers: {serving} takes its place")
+            elif learner != name:
+                remarks.append(f"learner {name} is tuned for showers: {learner} takes its place")
         return remarks
 
     def for_rows(
@@ -302,44 +309,27 @@ class TableConfig(EngineConfig, TableOptions):
         labels: np.ndarray,
         classes: tuple[str, ...],
         groups: np.ndarray | None = None,
-        own_folds: np.ndarray | None = None,
+        given_folds: np.ndarray | None = None,
     ) -> tuple[TableConfig, list[str]]:
-        """Return these options with what so many rows allow (folds, repetitions, holdout), and remarks.
+        """Return these options with as many folds, repetitions and rows held out as the table allows, and remarks.
 
-        Folds of the user's own are neither repeated, nor is a holdout set apart from them.
+        Folds that the user gives are neither repeated, nor is a holdout set apart from them.
         """
+        if given_folds is not None:
+            return self.model_copy(update={"folds": int(given_folds.max()) + 1, "repeats": 1, "holdout": 0.0}), []
         few, remarks = len(labels) < FEW_ROWS, []
         counts, what = class_counts(labels, groups), "rows" if groups is None else "groups of rows"
-        fewest = int(counts.min())
-        folds = self.n_folds
+        folds, fewest = self.n_folds, int(counts.min())
         if self.folds is None and 2 <= fewest < folds:
             name = classes[int(counts.argmin())]
             remarks.append(f"class {name!r} has {fewest} {what}: {fewest} folds instead of {folds}")
             folds = fewest
         repeats = self.repeats or (3 if few else 1)
         holdout = self.holdout if self.holdout is not None else (0.0 if few else 0.1)
-        if own_folds is not None:
-            folds, repeats, holdout, remarks = int(own_folds.max()) + 1, 1, 0.0, []
         return self.model_copy(update={"folds": folds, "repeats": repeats, "holdout": holdout}), remarks
 
 
-TABLE_FOLDS: dict[str, int] = {"quick": 5, "good": 8, "best": 10}
-"""Folds of each preset on tables: they have fewer rows than showers, and each costs less."""
-FEW_ROWS = 3_000
-TABLE_LEAST_HELD_OUT = 20
-TABLE_PREFIX = "table."
-
-
-T = TypeVar("T")
-
-
-def _of_learner(by_name: Mapping[str, T], learner: str, serving: Callable[[str], str | None]) -> T | None:
-    """Return what is given for a learner, under its own name before others that it serves under."""
-    names = [learner, *(name for name in by_name if serving(name) == learner)]
-    return next((by_name[name] for name in names if name in by_name), None)
-
-
-def _one_line(error: ValidationError, known: Iterable[str]) -> str:
+def _in_one_line(error: ValidationError, known: Iterable[str]) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -355,12 +345,12 @@ CONFIG_FILE = "config.toml"
 def write_config(file: Path, options: Mapping[str, Any]) -> None:
     """Write options (strings, numbers, lists, tables; None is left out) as TOML."""
     with atomic_path(file) as temporary:
-        temporary.write_text(tomli_w.dumps(_given(options)), encoding="utf-8")
+        temporary.write_text(tomli_w.dumps(_without_none(options)), encoding="utf-8")
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: _given(value) if isinstance(value, Mapping) else value
+        name: _without_none(value) if isinstance(value, Mapping) else value
         for name, value in options.items()
         if value is not None
     }

@@ -1,6 +1,9 @@
-"""Where a run's events come from: small descriptions that carry paths and open them where the work is done.
+"""Events that learners are given: small descriptions that carry paths and open them where the work is done.
 
-:class:`ShowerEvents` is a dataset folder with its feature table; :class:`TableEvents` is a Parquet file of any origin.
+:class:`ShowerEvents` is a dataset folder with its feature table. :class:`ComputedEvents` is a dataset folder alone:
+its features are computed while it is predicted, in memory, and only those that are needed. Rows of a table are in
+:mod:`showerstack.stacking.tables`.
+
 A target becomes classes: bins of what a reconstructed scalar leaves of it, with equal numbers of training events. The
 energy spectrum is steep and estimates are good to a tenth of a decade: bins of lg E itself would be too wide where
 events are rare and too many where they are not. What the reconstructed energy leaves of lg E has one scale everywhere.
@@ -9,8 +12,8 @@ events are rare and too many where they are not. What the reconstructed energy l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -18,78 +21,44 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from showerstack.features.catalogue import feature_set
-from showerstack.features.table import FeatureTable
+from showerstack.features.build import table_fingerprint
+from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, feature_set
+from showerstack.features.compute import column_names, compute_events, compute_rows, warm_up
+from showerstack.features.device import GPU_CHUNK, decoded, resolve_device
+from showerstack.features.table import FeatureTable, default_path
 from showerstack.models.base.inputs import targets_of
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import FolderState, folder_state
+from showerstack.runtime.files import FileState, FolderState, folder_state
+from showerstack.runtime.processes import in_threads
+from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import FEATURES_VERSION
-from showerstack.showers.dataset import Dataset
-from showerstack.showers.event_files import zero_if_not_finite
+from showerstack.showers.array import DetectorArray
+from showerstack.showers.dataset import Dataset, state_of
+from showerstack.showers.event_files import EventFiles, zero_if_not_finite
 from showerstack.showers.schema import AGE, SCALAR_NAMES, TargetQuantity, Task
 
-
-def reference(target: TargetQuantity, scalars: np.ndarray) -> np.ndarray:
-    """Return the reconstructed scalar (N,) float64 from which a target is counted; zeros where it has none."""
-    if target.reference is None:
-        return np.zeros(len(scalars))
-    return zero_if_not_finite(np.asarray(scalars[:, SCALAR_NAMES.index(target.reference)], dtype=np.float64))
-
-
-@dataclass(frozen=True)
-class Binned:
-    """The training events of a target."""
-
-    offsets: np.ndarray
-    """(N,) float64: true value minus reference."""
-    labels: np.ndarray
-    """(N,) int64: bin of the offset."""
-
-
-def binned(data: Dataset) -> Binned:
-    """Return bins whose borders are quantiles over the events that pass the evaluation cuts (over all if none does)."""
-    assert data.labels is not None
-    assert data.task is not None
-    assert data.task.target is not None
-    offsets = np.asarray(data.labels, dtype=np.float64) - reference(data.task.target, data.scalars)
-    passing = data.evaluation_cuts.mask(data.scalar_frame()) & data.usable
-    counted = offsets[passing] if passing.any() else offsets
-    n_bins = data.task.n_classes
-    edges = np.quantile(counted, np.arange(1, n_bins) / n_bins) if len(counted) else np.zeros(n_bins - 1)
-    return Binned(offsets, np.searchsorted(edges, offsets, side="right"))
-
-
-def class_numbers(data: Dataset) -> np.ndarray:
-    """Return the class numbers (N,) int64 of a dataset opened with labels."""
-    assert data.task is not None
-    return np.asarray(data.labels, dtype=np.int64) if data.task.target is None else binned(data).labels
-
-
-TRUTH_COLUMNS = ("label", "group", "weight", "fold")
-"""Columns of the file beside a training table: apart from it, so that a table may have columns of any name."""
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
-"""Scalars that a meta-learner may look at beside the learners' log-probabilities."""
-
+"""Scalars that stand beside the learners' log-probabilities: a target is counted from the first."""
 CORE_COLUMNS = ("fit_core_x_m", "fit_core_y_m")
 """Where the fitted core is in the feature table."""
-
 EVERY = slice(None)
-ROW_GROUP = 1 << 16
-"""Rows of a row group in the Parquet files of a run on a table."""
 PIECE_EVENTS = 100_000
 """Events predicted at once: bounds the memory of a prediction."""
+BLOCK_EVENTS = 4_096
+"""Events whose features a thread computes at once: whole chunks of the feature code, for the last digits of a table."""
 
 
 def pieces(n_events: int) -> Iterator[slice]:
-    """Yield the events in pieces of bounded size; training and prediction take the same ones, for the same bits."""
+    """Yield pieces of bounded size, the same ones in training and prediction, for the same bits."""
     for start in range(0, n_events, PIECE_EVENTS):
         yield slice(start, min(start + PIECE_EVENTS, n_events))
 
 
 class Events(ABC):
-    """Events that learners can be given. Holds paths only, so it travels to any process."""
+    """Events that learners can be given. They hold paths, not arrays, so they travel to any process."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -106,7 +75,7 @@ class Events(ABC):
 
     @abstractmethod
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
-        """Return the table columns that a learner is to see."""
+        """Return the table columns of a learner's feature set."""
 
     @abstractmethod
     def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
@@ -117,7 +86,7 @@ class Events(ABC):
         """Return (N,) int64 class numbers of *training* events."""
 
     def offsets(self) -> np.ndarray | None:
-        """Return (N,) float64 true values minus their reference, of *training* events of a target."""
+        """Return (N,) float64 true values minus their reference, of *training* events of a task with a target."""
         return None
 
     def targets(self, rows: np.ndarray) -> np.ndarray | None:
@@ -125,31 +94,31 @@ class Events(ABC):
         return None
 
     def targets_fingerprint(self) -> str | None:
-        """Return a hash of what :meth:`targets` is made of, of *training* events."""
+        """Return a hash of what :meth:`targets` is made of; None where nothing is."""
         return None
 
     def fitted_core(self, rows: np.ndarray | slice = EVERY) -> np.ndarray | None:
-        """Return (n, 2) float64 fitted cores, m, where there is such a thing."""
+        """Return (n, 2) float64 fitted cores, m; None where nothing was fitted."""
         return None
 
     def energy(self) -> np.ndarray | None:
-        """Return (N,) lg(E/eV) for stratified folds, where there is such a thing."""
+        """Return (N,) lg(E/eV) for stratified folds; None where there are no energies."""
         return None
 
     def groups(self) -> np.ndarray | None:
-        """Return (N,) int64 group numbers, where there are groups."""
+        """Return (N,) int64 group numbers; None where all events are independent."""
         return None
 
     def weights(self) -> np.ndarray | None:
-        """Return (N,) float64 importance weights of *training* events, where they have any."""
+        """Return (N,) importance weights of *training* events; None where all count alike."""
         return None
 
     def folds(self) -> np.ndarray | None:
-        """Return the (N,) int64 fold of each *training* event, where the user gives them."""
+        """Return the (N,) int64 fold of each *training* event that the user gives; None where folds are drawn."""
         return None
 
     def context(self, rows: slice = EVERY) -> np.ndarray | None:
-        """Return (n, K) float64 quantities that a meta-learner may look at, or None."""
+        """Return (n, K) float64 quantities of :data:`CONTEXT_SCALARS`; None where there are none."""
         return None
 
     def passes_evaluation_cuts(self) -> np.ndarray:
@@ -157,23 +126,23 @@ class Events(ABC):
         return np.ones(len(self), dtype=bool)
 
     def usable(self, rows: slice = EVERY) -> np.ndarray | None:
-        """Return (n,) bool: events that are showers at all, None where all are; the others get the training prior."""
+        """Return (n,) bool: events that learners can use, None where they can use all."""
         return None
 
     def source(self) -> dict[str, Any] | None:
-        """Return what the events say of their origin (``source.json``); None where there is no such thing."""
+        """Return the content of ``source.json``: the origin of showers; None for a table."""
         return None
 
     def scalars_type(self) -> str | None:
-        """Return the type of the stored scalars, of showers: protocols round them otherwise."""
+        """Return the type of the stored scalars, which protocols round differently; None for a table."""
         return None
 
     def features_version(self) -> int | None:
-        """Return the version of the features that the table's columns are, where they are ours."""
+        """Return the version of our features, whose table has just been made or found valid; None for a table."""
         return None
 
     def events_fingerprint(self) -> str | None:
-        """Return a hash of the events alone, whatever is computed from them."""
+        """Return a hash of the events alone, without what is computed from them."""
         return self.fingerprint()
 
     @abstractmethod
@@ -192,19 +161,17 @@ class ShowerEvents(Events):
     """False for events to be predicted: their label file is neither needed nor looked at."""
 
     def __len__(self) -> int:
-        return len(self._opened)
+        return len(self._data)
 
     @property
     def location(self) -> Path:
-        """The dataset folder."""
         return self.dataset
 
     def absolute(self) -> Self:
-        """Return the same events with absolute paths."""
         return replace(self, dataset=self.dataset.absolute(), table=self.table.absolute())
 
     @property
-    def _opened(self) -> Dataset:
+    def _data(self) -> Dataset:
         return _open_dataset(self.dataset, folder_state(self.dataset))
 
     @property
@@ -226,8 +193,7 @@ class ShowerEvents(Events):
         return tuple(spec.features)
 
     def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
-        """Return unlabelled events."""
-        data = self._opened
+        data = self._data
         scalars = zero_if_not_finite(np.asarray(data.scalars[rows], dtype=np.float32))
         names = SCALAR_NAMES
         if data.age is not None:
@@ -245,223 +211,307 @@ class ShowerEvents(Events):
 
     def labels(self) -> np.ndarray:
         """Return the training labels, 0 for events that cannot be used; events to be predicted have none."""
-        labels = class_numbers(self._with_labels())
+        labels = class_numbers(self._labelled_data())
         usable = self.usable()
         return labels if usable is None else np.where(usable, labels, 0)
 
     def offsets(self) -> np.ndarray | None:
-        """Return the true values of a target minus its reference."""
-        return binned(self._with_labels()).offsets if self.task.target else None
+        return binned(self._labelled_data()).offsets if self.task.target else None
 
     def targets(self, rows: np.ndarray) -> np.ndarray | None:
         """Return the standardised true quantities, if the folder has them; never of events to be predicted."""
-        data = self._with_labels()
+        data = self._labelled_data()
         core = self.fitted_core(rows) if data.has_truth else None
         return None if core is None else targets_of(data.truth()[rows], core[:, 0], core[:, 1])
 
     def targets_fingerprint(self) -> str | None:
-        """Return the hash of the file of true quantities, if the folder has it."""
-        return self._with_labels().truth_fingerprint()
+        return self._labelled_data().truth_fingerprint()
 
     def fitted_core(self, rows: np.ndarray | slice = EVERY) -> np.ndarray | None:
         """Return the core of the lateral fit, (n, 2) m; None if the table does not have it."""
         if not set(CORE_COLUMNS) <= set(self._features.columns):
             return None
-        wanted = np.arange(len(self))[rows] if isinstance(rows, slice) else rows
-        return self._features.matrix(CORE_COLUMNS, wanted).astype(np.float64)
+        return self._features.matrix(CORE_COLUMNS, np.arange(len(self))[rows]).astype(np.float64)
 
-    def _with_labels(self) -> Dataset:
+    def _labelled_data(self) -> Dataset:
         if not self.labelled:
             raise InputError(f"{self.dataset} holds events to be predicted: its labels are not read here")
         return Dataset.open(self.dataset, self.task, labels=True)
 
     def energy(self) -> np.ndarray:
         """Return the reconstructed lg(E/eV), (N,) float32."""
-        return np.asarray(self._opened.scalars[:, SCALAR_NAMES.index("E")], dtype=np.float32)
+        return np.asarray(self._data.scalars[:, SCALAR_NAMES.index("E")], dtype=np.float32)
 
     def groups(self) -> np.ndarray | None:
         """Return ``groups.npy``, if the folder has it."""
-        groups = self._opened.groups
+        groups = self._data.groups
         return None if groups is None else np.asarray(groups)
 
     def weights(self) -> np.ndarray | None:
         """Return ``weight.npy`` of training events, if the folder has it."""
-        return self._with_labels().weights
+        return self._labelled_data().weights
 
     def context(self, rows: slice = EVERY) -> np.ndarray:
         """Return energy, zenith and the two sizes, (n, 4) float64."""
         columns = [SCALAR_NAMES.index(name) for name in CONTEXT_SCALARS]
-        return zero_if_not_finite(np.asarray(self._opened.scalars[rows][:, columns], dtype=np.float64))
+        return zero_if_not_finite(np.asarray(self._data.scalars[rows][:, columns], dtype=np.float64))
 
     def passes_evaluation_cuts(self) -> np.ndarray:
         """Return which events can be used and pass the cuts under which predictions are scored."""
-        data = self._opened
+        data = self._data
         return data.evaluation_cuts.mask(data.scalar_frame()) & data.usable
 
     def usable(self, rows: slice = EVERY) -> np.ndarray | None:
-        """Return which events can be used; None where all can."""
-        usable = self._opened.usable
+        usable = self._data.usable
         return None if usable.all() else usable[rows]
 
     def fingerprint(self) -> str:
         """Return the hash of the dataset, of its feature table and, of training events, of the labels."""
-        inputs = f"{self._opened.fingerprint()}:{self._features.fingerprint}"
-        return f"{inputs}:{self._with_labels().labels_fingerprint()}" if self.labelled else inputs
+        inputs = f"{self._data.fingerprint()}:{self._features.fingerprint}"
+        return f"{inputs}:{self._labelled_data().labels_fingerprint()}" if self.labelled else inputs
 
     def events_fingerprint(self) -> str:
-        """Return the hash of the dataset."""
-        return self._opened.fingerprint()
+        return self._data.fingerprint()
 
     def scalars_type(self) -> str:
-        """Return the type of the stored scalars."""
-        return str(self._opened.scalars.dtype)
+        return str(self._data.scalars.dtype)
 
     def source(self) -> dict[str, Any]:
-        """Return the content of ``source.json``; nothing where the folder has none."""
-        return dict(self._opened.source)
+        return dict(self._data.source)
 
     def features_version(self) -> int:
-        """Return the version of the features, by which the table has just been made or found valid."""
         return FEATURES_VERSION
 
 
 def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> tuple[str, ...]:
     """Return one line on the events of a dataset that cannot be used, none where all can."""
-    words = data.describe_unusable()
-    if words is None:
+    counts = data.describe_unusable()
+    if counts is None:
         return ()
     if strict:
         first, n_rows = data.unusable[0], int(np.count_nonzero(~data.usable))
         raise InputError(f"{data.path}: {first} ({n_rows} bad rows): leave out --strict to go on without them")
-    return (f"{words}: " + ("nothing is trained on them" if training else "they get the training prior"),)
-
-
-@dataclass(frozen=True)
-class TableEvents(Events):
-    """A Parquet file of float32 columns, written by :mod:`showerstack.stacking.tables`; training labels lie
-    beside it."""
-
-    file: Path
-    columns: tuple[str, ...]
-    content_hash: str
-    categories: tuple[str, ...] = ()
-    """Columns that hold codes of categories."""
-
-    def __len__(self) -> int:
-        return int(pl.scan_parquet(self.file, glob=False).select(pl.len()).collect().item())
-
-    @property
-    def location(self) -> Path:
-        """The Parquet file."""
-        return self.file
-
-    def absolute(self) -> Self:
-        """Return the same events with an absolute path."""
-        return replace(self, file=self.file.absolute())
-
-    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
-        """Return all columns: named feature sets mean nothing in a foreign table."""
-        return self.columns
-
-    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
-        """Return unlabelled rows."""
-        if grids:
-            raise InputError(f"{self.file} is a table: learners that need grids cannot use it")
-        rows = np.asarray(rows, dtype=np.int64)
-        table = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
-        group = rows // ROW_GROUP
-        # Each row group is read once and only where something of it is wanted: memory is that of the batch.
-        for number in np.unique(group):
-            here = np.flatnonzero(group == number)
-            part = read_row_group(self.file, int(number), columns)
-            for k, name in enumerate(columns):
-                table[here, k] = part[name].to_numpy()[rows[here] - number * ROW_GROUP]
-        inside = tuple(name for name in columns if name in self.categories)
-        return Batch(index=rows, table=table, columns=columns, categories=inside)
-
-    def labels(self) -> np.ndarray:
-        """Return the class numbers of a training table."""
-        labels = self._truth("label")
-        assert labels is not None
-        return labels
-
-    def groups(self) -> np.ndarray | None:
-        """Return the group numbers, if the run names a group column."""
-        return self._truth("group")
-
-    def weights(self) -> np.ndarray | None:
-        """Return the weights, if the run names a column of them."""
-        return self._truth("weight")
-
-    def folds(self) -> np.ndarray | None:
-        """Return the folds, if the run names a column of them."""
-        return self._truth("fold")
-
-    def _truth(self, column: str) -> np.ndarray | None:
-        known = pl.read_parquet(truth_file(self.file), glob=False)
-        return known[column].to_numpy() if column in known.columns else None
-
-    def fingerprint(self) -> str:
-        """Return the hash of the file that the user gave."""
-        return self.content_hash
-
-
-def read_row_group(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
-    """Read columns of one row group of a table that :func:`showerstack.stacking.tables.write_table` wrote."""
-    return pl.scan_parquet(file, glob=False).select(columns).slice(number * ROW_GROUP, ROW_GROUP).collect()
-
-
-def truth_file(table: Path) -> Path:
-    """Return where the labels and groups of a training table are kept."""
-    return table.with_name(f"{table.stem}-labels.parquet")
+    return (f"{counts}: " + ("nothing is trained on them" if training else "they get the training prior"),)
 
 
 @lru_cache(maxsize=8)
-def _open_dataset(path: Path, stamp: FolderState) -> Dataset:
-    # Opening scans the scalars, and a worker does several tasks on the same folder; the stamp notices a new one.
+def _open_dataset(path: Path, state: FolderState) -> Dataset:
+    # Opening scans the scalars, and a worker does several tasks on the same folder; a changed one has another state.
     return Dataset.open(path, labels=False)
 
 
 @lru_cache(maxsize=8)
-def _open_table(path: Path, stamp: FolderState) -> FeatureTable:
+def _open_table(path: Path, state: FolderState) -> FeatureTable:
     return FeatureTable.open(path)
 
 
 @dataclass(frozen=True)
-class FrameEvents(Events):
-    """New rows in memory, to be predicted by a finished run."""
+class ComputedEvents(ShowerEvents):
+    """A dataset folder without a feature table; use :meth:`of`.
 
-    matrix: np.ndarray
-    """(N, F) float32, Fortran-ordered."""
-    columns: tuple[str, ...]
-    content_hash: str
-    """Of the file they were read from."""
-    categories: tuple[str, ...] = ()
-    """Columns that hold codes of categories."""
+    Several threads compute the features of the events that are taken, and those of the events before are forgotten:
+    batches are taken in the order of the events.
+    """
 
-    def __len__(self) -> int:
-        return len(self.matrix)
+    wanted: tuple[str, ...] = ()
+    """Features that are computed."""
+    device: str = "cpu"
+    """Where they are: ``"cpu"`` or ``"cuda"``."""
+    workers: int = 1
+    state: tuple[FileState, ...] = ()
+    """Of the files when they were opened; see :func:`showerstack.showers.dataset.state_of`."""
+    _blocks: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+    """Features of the last events, (n, F) float32, by the number of their block."""
+    _cores: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+    """Fitted cores, (n, 2) float32, in the same way: they are taken later."""
 
-    @property
-    def location(self) -> None:
-        """Nowhere but in memory."""
-        return
+    @classmethod
+    def of(cls, dataset: Path, task: Task, columns: Iterable[str], ctx: Context = Context()) -> Self:
+        """Prepare events for prediction.
+
+        Parameters
+        ----------
+        dataset
+            Dataset folder; labels are not looked at.
+        task
+            What is predicted.
+        columns
+            Features that the learners need.
+        ctx
+            Device, and threads at work at once on a CPU.
+        """
+        state, data = state_of(dataset), Dataset.open(dataset, labels=False)
+        wanted = tuple(dict.fromkeys(columns))
+        missing = [name for name in wanted if name not in column_names(data.age is not None, _groups(wanted))]
+        if missing:
+            raise InputError(f"{dataset} gives no feature {missing[0]!r} ({len(missing)} missing of {len(wanted)})")
+        device = resolve_device(ctx.device)
+        workers = max(1, min(ctx.workers or cores(), -(-len(data) // BLOCK_EVENTS)))
+        if workers > 1 and device == "cpu" and FIT_GROUPS & _groups(wanted):
+            warm_up()
+        return cls(dataset, default_path(dataset), task, wanted=wanted, device=device, workers=workers, state=state)
 
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
-        """Return all columns."""
-        return self.columns
+        """Return the computed columns of the learner's feature set."""
+        if spec.features is None:
+            return ()
+        if isinstance(spec.features, str):
+            return feature_set(spec.features, self.wanted)
+        return self._computed(tuple(spec.features))
 
     def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
-        """Return unlabelled rows."""
-        position = [self.columns.index(name) for name in columns]
-        inside = tuple(name for name in columns if name in self.categories)
-        table = np.asfortranarray(self.matrix[rows][:, position])
-        return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns, categories=inside)
+        events = super().batch(rows, (), grids=grids)
+        if not columns:
+            return events
+        table = self._gather(self._blocks, self.wanted, self._computed(columns), events.index)
+        return replace(events, table=table, columns=columns)
 
-    def labels(self) -> np.ndarray:
-        """New rows have none."""
-        raise InputError("rows to be predicted have no labels")
+    def fitted_core(self, rows: np.ndarray | slice = EVERY) -> np.ndarray | None:
+        """Return the core of the lateral fit, (n, 2) m; None where it is not computed."""
+        if not set(CORE_COLUMNS) <= set(self.wanted):
+            return None
+        index = np.arange(len(self))[rows]
+        return self._gather(self._cores, CORE_COLUMNS, CORE_COLUMNS, index).astype(np.float64)
 
     def fingerprint(self) -> str:
-        """Return the hash of the file that the rows were read from."""
-        return self.content_hash
+        """Return the hash of the dataset and of the features that are computed."""
+        data = self._data
+        return f"{data.fingerprint()}:{table_fingerprint(data, _groups(self.wanted), data.fingerprint())}"
+
+    @property
+    def _block_size(self) -> int:
+        return GPU_CHUNK if self.device == "cuda" else BLOCK_EVENTS
+
+    def _computed(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the columns; refuse one that is not computed."""
+        missing = [name for name in columns if name not in self.wanted]
+        if missing:
+            raise InputError(f"{self.dataset}: the feature {missing[0]!r} was not asked for and is not computed")
+        return columns
+
+    def _gather(
+        self, blocks: dict[int, np.ndarray], names: tuple[str, ...], columns: tuple[str, ...], rows: np.ndarray
+    ) -> np.ndarray:
+        """Return columns of rows, (n, F) float32, Fortran-ordered, from blocks whose columns are ``names``.
+
+        Blocks before these rows are forgotten.
+        """
+        block_of_row = rows // self._block_size
+        needed = np.unique(block_of_row).tolist()
+        for number in [number for number in blocks if needed and number < needed[0]]:
+            del blocks[number]
+        self._compute([number for number in needed if number not in blocks])
+        gathered = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
+        places = [names.index(name) for name in columns]
+        for number in needed:
+            here = np.flatnonzero(block_of_row == number)
+            inside, block = rows[here] - number * self._block_size, blocks[number]
+            for column, place in enumerate(places):
+                gathered[here, column] = block[inside, place]
+        return gathered
+
+    def _compute(self, numbers: list[int]) -> None:
+        """Compute and keep blocks; refuse a dataset that has changed."""
+        if not numbers:
+            return
+        data, groups, size = self._data, _groups(self.wanted), self._block_size
+        parts = [slice(number * size, min((number + 1) * size, len(data))) for number in numbers]
+        if self.device == "cuda":
+            tables = (compute_rows(data, part.start, part.stop, groups, self.device) for part in parts)
+            blocks: Iterable[np.ndarray] = (_matrix(table, self.wanted) for table in tables)
+        else:
+            tasks = ((self.dataset, data.working, part, *_scalars(data, part), self.wanted) for part in parts)
+            blocks = in_threads(_compute_block, tasks, workers=self.workers)
+        core_places = [self.wanted.index(name) for name in CORE_COLUMNS if name in self.wanted]
+        for number, block in zip(numbers, blocks, strict=True):
+            self._blocks[number] = block
+            if len(core_places) == len(CORE_COLUMNS):
+                self._cores[number] = block[:, core_places]
+        if state_of(self.dataset) != self.state:
+            raise InputError(f"{self.dataset} changed while its features were computed: start again")
+
+
+def compute_columns(
+    grids: np.ndarray, scalars: np.ndarray, age: np.ndarray | None, wanted: tuple[str, ...], array: DetectorArray
+) -> np.ndarray:
+    """Return features of events in memory, (n, F) float32, Fortran-ordered.
+
+    Parameters
+    ----------
+    grids
+        (n, rows, columns, 2) MeV.
+    scalars
+        (n, 5) float32.
+    age
+        (n,) float32, or None where the protocol has none.
+    wanted
+        The F features.
+    array
+        The stations.
+    """
+    return _matrix(compute_events(grids, scalars, age, _groups(wanted), array), wanted)
+
+
+def _compute_block(
+    dataset: Path,
+    array: DetectorArray,
+    part: slice,
+    scalars: np.ndarray,
+    age: np.ndarray | None,
+    wanted: tuple[str, ...],
+) -> np.ndarray:
+    # Pages of a mapping count as memory of the process as long as it is open: a new one for each block bounds them.
+    cells = EventFiles(dataset, None).matrices(array.grid_shape)[part]
+    return compute_columns(decoded(cells), scalars, age, wanted, array)
+
+
+def _matrix(table: pl.DataFrame, wanted: tuple[str, ...]) -> np.ndarray:
+    matrix = np.empty((len(table), len(wanted)), dtype=np.float32, order="F")
+    for place, name in enumerate(wanted):
+        matrix[:, place] = table[name].to_numpy()
+    return matrix
+
+
+def _scalars(data: Dataset, part: slice) -> tuple[np.ndarray, np.ndarray | None]:
+    scalars = zero_if_not_finite(np.array(data.scalars[part], dtype=np.float32))
+    return scalars, None if data.age is None else zero_if_not_finite(np.array(data.age[part]))
+
+
+def _groups(columns: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(CATALOGUE[name].group for name in columns if name in CATALOGUE)
+
+
+def reference_values(target: TargetQuantity, scalars: np.ndarray) -> np.ndarray:
+    """Return the reconstructed scalar (N,) float64 from which a target is counted; zeros where it has none."""
+    if target.reference is None:
+        return np.zeros(len(scalars))
+    return zero_if_not_finite(np.asarray(scalars[:, SCALAR_NAMES.index(target.reference)], dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class Binned:
+    """A target of training events, and the bins that are its classes."""
+
+    offsets: np.ndarray
+    """(N,) float64: true value minus reference."""
+    labels: np.ndarray
+    """(N,) int64: bin of the offset."""
+
+
+def binned(data: Dataset) -> Binned:
+    """Return bins whose borders are quantiles over the events that pass the evaluation cuts (over all if none does)."""
+    assert data.labels is not None
+    assert data.task is not None
+    assert data.task.target is not None
+    offsets = np.asarray(data.labels, dtype=np.float64) - reference_values(data.task.target, data.scalars)
+    passing = data.evaluation_cuts.mask(data.scalar_frame()) & data.usable
+    counted = offsets[passing] if passing.any() else offsets
+    n_bins = data.task.n_classes
+    edges = np.quantile(counted, np.arange(1, n_bins) / n_bins) if len(counted) else np.zeros(n_bins - 1)
+    return Binned(offsets, np.searchsorted(edges, offsets, side="right"))
+
+
+def class_numbers(data: Dataset) -> np.ndarray:
+    """Return the class numbers (N,) int64 of a dataset opened with labels."""
+    assert data.task is not None
+    return np.asarray(data.labels, dtype=np.int64) if data.task.target is None else binned(data).labels

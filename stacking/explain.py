@@ -1,14 +1,14 @@
-"""Why a run prefers one class to another for one event: what each group of features moved, for every learner and all.
+"""Why a run prefers one class to another for one event: what each group of features adds, for every learner and all.
 
-What is explained is ``ln p(c) / p(d)`` of two classes. It is a sum: boosters give their margins by TreeSHAP
-(S. Lundberg et al., Nature Machine Intelligence 2 (2020) 56); of any other learner groups are exchanged with those of
-other events in random orders (Shapley values by permutations, E. Strumbelj, I. Kononenko, Knowl. Inf. Syst. 41 (2014)
-647), its detector grid as one group. Fits are averaged, learners enter with their weights in the pool.
+``ln p(c) / p(d)`` of two classes is explained as a sum. Boosters give their margins by TreeSHAP (S. Lundberg et al.,
+Nature Machine Intelligence 2 (2020) 56). For any other learner groups are exchanged with those of other events in
+random orders (Shapley values by permutations, E. Strumbelj, I. Kononenko, Knowl. Inf. Syst. 41 (2014) 647), its
+detector grid as one group. Fits are averaged, learners enter with their weights in the pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -31,15 +31,15 @@ STATIONS = "stations"
 """The detector grid as a group."""
 SCALARS = "reconstruction"
 """Group of the reconstructed scalars, which networks on grids take beside it."""
-OTHERS = 16
+N_OTHERS = 16
 """Other events, chosen at random, from which exchanged groups come."""
-ORDERS = 4
+N_ORDERS = 4
 """Random orders of the groups; each is also taken backwards."""
 
 
 @runtime_checkable
 class _Additive(Protocol):
-    """A learner that says itself what each of its columns adds."""
+    """A learner that gives itself what each of its columns adds."""
 
     columns_: tuple[str, ...]
 
@@ -49,7 +49,7 @@ class _Additive(Protocol):
 
 @dataclass(frozen=True)
 class Share:
-    """What one learner said of the event."""
+    """The score of one learner for the event, explained."""
 
     probability: float
     """Of the first class, calibrated as the run's tables are."""
@@ -63,11 +63,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What moved the score of one event."""
+    """The score of one event, explained."""
 
     event: int
     classes: tuple[str, str]
-    """The class in question, and the one that it is compared with."""
+    """The explained class, and the one that it is compared with."""
     probability: float
     """Of the first class, as predicted."""
     score: float
@@ -95,7 +95,7 @@ def explain_events(
     data
         Events as :func:`showerstack.stacking.predict.predict` takes them, two or more.
     which
-        Positions of the events in question, from 0.
+        Positions of the events to explain, from 0.
     seed
         Of the other events and the orders in which groups are exchanged.
 
@@ -118,22 +118,22 @@ def explain_events(
             raise InputError(f"event {event} cannot be used: it was given the training prior")
     others = np.arange(len(events)) if usable is None else np.flatnonzero(usable)
     with limited_threads(int(run.manifest["config"]["threads"])):
-        learners = {one.name: [load(folder) for folder in one.folders] for one in fits}
-        explained = []
+        learners = {saved.name: [load(folder) for folder in saved.folders] for saved in fits}
+        explanations = []
         for event in which:
             rows = _rows(event, others, seed)
-            batches = {one.name: events.batch(rows, one.columns, grids=one.needs_grid) for one in fits}
-            explained.append(_explained(run, learners, batches, event, seed))
-    return explained
+            batches = {saved.name: events.batch(rows, saved.columns, grids=saved.needs_grid) for saved in fits}
+            explanations.append(_explain_first(run, learners, batches, event, seed))
+    return explanations
 
 
-def _explained(
+def _explain_first(
     run: Run, learners: Mapping[str, list[Learner]], batches: Mapping[str, Batch], event: int, seed: int
 ) -> Explanation:
     """Explain the first event of the batches."""
-    one = np.array([0])
+    first_event = np.array([0])
     log_proba = {
-        name: np.stack([fit.predict_log_proba(batches[name].take(one)) for fit in fits])
+        name: np.stack([fit.predict_log_proba(batches[name].take(first_event)) for fit in fits])
         for name, fits in learners.items()
     }
     posteriors = run.chain.posteriors(log_proba)
@@ -141,7 +141,8 @@ def _explained(
     first, second = (0, 1) if run.task == GAMMA else map(int, np.argsort(-final, kind="stable")[:2])
     shares = {}
     for name, fits in learners.items():
-        groups = _mean(_groups(fit, batches[name], first, second, seed) for fit in fits)
+        of_fits = [_contributions(fit, batches[name], first, second, seed) for fit in fits]
+        groups = {group: float(np.mean([of_fit[group] for of_fit in of_fits])) for group in of_fits[0]}
         score = float(np.mean(log_proba[name][:, 0, first] - log_proba[name][:, 0, second]))
         probability = float(np.exp(posteriors[name][0, first]))
         shares[name] = Share(probability, score, score - sum(groups.values()), groups)
@@ -158,27 +159,22 @@ def _explained(
 
 def _rows(event: int, others: np.ndarray, seed: int) -> np.ndarray:
     """Return the event and some others, all of them where there are few."""
-    drawn = np.random.default_rng(seed).permutation(others)
-    chosen = drawn[drawn != event][:OTHERS]
+    shuffled = np.random.default_rng(seed).permutation(others)
+    chosen = shuffled[shuffled != event][:N_OTHERS]
     if not len(chosen):
         raise InputError("an event is explained by comparing it with others: the data hold no other that can be used")
     return np.concatenate([[event], np.sort(chosen)])
 
 
 def _weights(run: Run, first: int, second: int) -> dict[str, float]:
-    """Return by how much a learner's score enters the score of what ships; what classes differ by joins the base."""
+    """Return the weights of the learners' scores in the score of the shipped system; constants join the base."""
     chain, sharpness = run.chain, float(run.chain.scales[run.chain.shipped])
     if chain.shipped != "stack":
         return {chain.shipped: sharpness}
     pool = chain.pool
     scales = (pool.scales[:, first] + pool.scales[:, second]) / 2
-    each = zip(pool.learners, sharpness * pool.weights * scales, strict=True)
-    return {name: float(weight) for name, weight in each if name in pool.needed}
-
-
-def _mean(fits: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    each = list(fits)
-    return {group: float(np.mean([one[group] for one in each])) for group in each[0]}
+    weights = zip(pool.learners, sharpness * pool.weights * scales, strict=True)
+    return {name: float(weight) for name, weight in weights if name in pool.needed}
 
 
 def group_of(column: str) -> str:
@@ -186,22 +182,22 @@ def group_of(column: str) -> str:
     return CATALOGUE[column].group if column in CATALOGUE else column
 
 
-def _groups(learner: Learner, batch: Batch, first: int, second: int, seed: int) -> dict[str, float]:
+def _contributions(learner: Learner, batch: Batch, first: int, second: int, seed: int) -> dict[str, float]:
     """Return what each group adds to ``ln p(first) / p(second)`` of the first event of a batch."""
     if isinstance(learner, _Additive):
         try:
             by_class = learner.contributions(batch.take(np.array([0])))[0]
         except InputError:  # linear trees have none
             return exchanged(learner, batch, first, second, seed)
-        result: dict[str, float] = {}
+        groups: dict[str, float] = {}
         for column, value in zip(learner.columns_, by_class[first] - by_class[second], strict=False):
-            result[group_of(column)] = result.get(group_of(column), 0.0) + float(value)
-        return result
+            groups[group_of(column)] = groups.get(group_of(column), 0.0) + float(value)
+        return groups
     return exchanged(learner, batch, first, second, seed)
 
 
 def exchanged(learner: Learner, batch: Batch, first: int, second: int, seed: int) -> dict[str, float]:
-    """Return Shapley values of groups for the first event of a batch, with the others in its place.
+    """Return Shapley values of the groups of a batch's first event, whose groups replace those of the other events.
 
     They sum to its ``ln p(first) / p(second)`` less the mean of the others'.
     """
@@ -216,30 +212,30 @@ def exchanged(learner: Learner, batch: Batch, first: int, second: int, seed: int
     def value(kept: frozenset[str]) -> float:
         """Return the mean score of the others with these groups taken from the event."""
         if kept not in values:
-            log_proba = learner.predict_log_proba(_mixed(batch, kept, places))
+            log_proba = learner.predict_log_proba(_mix(batch, kept, places))
             values[kept] = float(np.mean(log_proba[:, first] - log_proba[:, second]))
         return values[kept]
 
-    rng, result = np.random.default_rng(seed), dict.fromkeys(names, 0.0)
-    for _ in range(ORDERS):
+    rng, shapley = np.random.default_rng(seed), dict.fromkeys(names, 0.0)
+    for _ in range(N_ORDERS):
         order = rng.permutation(len(names))
         for way in (order, order[::-1]):
             kept: frozenset[str] = frozenset()
             for k in way:
                 more = kept | {names[k]}
-                result[names[k]] += (value(more) - value(kept)) / (2 * ORDERS)
+                shapley[names[k]] += (value(more) - value(kept)) / (2 * N_ORDERS)
                 kept = more
-    return result
+    return shapley
 
 
-def _mixed(batch: Batch, kept: frozenset[str], places: Mapping[str, list[int]]) -> Batch:
+def _mix(batch: Batch, kept: frozenset[str], places: Mapping[str, list[int]]) -> Batch:
     """Return the other events of a batch with groups of its first one."""
     others = batch.take(np.arange(1, len(batch)))
-    mine = [k for group in kept for k in places.get(group, ())]
-    if others.table is not None and mine:
+    columns = [k for group in kept for k in places.get(group, ())]
+    if others.table is not None and columns:
         assert batch.table is not None
         table = others.table.copy(order="F")
-        table[:, mine] = batch.table[0, mine]
+        table[:, columns] = batch.table[0, columns]
         others = replace(others, table=table)
     if SCALARS in kept and others.scalars is not None:
         assert batch.scalars is not None

@@ -1,7 +1,7 @@
-"""A finished run written as ONNX files, with one JSON that says how they are used, and compared with the run.
+"""A finished run written as ONNX files, with one JSON on how to use them.
 
-What comes after the learners is one graph: average of fits, pool, temperature, decision. The same events then
-go through the files and through the run.
+All after the learners is one graph: average of fits, pool, temperature, decision. To check the files, the same events
+are predicted by them and by the run.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from showerstack.showers.schema import AGE, EXPORT_FILE, SCALARS
 from showerstack.showers.schema import GAMMA as GAMMA_TASK
 from showerstack.stacking.chain import Chain
 from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents
-from showerstack.stacking.exported import CHAIN_FILES, FORMAT, PLAN, averaged, run_graph, session
+from showerstack.stacking.exported import CHAIN_FILES, FORMAT, SCHEMA, averaged, run_graph, session
 from showerstack.stacking.run import Run, SavedFits, load
 from showerstack.stacking.targets import POOL, PosteriorMean
 
 TOLERANCE = 1e-5
 """Largest difference of a probability."""
-EVENTS = 10_000
-OF_THE_RUN = ("threads", "label", "group", "weight", "split", "id", "separator")
+CHECK_EVENTS = 10_000
+RUN_OPTIONS = ("threads", "label", "group", "weight", "split", "id", "separator")
 """Options of the run that predictions need."""
 
 
 def largest_difference(graphs: Sequence[Portable], space: str, learner: Learner, batch: Batch) -> float:
     """Return the largest difference of a probability between a learner and its graphs."""
-    each = [run_graph(session(one.model.SerializeToString()), one.columns, batch) for one in graphs]
-    difference = np.exp(averaged(each, space)) - np.exp(learner.predict_log_proba(batch))
-    result = float(np.abs(difference).max(initial=0.0))
-    if not result <= TOLERANCE:
+    log_proba = [run_graph(session(graph.model.SerializeToString()), graph.columns, batch) for graph in graphs]
+    differences = np.exp(averaged(log_proba, space)) - np.exp(learner.predict_log_proba(batch))
+    largest = float(np.abs(differences).max(initial=0.0))
+    if not largest <= TOLERANCE:
         raise InputError(
-            f"the ONNX form differs by {result:.1e} in a probability, more than {TOLERANCE:.0e} is no copy"
+            f"the ONNX form differs by {largest:.1e} in a probability, more than {TOLERANCE:.0e} is no copy"
         )
-    return result
+    return largest
 
 
 CONTEXT = "context"
@@ -60,13 +60,13 @@ CONTEXT = "context"
 
 
 def context_columns(chain: Chain) -> tuple[str, ...]:
-    """Return the K columns of the input ``context``; none where it is not wanted."""
-    counted_from = chain.task.target is not None and chain.task.target.reference is not None
-    return CONTEXT_SCALARS if counted_from else ()
+    """Return the K columns of the input ``context``; none where the task needs none."""
+    has_reference = chain.task.target is not None and chain.task.target.reference is not None
+    return CONTEXT_SCALARS if has_reference else ()
 
 
 def combination_graph(chain: Chain) -> Any:
-    """Return the graph of what follows the learners as ``onnx.ModelProto``.
+    """Return the graph of all after the learners as ``onnx.ModelProto``.
 
     Inputs are, by name of the learner, the (n, fits, C) float32 log-probabilities of all its fits; outputs are
     ``log_probability`` (n, C) float32 and the outputs of :class:`showerstack.stacking.answers.TaskStacking`.
@@ -99,24 +99,23 @@ class _Combination(nn.Module):
             raise NotPortable(f"the {POOL} takes a learner's own estimate, which has no ONNX form")
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return log-posteriors and what is decided from them."""
+        """Return log-posteriors and the task's answers."""
         context = given[-1].double() if self.has_context else None
-        fits = given[: len(self.names)]
-        averages = [torch.log_softmax(one.double().mean(dim=1), dim=1) for one in fits]
+        averages = [torch.log_softmax(fits.double().mean(dim=1), dim=1) for fits in given[: len(self.names)]]
         log_proba = self._pooled(averages) if self.chain.shipped == "stack" else averages[0]
         scale = self.chain.scales[self.chain.shipped]
         if scale != 1.0:
             log_proba = torch.log_softmax(scale * log_proba, dim=1)
-        return (log_proba.float(), *self._decided(log_proba, context))
+        return (log_proba.float(), *self._answers(log_proba, context))
 
     def _pooled(self, averages: list[torch.Tensor]) -> torch.Tensor:
-        pool, total = self.chain.pool, _number(self.chain.pool.bias)
+        pool, logits = self.chain.pool, _tensor(self.chain.pool.bias)
         for name, average in zip(self.names, averages, strict=True):
             place = pool.learners.index(name)
-            total = total + average * _number(pool.weights[place] * pool.scales[place])
-        return torch.log_softmax(total, dim=1)
+            logits = logits + average * _tensor(pool.weights[place] * pool.scales[place])
+        return torch.log_softmax(logits, dim=1)
 
-    def _decided(self, log_proba: torch.Tensor, context: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    def _answers(self, log_proba: torch.Tensor, context: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         chain = self.chain
         rule = chain.rules.get(chain.shipped)
         if isinstance(rule, PosteriorMean):
@@ -129,16 +128,16 @@ class _Combination(nn.Module):
 def _estimate(
     rule: PosteriorMean, log_proba: torch.Tensor, context: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    share = torch.softmax(log_proba, dim=1)
-    estimate = share @ _number(rule.mean)
-    square = share @ _number(rule.variance + rule.mean**2)
-    error = rule.scale * torch.sqrt(torch.clamp(square - estimate * estimate, min=0.0))
+    probability = torch.softmax(log_proba, dim=1)
+    estimate = probability @ _tensor(rule.mean)
+    mean_square = probability @ _tensor(rule.variance + rule.mean**2)
+    error = rule.scale * torch.sqrt(torch.clamp(mean_square - estimate * estimate, min=0.0))
     if context is not None:
         estimate = estimate + context[:, 0]
     return estimate.float(), error.float()
 
 
-def _number(values: np.ndarray) -> torch.Tensor:
+def _tensor(values: np.ndarray) -> torch.Tensor:
     return torch.as_tensor(np.asarray(values, dtype=np.float64))
 
 
@@ -158,7 +157,7 @@ HOW = (
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """An export that was written."""
 
     folder: Path
     written: dict[str, int]
@@ -182,7 +181,7 @@ def export_run(
         New folder: ``learners/<name>/fold-<k>.onnx`` (``average.onnx`` where the fits are one network),
         ``combination.onnx``, ``export.json``.
     learners
-        Names; by default those that what ships needs.
+        Names; by default those that the shipped system needs.
     check
         Dataset folder: up to 10,000 of its events go through every fit and its file, and must agree to 1e-5.
     bars
@@ -214,7 +213,7 @@ def export_run(
             writer.refused["energy and core"] = (
                 f"estimates of {estimates.learner} beside the classes have no ONNX form: predict with the run for them"
             )
-        for file in (*CHAIN_FILES, *((PLAN,) if not opened.has_grids else ())):
+        for file in (*CHAIN_FILES, *((SCHEMA,) if not opened.has_grids else ())):
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(opened.checksums.path(file), folder / file)
         write_json(folder / EXPORT_FILE, writer.content(combination))
@@ -226,7 +225,7 @@ def export_run(
 
 
 class _Writer:
-    """Files of one export and what the JSON says of them."""
+    """Writes the files of one export and collects the content of its JSON."""
 
     def __init__(self, run: Run, folder: Path, events: ShowerEvents | None) -> None:
         self.run, self.folder, self.events = run, folder, events
@@ -237,30 +236,29 @@ class _Writer:
     def learner(self, name: str) -> None:
         """Write all fits of a learner, or note why not."""
         saved = self.run.fits(name)
-        place = self.folder / "learners" / name
         try:
-            fits = [self._fit(saved, fold, place) for fold in range(len(saved.folders))]
+            fits = [self._fit(saved, fold) for fold in range(len(saved.folders))]
         except NotPortable as error:
             self.refused[name] = str(error)
             return
         self.records.append({"name": name, "fits": fits})
 
-    def _fit(self, saved: SavedFits, fold: int, place: Path) -> dict[str, Any]:
+    def _fit(self, saved: SavedFits, fold: int) -> dict[str, Any]:
         learner = load_learner(saved.folders[fold], classes=self.run.task.classes)
         graphs, space, files = graphs_of(learner), space_of(learner), []
         if self.events is not None:
-            rows = np.arange(min(EVENTS, len(self.events)))
+            rows = np.arange(min(CHECK_EVENTS, len(self.events)))
             batch = self.events.batch(rows, saved.columns, grids=saved.needs_grid)
-            result = largest_difference(graphs, space, learner, batch)
-            self.difference = max(result, self.difference or 0.0)
+            self.difference = max(largest_difference(graphs, space, learner, batch), self.difference or 0.0)
         for k, graph in enumerate(graphs):
-            file = place / f"{saved.folders[fold].name}{'' if len(graphs) == 1 else f'.member-{k}'}.onnx"
-            record = self._write(graph.model, file) | {COLUMNS: list(graph.columns)}
+            file = f"{saved.folders[fold].name}{'' if len(graphs) == 1 else f'.member-{k}'}.onnx"
+            record = self._write(graph.model, self.folder / "learners" / saved.name / file)
+            record |= {COLUMNS: list(graph.columns)}
             files.append(record | ({GRID: list(graph.grid_shape)} if graph.grid_shape else {}))
         return {"fold": fold, "average": space, "files": files}
 
     def combination(self) -> dict[str, Any] | None:
-        """Write what combines the learners, or note why not."""
+        """Write the graph that combines the learners, or note why not."""
         chain = self.run.chain
         missing = [name for name in chain.needed if name not in {row["name"] for row in self.records}]
         if missing:
@@ -280,16 +278,17 @@ class _Writer:
         }
 
     def content(self, combination: dict[str, Any] | None) -> dict[str, Any]:
-        """Return what ``export.json`` holds."""
+        """Return the content of ``export.json``."""
         chain, manifest = self.run.chain, self.run.manifest
-        used = {name for row in self.records for fit in row["fits"] for file in fit["files"] for name in file[COLUMNS]}
+        files = [file for row in self.records for fit in row["fits"] for file in fit["files"]]
+        columns = {name for file in files for name in file[COLUMNS]} | set((combination or {}).get(CONTEXT, ()))
         return {
             "format": FORMAT,
             "how": list(HOW),
             "task": chain.task.name,
             "classes": list(chain.task.classes),
             "label_type": manifest.get("label_type", "str"),
-            "config": {name: manifest["config"].get(name) for name in OF_THE_RUN},
+            "config": {name: manifest["config"].get(name) for name in RUN_OPTIONS},
             "data": {name: manifest["data"].get(name) for name in ("train_source", "train_scalars")},
             "systems": list(self.run.systems),
             "shipped": chain.shipped,
@@ -298,7 +297,7 @@ class _Writer:
             "features_version": manifest.get("features_version"),
             "versions": manifest.get("versions"),
             "opsets": {domain or "ai.onnx": version for domain, version in OPSETS.items()},
-            COLUMNS: described(used | set((combination or {}).get(CONTEXT, ()))),
+            COLUMNS: describe_columns(columns),
             "learners": self.records,
             "combination": combination,
             "refused": self.refused,
@@ -312,14 +311,11 @@ class _Writer:
         return {"file": file.relative_to(self.folder).as_posix(), "sha256": hash_file(file)}
 
 
-def described(names: set[str]) -> dict[str, dict[str, str]]:
-    """Return unit and meaning of every column that the catalogue or the protocol knows; others have none."""
-    scalars = {one.name: one for one in (*SCALARS, AGE)}
-    result = {}
-    for name in sorted(names):
-        known = CATALOGUE.get(name) or scalars.get(name)
-        result[name] = {"unit": known.unit, "meaning": known.meaning} if known else {}
-    return result
+def describe_columns(names: set[str]) -> dict[str, dict[str, str]]:
+    """Return unit and meaning of every column of the catalogue or the protocol; others have none."""
+    documented: dict[str, Any] = {**{scalar.name: scalar for scalar in (*SCALARS, AGE)}, **CATALOGUE}
+    described = ((name, documented.get(name)) for name in sorted(names))
+    return {name: {"unit": column.unit, "meaning": column.meaning} if column else {} for name, column in described}
 
 
 def _events(run: Run, dataset: Path, bars: Bars) -> ShowerEvents:

@@ -27,16 +27,15 @@ from showerstack.runtime.resources import cores
 from showerstack.showers.schema import EXPORT_FILE
 from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
 from showerstack.stacking.events import Events, pieces
-from showerstack.stacking.folder import PLAN_FILE
-from showerstack.stacking.run import Run, load
+from showerstack.stacking.run import SCHEMA_FILE, Run, load
 from showerstack.stacking.targets import POOL
 
 FORMAT = 2
-"""Of ``export.json``; the first had no files of the chain."""
+"""Version of ``export.json``; the first had no files of the chain."""
 CHAIN_FILES = tuple(f"meta/{name}" for name in (CALIBRATION_FILE, META_FILE, DECISION_FILE))
-PLAN = f"table/{PLAN_FILE}"
-"""Of an exported run on a table: how its columns become numbers."""
-AT_ONCE = 1_000
+SCHEMA = f"table/{SCHEMA_FILE}"
+"""In an exported run on a table: how its columns become numbers."""
+BATCH_EVENTS = 1_000
 """Events in one call: attention over all stations takes memory."""
 
 
@@ -48,42 +47,42 @@ def session(model: bytes | Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    given = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 def run_graph(opened: Any, columns: tuple[str, ...], batch: Batch) -> np.ndarray:
     """Return the (n, C) float32 log-probabilities that a learner's file gives for events."""
-    wants_grid = any(one.name == GRID for one in opened.get_inputs())
+    needs_grid = any(graph_input.name == GRID for graph_input in opened.get_inputs())
     parts = []
-    for start in range(0, len(batch), AT_ONCE):
-        some = batch.take(np.arange(start, min(start + AT_ONCE, len(batch))))
-        feed = {COLUMNS: np.column_stack([column_values(some, name) for name in columns]).astype(np.float32)}
-        if wants_grid:
-            assert some.grids is not None
-            feed[GRID] = np.asarray(some.grids[some.index], dtype=np.float32)
+    for start in range(0, len(batch), BATCH_EVENTS):
+        part = batch.take(np.arange(start, min(start + BATCH_EVENTS, len(batch))))
+        feed = {COLUMNS: np.column_stack([column_values(part, name) for name in columns]).astype(np.float32)}
+        if needs_grid:
+            assert part.grids is not None
+            feed[GRID] = np.asarray(part.grids[part.index], dtype=np.float32)
         parts.append(opened.run([LOG_PROBABILITY], feed)[0])
     return np.concatenate(parts)
 
 
-def averaged(each: Sequence[np.ndarray], space: str) -> np.ndarray:
+def averaged(log_proba: Sequence[np.ndarray], space: str) -> np.ndarray:
     """Return the (n, C) float64 average of a learner's graphs, ``space`` being ``log`` or ``probability``."""
-    stacked = np.stack(each).astype(np.float64)
-    if len(stacked) == 1:
-        return stacked[0]
+    of_graphs = np.stack(log_proba).astype(np.float64)
+    if len(of_graphs) == 1:
+        return of_graphs[0]
     if space == "log":
-        return log_softmax(stacked.mean(axis=0))
-    result: np.ndarray = np.logaddexp.reduce(stacked, axis=0) - np.log(len(stacked))
-    return result
+        return log_softmax(of_graphs.mean(axis=0))
+    return np.asarray(np.logaddexp.reduce(of_graphs, axis=0) - np.log(len(of_graphs)))
 
 
 @dataclass(frozen=True)
 class ExportedFit:
-    """One fit of a learner: its files, and in what space they are averaged."""
+    """One fit of a learner: its files, whose log-probabilities are averaged."""
 
     files: tuple[tuple[Path, tuple[str, ...]], ...]
     """Each with the names of its columns."""
     space: str
+    """As in :func:`averaged`."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class ExportedLearner:
 
     name: str
     columns: tuple[str, ...]
-    """Of all its files."""
+    """Columns of all its files."""
     needs_grid: bool
     fits: tuple[ExportedFit, ...]
 
@@ -110,7 +109,7 @@ class ExportedRun(Run):
         Raises
         ------
         InputError
-            If it is none, of an earlier version, or without a file that predictions need.
+            If it is none, of another version, or without a file that predictions need.
         """
         folder = Path(folder)
         checksums = Checksums.open(folder, required=(EXPORT_FILE,))
@@ -119,7 +118,7 @@ class ExportedRun(Run):
             raise InputError(f"{folder / EXPORT_FILE} is of another version: export the run again")
         opened = cls(folder, manifest, checksums)
         opened.refuse_other_versions()
-        Checksums.open(folder, required=(*CHAIN_FILES, *((PLAN,) if not opened.has_grids else ())))
+        Checksums.open(folder, required=(*CHAIN_FILES, *((SCHEMA,) if not opened.has_grids else ())))
         missing = [name for name in opened.chain.needed if name not in opened.learners]
         if missing:
             raise InputError(
@@ -135,12 +134,12 @@ class ExportedRun(Run):
 
     @property
     def shipped(self) -> str:
-        """What predicts new events."""
+        """The system that predicts new events."""
         return str(self.manifest["shipped"])
 
     @cached_property
     def chain(self) -> Chain:
-        """What follows the learners, as in the run; true quantities are not estimated."""
+        """The run's chain after the learners; true quantities are not estimated."""
         return load_chain(self.checksums, self.task, self.manifest["systems"], str(self.manifest["config_hash"]))
 
     def exported(self, name: str) -> ExportedLearner:
@@ -153,13 +152,13 @@ class ExportedRun(Run):
             )
             for fit in row["fits"]
         )
-        every = [file for fit in row["fits"] for file in fit["files"]]
-        columns = tuple(dict.fromkeys(column for file in every for column in file[COLUMNS]))
-        return ExportedLearner(name, columns, any(GRID in file for file in every), fits)
+        files = [file for fit in row["fits"] for file in fit["files"]]
+        columns = tuple(dict.fromkeys(column for file in files for column in file[COLUMNS]))
+        return ExportedLearner(name, columns, any(GRID in file for file in files), fits)
 
 
 def open_predictor(folder: str | Path, *, whole: bool = True) -> Run:
-    """Open what predicts: a finished run (:func:`showerstack.stacking.run.load`), or an export of one.
+    """Open a finished run (:func:`showerstack.stacking.run.load`), or an export of one.
 
     With ``whole`` false, only the manifest of a run is read.
     """
@@ -182,25 +181,23 @@ def predict_exported(
     ctx
         Processors to be used at most.
     progress
-        Called with (predictions of single fits done, all of them, what was done last).
+        Called with (predictions of single fits done, all of them, the last one).
     """
-    jobs = [(learner, k) for learner in learners for k in range(len(learner.fits))]
-    opened = {file: session(file) for learner in learners for fit in learner.fits for file, _ in fit.files}
+    jobs = [(learner.name, fold, fit) for learner in learners for fold, fit in enumerate(learner.fits)]
+    opened = {file: session(file) for _, _, fit in jobs for file, _ in fit.files}
     done, total = 0, len(jobs) * len(events)
+
+    def predict_fit(fit: ExportedFit, batch: Batch) -> np.ndarray:
+        return averaged([run_graph(opened[file], columns, batch) for file, columns in fit.files], fit.space)
+
     with ThreadPoolExecutor(min(len(jobs), ctx.workers or cores())) as pool:
         for piece in pieces(len(events)):
             rows = np.arange(piece.start, piece.stop)
             batches = {one.name: events.batch(rows, one.columns, grids=one.needs_grid) for one in learners}
-
-            def fit_of(job: tuple[ExportedLearner, int], batches: Mapping[str, Batch] = batches) -> np.ndarray:
-                learner, k = job
-                fit = learner.fits[k]
-                each = [run_graph(opened[file], columns, batches[learner.name]) for file, columns in fit.files]
-                return averaged(each, fit.space)
-
-            result: dict[str, list[np.ndarray]] = {one.name: [] for one in learners}
-            for (learner, k), log_proba in zip(jobs, pool.map(fit_of, jobs), strict=True):
-                result[learner.name].append(log_proba)
+            predictions = [pool.submit(predict_fit, fit, batches[name]) for name, _, fit in jobs]
+            fits: dict[str, list[np.ndarray]] = {learner.name: [] for learner in learners}
+            for (name, fold, _), prediction in zip(jobs, predictions, strict=True):
+                fits[name].append(prediction.result())
                 done += len(rows)
-                progress(done, total, f"{learner.name} fold {k}")
-            yield piece, {name: np.stack(fits) for name, fits in result.items()}
+                progress(done, total, f"{name} fold {fold}")
+            yield piece, {name: np.stack(log_proba) for name, log_proba in fits.items()}

@@ -1,4 +1,4 @@
-"""Folds: who may learn from whom.
+"""Folds: which fit may learn from which events.
 
 Folds are stratified: events sorted by class and energy bin, in random order inside, go to the folds in turn. Every fold
 gets the same share of each class and of each class's energy bins to within one event. Events of one group (the same
@@ -17,7 +17,7 @@ from showerstack.stacking.sample import Sample
 MIN_PER_CLASS = 100
 """With fewer events of any class passing the evaluation cuts, all events count as passing."""
 EVALUATION_FOLDS = 5
-"""Folds of the outer holdout, where something is both fitted and scored there."""
+"""Folds of the holdout, where something is both fitted and scored there."""
 LG_ENERGY_EDGES = (15.0, 15.5, 16.0, 16.5, 17.0)
 """Borders of the benchmark's energy bins, lg(E/eV)."""
 
@@ -58,24 +58,29 @@ def assign_folds(
         If a class has fewer events (or groups that hold it) than folds.
     """
     labels = np.asarray(labels)
-    counts = class_counts(labels, groups, len(classes) if classes else 0)
-    _refuse_small_classes(counts, n_folds, classes, "events" if groups is None else "groups of events")
-    return _distribute(labels, n_folds, seed, energy, groups)
+    _refuse_small_classes(labels, n_folds, classes, groups)
+    first, group_of_event = _groups_of(groups, labels)
+    group_energy = None if energy is None else np.asarray(energy)[first]
+    order = _stratified_order(labels[first], group_energy, np.random.SeedSequence([seed, n_folds]))
+    fold_of_group = np.empty(len(first), dtype=np.int8)
+    # One round through the classes: what does not divide evenly starts where the last class stopped.
+    fold_of_group[order] = np.arange(len(first)) % n_folds
+    return fold_of_group[group_of_event]
 
 
 def class_counts(labels: np.ndarray, groups: np.ndarray | None, n_classes: int = 0) -> np.ndarray:
     """Return the number of events of each class, or of groups that hold it, (C,) int64."""
     if groups is None:
         return np.bincount(labels, minlength=n_classes)
-    _, member = np.unique(groups, return_inverse=True)
-    values = np.unique(np.stack([member, labels]), axis=1)[1]
-    return np.bincount(values, minlength=n_classes)
+    _, group_of_event = np.unique(groups, return_inverse=True)
+    class_of_pair = np.unique(np.stack([group_of_event, labels]), axis=1)[1]
+    return np.bincount(class_of_pair, minlength=n_classes)
 
 
 def evaluation_events(
     passing: np.ndarray, labels: np.ndarray, n_classes: int, usable: np.ndarray | None = None
 ) -> tuple[np.ndarray, str]:
-    """Return the events that calibration, meta-learner and decision see, (N,) bool, and a remark if it is all of them.
+    """Return the events for calibration, meta-learner and decision, (N,) bool, and a remark if it is all of them.
 
     They are the events that pass the evaluation cuts; where a class has fewer than :data:`MIN_PER_CLASS` of those,
     all events that are ``usable``, (N,) bool.
@@ -90,7 +95,7 @@ def evaluation_events(
     return np.ones(len(labels), dtype=bool) if usable is None else usable, remark
 
 
-def outer_holdout(
+def choose_holdout(
     in_evaluation: np.ndarray,
     labels: np.ndarray,
     share: float,
@@ -120,56 +125,45 @@ def outer_holdout(
     if share == 0:
         return nobody, "without an outer holdout single fits are scored out-of-fold, but their average predicts"
     rows = np.flatnonzero(in_evaluation)
-    inside = None if groups is None else groups[rows]
-    first, member = _groups_of(inside, labels[rows])
-    order = _order(labels[rows][first], None if energy is None else energy[rows][first], np.random.SeedSequence([seed]))
+    first, group_of_row = _groups_of(None if groups is None else groups[rows], labels[rows])
+    group_energy = None if energy is None else energy[rows][first]
+    order = _stratified_order(labels[rows][first], group_energy, np.random.SeedSequence([seed]))
     # Evenly spread along the order: every class and energy bin gives its share to within one group.
     taken = np.empty(len(first), dtype=bool)
     taken[order] = np.diff(np.floor(np.arange(len(first) + 1) * share + 0.5)) > 0
-    outer = nobody.copy()
-    outer[rows] = taken[member]
+    holdout = nobody.copy()
+    holdout[rows] = taken[group_of_row]
     n_classes = int(labels.max()) + 1
-    short = [(int(np.bincount(labels[outer], minlength=n_classes).min()), least, "events")]
+    enough = [(int(np.bincount(labels[holdout], minlength=n_classes).min()), least, "events")]
     if groups is not None:
-        short.append((int(class_counts(labels[outer], groups[outer], n_classes).min()), EVALUATION_FOLDS, "groups"))
-    for fewest, needed, what in short:
+        n_groups = class_counts(labels[holdout], groups[holdout], n_classes)
+        enough.append((int(n_groups.min()), EVALUATION_FOLDS, "groups"))
+    for fewest, needed, what in enough:
         if fewest < needed:
             return nobody, (
                 f"too few {what} for an outer holdout ({fewest} of one class, fewer than {needed}): single fits are "
                 "scored out-of-fold, but their average predicts, so the gain stated for the stack is too large"
             )
     if groups is not None:
-        outer = np.isin(groups, np.unique(groups[outer]))
-    return outer, ""
+        holdout = np.isin(groups, np.unique(groups[holdout]))
+    return holdout, ""
 
 
 def _groups_of(groups: np.ndarray | None, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the event that stands for each group, the first of its rarest class, and the group number of each event.
 
-    Rare is what few events have: a patient of many visits, one of them ill, is dealt out as one who is ill.
+    The rarest class is that of fewest events: a patient of many visits, one of them ill, counts as one who is ill.
     """
     n_events = len(labels)
     if groups is None:
         return np.arange(n_events), np.arange(n_events)
-    _, member = np.unique(groups, return_inverse=True)
-    order = np.lexsort((np.arange(n_events), np.bincount(labels)[labels], member))
-    first = order[np.searchsorted(member[order], np.arange(int(member.max()) + 1))]
-    return first, member
+    _, group_of_event = np.unique(groups, return_inverse=True)
+    order = np.lexsort((np.arange(n_events), np.bincount(labels)[labels], group_of_event))
+    first = order[np.searchsorted(group_of_event[order], np.arange(int(group_of_event.max()) + 1))]
+    return first, group_of_event
 
 
-def _distribute(
-    labels: np.ndarray, n_folds: int, seed: int, energy: np.ndarray | None, groups: np.ndarray | None
-) -> np.ndarray:
-    first, member = _groups_of(groups, np.asarray(labels))
-    group_energy = None if energy is None else np.asarray(energy)[first]
-    order = _order(np.asarray(labels)[first], group_energy, np.random.SeedSequence([seed, n_folds]))
-    fold_of_group = np.empty(len(first), dtype=np.int8)
-    # One round through the classes: what does not divide evenly starts where the last class stopped.
-    fold_of_group[order] = np.arange(len(first)) % n_folds
-    return fold_of_group[member]
-
-
-def _order(label: np.ndarray, energy: np.ndarray | None, seed: np.random.SeedSequence) -> np.ndarray:
+def _stratified_order(label: np.ndarray, energy: np.ndarray | None, seed: np.random.SeedSequence) -> np.ndarray:
     """Return the order in which groups are distributed: by class and energy bin, at random inside."""
     energy_bin = np.zeros(len(label)) if energy is None else np.digitize(energy, LG_ENERGY_EDGES)
     return np.lexsort((np.random.default_rng(seed).permutation(len(label)), energy_bin, label))
@@ -184,7 +178,7 @@ def early_stopping_rows(
     energy: np.ndarray | None = None,
     groups: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return which of the training ``rows`` serve early stopping, (n,) bool, cut by the rules of :func:`assign_folds`.
+    """Return which training ``rows`` serve early stopping, (n,) bool, chosen by the rules of :func:`assign_folds`.
 
     Parameters
     ----------
@@ -196,19 +190,23 @@ def early_stopping_rows(
         Wanted share, between 0 and 1: kept to within one event or group.
     """
     label = np.asarray(labels)[rows]
-    first, member = _groups_of(None if groups is None else groups[rows], label)
+    first, group_of_row = _groups_of(None if groups is None else groups[rows], label)
     seeds = np.random.SeedSequence([seed, max(2, round(1.0 / fraction))])
-    order = _order(label[first], None if energy is None else energy[rows][first], seeds)
+    order = _stratified_order(label[first], None if energy is None else energy[rows][first], seeds)
     taken = np.empty(len(first), dtype=bool)
     taken[order] = np.diff(np.floor(np.arange(-1, len(first)) * fraction + 1e-9)) > 0
-    stop = taken[member]
+    for_stopping = taken[group_of_row]
     # A class of one shower is for learning, not for stopping.
-    for k in np.setdiff1d(label, label[~stop]):
-        stop[label == k] = False
-    return stop
+    for k in np.setdiff1d(label, label[~for_stopping]):
+        for_stopping[label == k] = False
+    return for_stopping
 
 
-def _refuse_small_classes(counts: np.ndarray, n_folds: int, classes: tuple[str, ...] | None, counted: str) -> None:
+def _refuse_small_classes(
+    labels: np.ndarray, n_folds: int, classes: tuple[str, ...] | None, groups: np.ndarray | None
+) -> None:
+    counts = class_counts(labels, groups, len(classes) if classes else 0)
+    counted = "events" if groups is None else "groups of events"
     for number in np.flatnonzero(counts < n_folds):
         if classes is None and counts[number] == 0:
             continue
@@ -222,12 +220,12 @@ IN_EVALUATION_FILE = "in_evaluation.npy"
 
 @dataclass
 class Folds:
-    """Who is in which fold."""
+    """The fold of every training event, and what choices need of the events."""
 
     partitions: np.ndarray
-    """(R, N) int8; -1 in the outer holdout, the same in every repetition."""
+    """(R, N) int8, one row a repetition; -1 in the holdout, the same in every repetition."""
     in_evaluation: np.ndarray
-    """(N,) bool."""
+    """(N,) bool: events of the kind that predictions are scored on."""
     labels: np.ndarray
     """(N,) int64."""
     weights: np.ndarray | None = None
@@ -236,21 +234,16 @@ class Folds:
     """(N,) groups, where the events have any."""
     remarks: tuple[str, ...] = ()
 
-    @property
-    def n_folds(self) -> int:
-        """Number of folds."""
-        return int(self.partitions.max()) + 1
-
     def sample(self, rows: np.ndarray) -> Sample:
         """Return the events that ``rows`` (N,) bool names, with the folds of the first partition."""
         return Sample(self.labels, self.partitions[0], self.groups, self.weights).take(rows)
 
     @property
-    def inner(self) -> np.ndarray:
+    def out_of_fold(self) -> np.ndarray:
         """(N,) bool: events under the evaluation cuts that are predicted out-of-fold."""
         return self.in_evaluation & (self.partitions[0] >= 0)
 
     @property
-    def outer(self) -> np.ndarray:
-        """(N,) bool: events under the evaluation cuts of the outer holdout, in no learner's training."""
+    def holdout(self) -> np.ndarray:
+        """(N,) bool: events under the evaluation cuts that no fit learns from."""
         return self.in_evaluation & (self.partitions[0] < 0)

@@ -6,15 +6,15 @@ nearly nothing. A gain is claimed only where the holdout shows it by two standar
 
 A learner that is far surer of training events out-of-fold than of new ones may have learned from their labels. How sure
 learners are of two samples differs also where the samples do, by their class mix for instance: then it differs for all
-learners alike. So each learner is compared with the others. The outcome is a remark: unlabelled events that are to be
-predicted never choose which learner is used.
+learners alike. So each learner is compared with the others. A suspicion becomes a remark: unlabelled events that are to
+be predicted never choose which learner is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from showerstack.scoring.metrics.gamma import GAMMA, HADRON, Survival, hadron_su
 from showerstack.scoring.metrics.intervals import resample_groups
 from showerstack.scoring.metrics.losses import error_of_mean
 from showerstack.scoring.metrics.survival_bootstrap import weighted_replicas
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.sample import MeanAndError, Sample
 
 WORSE_SIGMA = 1.0
 """Standard errors by which the holdout must show the stack to be worse for its best learner to predict instead."""
@@ -30,19 +30,6 @@ CLAIM_SIGMA = 2.0
 """Standard errors by which the holdout must show a gain for it to be claimed: 2 of 100 that are none are claimed."""
 ROUNDING = 1e-9
 """Log-losses closer than this are the same: a stack of one learner differs from it by last bits alone."""
-
-
-@dataclass(frozen=True)
-class MeanAndError:
-    """The mean of a quantity of events, and its standard error."""
-
-    mean: float
-    error: float
-
-    @classmethod
-    def of(cls, values: np.ndarray, sample: Sample) -> Self:
-        """Return mean and error of (N,) values of the events of a sample."""
-        return cls(float(values.mean()), sample.error(values))
 
 
 @dataclass(frozen=True)
@@ -85,18 +72,18 @@ def decide_gate(
     """
     losses = {name: sample.losses(z) for name, z in learners.items()}
     best = min(losses, key=lambda name: float(losses[name].mean()))
-    gain = MeanAndError.of(losses[best] - sample.losses(stacked), sample)
-    more = log_survival_difference(stacked, learners[best], sample) if survival else None
-    size, shipped = f"{abs(gain.mean):.5f} ± {gain.error:.5f}", True
-    shown = gain.mean > max(CLAIM_SIGMA * gain.error, ROUNDING)
+    gain = sample.mean_of(losses[best] - sample.losses(stacked))
+    more_hadrons = log_survival_difference(stacked, learners[best], sample) if survival else None
+    shipped, size = True, f"{abs(gain.mean):.5f} ± {gain.error:.5f}"
+    is_shown = gain.mean > max(CLAIM_SIGMA * gain.error, ROUNDING)
     if len(learners) == 1:
         shipped, reason = False, f"{best} is the only learner"
     elif gain.mean < -max(WORSE_SIGMA * gain.error, ROUNDING):
         shipped, reason = False, f"the log-loss of the stack is {size} higher than that of {best}"
-    elif more is not None and more.mean > WORSE_SIGMA * more.error:
-        shipped = False
-        reason = f"ln survival of the stack is {more.mean:.3f} ± {more.error:.3f} higher than that of {best}"
-    elif shown:
+    elif more_hadrons is not None and more_hadrons.mean > WORSE_SIGMA * more_hadrons.error:
+        excess = f"{more_hadrons.mean:.3f} ± {more_hadrons.error:.3f}"
+        shipped, reason = False, f"ln survival of the stack is {excess} higher than that of {best}"
+    elif is_shown:
         reason = f"the log-loss of the stack is {size} lower than that of {best}"
     elif max(abs(gain.mean), gain.error) < 0.5e-5:
         reason = f"the log-losses of the stack and of {best} differ by less than 0.00001"
@@ -104,8 +91,10 @@ def decide_gate(
         reason = f"a lower log-loss of the stack than of {best} is not shown: {size}"
     else:
         reason = f"a lower log-loss of the stack than of {best} is not shown: it is {size} higher"
-    survivals = None if more is None else {"difference": more.mean, "standard_error": more.error}
-    return Gate(shipped, shipped and shown, reason, gain.mean, gain.error, best, survivals)
+    log_survival = (
+        {"difference": more_hadrons.mean, "standard_error": more_hadrons.error} if more_hadrons is not None else None
+    )
+    return Gate(shipped, shipped and is_shown, reason, gain.mean, gain.error, best, log_survival)
 
 
 SCORED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
@@ -113,10 +102,10 @@ SCORED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
 RESAMPLES = 100
 
 
-def worse_in_survival(a: np.ndarray, b: np.ndarray, sample: Sample) -> bool:
+def is_worse_in_survival(a: np.ndarray, b: np.ndarray, sample: Sample) -> bool:
     """Return whether more hadrons survive by (N, 2) log-probabilities ``a`` than by ``b``, beyond the error."""
-    worse = log_survival_difference(a, b, sample)
-    return worse.mean > WORSE_SIGMA * worse.error
+    difference = log_survival_difference(a, b, sample)
+    return difference.mean > WORSE_SIGMA * difference.error
 
 
 def log_survival_difference(a: np.ndarray, b: np.ndarray, sample: Sample) -> MeanAndError:
@@ -124,8 +113,8 @@ def log_survival_difference(a: np.ndarray, b: np.ndarray, sample: Sample) -> Mea
 
     It resamples events within classes, or whole groups; with importance weights all showers.
     """
-    first, second = (z[:, GAMMA] - z[:, HADRON] for z in (a, b))
-    return MeanAndError(*paired_log_survival(sample.labels, first, second, sample.groups, sample.weights))
+    scores_a, scores_b = (z[:, GAMMA] - z[:, HADRON] for z in (a, b))
+    return MeanAndError(*paired_log_survival(sample.labels, scores_a, scores_b, sample.groups, sample.weights))
 
 
 def log_survivals(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -135,16 +124,16 @@ def log_survivals(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | 
     stands the weight of a survivor at the highest of these efficiencies.
     """
     if weights is not None:
-        results = [hadron_survival(labels, scores, share, weights) for share in SCORED_EFFICIENCIES]
-        return _weighted_log(np.array([one.hadron_survival for one in results]), results[-1])
+        survivals = [hadron_survival(labels, scores, efficiency, weights) for efficiency in SCORED_EFFICIENCIES]
+        return _weighted_log(np.array([survival.hadron_survival for survival in survivals]), survivals[-1])
     gammas, hadrons = np.sort(scores[labels == GAMMA])[::-1], scores[labels == HADRON]
     return _log_survival(hadrons, gammas[_ranks(len(gammas))], len(hadrons))
 
 
 def _weighted_log(survivals: np.ndarray, widest: Survival) -> np.ndarray:
     assert widest.weights is not None
-    one = widest.weights.scale / widest.weights.total
-    return np.asarray(np.log((survivals + 0.5 * one) / (1.0 + one)))
+    one_survivor = widest.weights.scale / widest.weights.total
+    return np.asarray(np.log((survivals + 0.5 * one_survivor) / (1.0 + one_survivor)))
 
 
 def mean_log_survival(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> float:
@@ -169,30 +158,31 @@ def paired_log_survival(
     if weights is not None:
         replicas = weighted_replicas(labels, (a, b), SCORED_EFFICIENCIES, weights, groups, n_samples, seed)
         widest = [hadron_survival(labels, scores, SCORED_EFFICIENCIES[-1], weights) for scores in (a, b)]
-        first, second = map(_weighted_log, replicas, widest)
+        logs_a, logs_b = map(_weighted_log, replicas, widest)
         difference = mean_log_survival(labels, a, weights) - mean_log_survival(labels, b, weights)
-        return difference, float(np.std((first - second).mean(axis=0)))
+        return difference, float(np.std((logs_a - logs_b).mean(axis=0)))
     rng = np.random.default_rng(seed)
     if groups is not None:
         member, blocks = resample_groups(labels, groups, n_samples, rng)
         resampled = (np.repeat(np.arange(len(labels)), row[member].astype(int)) for drawn in blocks for row in drawn)
-        gaps = [
+        differences = [
             mean_log_survival(labels[rows], a[rows]) - mean_log_survival(labels[rows], b[rows]) for rows in resampled
         ]
-        return mean_log_survival(labels, a) - mean_log_survival(labels, b), float(np.std(gaps))
+        return mean_log_survival(labels, a) - mean_log_survival(labels, b), float(np.std(differences))
     gammas, hadrons = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
-    rank = _ranks(len(gammas))
-    drawn = [rng.choice(gammas, len(gammas)) for _ in range(n_samples)]
-    thresholds = [[np.sort(score[some])[::-1][rank] for some in drawn] for score in (a, b)]
+    ranks = _ranks(len(gammas))
+    replicas_of_gammas = [rng.choice(gammas, len(gammas)) for _ in range(n_samples)]
+    thresholds_a, thresholds_b = (
+        [np.sort(scores[rows])[::-1][ranks] for rows in replicas_of_gammas] for scores in (a, b)
+    )
     # Hadrons below the lowest thresholds of both never survive: they enter as a number, not as a sort.
-    floor = [np.min(values) for values in thresholds]
-    near = hadrons[(a[hadrons] >= floor[0]) | (b[hadrons] >= floor[1])]
+    near = hadrons[(a[hadrons] >= np.min(thresholds_a)) | (b[hadrons] >= np.min(thresholds_b))]
     differences = []
-    for at_a, at_b in zip(*thresholds, strict=True):
+    for at_a, at_b in zip(thresholds_a, thresholds_b, strict=True):
         n_near = rng.binomial(len(hadrons), len(near) / len(hadrons))
-        some = rng.choice(near, n_near) if len(near) else near
+        rows = rng.choice(near, n_near) if len(near) else near
         differences.append(
-            _log_survival(a[some], at_a, len(hadrons)).mean() - _log_survival(b[some], at_b, len(hadrons)).mean()
+            _log_survival(a[rows], at_a, len(hadrons)).mean() - _log_survival(b[rows], at_b, len(hadrons)).mean()
         )
     return mean_log_survival(labels, a) - mean_log_survival(labels, b), float(np.std(differences))
 
@@ -228,18 +218,18 @@ def leak_remarks(entropies: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict
         Per learner, entropies (N,) out-of-fold of training events that pass the evaluation cuts, and (M,) of the events
         to be predicted that pass them too, both by single fits. One learner alone cannot be compared.
     """
-    shifts = {name: float(new.mean() - values.mean()) for name, (values, new) in entropies.items()}
+    shifts = {name: float(new.mean() - known.mean()) for name, (known, new) in entropies.items()}
     remarks = {}
-    for name, (values, new) in entropies.items():
+    for name, (known, new) in entropies.items():
         others = [shift for other, shift in shifts.items() if other != name]
         if not others or len(new) < LEAK_EVENTS:
             continue
         usual = float(np.median(others))
         excess = min(shifts[name], shifts[name] - usual)
-        error = float(np.hypot(error_of_mean(values), error_of_mean(new)))
+        error = float(np.hypot(error_of_mean(known), error_of_mean(new)))
         if excess > LEAK_SIGMA * error and excess > LEAK_SHARE * new.mean():
             remarks[name] = (
-                f"{name} is more certain of training events (entropy {values.mean():.3f}, out-of-fold) than of new "
+                f"{name} is more certain of training events (entropy {known.mean():.3f}, out-of-fold) than of new "
                 f"ones ({new.mean():.3f} ± {error:.3f}; the other learners differ by {usual:+.3f}): it may have seen "
                 "their labels, look for events of the same shower in several folds"
             )

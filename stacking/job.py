@@ -1,4 +1,4 @@
-"""What one run works on: configuration, events, device, and what of it decides the outcome."""
+"""One run before its fits: configuration, events and devices, what of them decides the outcome, folds and tasks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import polars as pl
 
 from showerstack.features.build import build_table
 from showerstack.features.device import resolve_device
+from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import device_remarks, devices_for
 from showerstack.runtime.context import Context
 from showerstack.runtime.cost import Cost, seconds_of, timed
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import hash_file, write_json
+from showerstack.runtime.files import atomic_path, hash_file, hash_json, write_json
 from showerstack.runtime.logs import remark
 from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.runtime.tables import read_table
@@ -27,24 +28,32 @@ from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.schema import Task, task_named
 from showerstack.stacking.columns import Schema, learned_columns, repeated_remarks
 from showerstack.stacking.config import SECOND_LEVEL, EngineConfig, StackConfig, TableConfig
-from showerstack.stacking.events import (
-    TRUTH_COLUMNS,
-    Events,
-    ShowerEvents,
-    TableEvents,
-    class_numbers,
-    truth_file,
-    unusable_remarks,
+from showerstack.stacking.events import Events, ShowerEvents, class_numbers, unusable_remarks
+from showerstack.stacking.fits import FoldTask
+from showerstack.stacking.folds import (
+    FOLDS_FILE,
+    IN_EVALUATION_FILE,
+    Folds,
+    assign_folds,
+    choose_holdout,
+    class_counts,
+    evaluation_events,
 )
-from showerstack.stacking.folder import (
+from showerstack.stacking.run import (
+    COMBINED,
     METRICS_FILE,
-    PLAN_FILE,
     PREDICTIONS_TABLE,
+    SCHEMA_FILE,
+    evaluated_rows,
+    finished_learners,
+    read_oof,
+    shipped_system,
 )
-from showerstack.stacking.folds import class_counts
-from showerstack.stacking.run import COMBINED, evaluated_rows, finished_learners, read_oof, shipped_system
 from showerstack.stacking.tables import (
+    LABEL_COLUMNS,
+    TableEvents,
     check_identifiers,
+    labels_file,
     probabilities,
     read_folds,
     read_groups,
@@ -64,13 +73,13 @@ TRAIN_FILE, TEST_FILE = "train.parquet", "test.parquet"
 
 @dataclass(frozen=True)
 class TableInput:
-    """The user's table as it was read, and what a run on it writes beside its fits."""
+    """The user's table as it was read."""
 
     schema: Schema
     train: pl.DataFrame
     """The columns of training as float32."""
-    truth: pl.DataFrame
-    """Labels, groups, weights and folds, under the names of :data:`TRUTH_COLUMNS`."""
+    labels: pl.DataFrame
+    """Labels, groups, weights and folds, under the names of :data:`LABEL_COLUMNS`."""
     identifiers: pl.DataFrame
     """Of the rows that are predicted: the test table's, without one the training table's."""
     test: pl.DataFrame | None
@@ -79,8 +88,8 @@ class TableInput:
         """Write the tables that fits read, and the schema that new tables are read by."""
         folder = run / TABLE_FOLDER
         write_table(folder / TRAIN_FILE, self.train)
-        write_table(truth_file(folder / TRAIN_FILE), self.truth)
-        write_json(folder / PLAN_FILE, self.schema.as_json())
+        write_table(labels_file(folder / TRAIN_FILE), self.labels)
+        write_json(folder / SCHEMA_FILE, self.schema.as_json())
         if self.test is not None:
             write_table(folder / TEST_FILE, self.test)
 
@@ -90,9 +99,8 @@ class TableInput:
         systems = (*finished_learners(manifest), *COMBINED)
         oof = {name: read_oof(run / "oof" / f"{name}.parquet", classes) for name in systems}
         evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
-        rows = self.truth.filter(evaluated)
-        label, _, weight, _ = TRUTH_COLUMNS
-        labels, weights = rows[label].to_numpy(), rows[weight].to_numpy() if weight in rows.columns else None
+        rows = self.labels.filter(evaluated)
+        labels, weights = rows["label"].to_numpy(), rows["weight"].to_numpy() if "weight" in rows.columns else None
         metrics = {
             name: table_metrics(labels, log_proba[evaluated], classes, weights) for name, (log_proba, _) in oof.items()
         }
@@ -107,13 +115,13 @@ class TableInput:
 
 
 LIBRARIES_BYTES, TABLE_COPIES = 700 << 20, 3
-"""What a process that fits learners takes without events, and how often it holds its table, so that no fit took more
+"""Memory of a process that fits learners without events, and copies of its table that it holds at most
 (``benchmarks/speed/fit_memory.py``)."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one run works on."""
+    """One run before its fits: configuration, events and devices."""
 
     config: EngineConfig
     task: Task
@@ -124,34 +132,31 @@ class Job:
     costs: list[Cost] = field(default_factory=list)
     """Steps done before the engine starts (feature tables)."""
     table: TableInput | None = None
-    """What the events were read from, if from a table."""
+    """The table that the events were read from, if it was one."""
     remarks: tuple[str, ...] = ()
-    """What the user should know about the input."""
+    """Remarks on the data."""
     ctx: Context = Context()
     """Progress, and when a time limit begins: by default with the first step in ``costs``."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return everything that can change a prediction."""
-        return {
-            **self.config.identity(),
-            "task": self.task.name,
-            "classes": list(self.task.classes),
-            **(
-                {"target": asdict(self.task.target) | {"limits": list(self.task.target.limits)}}
-                if self.task.target
-                else {}
-            ),
-            "device": self.device,
-            **({"devices": dict(self.devices)} if self.device == "cuda" else {}),
-            **({"targets_fingerprint": targets} if (targets := self._targets_fingerprint()) else {}),
-            "train_fingerprint": self.train.fingerprint(),
-            "test_fingerprint": self.test.fingerprint() if self.test is not None else None,
-        }
+        """Everything that can change a prediction."""
+        content = {**self.config.identity(), "task": self.task.name, "classes": list(self.task.classes)}
+        if self.task.target:
+            content["target"] = asdict(self.task.target) | {"limits": list(self.task.target.limits)}
+        content["device"] = self.device
+        if self.device == "cuda":
+            content["devices"] = dict(self.devices)
+        if any(spec.uses_truth for spec in self.config.learner_specs(self.task)):
+            fingerprint = self.train.targets_fingerprint()
+            content |= {"targets_fingerprint": fingerprint} if fingerprint else {}
+        content["train_fingerprint"] = self.train.fingerprint()
+        content["test_fingerprint"] = self.test.fingerprint() if self.test is not None else None
+        return content
 
     @property
     def versions(self) -> dict[str, Any]:
-        """Return the version numbers of ours that can change a prediction."""
+        """Version numbers of ours that can change a prediction."""
         learners = {spec.name: spec.version for spec in self.config.learner_specs(self.task)}
         return {
             "stacking_version": STACKING_VERSION,
@@ -161,13 +166,8 @@ class Job:
 
     @property
     def fits_identity(self) -> dict[str, Any]:
-        """Return what of :attr:`identity` can change a fit of a learner."""
+        """What of :attr:`identity` can change a fit of a learner."""
         return {name: value for name, value in self.identity.items() if name not in SECOND_LEVEL}
-
-    def _targets_fingerprint(self) -> str | None:
-        """Return the hash of the true quantities that learners of this run are given; None if none is."""
-        specs = self.config.learner_specs(self.task)
-        return self.train.targets_fingerprint() if any(spec.uses_truth for spec in specs) else None
 
     @property
     def device(self) -> str:
@@ -176,12 +176,12 @@ class Job:
 
     @property
     def workers(self) -> int:
-        """Processes at work at once: as many as were asked for, else as there are cores and memory for."""
+        """Processes at work at once: as many as the configuration names, else as there are cores and memory for."""
         return self.config.workers or max(1, min(cores(), memory_bytes() // self.process_bytes))
 
     @property
     def process_bytes(self) -> int:
-        """Memory that a process takes at most while it fits a learner."""
+        """Memory that a process takes at most while it fits a learner, bytes."""
         cells = max(
             min(len(self.train), self.config.rows_of(spec.name)) * len(self.train.columns_for(spec))
             for spec in self.config.learner_specs(self.task)
@@ -189,15 +189,15 @@ class Job:
         return LIBRARIES_BYTES + TABLE_COPIES * cells * np.dtype(np.float32).itemsize
 
     def memory_remark(self) -> str | None:
-        """Return a remark where all processes together may take more memory than this job was given."""
-        needed, given = self.workers * self.process_bytes, memory_bytes()
-        if self.config.scheduler or needed <= given:
+        """Return a remark where all processes together may take more memory than there is."""
+        needed, available = self.workers * self.process_bytes, memory_bytes()
+        if self.config.scheduler or needed <= available:
             return None
-        those = f"{self.workers} processes" if self.workers > 1 else "a process"
-        fewer = f"give --workers {max(1, given // self.process_bytes)}, or " if self.workers > 1 else "give "
+        processes = f"{self.workers} processes" if self.workers > 1 else "a process"
+        remedy = f"give --workers {max(1, available // self.process_bytes)}, or " if self.workers > 1 else "give "
         return (
-            f"{those} may take {needed / 1e9:.1f} GB of memory, and this job was given {given / 1e9:.1f} GB: {fewer}"
-            "fewer training events a fit (rows, in a file for --config)"
+            f"{processes} may take {needed / 1e9:.1f} GB of memory, and this job was given {available / 1e9:.1f} GB: "
+            f"{remedy}fewer training events a fit (rows, in a file for --config)"
         )
 
     @property
@@ -224,30 +224,30 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     task = task_named(config.task)
     device = resolve_device(config.device)
     # Before any work: both folders must be readable, and every fold must be able to hold every class.
-    opened = Dataset.open(config.train_folder, task)
+    train_set = Dataset.open(config.train_folder, task)
     test_set = Dataset.open(config.test_folder, labels=False)
     if not len(test_set):
         raise InputError(f"{config.test_folder} holds no events")
-    if not opened.array.is_like(test_set.array):
+    if not train_set.array.is_like(test_set.array):
         raise InputError(
             f"{config.test_folder} holds events of another array ({test_set.array.name}) than {config.train_folder} "
-            f"({opened.array.name}): simulate or convert both alike"
+            f"({train_set.array.name}): simulate or convert both alike"
         )
-    config, left_out = config.for_array(opened.array, task)
-    unusable = unusable_remarks(opened, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
-    usable = opened.usable
-    groups = None if opened.groups is None else np.asarray(opened.groups)[usable]
+    config, left_out = config.for_array(train_set.array, task)
+    unusable = unusable_remarks(train_set, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
+    usable = train_set.usable
+    groups = None if train_set.groups is None else np.asarray(train_set.groups)[usable]
     what = "events" if groups is None else "groups of events"
-    counts = class_counts(class_numbers(opened)[usable], groups, task.n_classes)
+    counts = class_counts(class_numbers(train_set)[usable], groups, task.n_classes)
     for name, count in zip(task.classes, counts, strict=True):
         if count < config.n_folds:
             raise InputError(
                 f"{config.train_folder}: class {name!r} has {count} {what}, fewer than the {config.n_folds} folds"
             )
     devices = devices_for(config.learner_specs(task), config.device)
-    ordered = (ordering_of(each).remark(each.path.name) for each in (opened, test_set))
+    ordered = (ordering_of(data).remark(data.path.name) for data in (train_set, test_set))
     remarks = (
-        *opened.remarks,
+        *train_set.remarks,
         *test_set.remarks,
         *unusable,
         *left_out,
@@ -277,7 +277,7 @@ TINY = 20_000
 
 
 def table_job(config: TableConfig, ctx: Context) -> Job:
-    """Read the tables and say what their columns are; files are written when the run begins."""
+    """Read the tables and fix the schema of their columns; files are written when the run begins."""
     train = read_table(config.table, separator=config.separator)
     label, classes, label_type = read_labels(train, config.table, config.label)
     group = read_groups(train, config.table, config.group)
@@ -288,46 +288,34 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         train, config.table, config.reserved, wanted=config.columns, categories=config.categories
     )
     schema = Schema(columns, config.label, label_type, classes)
-    remarks = [
-        *config.learner_remarks(),
-        *_label_remarks(classes, config.table),
-        *remarks,
-    ]
+    remarks = [*config.learner_remarks(), *_label_remarks(classes, config.table), *remarks]
     resolved, more = config.for_rows(label, classes, group, fold)
     remarks += more
     frame, more = schema.encoded(train, config.table)
     remarks += more
-    tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
-    if tiny and resolved.workers is None:
+    is_tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
+    if is_tiny and resolved.workers is None:
         resolved = resolved.model_copy(update={"workers": 1})
-    truth = pl.DataFrame(
-        {name: v for name, v in zip(TRUTH_COLUMNS, (label, group, weight, fold), strict=True) if v is not None}
-    )
+    columns_beside = zip(LABEL_COLUMNS, (label, group, weight, fold), strict=True)
+    labels = pl.DataFrame({name: values for name, values in columns_beside if values is not None})
     folder, task = config.run / TABLE_FOLDER, Task(TASK_NAME, classes)
-    hashes = {"train": hash_file(config.table)}
     test_frame, test, identifiers = None, None, train.select(config.id)
     if config.test_table:
         test_frame, identifiers, more = read_new_rows(
             config.test_table, schema, config.reserved, config.id, config.separator
         )
         remarks += more
-        hashes["test"] = hash_file(config.test_table)
-        test = TableEvents(folder / TEST_FILE, schema.names, hashes["test"], categories=schema.categories)
+        content_hash = hash_file(config.test_table)
+        test = TableEvents(folder / TEST_FILE, schema.names, content_hash, categories=schema.categories)
     remarks += repeated_remarks(frame, label, test_frame)
     remark(LOG, remarks)
-
     return Job(
         config=resolved,
         task=task,
-        train=TableEvents(
-            folder / TRAIN_FILE,
-            schema.names,
-            hashes["train"],
-            categories=schema.categories,
-        ),
+        train=TableEvents(folder / TRAIN_FILE, schema.names, hash_file(config.table), categories=schema.categories),
         test=test,
         devices=devices_for(config.learner_specs(task), config.device),
-        table=TableInput(schema, frame, truth, identifiers, test_frame),
+        table=TableInput(schema, frame, labels, identifiers, test_frame),
         remarks=tuple(remarks),
         ctx=ctx,
     )
@@ -341,3 +329,109 @@ def _label_remarks(classes: tuple[str, ...], file: Path) -> list[str]:
     if not groups:
         return []
     return [f"{file}: labels {' and '.join(groups)} differ in spaces or case alone: they are classes of their own"]
+
+
+def make_folds(job: Job) -> Folds:
+    """Set the holdout apart, assign the other events to folds, and write both where the tasks read them.
+
+    Events that cannot be used are in no fold and not scored, so nothing is trained or measured on them.
+    """
+    config, train = job.config, job.train
+    labels, energy, groups, usable = train.labels(), train.energy(), train.groups(), train.usable()
+    in_evaluation, cuts_remark = evaluation_events(train.passes_evaluation_cuts(), labels, job.task.n_classes, usable)
+    holdout, holdout_remark = choose_holdout(
+        in_evaluation,
+        labels,
+        config.holdout,
+        seed=config.seed,
+        energy=energy,
+        groups=groups,
+        least=config.min_holdout,
+    )
+    partitions = np.full((config.repeats, len(labels)), -1, dtype=np.int8)
+    given_folds = train.folds()
+    if given_folds is not None:
+        partitions[:] = given_folds
+    else:
+        rows = np.flatnonzero(~holdout if usable is None else ~holdout & usable)
+        for repeat in range(config.repeats):
+            partitions[repeat, rows] = assign_folds(
+                labels[rows],
+                config.n_folds,
+                seed=config.seed + 1_000_003 * repeat,
+                energy=None if energy is None else energy[rows],
+                groups=None if groups is None else groups[rows],
+                classes=job.task.classes,
+            )
+    for name, array in ((FOLDS_FILE, partitions), (IN_EVALUATION_FILE, in_evaluation)):
+        with atomic_path(config.run / name) as temporary, temporary.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+    remarks = tuple(filter(None, (cuts_remark, holdout_remark)))
+    return Folds(partitions, in_evaluation, labels, train.weights(), groups, remarks)
+
+
+def fold_tasks(job: Job) -> list[FoldTask]:
+    """Return every (learner, fold) of the run."""
+    config = job.config
+    # A fit does not depend on how often the folds are repeated: more repetitions keep those that are there.
+    fits_hash = hash_json({name: value for name, value in job.fits_identity.items() if name != "repeats"})
+    # Networks on grids take longest: they go first, so that no worker is left alone with one at the end.
+    specs = sorted(config.learner_specs(job.task), key=order_in_limit if job.ends else lambda spec: not spec.needs_grid)
+    n_fits = config.n_folds * config.repeats
+    deadline = None if job.ends is None else job.ends - FOLLOWS_SHARE * seconds_of(config.time_limit or "")
+    never_given_up = next((spec.name for spec in reversed(specs) if not spec.needs_grid), specs[-1].name)
+
+    def registered(spec: LearnerSpec) -> list[Any]:
+        return [spec.learner, spec.version, spec.features, spec.settings_for(config.preset)]
+
+    return [
+        FoldTask(
+            run=config.run,
+            spec=spec,
+            fold=fold,
+            n_folds=config.n_folds,
+            train=job.train,
+            test=job.test,
+            columns=job.train.columns_for(spec),
+            classes=job.task.classes,
+            preset=config.preset,
+            settings=config.settings_of(spec.name),
+            seed=config.seed,
+            device=job.devices[spec.name],
+            threads=config.threads,
+            valid_fraction=config.valid_fraction,
+            off_cut_weight=config.off_cut_weight,
+            rows=config.rows_of(spec.name),
+            deadline=deadline,
+            share=share_of_time(fold, n_fits, sum(job.pools.values()), last=spec is specs[-1]),
+            gives_up=spec.name != never_given_up,
+            context_hash=hash_json([fits_hash, STACKING_VERSION, registered(spec)]),
+        )
+        for spec in specs
+        for fold in range(n_fits)
+    ]
+
+
+FIRST_LEARNERS = ("pretrained", "mlp", "catboost", "xgboost", "lightgbm")
+"""Learners in the order in which a time limit begins them; others follow, networks on grids last."""
+LIMITED_FOLDS = 3
+"""Folds at most under a time limit."""
+FOLLOWS_SHARE = 0.2
+"""Share of a time limit that is kept for what follows the fits: pool, calibration, predictions, scores, report."""
+LEARNER_SHARE, FIT_SHARE = 0.5, 0.75
+"""Share of the time left that a learner may take, except the last, and the share of it for learning."""
+
+
+def order_in_limit(spec: LearnerSpec) -> tuple[int, bool]:
+    """Return the place of a learner under a time limit: place among the first, and whether it reads grids."""
+    name = spec.name.rpartition(".")[2]
+    return (FIRST_LEARNERS.index(name) if name in FIRST_LEARNERS else len(FIRST_LEARNERS), spec.needs_grid)
+
+
+def share_of_time(fold: int, n_fits: int, workers: int, *, last: bool) -> float:
+    """Return the share of the time left, when a fit begins, that it may learn for.
+
+    A learner's fits go in rounds of as many as there are workers; a round leaves the same time to each that follows.
+    """
+    rounds_left = -(-n_fits // workers) - fold // workers
+    return FIT_SHARE * (1.0 if last else LEARNER_SHARE) / max(1, rounds_left)

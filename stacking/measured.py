@@ -1,7 +1,6 @@
-"""Measured runs from raw archives straight to predictions: grids exist only of the run that is being predicted.
+"""Measured runs from raw archives straight to predictions: only the run that is being predicted has grids on disk.
 
-Its features are computed in memory (:mod:`showerstack.stacking.computed`), so no feature table exists at any
-time.
+Its features are computed in memory (:class:`showerstack.stacking.events.ComputedEvents`): there is no feature table.
 """
 
 from __future__ import annotations
@@ -25,21 +24,20 @@ from showerstack.showers.archives.measured import (
     source_of_conversion,
 )
 from showerstack.showers.archives.raw import archive_path
-from showerstack.showers.schema import MATRICES_FILE, SOURCE_FILE
+from showerstack.showers.schema import MATRICES_FILE, PREDICTIONS_FILE, SOURCE_FILE
 from showerstack.stacking.exported import open_predictor
-from showerstack.stacking.folder import PREDICTIONS_FILE
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import Run
 
 PREDICTED_FILE = "predicted.json"
 UNFINISHED = "unfinished"
-"""Holds the run at work, with its grids."""
+"""Folder of the run that is being predicted, with its grids."""
 NOT_KEPT = (MATRICES_FILE, CHECKSUMS_FILE, LOCK_FILE)
 
 
 @dataclass(frozen=True)
 class PredictedRuns:
-    """What became of an archive."""
+    """The predicted runs of an archive."""
 
     folders: list[Path]
     left_out: list[LeftOut]
@@ -64,8 +62,8 @@ def predict_measured(
     raw
         Folder with the runs' archives.
     out
-        Gets a folder ``{run}`` each with ``predictions.npz`` (the bytes that conversion and prediction would give),
-        scalars, ages, core positions, times where asked for, and ``source.json``; no grids.
+        Gets a folder of each run's name, with ``predictions.npz`` (the bytes that conversion and prediction would
+        give), scalars, ages, core positions, times if wanted, and ``source.json``; no grids.
     run
         Finished run folder of a task of the benchmark.
     runs, protocol, times, delete_raw
@@ -92,12 +90,13 @@ def predict_measured(
                 origin = _origin(raw, name, protocol, times)
                 if not _is_predicted(out / name, opened, origin):
                     place = out / UNFINISHED / hash_json(origin)[:12]
-                    made = convert_measured(raw, place, runs=[name], protocol=protocol, times=times)
-                    result.left_out.extend(made.left_out)
-                    if not made.folders:
+                    converted = convert_measured(raw, place, runs=[name], protocol=protocol, times=times)
+                    result.left_out.extend(converted.left_out)
+                    if not converted.folders:
                         continue
-                    result.remarks.extend(made.remarks)
-                    result.remarks.extend(_predict(opened, made.folders[0], out / name, ctx, result.remarks))
+                    result.remarks.extend(converted.remarks)
+                    remarks = _predict(opened, converted.folders[0], out / name, ctx)
+                    result.remarks.extend([line for line in remarks if line not in result.remarks])
             except _Damaged as error:
                 result.left_out.append(LeftOut(name, str(error)))
                 continue
@@ -114,7 +113,7 @@ class _Damaged(Exception):
 
 
 def _origin(raw: Path, name: str, protocol: str, times: bool) -> dict[str, Any]:
-    """Return what ``source.json`` of a run must say; less where its grids are gone after their prediction."""
+    """Return the required content of a run's ``source.json``; less where its grids are gone after their prediction."""
     if not archive_path(raw, name, "matrices").exists():
         return {"generator": MEASUREMENT, "run": name, "protocol": protocol, "times_asked_for": times}
     try:
@@ -127,21 +126,21 @@ def _is_predicted(folder: Path, run: Run, origin: dict[str, Any]) -> bool:
     """Return whether a run has been predicted; refuse a folder that holds anything else, or was damaged."""
     if not folder.exists() and not folder.is_symlink():
         return False
-    there = all((folder / name).is_file() for name in (SOURCE_FILE, PREDICTED_FILE, PREDICTIONS_FILE))
-    result, predicted = (read_json(folder / name) if there else {} for name in (SOURCE_FILE, PREDICTED_FILE))
-    differing = [name for name in origin if result.get(name) != origin[name]]
+    is_complete = all((folder / name).is_file() for name in (SOURCE_FILE, PREDICTED_FILE, PREDICTIONS_FILE))
+    source, predicted = (read_json(folder / name) if is_complete else {} for name in (SOURCE_FILE, PREDICTED_FILE))
+    differing = [name for name in origin if source.get(name) != origin[name]]
     if predicted.get("config_hash") != run.chain.config_hash:
         differing.append("the run that predicted it")
     if differing:
-        what = f" and differs in {', '.join(differing)}" if there else ""
-        raise InputError(f"{folder} exists already{what}: choose another folder or remove it")
+        reason = f" and differs in {', '.join(differing)}" if is_complete else ""
+        raise InputError(f"{folder} exists already{reason}: choose another folder or remove it")
     if hash_file(folder / PREDICTIONS_FILE) != predicted.get("sha256"):
         raise InputError(f"{folder / PREDICTIONS_FILE} is not the file that was written: remove {folder}")
     return True
 
 
-def _predict(run: Run, data: Path, folder: Path, ctx: Context, message: list[str]) -> list[str]:
-    """Write a run's folder from its dataset folder; return remarks that were not said before."""
+def _predict(run: Run, data: Path, folder: Path, ctx: Context) -> tuple[str, ...]:
+    """Write a run's folder from its dataset folder; return remarks."""
     stream = predict(run, data, replace(ctx, bars=silent), no_table=True)
     with atomic_folder(folder) as temporary:
         stream.write(temporary / PREDICTIONS_FILE)
@@ -155,4 +154,4 @@ def _predict(run: Run, data: Path, folder: Path, ctx: Context, message: list[str
             "sha256": hash_file(temporary / PREDICTIONS_FILE),
         }
         write_json(temporary / PREDICTED_FILE, content)
-    return [line for line in stream.remarks if line not in message]
+    return stream.remarks

@@ -1,7 +1,7 @@
-"""What the fits of a run say of training events that none of them learned from, collected by learner.
+"""The predictions of a run's fits, collected by learner.
 
-Out-of-fold predictions are those of single fits. Of the outer holdout a learner's fits are averaged in log-probability,
-as for new events. Fits that start from the same weights stay so close to each other that the network with their mean
+Out-of-fold predictions are those of single fits. On the holdout a learner's fits are averaged in log-probability, as
+for new events. Fits that start from the same weights stay so close to each other that the network with their mean
 weights predicts what their averaged predictions are (M. Wortsman et al., arXiv:2203.05482), in the time of one fit:
 where the holdout shows it to be as good, it takes their place.
 """
@@ -11,27 +11,31 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from showerstack.models.base.posterior import log_softmax
 from showerstack.models.registry import load
+from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, read_json
 from showerstack.runtime.processes import limited_threads
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.stacking.chain import average_of
 from showerstack.stacking.fits import (
+    HOLDOUT_FILE,
+    LOG_PROBA,
+    OOF_FILE,
     TASK_FILE,
+    TEST_FILE,
+    TRUTH,
+    Fit,
     FoldTask,
     TimeLimitReached,
     fold_folder,
-    held_out_log_proba,
-    outer_log_proba,
-    predict_unseen,
-    test_log_proba,
     write_task_checksums,
+    write_unseen_predictions,
 )
 from showerstack.stacking.folds import Folds
 from showerstack.stacking.gate import entropy, leak_remarks
@@ -43,14 +47,64 @@ MARGIN = 1e-4
 """Log-loss by which averaged weights may be worse than averaged predictions."""
 
 
+def read_fits(
+    run: Path, learner: str, fits: Iterable[Fit], file: str = TEST_FILE, array: str = LOG_PROBA
+) -> np.ndarray:
+    """Read an array of each of a learner's fits: (F, M, C) log-probabilities, or (F, M, T, 2) estimates.
+
+    Parameters
+    ----------
+    file
+        :data:`TEST_FILE` or :data:`HOLDOUT_FILE`.
+    array
+        :data:`LOG_PROBA` or :data:`TRUTH`.
+    """
+    return np.stack([_read_array(fold_folder(run, learner, fit), file, array) for fit in fits])
+
+
+def read_out_of_fold(
+    run: Path, learner: str, partitions: np.ndarray, predicted: np.ndarray, array: str = LOG_PROBA
+) -> np.ndarray:
+    """Read what a learner's fits predicted out-of-fold: (R, N, ...) float64, NaN where a row was never predicted.
+
+    Parameters
+    ----------
+    partitions
+        (R, N) int8, the folds of each repetition; -1 in the holdout.
+    predicted
+        (N,) bool: rows that were predicted.
+    array
+        As in :func:`read_fits`.
+    """
+    n_folds, shape = int(partitions.max()) + 1, partitions.shape
+    parts = [_read_array(fold_folder(run, learner, fit), OOF_FILE, array) for fit in range(len(partitions) * n_folds)]
+    values = np.full((*shape, *parts[0].shape[1:]), np.nan)
+    for fit, part in enumerate(parts):
+        repeat, fold = divmod(fit, n_folds)
+        values[repeat, (partitions[repeat] == fold) & predicted] = part
+    return values
+
+
+def has_truth(run: Path, learner: str) -> bool:
+    """Return whether a learner's fits have estimated true quantities."""
+    with np.load(Checksums.open(fold_folder(run, learner, 0)).path(OOF_FILE), allow_pickle=False) as stored:
+        return TRUTH in stored.files
+
+
+def _read_array(folder: Path, file: str, name: str) -> np.ndarray:
+    with np.load(Checksums.open(folder).path(file), allow_pickle=False) as stored:
+        array: np.ndarray = stored[name]
+    return array
+
+
 @dataclass(frozen=True)
-class OutOfFold:
+class Collected:
     """Predictions of the training events under the evaluation cuts, none by a fit that learned from it."""
 
-    inner: Mapping[str, np.ndarray]
-    """By learner, (n, C) log-probabilities of those events inside the folds, averaged over repetitions."""
+    out_of_fold: Mapping[str, np.ndarray]
+    """By learner, (n, C) log-probabilities of those in the folds, averaged over repetitions."""
     holdout: Mapping[str, np.ndarray] | None
-    """By learner, (m, C) log-probabilities of the outer holdout, as they ship; None without a holdout."""
+    """By learner, (m, C) log-probabilities of those in the holdout, as for new events; None without a holdout."""
     records: list[dict[str, Any]]
     """Manifest entries of all learners."""
     remarks: list[str]
@@ -61,36 +115,36 @@ class OutOfFold:
     @property
     def names(self) -> tuple[str, ...]:
         """Learners that finished."""
-        return tuple(self.inner)
+        return tuple(self.out_of_fold)
 
 
-def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure]) -> OutOfFold:
+def collect(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure]) -> Collected:
     """Collect the predictions, leave out failed learners, make one network where that is as good, look for leaks."""
-    one_task = {task.name: task for task in tasks}
-    errors = {f.learner: f"fold {f.fold}: {f.error}" for f in reversed(failures)}
-    sound = [name for name in one_task if name not in errors]
-    if not sound:
+    task_of = {task.name: task for task in tasks}
+    errors = {failure.learner: f"fold {failure.fold}: {failure.error}" for failure in reversed(failures)}
+    finished = [name for name in task_of if name not in errors]
+    if not finished:
         name, error = next(iter(errors.items()))
         raise InputError(f"no learner could be trained; {name}: {error}")
-    run, n_fits = job.config.run, job.config.n_folds * job.config.repeats
-    single = {name: held_out_log_proba(run, name, folds.partitions, folds.inner)[:, folds.inner] for name in sound}
-    networks, kept_apart = _networks(job, folds, [task for task in tasks if task.name not in errors])
+    run, n_fits, rows = job.config.run, job.config.n_folds * job.config.repeats, folds.out_of_fold
+    repetitions = {name: read_out_of_fold(run, name, folds.partitions, rows)[:, rows] for name in finished}
+    networks, network_remarks = _networks(job, folds, [task for task in tasks if task.name not in errors])
     holdout = None
-    if folds.outer.any():
-        fits = {name: (None,) if name in networks else range(n_fits) for name in sound}
-        holdout = {name: average_of(outer_log_proba(run, name, which)) for name, which in fits.items()}
-    return OutOfFold(
+    if folds.holdout.any():
+        fits = {name: (None,) if name in networks else range(n_fits) for name in finished}
+        holdout = {name: average_of(read_fits(run, name, which, HOLDOUT_FILE)) for name, which in fits.items()}
+    return Collected(
         # One repetition needs no average: normalising again would only change last bits.
-        inner={name: average_of(z) if len(z) > 1 else z[0] for name, z in single.items()},
+        out_of_fold={name: average_of(z) if len(z) > 1 else z[0] for name, z in repetitions.items()},
         holdout=holdout,
         records=[
             _record(task, errors.get(name)) | {"one_network": networks[name].as_dict() if name in networks else None}
-            for name, task in one_task.items()
+            for name, task in task_of.items()
         ],
         remarks=[
-            *_early_remark(task for task in tasks if task.name in sound),
-            *leak_remarks(_entropies(job, single, n_fits)).values(),
-            *kept_apart,
+            *_early_remark(task for task in tasks if task.name in finished),
+            *leak_remarks(_entropies(job, repetitions, n_fits)).values(),
+            *network_remarks,
         ],
         networks=tuple(networks),
     )
@@ -110,14 +164,16 @@ def _record(task: FoldTask, error: str | None) -> dict[str, Any]:
 
 
 def _early_remark(tasks: Iterable[FoldTask]) -> list[str]:
-    """Return a line on the learners that the time limit ended before they had learned all they could."""
+    """Return a line on the learners whose fits the time limit ended early."""
     early = {task.name: None for task in tasks if read_json(task.folder / TASK_FILE).get("ended_early")}
     return (
         [f"the time limit ended fits of {', '.join(early)} early: with more time they may learn more"] if early else []
     )
 
 
-def _entropies(job: Job, single: Mapping[str, np.ndarray], n_fits: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _entropies(
+    job: Job, repetitions: Mapping[str, np.ndarray], n_fits: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return per learner the entropies of out-of-fold and of new events, single fits; nothing without new events."""
     passing = None if job.test is None else job.test.passes_evaluation_cuts()
     if passing is None or not passing.any():
@@ -125,9 +181,9 @@ def _entropies(job: Job, single: Mapping[str, np.ndarray], n_fits: int) -> dict[
     return {
         name: (
             entropy(z).ravel(),
-            entropy(test_log_proba(job.config.run, name, range(n_fits))[:, passing]).mean(axis=0),
+            entropy(read_fits(job.config.run, name, range(n_fits))[:, passing]).mean(axis=0),
         )
-        for name, z in single.items()
+        for name, z in repetitions.items()
     }
 
 
@@ -139,24 +195,22 @@ def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[s
     dict
         By learner, its log-loss minus that of averaged predictions, where that is small enough.
     list
-        What the run says of the others.
+        Remarks on the others.
     """
     networks, remarks = {}, []
     for name in dict.fromkeys(task.name for task in tasks if task.spec.one_network):
         why = "without an outer holdout nothing shows that one network with their mean weights is as good"
-        if folds.outer.any():
+        if folds.holdout.any():
             try:
-                own = [task for task in tasks if task.name == name]
-                worse = average_weights(own, folds.sample(folds.outer), job.ends)
+                of_learner = [task for task in tasks if task.name == name]
+                loss = average_weights(of_learner, folds.sample(folds.holdout), job.ends)
             except (InputError, TimeLimitReached) as error:
                 why = str(error)
             else:
-                if worse.difference <= MARGIN:
-                    networks[name] = worse
+                if loss.difference <= MARGIN:
+                    networks[name] = loss
                     continue
-                why = (
-                    f"one network with their mean weights raises the log-loss of the holdout by {worse.difference:.4f}"
-                )
+                why = f"one network with their mean weights raises the log-loss of the holdout by {loss.difference:.4f}"
         remarks.append(f"{name}: the predictions of its fits are averaged: {why}")
     return networks, remarks
 
@@ -164,7 +218,7 @@ def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[s
 def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float | None) -> Paired:
     """Make one network of a learner's fits, and keep it if it is as good as their averaged predictions.
 
-    Its folder holds the learner and what it says of the outer holdout and of the test events, and is there only if its
+    Its folder holds the learner and its predictions of the holdout and of the test events, and is kept only if its
     log-loss on the holdout is above that of the averaged predictions by :data:`MARGIN` at most.
 
     Parameters
@@ -172,9 +226,9 @@ def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float 
     tasks
         All finished tasks of the learner.
     holdout
-        The outer holdout, which is not empty.
+        The holdout, which is not empty.
     deadline
-        When it gives up, seconds since 1970; None for never.
+        When its predictions have to be done, seconds since 1970; None without a limit.
 
     Returns
     -------
@@ -194,13 +248,12 @@ def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float 
         fits = [load(task.folder, classes=task.classes) for task in tasks]
         learner = type(fits[0]).averaged(fits)
         learner.save(folder)
-        predict_unseen(first, learner, folder)
+        write_unseen_predictions(first, learner, folder)
         write_task_checksums(folder)
-    network, predictions = (
-        log_softmax(outer_log_proba(first.run, first.name, those).mean(axis=0))
-        for those in ((None,), range(len(tasks)))
+    network, averaged = (
+        average_of(read_fits(first.run, first.name, fits, HOLDOUT_FILE)) for fits in ((None,), range(len(tasks)))
     )
-    worse = paired_log_loss(holdout.labels, network, predictions, holdout.groups, holdout.weights)
-    if worse.difference > MARGIN:
+    loss = paired_log_loss(holdout.labels, network, averaged, holdout.groups, holdout.weights)
+    if loss.difference > MARGIN:
         shutil.rmtree(target)
-    return worse
+    return loss

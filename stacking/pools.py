@@ -1,11 +1,11 @@
-"""The pool: from what the learners say of an event to one posterior.
+"""The pool: from the posteriors of the learners to one posterior.
 
 A pool is ``log_softmax(sum_l w_l s_l ln p_l + b)``: each learner has a weight, not negative, and a scale for every
 class. Three are tried, the simplest first: the plain average in log-probability; the log-linear pool with weights and
 its own sharpness; the same after vector scaling of every learner, for learners that are sharp between some classes and
 blurred between others. Of those within one standard error of the best in cross-validation the simplest is taken.
 Before, learners whose absence costs less than a tolerance leave, since a stack predicts new events as slowly as all its
-learners together. Others may be added by entry points ``showerstack.pools``: a pool is numbers, whoever found them.
+learners together. Entry points ``showerstack.pools`` may add others: a pool is numbers, however they were found.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.code import installed_modules, objects_by_name
 from showerstack.runtime.errors import InputError
 from showerstack.stacking.folds import assign_folds
-from showerstack.stacking.gate import MeanAndError, worse_in_survival
+from showerstack.stacking.gate import is_worse_in_survival
 from showerstack.stacking.options import TOLERANCE
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.sample import MeanAndError, Sample
 
 POOLS = ("average", "log_pool", "calibrated_pool")
 """Names of our pools, the simplest first."""
@@ -60,10 +60,10 @@ class Pool:
 
     def __call__(self, log_proba: LogProba) -> np.ndarray:
         """Return (N, C) log-posteriors; a learner of weight zero is not needed."""
-        total = np.broadcast_to(self.bias, log_proba[self.needed[0]].shape)
+        logits = np.broadcast_to(self.bias, log_proba[self.needed[0]].shape)
         for name, weight, scale in zip(self.learners, self.weights, self.scales, strict=True):
-            total = total + log_proba[name] * (weight * scale) if weight else total
-        return log_softmax(total)
+            logits = logits + log_proba[name] * (weight * scale) if weight else logits
+        return log_softmax(logits)
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -106,10 +106,10 @@ class PoolSpec:
 @cache
 def pool_specs() -> dict[str, PoolSpec]:
     """Return all pools by name: ours, the simplest first, then those of entry points ``showerstack.pools``."""
-    ours = {name: PoolSpec(name, fit) for name, fit in zip(POOLS, (_average, _log_pool, _calibrated), strict=True)}
+    ours = {name: PoolSpec(name, fit) for name, fit in zip(POOLS, (_average, _log_pool, _calibrated_pool), strict=True)}
     installed = objects_by_name(installed_modules("showerstack.pools").values(), "POOLS", attrgetter("name"))
-    if again := ours.keys() & installed.keys():
-        raise ValueError(f"an installed distribution declares the pool {min(again)!r}, which exists already")
+    if taken := ours.keys() & installed.keys():
+        raise ValueError(f"an installed distribution declares the pool {min(taken)!r}, which exists already")
     return ours | installed
 
 
@@ -123,8 +123,8 @@ def _log_pool(z: np.ndarray, sample: Sample) -> Fitted:
     return weights, np.ones((len(z), z.shape[2])), bias
 
 
-def _calibrated(z: np.ndarray, sample: Sample) -> Fitted:
-    scales, shifts = map(np.array, zip(*(fit_scaling(one, sample) for one in z), strict=True))
+def _calibrated_pool(z: np.ndarray, sample: Sample) -> Fitted:
+    scales, shifts = map(np.array, zip(*(fit_scaling(of_learner, sample) for of_learner in z), strict=True))
     # What would normalise a scaled posterior is the same for all classes of an event: the pool cancels it.
     weights, bias = fit_weights(z * scales[:, None] + shifts[:, None], sample)
     return weights, scales, bias + weights @ shifts
@@ -143,11 +143,11 @@ def fit_pool(name: str, log_proba: LogProba, sample: Sample) -> Pool:
         The N events.
     """
     rows = sample.subsample(FIT_EVENTS)
-    z = np.stack([one[rows] for one in log_proba.values()])
-    weights, scales, bias = (np.asarray(each, float) for each in pool_specs()[name].fit(z, sample.take(rows)))
+    z = np.stack([of_learner[rows] for of_learner in log_proba.values()])
+    weights, scales, bias = (np.asarray(values, float) for values in pool_specs()[name].fit(z, sample.take(rows)))
     n_learners, _, n_classes = z.shape
     shapes = weights.shape, scales.shape, bias.shape
-    finite = all(np.isfinite(each).all() for each in (weights, scales, bias))
+    finite = all(np.isfinite(values).all() for values in (weights, scales, bias))
     if shapes != ((n_learners,), (n_learners, n_classes), (n_classes,)) or not finite or (weights < 0).any():
         raise InputError(
             f"pool {name!r} is not usable: it has to return weights ({n_learners},) of at least 0, scales "
@@ -161,13 +161,13 @@ def fit_weights(z: np.ndarray, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
     n_learners, n_events, n_classes = z.shape
     flat = z.reshape(n_learners, -1)
 
-    def gradient(theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
         logits = (theta[:n_learners] @ flat).reshape(n_events, n_classes) + theta[n_learners:]
         value, slope = cross_entropy(logits, sample)
         return value, np.concatenate([flat @ slope.ravel(), slope.sum(axis=0)])
 
     start = np.concatenate([np.full(n_learners, 1.0 / n_learners), np.zeros(n_classes)])
-    theta = _minimised(gradient, start, [(0.0, 10.0)] * n_learners + [(-10.0, 10.0)] * n_classes)
+    theta = _minimise(loss, start, [(0.0, 10.0)] * n_learners + [(-10.0, 10.0)] * n_classes)
     return theta[:n_learners], theta[n_learners:]
 
 
@@ -175,12 +175,12 @@ def fit_scaling(log_proba: np.ndarray, sample: Sample) -> tuple[np.ndarray, np.n
     """Return positive scales (C,) and biases (C,) of vector scaling, ``z_c -> a_c z_c + b_c``, of (N, C)."""
     n_classes = log_proba.shape[1]
 
-    def gradient(theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = cross_entropy(log_proba * theta[:n_classes] + theta[n_classes:], sample)
         return value, np.concatenate([(slope * log_proba).sum(axis=0), slope.sum(axis=0)])
 
     start = np.concatenate([np.ones(n_classes), np.zeros(n_classes)])
-    theta = _minimised(gradient, start, [(0.05, 20.0)] * n_classes + [(-10.0, 10.0)] * n_classes)
+    theta = _minimise(loss, start, [(0.05, 20.0)] * n_classes + [(-10.0, 10.0)] * n_classes)
     return theta[:n_classes], theta[n_classes:]
 
 
@@ -193,31 +193,33 @@ def cross_entropy(logits: np.ndarray, sample: Sample) -> tuple[float, np.ndarray
     return -float(share @ log_proba[events, sample.labels]), slope * share[:, None]
 
 
-def _minimised(
-    gradient: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray, bounds: list[tuple[float, float]]
+def _minimise(
+    loss: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray, bounds: list[tuple[float, float]]
 ) -> np.ndarray:
+    """Return the numbers of least penalised loss; ``loss`` returns the value and its gradient."""
+
     def penalised(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = gradient(theta)
+        value, slope = loss(theta)
         away = theta - start
         return value + 0.5 * RIDGE * float(away @ away), slope + RIDGE * away
 
     options = {"maxiter": MOST_STEPS, "ftol": PRECISION}
-    from scipy.optimize import minimize
+    from scipy.optimize import minimize  # predictions need no fit
 
     return np.asarray(minimize(penalised, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x)
 
 
 def cross_validated(name: str, log_proba: LogProba, sample: Sample) -> np.ndarray:
     """Return (N, C) log-posteriors of each fold by a pool that was fitted on the other folds."""
-    result = np.empty_like(next(iter(log_proba.values())))
+    pooled = np.empty_like(next(iter(log_proba.values())))
     folds = sample.folds % MOST_FOLDS
     if len(np.unique(folds)) < 2:
         folds = assign_folds(sample.labels, 2, seed=0, groups=sample.groups)
     for k in np.unique(folds):
         inside = folds == k
         pool = fit_pool(name, {learner: z[~inside] for learner, z in log_proba.items()}, sample.take(~inside))
-        result[inside] = pool({learner: z[inside] for learner, z in log_proba.items()})
-    return result
+        pooled[inside] = pool({learner: z[inside] for learner, z in log_proba.items()})
+    return pooled
 
 
 @dataclass(frozen=True)
@@ -233,10 +235,10 @@ class DroppedLearner:
 def left_out(
     log_proba: LogProba, sample: Sample, tolerance: float, *, survival: bool = False
 ) -> tuple[DroppedLearner, ...]:
-    """Return the learners that the stack does without, in the order in which they went.
+    """Return the learners that the stack does without, in the order in which they were left out.
 
-    One after the other goes whose absence costs least, as long as all that went are shown to cost less than the
-    tolerance: cost plus standard error, of the cross-validated log-linear pool, so that few events, which can show
+    The one whose absence costs least goes next, as long as all that went are shown to cost less than the tolerance
+    together: cost plus standard error, of the cross-validated log-linear pool, so that few events, which can show
     nothing, leave nothing out. One that is needed is not tried again: what it adds only grows when others go.
 
     Parameters
@@ -247,25 +249,25 @@ def left_out(
         Whether a learner also stays without which more hadrons survive, beyond the error.
     """
     rows = sample.subsample(CHOICE_EVENTS)
-    part, given = sample.take(rows), {name: z[rows] for name, z in log_proba.items()}
-    gone: list[DroppedLearner] = []
-    if tolerance == 0 or len(given) < 2:
+    part, kept = sample.take(rows), {name: z[rows] for name, z in log_proba.items()}
+    dropped: list[DroppedLearner] = []
+    if tolerance == 0 or len(kept) < 2:
         return ()
-    whole, candidates = cross_validated("log_pool", given, part), set(given)
-    while candidates and len(given) > 1:
+    whole, candidates = cross_validated("log_pool", kept, part), set(kept)
+    while candidates and len(kept) > 1:
         costs: dict[str, MeanAndError] = {}
-        for name in (name for name in given if name in candidates):
-            without = cross_validated("log_pool", {other: z for other, z in given.items() if other != name}, part)
-            cost = MeanAndError.of(part.losses(without) - part.losses(whole), part)
-            if cost.mean + cost.error < tolerance and not (survival and worse_in_survival(without, whole, part)):
+        for name in (name for name in kept if name in candidates):
+            without = cross_validated("log_pool", {other: z for other, z in kept.items() if other != name}, part)
+            cost = part.mean_of(part.losses(without) - part.losses(whole))
+            if cost.mean + cost.error < tolerance and not (survival and is_worse_in_survival(without, whole, part)):
                 costs[name] = cost
         candidates = set(costs)
         if costs:
             cheapest = min(costs, key=lambda name: costs[name].mean)
-            gone.append(DroppedLearner(cheapest, costs[cheapest].mean, costs[cheapest].error))
+            dropped.append(DroppedLearner(cheapest, costs[cheapest].mean, costs[cheapest].error))
             candidates.remove(cheapest)
-            del given[cheapest]
-    return tuple(gone)
+            del kept[cheapest]
+    return tuple(dropped)
 
 
 @dataclass(frozen=True)
@@ -285,14 +287,14 @@ class Stack:
             "chosen": self.pool.name,
             "weights": self.pool.shares(),
             "log_losses": self.log_losses,
-            "left_out": [asdict(one) for one in self.left_out],
+            "left_out": [asdict(learner) for learner in self.left_out],
         }
 
     def remark(self) -> str | None:
-        """Return what the user should know; None where every learner is used."""
+        """Return a remark on the learners that are left out; None where every learner is used."""
         if not self.left_out:
             return None
-        last, names = self.left_out[-1], ", ".join(one.name for one in self.left_out)
+        last, names = self.left_out[-1], ", ".join(learner.name for learner in self.left_out)
         return (
             f"left out of the stack: {names}; without them its log-loss out-of-fold is {abs(last.cost):.5f} ± "
             f"{last.standard_error:.5f} {'higher' if last.cost > 0 else 'lower'}, and predictions are faster "
@@ -321,23 +323,24 @@ def fit_stack(
     names
         Pools to choose from.
     """
-    gone = left_out(log_proba, sample, tolerance, survival=survival)
-    kept = {name: z for name, z in log_proba.items() if name not in {one.name for one in gone}}
+    dropped = left_out(log_proba, sample, tolerance, survival=survival)
+    kept = {name: z for name, z in log_proba.items() if name not in {learner.name for learner in dropped}}
     tried = {name: cross_validated(name, kept, sample) for name in pool_specs() if name in names}
     losses = {name: sample.losses(z) for name, z in tried.items()}
     best = min(losses, key=lambda name: float(losses[name].mean()))
-    worse = {name: MeanAndError.of(loss - losses[best], sample) for name, loss in losses.items()}
-    chosen = next(name for name, one in worse.items() if name == best or one.mean <= one.error)
+    excess = {name: sample.mean_of(loss - losses[best]) for name, loss in losses.items()}
+    # The simplest pool within one standard error of the best: pools are in the order of their simplicity.
+    chosen = next(name for name, more in excess.items() if name == best or more.mean <= more.error)
     means = {name: float(loss.mean()) for name, loss in losses.items()}
-    return Stack(fit_pool(chosen, kept, sample), tried[chosen], means, gone)
+    return Stack(fit_pool(chosen, kept, sample), tried[chosen], means, dropped)
 
 
 def nested(fit: Callable[[LogProba, Sample], Stack], log_proba: LogProba, sample: Sample) -> np.ndarray:
     """Return (N, C) log-posteriors of each fold by a stack found on the other folds, learners and pool included."""
-    result = np.empty_like(next(iter(log_proba.values())))
+    stacked = np.empty_like(next(iter(log_proba.values())))
     folds = sample.folds % MOST_FOLDS
     for k in np.unique(folds):
         inside = folds == k
         stack = fit({name: z[~inside] for name, z in log_proba.items()}, sample.take(~inside))
-        result[inside] = stack.pool({name: z[inside] for name, z in log_proba.items()})
-    return result
+        stacked[inside] = stack.pool({name: z[inside] for name, z in log_proba.items()})
+    return stacked

@@ -41,13 +41,11 @@ from showerstack.showers.schema import TASKS, Task
 from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Chain, Piece, Predictions, concatenated
 from showerstack.stacking.columns import Schema
-from showerstack.stacking.computed import ComputedEvents
-from showerstack.stacking.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, pieces, unusable_remarks
+from showerstack.stacking.events import CORE_COLUMNS, ComputedEvents, Events, ShowerEvents, pieces, unusable_remarks
 from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_exported
 from showerstack.stacking.fits import check_log_proba
-from showerstack.stacking.folder import PLAN_FILE, stored_arrays
-from showerstack.stacking.run import Run, SavedFits
-from showerstack.stacking.tables import probabilities, read_new_rows
+from showerstack.stacking.run import SCHEMA_FILE, Run, SavedFits
+from showerstack.stacking.tables import FrameEvents, probabilities, read_new_rows
 from showerstack.stacking.targets import UNITS, fits_of
 
 LOG = logging.getLogger(__name__)
@@ -64,28 +62,28 @@ class Options(TypedDict, total=False):
     """How new events are to be predicted."""
 
     everything: bool
-    """Also return the learners that the shipped prediction does not need."""
+    """Whether learners are returned too that the shipped system does not need."""
     features: str | Path | None
     """Folder of the feature table; by default beside the dataset."""
     elsewhere: str | Path | None
     """Folder of the feature table where nothing can be written beside the dataset."""
     no_table: bool
-    """Compute features in memory while predicting, only those that are needed: no table is read, built or kept."""
+    """Whether the needed features are computed in memory while predicting: no table is read, built or kept."""
     strict: bool
-    """Refuse events that cannot be used, instead of giving them the training prior."""
+    """Whether events that cannot be used are refused; otherwise they get the training prior."""
     separator: str | None
-    """Between columns of a table; by default that of the training table."""
+    """Separator of a table's columns; by default that of the training table."""
 
 
 @dataclass(frozen=True)
 class PredictionStream:
-    """Predictions that are made while they are taken, piece by piece in the order of the events; to be taken once."""
+    """Predictions that are made while they are taken, once, piece by piece in the order of the events."""
 
     task: Task
     n_events: int
     pieces: Iterator[Predictions]
     remarks: tuple[str, ...] = ()
-    """What whoever uses them should know."""
+    """What their user should know."""
     identifiers: pl.DataFrame | None = None
     """Of a table: the columns that name its rows, in order."""
 
@@ -99,31 +97,31 @@ class PredictionStream:
         Parameters
         ----------
         file
-            Like ``predictions.npz``, or by its name a table (CSV or Parquet), see :func:`prediction_table`; rows of a
-            table become a table.
+            In the form of ``predictions.npz``, or by its name a table (CSV or Parquet), see :func:`prediction_table`;
+            rows of a table become a table.
 
         Raises
         ------
         InputError
-            If there can be no such file, before any work; or if the events cannot be predicted.
+            If no such file can be written, before any work; or if the events cannot be predicted.
         """
         file = Path(file)
         check_target(file, (*((".npz",) if self.task.name in TASKS else ()), *TABLE_SUFFIXES))
         if file.suffix.lower() in TABLE_SUFFIXES:
             first = next(self.pieces)
             origin = {"config_hash": first.config_hash, "test_fingerprint": first.test_fingerprint}
-            known = {name: value for name, value in origin.items() if value is not None}
-            write_frames(file, self._frames(itertools.chain((first,), self.pieces)), known)
+            metadata = {name: value for name, value in origin.items() if value is not None}
+            write_frames(file, self._frames(itertools.chain((first,), self.pieces)), metadata)
         else:
-            write_pieces(file, self.n_events, map(stored_arrays, self.pieces))
+            write_pieces(file, self.n_events, (piece.stored_arrays() for piece in self.pieces))
 
     def _frames(self, pieces: Iterable[Predictions]) -> Iterator[pl.DataFrame]:
-        done = 0
+        first = 0
         for piece in pieces:
             n = len(piece.log_proba)
-            names = None if self.identifiers is None else self.identifiers.slice(done, n)
-            yield prediction_table(piece, self.task, done, names)
-            done += n
+            identifiers = None if self.identifiers is None else self.identifiers.slice(first, n)
+            yield prediction_table(piece, self.task, first, identifiers)
+            first += n
 
 
 def prediction_table(
@@ -132,8 +130,8 @@ def prediction_table(
     """Return predictions as a table.
 
     Columns of showers: event, ``p_<class>``; of composition ``predicted``, the most probable class; of gamma the score;
-    energy and core with errors where a learner was taught them (:data:`showerstack.stacking.targets.UNITS`). Of
-    rows of a table: row, identifiers, ``p_<class>``, most probable class.
+    energy and core with errors where a learner learned them (:data:`showerstack.stacking.targets.UNITS`). Of rows of a
+    table: row, identifiers, ``p_<class>``, most probable class.
 
     Parameters
     ----------
@@ -155,14 +153,14 @@ def predict(
 ) -> PredictionStream:
     """Predict new events with a finished run, in pieces of bounded memory; labels are neither needed nor looked at.
 
-    What takes long, the feature table first, is done when the first piece is taken.
+    The long work, the feature table first, is done when the first piece is taken.
 
     Parameters
     ----------
     run
         What :func:`showerstack.stacking.run.load` or :func:`showerstack.stacking.exported.open_predictor` returns.
     data
-        Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is asked for.
+        Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is true.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.
     ctx
         Device of the features, and threads at work at once. Numerical threads of each are those of the training.
@@ -183,14 +181,14 @@ def predict(
     if isinstance(data, Events):
         source = _Source(len(data), lambda columns: data)
     elif run.has_grids:
-        source = _showers(run, Path(data), options, ctx)
+        source = _shower_source(run, Path(data), options, ctx)
     else:
-        source = _rows(run, Path(data), options.get("separator"))
+        source = _row_source(run, Path(data), options.get("separator"))
     predictor = _Predictor.of(run, everything=options.get("everything", False))
-    parts = _pieces(run, source, predictor, ctx)
+    predictions = _predict_pieces(run, source, predictor, ctx)
     remarks = (*library_remarks, *source.remarks)
     remark(LOG, remarks)
-    return PredictionStream(run.task, source.n_events, parts, remarks, source.identifiers)
+    return PredictionStream(run.task, source.n_events, predictions, remarks, source.identifiers)
 
 
 @dataclass(frozen=True)
@@ -198,21 +196,21 @@ class _Source:
     """Events to be predicted."""
 
     n_events: int
-    opened: Callable[[tuple[str, ...]], Events]
+    open: Callable[[tuple[str, ...]], Events]
     """Returns the events with these features."""
     remarks: tuple[str, ...] = ()
     identifiers: pl.DataFrame | None = None
 
 
 def open_events(run: Run, data: str | Path | Events, columns: tuple[str, ...], ctx: Context = Context()) -> Events:
-    """Return events that a run can be asked about, with these columns; see :func:`predict`."""
+    """Return events that a run can predict, with these columns; see :func:`predict`."""
     if isinstance(data, Events):
         return data
-    source = _showers(run, Path(data), {}, ctx) if run.has_grids else _rows(run, Path(data), None)
-    return source.opened(columns)
+    source = _shower_source(run, Path(data), {}, ctx) if run.has_grids else _row_source(run, Path(data), None)
+    return source.open(columns)
 
 
-def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source:
+def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source:
     if dataset.is_file():
         raise InputError(f"{run.folder} was trained on showers: give it a dataset folder, not a table")
     data = Dataset.open(dataset, labels=False)
@@ -223,7 +221,7 @@ def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source
     if options.get("no_table", False) and options.get("features"):
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
 
-    def opened(columns: tuple[str, ...]) -> ShowerEvents:
+    def open_with(columns: tuple[str, ...]) -> ShowerEvents:
         if data.age is None and AGED & set(columns):
             raise InputError(
                 f"{dataset} has no shower age, from which {run.folder} learned: "
@@ -237,7 +235,7 @@ def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source
             Dataset.open(dataset, labels=False).fingerprint(progress)
         return events
 
-    return _Source(len(data), opened, (*data.remarks, *remarks))
+    return _Source(len(data), open_with, (*data.remarks, *remarks))
 
 
 def refuse_other_kind(run: Run, data: Dataset) -> None:
@@ -246,36 +244,36 @@ def refuse_other_kind(run: Run, data: Dataset) -> None:
     Raises
     ------
     InputError
-        If they are; runs and exports of earlier versions say nothing of it.
+        If they are, as far as the run records it.
     """
-    trained = run.manifest.get("data", {})
-    source = trained.get("train_source")
+    trained_on = run.manifest.get("data", {})
+    source = trained_on.get("train_source")
     if source is not None and not (array := array_of(source)).is_like(data.array):
         here, there = (f"{one.name}, {int(one.has_station.sum())} stations" for one in (data.array, array))
         raise InputError(
             f"{data.path} holds events of another array ({here}) than {run.folder} was trained on ({there}): train a "
             "run on showers of this array"
         )
-    rounded = trained.get("train_scalars")
-    if rounded is not None and rounded != str(data.scalars.dtype) and not (rounded == "float16" and _is_half(data)):
+    dtype = trained_on.get("train_scalars")
+    if dtype is not None and dtype != str(data.scalars.dtype) and not (dtype == "float16" and _holds_halves(data)):
         raise InputError(
-            f"{data.path}: scalars are {data.scalars.dtype}, those that {run.folder} was trained on {rounded}: convert "
+            f"{data.path}: scalars are {data.scalars.dtype}, those that {run.folder} was trained on {dtype}: convert "
             f"with --protocol {(source or {}).get('protocol', 'v2')!s}"
         )
 
 
-def _is_half(data: Dataset) -> bool:
-    """Return whether scalars in a wider type are those of float16: of others one in thousands is by chance."""
+def _holds_halves(data: Dataset) -> bool:
+    """Return whether scalars in a wider type have values of float16: of others one in thousands has one by chance."""
     values = np.asarray(data.scalars)
     with np.errstate(over="ignore"):
         return bool(np.mean(values.astype(np.float16) == values) > 0.5) if values.size else False
 
 
-def _rows(run: Run, file: Path, separator: str | None) -> _Source:
+def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     if file.is_dir():
         raise InputError(f"{run.folder} was trained on a table: give it a table, not a dataset folder")
     config = run.manifest["config"]
-    schema = Schema.from_json(read_json(run.checksums.path(f"table/{PLAN_FILE}")))
+    schema = Schema.from_json(read_json(run.checksums.path(f"table/{SCHEMA_FILE}")))
     reserved = {*(config.get(name) or "" for name in ("label", "group", "weight", "split")), *config["id"]}
     frame, identifiers, remarks = read_new_rows(file, schema, reserved, config["id"], separator or config["separator"])
     matrix = np.asfortranarray(frame.to_numpy(), dtype=np.float32)
@@ -285,12 +283,11 @@ def _rows(run: Run, file: Path, separator: str | None) -> _Source:
 
 @dataclass(frozen=True)
 class _Predictor:
-    """What of a run predicts."""
+    """The chain of a run, and the learners that are needed: saved fits, or ONNX files of an exported run."""
 
     chain: Chain
     fits: list[SavedFits]
     exported: list[ExportedLearner] = field(default_factory=list)
-    """In place of the fits, of an exported run."""
 
     @classmethod
     def of(cls, run: Run, *, everything: bool) -> _Predictor:
@@ -300,31 +297,31 @@ class _Predictor:
             return cls(chain, [], [run.exported(name) for name in names])
         fits = [run.fits(name) for name in names]
         if chain.target_calibration is not None:
-            with_estimates = run.fits(chain.target_calibration.learner)
-            fits.append(replace(with_estimates, name=fits_of(with_estimates.name), truth=True))
+            estimating = run.fits(chain.target_calibration.learner)
+            fits.append(replace(estimating, name=fits_of(estimating.name), truth=True))
         return cls(chain, fits)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Features that are needed."""
         cores = CORE_COLUMNS if self.chain.target_calibration else ()
-        each = [*(one.columns for one in self.fits), *(one.columns for one in self.exported)]
-        return tuple(dict.fromkeys((*(name for columns in each for name in columns), *cores)))
+        columns = [*(one.columns for one in self.fits), *(one.columns for one in self.exported), cores]
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(columns)))
 
 
-def _pieces(run: Run, source: _Source, predictor: _Predictor, ctx: Context) -> Iterator[Predictions]:
-    events = source.opened(predictor.columns)
+def _predict_pieces(run: Run, source: _Source, predictor: _Predictor, ctx: Context) -> Iterator[Predictions]:
+    events = source.open(predictor.columns)
     ctx = replace(ctx, threads=int(run.manifest["config"]["threads"]))
     with limited_threads(ctx.threads), ctx.bars("predicting", "predictions of fits") as progress:
         if predictor.exported:
             fits = predict_exported(events, predictor.exported, ctx, progress)
         else:
             fits = predict_fits(events, predictor.fits, ctx, progress)
-        yield from predictor.chain.stream(fits, events, events.events_fingerprint())
+        yield from predictor.chain.stream(fits, events)
 
 
 @dataclass(frozen=True)
-class _Job:
+class _FitJob:
     """One fit's prediction of one piece."""
 
     piece: slice
@@ -332,7 +329,7 @@ class _Job:
     folder: Path
     batch: Batch
     names: dict[bool, str]
-    """Under which name log-probabilities (false) and estimates of true quantities (true) are asked for."""
+    """Names of the wanted arrays: of log-probabilities under false, of estimates of true quantities under true."""
 
 
 def uses_gpu(folder: Path) -> bool:
@@ -341,14 +338,14 @@ def uses_gpu(folder: Path) -> bool:
 
 
 class _OpenFits:
-    """Saved fits in memory. One that is at work is opened once more for whoever else needs it."""
+    """Saved fits in memory. One that is at work in a thread is opened once more for another."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._idle: dict[Path, list[Learner]] = {folder: [] for folder in folders}
         self._gpu, self._on_gpu = threading.BoundedSemaphore(GPU_FITS), set(filter(uses_gpu, self._idle))
 
-    def predict(self, job: _Job) -> dict[str, np.ndarray]:
-        """Return by name what is asked for of a job, all in one pass."""
+    def predict(self, job: _FitJob) -> dict[str, np.ndarray]:
+        """Return the wanted arrays of a job by name, all from one pass."""
         with self._gpu if job.folder in self._on_gpu else nullcontext():
             idle = self._idle[job.folder]
             learner = idle.pop() if idle else load(job.folder)
@@ -360,8 +357,8 @@ class _OpenFits:
             else:
                 log_proba = learner.predict_log_proba(job.batch)
             idle.append(learner)
-        result = {} if log_proba is None else {job.names[False]: check_log_proba(log_proba, learner, job.batch)}
-        return result if targets is None else result | {job.names[True]: targets}
+        arrays = {} if log_proba is None else {job.names[False]: check_log_proba(log_proba, learner, job.batch)}
+        return arrays if targets is None else arrays | {job.names[True]: targets}
 
 
 def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, progress: Progress) -> Iterator[Piece]:
@@ -375,46 +372,47 @@ def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, pr
     events
         Unlabelled events.
     learners
-        Which fits of which learners; each piece has (F, n, C) float64 per name, or (F, n, T, 2) of true quantities.
+        Their fits; each piece has (F, n, C) float64 per name, or (F, n, T, 2) of true quantities.
     ctx
         Cores to be used at most; numerical threads of each fit, as in training.
     progress
-        Called with (predictions of single fits done, all of them, what was done last).
+        Called with (predictions of single fits done, all of them, the last one).
     """
     folders = {folder for learner in learners for folder in learner.folders}
-    open_fits, every, n_fits = _OpenFits(folders), list(pieces(len(events))), len(folders)
+    open_fits, all_pieces, n_fits = _OpenFits(folders), list(pieces(len(events))), len(folders)
     workers = max(1, (ctx.workers or cores()) // ctx.threads)
     at_once, done = -(-workers // n_fits), 0  # few fits work on several pieces
-    for first in range(0, len(every), at_once):
-        jobs = [job for piece in every[first : first + at_once] for job in _jobs(events, piece, learners)]
-        outcomes: dict[int, dict[str, list[np.ndarray]]] = {}
-        made = in_threads(open_fits.predict, ((job,) for job in jobs), workers=workers)
-        for job, outcome in zip(jobs, made, strict=True):
-            for name, values in outcome.items():
-                outcomes.setdefault(job.piece.start, {}).setdefault(name, []).append(values)
+    for first in range(0, len(all_pieces), at_once):
+        current = all_pieces[first : first + at_once]
+        jobs = [job for piece in current for job in _jobs(events, piece, learners)]
+        arrays: dict[int, dict[str, list[np.ndarray]]] = {piece.start: {} for piece in current}
+        predictions = in_threads(open_fits.predict, ((job,) for job in jobs), workers=workers)
+        for job, of_fit in zip(jobs, predictions, strict=True):
+            for name, values in of_fit.items():
+                arrays[job.piece.start].setdefault(name, []).append(values)
             done += len(job.batch)
             progress(done, n_fits * len(events), f"{next(iter(job.names.values()))} fold {job.fold}")
-        for piece in every[first : first + at_once]:
-            yield piece, {name: np.stack(values) for name, values in outcomes[piece.start].items()}
+        for piece in current:
+            yield piece, {name: np.stack(of_fits) for name, of_fits in arrays[piece.start].items()}
 
 
-def _jobs(events: Events, piece: slice, learners: Sequence[SavedFits]) -> list[_Job]:
-    """Read a piece once for all learners that see the same columns."""
-    rows, jobs = np.arange(piece.start, piece.stop), dict[Path, _Job]()
-    for columns, needs_grid in dict.fromkeys((one.columns, one.needs_grid) for one in learners):
+def _jobs(events: Events, piece: slice, learners: Sequence[SavedFits]) -> list[_FitJob]:
+    """Return the jobs of a piece, which is read once for all learners of the same columns."""
+    rows, jobs = np.arange(piece.start, piece.stop), dict[Path, _FitJob]()
+    for columns, needs_grid in dict.fromkeys((learner.columns, learner.needs_grid) for learner in learners):
         batch = events.batch(rows, columns, grids=needs_grid)
-        for one in learners:
-            if (one.columns, one.needs_grid) == (columns, needs_grid):
-                for fold, folder in enumerate(one.folders):
-                    job = jobs.setdefault(folder, _Job(piece, fold, folder, batch, {}))
-                    job.names[one.truth] = one.name
+        for learner in learners:
+            if (learner.columns, learner.needs_grid) == (columns, needs_grid):
+                for fold, folder in enumerate(learner.folders):
+                    job = jobs.setdefault(folder, _FitJob(piece, fold, folder, batch, {}))
+                    job.names[learner.truth] = learner.name
     return list(jobs.values())
 
 
 def _library_remarks(run: Run) -> tuple[str, ...]:
-    """Name the libraries that have changed since the training.
+    """Return a remark on the libraries that have changed since the training.
 
-    An export is asked through onnxruntime, whatever it was trained with.
+    An export predicts with onnxruntime, whatever it was trained with.
     """
     if isinstance(run, ExportedRun):
         return ()

@@ -1,6 +1,7 @@
-"""A finished run folder, opened for reading: what it says of itself, what it predicted, and what predicts with it.
+"""The run folder: written by one process at a time, then opened for reading.
 
-Every file is compared with its checksum before it is used. Labels are not read here:
+Every file of a finished run has a checksum, which is compared when the file is used. This shows damage and mix-ups, not
+forgery: whoever can replace a file can replace its checksum too. Labels are not read here:
 :mod:`showerstack.report.shared.subject` holds a run against them.
 
 >>> run = load("runs/composition")  # doctest: +SKIP
@@ -9,7 +10,9 @@ Every file is compared with its checksum before it is used. Labels are not read 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,37 +23,130 @@ import polars as pl
 
 from showerstack.models.base.saving import HEADER_FILE
 from showerstack.runtime.arrays import read_arrays
-from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
 from showerstack.runtime.errors import InputError, did_you_mean
-from showerstack.runtime.files import check_name, read_json
+from showerstack.runtime.files import (
+    LOCK_FILE,
+    atomic_path,
+    check_name,
+    locked,
+    read_json,
+    remove_all_leftovers,
+)
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.scoring.metrics.classes import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
-from showerstack.showers.schema import TASKS, Task, task_named
+from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE, TASKS, Task, task_named
 from showerstack.stacking.answers import SCORES_FILE, stacking_of
 from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, load_chain
-from showerstack.stacking.fits import HELD_OUT_FILE, HISTORY_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
-from showerstack.stacking.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
+from showerstack.stacking.config import SECOND_LEVEL
+from showerstack.stacking.fits import HISTORY_FILE, HOLDOUT_FILE, OOF_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
 
+SCHEMA_FILE = "columns.json"
+"""In the folder ``table`` of a run on a table: what each column is."""
+PREDICTIONS_TABLE = "predictions.parquet"
+"""Predictions of a run on a table."""
+METRICS_FILE = "metrics_table.json"
+"""Scores of a run on a table."""
+TABLE_TEST_FILE = "metrics_table_test.json"
+"""Its scores on a test table with labels."""
+MADE_LATER = ("report.html", "model_card.md", TABLE_TEST_FILE, *(f"metrics_{task}.json" for task in TASKS))
+"""Files that scoring and reporting write into a finished run, as often as one likes."""
+SECOND_LEVEL_FOLDERS = ("meta", "oof", "test")
 COMBINED = ("average", "stack")
 """Systems of a run that are not base learners."""
 ONE_ANSWER = ("score", "estimate")
-"""Rules of tasks that have no other: tables need not name them."""
-NOT_OF_THE_LEARNER = (HELD_OUT_FILE, OUTER_FILE, TEST_FILE, TASK_FILE, HISTORY_FILE, CHECKSUMS_FILE)
+"""Rules of tasks that have no other: reports need not name them."""
+NOT_OF_THE_LEARNER = (OOF_FILE, HOLDOUT_FILE, TEST_FILE, TASK_FILE, HISTORY_FILE, CHECKSUMS_FILE)
 """Files in the folder of a fit that its learner does not read: its predictions, and how it came about."""
 
 
-def finished_learners(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the base learners that finished, in the manifest's order."""
-    return tuple(str(row["name"]) for row in manifest.get("learners", ()) if row.get("status", "ok") == "ok")
+@contextmanager
+def opened_for_writing(run: Path) -> Iterator[None]:
+    """Hold the run folder for this process alone.
 
-
-def shipped_system(manifest: Mapping[str, Any]) -> str:
-    """Return what predicts new events: ``stack``, or the best learner where the gate is closed.
-
-    ``stack`` where the manifest does not say.
+    Raises
+    ------
+    InputError
+        If the folder holds something else than a run, or is in use.
     """
-    gate = manifest.get("gate", {})
-    return "stack" if gate.get("shipped", True) is True else str(gate.get("best_learner"))
+    if run.exists() and not run.is_dir():
+        raise InputError(f"{run} is a file: expected a run folder")
+    if run.is_dir() and any(run.iterdir()) and not (run / MANIFEST_FILE).exists() and not (run / LOCK_FILE).exists():
+        raise InputError(f"{run} holds other files: choose an empty or new folder for the run")
+    was_there = run.is_dir()
+    was_empty = not was_there or not any(run.iterdir())
+    with locked(run):
+        _remove_leftovers(run)
+        try:
+            yield
+        except InputError:
+            if was_empty and not (run / MANIFEST_FILE).exists():
+                _empty(run, keep=was_there)  # so that the name stays free
+            raise
+        finally:
+            # Workers that were stopped half-way left theirs.
+            if run.is_dir():
+                _remove_leftovers(run)
+
+
+def _empty(run: Path, *, keep: bool) -> None:
+    for entry in run.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    if not keep:
+        run.rmdir()
+
+
+def _remove_leftovers(run: Path) -> None:
+    """Remove what a killed run left half-written."""
+    for folder in (run, *run.glob("[!.]*/"), *run.glob("[!.]*/[!.]*/")):
+        remove_all_leftovers(folder)
+
+
+def refuse_other_configuration(run: Path, requested: Mapping[str, Any]) -> None:
+    """Refuse a folder whose fits are of another configuration; ``requested`` holds what can change a fit."""
+    file = run / MANIFEST_FILE
+    if not file.exists():
+        return
+    before = read_json(file).get("identity", {})
+    names = [name for name in {**before, **requested} if name not in SECOND_LEVEL]
+    changed = [name for name in names if before.get(name) != requested.get(name)]
+    if changed:
+        raise InputError(
+            f"{run} belongs to another configuration (different: {', '.join(changed) if before else 'everything'}): "
+            "choose another run folder or remove this one"
+        )
+
+
+def remove_second_level(run: Path) -> None:
+    """Remove what follows the fits, and ``checksums.json``: all of it is about to be made anew."""
+    (run / CHECKSUMS_FILE).unlink(missing_ok=True)
+    for folder in SECOND_LEVEL_FOLDERS:
+        shutil.rmtree(run / folder, ignore_errors=True)
+    for name in (PREDICTIONS_FILE, PREDICTIONS_TABLE, METRICS_FILE, *MADE_LATER):
+        (run / name).unlink(missing_ok=True)
+
+
+def write_run_checksums(run: Path) -> Checksums:
+    """Write ``checksums.json`` over the files of a finished run: of a fit its own list, not the log nor
+    :data:`MADE_LATER`."""
+    files = [path.relative_to(run) for path in run.rglob("*") if path.is_file()]
+    fits = {file.parent for file in files if file.name == CHECKSUMS_FILE}
+    listed = [file for file in files if file.name == CHECKSUMS_FILE or not fits.intersection(file.parents[:-1])]
+    names = (file.as_posix() for file in listed if not any(part.startswith(".") for part in file.parts))
+    return write_checksums(run, [name for name in names if name not in (*MADE_LATER, LOG_FILE, CHECKSUMS_FILE)])
+
+
+def write_oof(file: Path, log_proba: np.ndarray, folds: np.ndarray, classes: tuple[str, ...]) -> None:
+    """Write out-of-fold log-probabilities: event, fold, ``logp_<class>``; NaN where a row was never predicted."""
+    frame = pl.DataFrame(
+        {
+            "event": np.arange(len(folds), dtype=np.uint32),
+            "fold": folds.astype(np.int8),
+            **{f"logp_{name}": np.ascontiguousarray(log_proba[:, k]) for k, name in enumerate(classes)},
+        }
+    )
+    with atomic_path(file) as temporary:
+        frame.write_parquet(temporary)
 
 
 def read_oof(file: Path, classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -61,42 +157,56 @@ def read_oof(file: Path, classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
     log_proba
         (N, C) float64 of all training events; NaN where a row was never predicted.
     folds
-        (N,) int8: which fold an event is in; negative in the outer holdout.
+        (N,) int8: the fold of an event; negative in the holdout.
     """
     frame = pl.read_parquet(file, glob=False)
     return frame.select(f"logp_{name}" for name in classes).to_numpy(), frame["fold"].to_numpy()
 
 
 def evaluated_rows(stack: np.ndarray, folds: np.ndarray, *, holdout: bool) -> np.ndarray:
-    """Return which training events what ships was evaluated on, (N,) bool: the outer holdout, or all predicted ones.
+    """Return the training events that systems were evaluated on, (N,) bool: the holdout, or all predicted ones.
 
     Parameters
     ----------
     stack, folds
         What :func:`read_oof` returns of the stack.
     holdout
-        Whether there is an outer holdout.
+        Whether there is a holdout.
     """
     rows: np.ndarray = ~np.isnan(stack[:, -1]) & ((folds < 0) | (not holdout))
     return rows
 
 
+def finished_learners(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the base learners that finished, in the manifest's order."""
+    return tuple(str(row["name"]) for row in manifest.get("learners", ()) if row.get("status", "ok") == "ok")
+
+
+def shipped_system(manifest: Mapping[str, Any]) -> str:
+    """Return the system that predicts new events: ``stack``, or the best learner where the gate is closed.
+
+    A manifest without a gate means ``stack``.
+    """
+    gate = manifest.get("gate", {})
+    return "stack" if gate.get("shipped", True) is True else str(gate.get("best_learner"))
+
+
 @dataclass(frozen=True)
 class System:
-    """One column of answers for the test events: a learner, the plain average, or the stack."""
+    """The answers of a learner, of the plain average or of the stack for the test events."""
 
     name: str
     log_proba: np.ndarray
     """(N, C) float64 natural logarithms."""
     output: np.ndarray
-    """What the metric scores: hard labels (N,) or gamma scores (N,)."""
+    """(N,) what the metric scores: class numbers, gamma scores or estimates."""
     rule: str
-    """How it came about: ``argmax``, or one of :data:`ONE_ANSWER`."""
+    """How posteriors became answers: ``argmax``, or one of :data:`ONE_ANSWER`."""
 
 
 @dataclass(frozen=True)
 class SavedFits:
-    """All fits of one learner, ready to be opened."""
+    """Where the fits of one learner are."""
 
     name: str
     folders: tuple[Path, ...]
@@ -105,7 +215,7 @@ class SavedFits:
     """Table columns that it sees."""
     needs_grid: bool
     truth: bool = False
-    """Ask for its estimates of true quantities, (n, T, 2) a fit, instead of log-probabilities."""
+    """Whether its estimates of true quantities, (n, T, 2) a fit, are needed instead of its log-probabilities."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +228,7 @@ class Run:
     folder: Path
     manifest: Mapping[str, Any]
     checksums: Checksums
-    """Checksums by which every file is compared before it is used."""
+    """Every file is compared with its checksum before it is used."""
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
@@ -133,7 +243,7 @@ class Run:
         file = folder / MANIFEST_FILE
         if not file.exists():
             raise InputError(f"{folder} is not a finished run folder{did_you_mean(folder)}: it has no {MANIFEST_FILE}")
-        if not has_checksums(folder):
+        if not (folder / CHECKSUMS_FILE).exists():
             raise InputError(_why_without_checksums(folder, read_json(file)))
         checksums = Checksums.open(folder, required=(MANIFEST_FILE,))
         manifest = read_json(checksums.path(MANIFEST_FILE))
@@ -150,7 +260,7 @@ class Run:
 
     @cached_property
     def task(self) -> Task:
-        """What is predicted; classes of a run on a table are those of its labels, as text."""
+        """The task; classes of a run on a table are those of its labels, as text."""
         name = str(self.manifest["task"])
         if not self.has_grids and "classes" in self.manifest:
             return Task(name, tuple(self.manifest["classes"]))
@@ -162,7 +272,7 @@ class Run:
         return str(self.manifest["task"]) in TASKS
 
     def require_showers(self, what: str) -> None:
-        """Refuse a run on a table, which ``what`` (such as ``a data check``) can do nothing with.
+        """Refuse a run on a table, with which ``what`` (such as ``a data check``) cannot work.
 
         Raises
         ------
@@ -180,12 +290,12 @@ class Run:
         InputError
             One line that says to train again.
         """
-        here = {"stacking": STACKING_VERSION} | ({"features": FEATURES_VERSION} if self.has_grids else {})
-        for what, now in here.items():
+        current = {"stacking": STACKING_VERSION} | ({"features": FEATURES_VERSION} if self.has_grids else {})
+        for what, version in current.items():
             made_by = self.manifest.get(f"{what}_version", 0)
-            if made_by != now:
+            if made_by != version:
                 raise InputError(
-                    f"{self.folder} was made by version {made_by} of the {what}, which is now {now}: train again "
+                    f"{self.folder} was made by version {made_by} of the {what}, which is now {version}: train again "
                     f"(python cli.py stack --task {self.manifest['task']} --data DATA --run NEW_RUN)"
                 )
 
@@ -197,7 +307,7 @@ class Run:
 
     @property
     def shipped(self) -> str:
-        """What predicts new events; see :func:`shipped_system`."""
+        """The system that predicts new events; see :func:`shipped_system`."""
         return shipped_system(self.manifest)
 
     @property
@@ -246,7 +356,7 @@ class Run:
         return read_oof(self.checksums.path(f"oof/{name}.parquet"), self.task.classes)
 
     def test(self, name: str, key: str) -> np.ndarray | None:
-        """Return one array of what a system says of the test events, such as ``log_proba`` (N, C).
+        """Return an array of a system's predictions of the test events, such as ``log_proba`` (N, C).
 
         None if there is no such array.
 
@@ -258,13 +368,7 @@ class Run:
         return read_arrays(self.checksums.path(f"test/{name}.npz"), key, "log_proba").get(key)
 
     def test_systems(self, n_events: int) -> Iterator[System]:
-        """Yield learners, average and stack.
-
-        Parameters
-        ----------
-        n_events
-            Number of test events that each must have predicted.
-        """
+        """Yield the answers of learners, average and stack; refuse those for another number of test events."""
         for name in self.systems:
             log_proba = self.test(name, "log_proba")
             if log_proba is None:
@@ -284,14 +388,12 @@ class Run:
             If a file is missing or not the one that was written.
         """
         record = next(row for row in self.manifest["learners"] if row["name"] == name)
-        folders = tuple(self.fit_folder(name, fold) for fold in self.chain.fits(name))
+        folders = tuple(self.fit_folder(name, fit) for fit in self.chain.fits(name))
         return SavedFits(name, folders, tuple(record["features"]), bool(record["needs_grid"]))
 
-    def fit_folder(self, name: str, fold: Fit) -> Path:
+    def fit_folder(self, name: str, fit: Fit) -> Path:
         """Return the folder of one fit after comparing all files that its learner reads; see :meth:`fits`."""
-        return self._compared(fold_folder(self.folder, name, fold))
-
-    def _compared(self, folder: Path) -> Path:
+        folder = fold_folder(self.folder, name, fit)
         inside = f"{folder.relative_to(self.folder).as_posix()}/"
         self.checksums.path(inside + HEADER_FILE)
         for name in self.checksums.files:
@@ -317,8 +419,8 @@ class Run:
         if f"meta/{SCORES_FILE}" not in self.checksums.files:
             raise InputError(f"{self.folder} has no thresholds: it was trained for {self.task.name}")
         with np.load(self.checksums.path(f"meta/{SCORES_FILE}"), allow_pickle=False) as stored:
-            beside = {name: stored[name] for name in ("groups", "weights") if name in stored.files}
-            return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios, **beside)
+            optional = {name: stored[name] for name in ("groups", "weights") if name in stored.files}
+            return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios, **optional)
 
 
 def _why_without_checksums(folder: Path, manifest: Any) -> str:

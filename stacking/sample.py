@@ -1,4 +1,4 @@
-"""A labelled sample: what every choice of the second level is made on."""
+"""A labelled sample: the events that every choice of the second level is made on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from showerstack.scoring.metrics.intervals import grouped_error, linearised
 from showerstack.scoring.metrics.losses import error_of_mean, event_losses
 
 MAX_EVENTS = 200_000
-"""Of more events a fit sees a random choice."""
+"""Events that a fit takes at most, chosen at random."""
 
 
 def subsampled(n_events: int, limit: int = MAX_EVENTS) -> slice | np.ndarray:
-    """Return which events a fit sees: all, or ``limit`` of them chosen at random, (limit,) int64 in ascending order.
+    """Return which events a fit takes: all, or ``limit`` of them chosen at random, (limit,) int64 in ascending order.
 
-    The choice depends on the two numbers alone. A regular stride would see one class only where labels have its period.
+    The choice depends on the two numbers alone. A regular stride would take one class only where labels have its
+    period.
     """
     if n_events <= limit:
         return slice(None)
@@ -25,8 +26,16 @@ def subsampled(n_events: int, limit: int = MAX_EVENTS) -> slice | np.ndarray:
 
 
 @dataclass(frozen=True)
+class MeanAndError:
+    """The mean of a quantity of events, and its standard error."""
+
+    mean: float
+    error: float
+
+
+@dataclass(frozen=True)
 class Sample:
-    """N labelled events that the fits which predict them did not learn from."""
+    """N labelled events, predicted by fits that did not learn from them."""
 
     labels: np.ndarray
     """(N,) int64 class numbers."""
@@ -42,18 +51,18 @@ class Sample:
 
     def take(self, rows: np.ndarray | slice) -> Self:
         """Return the events at these positions, or where a mask (N,) is true."""
-        groups, weights = (None if one is None else one[rows] for one in (self.groups, self.weights))
+        groups, weights = (None if values is None else values[rows] for values in (self.groups, self.weights))
         return type(self)(self.labels[rows], self.folds[rows], groups, weights)
 
     def subsample(self, n: int) -> np.ndarray:
-        """Return the positions of n events chosen at random, in their order; of all where there are no more."""
+        """Return the positions of n events chosen at random, in ascending order; of all where there are no more."""
         return np.arange(len(self))[subsampled(len(self), n)]
 
     def losses(self, log_proba: np.ndarray) -> np.ndarray:
         """Return ``-log p`` of the true class, (N,) float64, for (N, C) log-probabilities.
 
         With importance weights the plain mean of what is returned is the weighted mean, and its spread gives the error
-        of that (:func:`showerstack.scoring.metrics.intervals.linearised`); so of differences of two systems.
+        of that (:func:`showerstack.scoring.metrics.intervals.linearised`). The same holds for differences of systems.
         """
         return linearised(event_losses(log_proba, self.labels), self.weights)
 
@@ -62,3 +71,7 @@ class Sample:
         if self.groups is None:
             return error_of_mean(values)
         return grouped_error(values, self.groups)[0]
+
+    def mean_of(self, values: np.ndarray) -> MeanAndError:
+        """Return mean and standard error of (N,) values."""
+        return MeanAndError(float(values.mean()), self.error(values))

@@ -1,25 +1,33 @@
-"""The rows of a user's table: labels, groups and identifiers as they are written; posteriors beside them."""
+"""A user's table: labels, groups and identifiers as they are written, rows as events, posteriors beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import polars as pl
 
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
 from showerstack.runtime.tables import column_names, read_table
 from showerstack.stacking.columns import Schema, as_text
-from showerstack.stacking.events import ROW_GROUP
+from showerstack.stacking.events import Events
 
+LABEL_COLUMNS = ("label", "group", "weight", "fold")
+"""Columns of the file beside a training table: apart from it, so that a table may have columns of any name."""
+ROW_GROUP = 1 << 16
+"""Rows of a row group in the Parquet files of a run on a table."""
 MAX_CLASSES = 100
 """More different labels are taken for a quantity, not for classes."""
 MAX_FOLDS = 100
 
 
-def own_names(classes: tuple[str, ...]) -> tuple[str, ...]:
+def added_columns(classes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of the columns that predictions add to identifiers."""
     return ("row", *(f"p_{name}" for name in classes), "predicted")
 
@@ -29,7 +37,7 @@ def probabilities(
 ) -> pl.DataFrame:
     """Return the table of class probabilities: row (counted from ``first``), identifiers, ``p_<class>``, predicted."""
     best = np.argmax(log_proba, axis=1)
-    row, *shares, predicted = own_names(classes)
+    row, *shares, predicted = added_columns(classes)
     return pl.DataFrame(
         {
             row: np.arange(first, first + len(log_proba), dtype=np.uint32),
@@ -89,9 +97,9 @@ def read_labels(frame: pl.DataFrame, file: Path, column: str) -> tuple[np.ndarra
         raise InputError(f"{file}: label column {column!r} holds {len(names)} different values, at most {MAX_CLASSES}")
     numbers = pl.Series(names).cast(pl.Float64, strict=False)
     order = sorted(zip([0.0] * len(names) if numbers.null_count() else numbers.to_list(), names, strict=True))
-    classes = tuple(name for _, name in order)
-    is_kind = {"bool": values.dtype == pl.Boolean, "int": values.dtype.is_integer(), "float": values.dtype.is_float()}
-    return class_positions(text, classes), classes, next((kind for kind, holds in is_kind.items() if holds), "str")
+    classes, dtype = tuple(name for _, name in order), values.dtype
+    kinds = (("bool", dtype == pl.Boolean), ("int", dtype.is_integer()), ("float", dtype.is_float()), ("str", True))
+    return class_positions(text, classes), classes, next(kind for kind, fits in kinds if fits)
 
 
 def read_groups(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndarray | None:
@@ -146,7 +154,7 @@ def check_identifiers(frame: pl.DataFrame, file: Path, names: Sequence[str], cla
             raise InputError(
                 f"{file}: column {name!r} holds {frame[name].dtype}, expected text or numbers (identifier)"
             )
-        if name in own_names(classes):
+        if name in added_columns(classes):
             raise InputError(
                 f"{file}: predictions have a column {name!r} of their own: rename the identifier, or leave it out "
                 "by naming the columns to learn from (--columns)"
@@ -176,3 +184,112 @@ def class_positions(values: pl.Series, classes: tuple[str, ...]) -> np.ndarray:
     """Return the class number of each label by its text, (N,) int64, -1 where it is missing or none of the classes."""
     by_text = {name: k for k, name in enumerate(classes)}
     return np.array([by_text.get(text, -1) for text in as_text(values).to_list()], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class TableEvents(Events):
+    """A Parquet file of float32 columns that :func:`write_table` wrote; training labels lie beside it."""
+
+    file: Path
+    columns: tuple[str, ...]
+    content_hash: str
+    categories: tuple[str, ...] = ()
+    """Columns that hold codes of categories."""
+
+    def __len__(self) -> int:
+        return int(pl.scan_parquet(self.file, glob=False).select(pl.len()).collect().item())
+
+    @property
+    def location(self) -> Path:
+        return self.file
+
+    def absolute(self) -> Self:
+        return replace(self, file=self.file.absolute())
+
+    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
+        """Return all columns: named feature sets mean nothing in a foreign table."""
+        return self.columns
+
+    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
+        if grids:
+            raise InputError(f"{self.file} is a table: learners that need grids cannot use it")
+        rows = np.asarray(rows, dtype=np.int64)
+        table = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
+        group = rows // ROW_GROUP
+        # Each row group is read once and only where something of it is wanted: memory is that of the batch.
+        for number in np.unique(group):
+            here = np.flatnonzero(group == number)
+            part = read_row_group(self.file, int(number), columns)
+            for k, name in enumerate(columns):
+                table[here, k] = part[name].to_numpy()[rows[here] - number * ROW_GROUP]
+        categories = tuple(name for name in columns if name in self.categories)
+        return Batch(index=rows, table=table, columns=columns, categories=categories)
+
+    def labels(self) -> np.ndarray:
+        labels = self._label_column("label")
+        assert labels is not None
+        return labels
+
+    def groups(self) -> np.ndarray | None:
+        return self._label_column("group")
+
+    def weights(self) -> np.ndarray | None:
+        return self._label_column("weight")
+
+    def folds(self) -> np.ndarray | None:
+        return self._label_column("fold")
+
+    def _label_column(self, name: str) -> np.ndarray | None:
+        """Return one of :data:`LABEL_COLUMNS`; None where the run names no such column."""
+        beside = pl.read_parquet(labels_file(self.file), glob=False)
+        return beside[name].to_numpy() if name in beside.columns else None
+
+    def fingerprint(self) -> str:
+        """Return the hash of the file that the user gave."""
+        return self.content_hash
+
+
+def read_row_group(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
+    """Read columns of one row group of a table that :func:`write_table` wrote."""
+    return pl.scan_parquet(file, glob=False).select(columns).slice(number * ROW_GROUP, ROW_GROUP).collect()
+
+
+def labels_file(table: Path) -> Path:
+    """Return where :data:`LABEL_COLUMNS` of a training table are kept."""
+    return table.with_name(f"{table.stem}-labels.parquet")
+
+
+@dataclass(frozen=True)
+class FrameEvents(Events):
+    """New rows in memory, to be predicted by a finished run."""
+
+    matrix: np.ndarray
+    """(N, F) float32, Fortran-ordered."""
+    columns: tuple[str, ...]
+    content_hash: str
+    """Of the file they were read from."""
+    categories: tuple[str, ...] = ()
+    """Columns that hold codes of categories."""
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    @property
+    def location(self) -> None:
+        return
+
+    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
+        return self.columns
+
+    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
+        places = [self.columns.index(name) for name in columns]
+        categories = tuple(name for name in columns if name in self.categories)
+        table = np.asfortranarray(self.matrix[rows][:, places])
+        return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns, categories=categories)
+
+    def labels(self) -> np.ndarray:
+        raise InputError("rows to be predicted have no labels")
+
+    def fingerprint(self) -> str:
+        """Return the hash of the file that the rows were read from."""
+        return self.content_hash

@@ -2,12 +2,13 @@
 
 A posterior over the bins of a target gives its mean as the estimate and its width as the error, for the energy in lg E.
 The learner of a run that learns true quantities gives energy and core of a shower directly: every fit gives an estimate
-and an error. What ships is the mean of the estimates; its variance is the mean of the fits' variances and that of their
-estimates (moments of an equal mixture), times a factor by which 68 % of the training events that no fit has learned
-from lie within one error.
+and an error. Shipped is the mean of the estimates; its variance is the mean of the fits' variances plus the variance of
+their estimates (moments of an equal mixture), times a factor by which 68 % of the training events that no fit has
+learned from lie within one error.
 
-In an energy run both are there: the posterior means of all learners that are asked anyway, and the learner's own
-estimate. The open bins at both ends know no distance, the estimate does. What ships is their pool by squared loss.
+In an energy run both are there: the posterior means of the shipped system and of the learners that it needs, and the
+learner's own estimate, which gives distances where the open bins at both ends give none. Shipped is their pool by
+squared loss.
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ class PosteriorMean:
     variance: np.ndarray
     """(C,) variance inside each bin."""
     scale: float = 1.0
-    """Errors are this times the posterior's width: the open bins at both ends make it too wide."""
+    """Error over the posterior's width, which the open bins at both ends make too large."""
 
     @classmethod
     def of(cls, values: np.ndarray, bins: np.ndarray, n_bins: int) -> Self:
         """Learn means and variances from values (N,) and their bins (N,), none of which is empty."""
         count = np.bincount(bins, minlength=n_bins)
         mean = np.bincount(bins, values, minlength=n_bins) / count
-        return cls(mean, np.bincount(bins, (values - mean[bins]) ** 2, minlength=n_bins) / count)
+        variance = np.bincount(bins, (values - mean[bins]) ** 2, minlength=n_bins) / count
+        return cls(mean, variance)
 
     def __call__(self, log_proba: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return estimate and standard deviation, (N,) each, of log-posteriors (N, C)."""
-        share = np.exp(log_proba)
-        share /= share.sum(axis=1, keepdims=True)
-        estimate = share @ self.mean
-        square = share @ (self.variance + self.mean**2)
-        return estimate, self.scale * np.sqrt(np.maximum(square - estimate**2, 0.0))
+        probability = np.exp(log_proba)
+        probability /= probability.sum(axis=1, keepdims=True)
+        estimate = probability @ self.mean
+        mean_square = probability @ (self.variance + self.mean**2)
+        return estimate, self.scale * np.sqrt(np.maximum(mean_square - estimate**2, 0.0))
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON content."""
@@ -64,7 +66,7 @@ OWN = "own estimate"
 """Name, among the estimates that are pooled, of the one by the learner of true quantities."""
 POOL = "pool of estimates"
 """Name of the pool among the rules of a run's systems."""
-LARGEST = 12.0
+MAX_LOG_STRENGTH = 12.0
 """Logarithm of a strength, either way, beyond which an estimate's share no longer changes."""
 SMALLEST_ERROR = 1e-6
 
@@ -78,10 +80,10 @@ def _shares(log_strength: np.ndarray, errors: np.ndarray) -> np.ndarray:
 class EstimatePool:
     """One estimate of several.
 
-    In each shower estimate j counts in proportion to ``strength_j / error_j^2``: so one that knows that it knows little
-    there, such as a posterior in an open bin, gives way. The strengths minimise the squared loss. The pool's variance
-    is that of a weighted mean of correlated estimates, times the square of a factor by which 68 % of the showers lie
-    within one error.
+    In each shower estimate j counts in proportion to ``strength_j / error_j^2``, so that one with a large error there,
+    such as a posterior in an open bin, gives way. The strengths minimise the squared loss. The pool's variance is that
+    of a weighted mean of correlated estimates, times the square of a factor by which 68 % of the showers lie within one
+    error.
     """
 
     names: tuple[str, ...]
@@ -115,25 +117,24 @@ class EstimatePool:
             (n,) importance weights of the showers; None where all count alike.
         """
         biases = np.average(values - truth, axis=1, weights=importance)
-        free = values - biases[:, None]
+        unbiased = values - biases[:, None]
 
-        def loss(strength: np.ndarray) -> tuple[float, np.ndarray]:
-            weights = _shares(strength, errors)
-            pooled = (weights * free).sum(axis=0)
-            missed = pooled - truth
-            slope = 2.0 * np.average(weights * (free - pooled) * missed, axis=1, weights=importance)
-            return float(np.average(missed**2, weights=importance)) / spread, slope / spread
+        def loss(log_strength: np.ndarray) -> tuple[float, np.ndarray]:
+            shares = _shares(log_strength, errors)
+            pooled = (shares * unbiased).sum(axis=0)
+            residual = pooled - truth
+            slope = 2.0 * np.average(shares * (unbiased - pooled) * residual, axis=1, weights=importance)
+            return float(np.average(residual**2, weights=importance)) / spread, slope / spread
 
-        spread = float(np.average((free.mean(axis=0) - truth) ** 2, weights=importance)) or 1.0
-        bounds = [(-LARGEST, LARGEST)] * len(names)
+        spread = float(np.average((unbiased.mean(axis=0) - truth) ** 2, weights=importance)) or 1.0
+        bounds = [(-MAX_LOG_STRENGTH, MAX_LOG_STRENGTH)] * len(names)
         from scipy.optimize import minimize  # predictions need no fit
 
         best = minimize(loss, np.zeros(len(names)), jac=True, method="L-BFGS-B", bounds=bounds).x
-        deviations = np.cov((free - truth) / np.maximum(errors, SMALLEST_ERROR), aweights=importance).reshape(
-            len(names), -1
-        )
-        widths = np.sqrt(np.diag(deviations))
-        correlation = np.clip(deviations / np.outer(widths, widths), -1, 1)
+        in_errors = (unbiased - truth) / np.maximum(errors, SMALLEST_ERROR)
+        covariance = np.cov(in_errors, aweights=importance).reshape(len(names), -1)
+        widths = np.sqrt(np.diag(covariance))
+        correlation = np.clip(covariance / np.outer(widths, widths), -1, 1)
         pool = cls(names, np.exp(best - best.mean()), biases, correlation)
         estimate, error = pool(values, errors)
         return replace(pool, scale=resolution((estimate - truth) / error, importance))
@@ -141,16 +142,16 @@ class EstimatePool:
     def __call__(self, values: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return estimate and error, (n,) each, of (J, n) estimates and errors."""
         errors = np.maximum(errors, SMALLEST_ERROR)
-        weights = _shares(np.log(self.strengths), errors)
-        estimate = (weights * (values - self.biases[:, None])).sum(axis=0)
-        parts = weights * errors
+        shares = _shares(np.log(self.strengths), errors)
+        estimate = (shares * (values - self.biases[:, None])).sum(axis=0)
+        parts = shares * errors
         variance = np.einsum("jn,jk,kn->n", parts, self.correlation, parts)
         return estimate, self.scale * np.sqrt(np.maximum(variance, SMALLEST_ERROR**2))
 
     def shares(self, errors: np.ndarray) -> dict[str, float]:
         """Return the mean weight of each estimate over showers with these errors (J, n)."""
-        weights = _shares(np.log(self.strengths), errors)
-        return dict(zip(self.names, weights.mean(axis=1).tolist(), strict=True))
+        shares = _shares(np.log(self.strengths), errors)
+        return dict(zip(self.names, shares.mean(axis=1).tolist(), strict=True))
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON content."""
@@ -165,7 +166,7 @@ class EstimatePool:
 
 
 Rule: TypeAlias = PosteriorMean | EstimatePool
-"""What a task learns beside one system's posteriors; kept in ``meta/decision.json``."""
+"""How a task makes estimates from posteriors; kept in ``meta/decision.json``."""
 
 
 def rule_from_json(content: Mapping[str, Any]) -> Rule:
@@ -174,7 +175,7 @@ def rule_from_json(content: Mapping[str, Any]) -> Rule:
 
 
 ESTIMATES_FILE = "estimates.json"
-"""Below ``meta/``: which learner, and the factors of its errors."""
+"""Below ``meta/``: the learner of true quantities, and the factors of its errors."""
 UNITS = {
     "lg_energy": "lg(E/eV)", "lg_energy_error": "lg(E/eV)",
     "core_x_m": "m", "core_x_error_m": "m", "core_y_m": "m", "core_y_error_m": "m",
@@ -185,7 +186,7 @@ OWN_ENERGY, OUTWARD, SIDEWAYS = (
 )
 USED = (OWN_ENERGY, OUTWARD, SIDEWAYS)
 MIN_EVENTS = 100
-"""Events whose truth is known that the errors' scale takes at least."""
+"""Events of known truth without which errors are not measured."""
 
 
 def fits_of(learner: str) -> str:
@@ -201,9 +202,9 @@ def mixture(fits: np.ndarray) -> np.ndarray:
 
 
 def cross_fitted_scale(in_errors: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return the factor of the errors of each event, (n,), from the other half of the events (n,).
+    """Return the factor of each event's error, (n,), measured on the half of the events in which it is not.
 
-    The first half is judged by the second's factor and the other way round: rows of one shower follow each other.
+    Halves are the first and the last rows: rows of one shower follow each other.
     """
     first = np.arange(len(in_errors)) < len(in_errors) // 2
     halves = [resolution(in_errors[half], None if weights is None else weights[half]) for half in (~first, first)]
@@ -243,22 +244,22 @@ class TargetCalibration:
         dict
             The manifest's entry: bias and resolution, and those of estimate minus truth in errors, with intervals.
         """
-        result = mixture(fits)
+        estimates = mixture(fits)
         record: dict[str, Any] = {"learner": learner, "units": UNITS, "held_out": {}}
         scale = []
         for k in USED:
-            known = ~np.isnan(targets[:, k]) & ~np.isnan(result[:, k]).any(axis=1)
+            known = ~np.isnan(targets[:, k]) & ~np.isnan(estimates[:, k]).any(axis=1)
             if known.sum() < MIN_EVENTS:
                 scale.append(0.0)
                 continue
-            residual = result[known, k, 0] - targets[known, k]
-            in_errors = residual / result[known, k, 1]
-            own = None if weights is None else weights[known]
-            scale.append(resolution(in_errors, own))
+            residual = estimates[known, k, 0] - targets[known, k]
+            in_errors = residual / estimates[known, k, 1]
+            importance = None if weights is None else weights[known]
+            scale.append(resolution(in_errors, importance))
             record["held_out"][TARGETS[k].name] = {
                 "unit": TARGETS[k].unit,
-                **residual_metrics(residual * TARGETS[k].width, own),
-                "in_errors": residual_metrics(in_errors / cross_fitted_scale(in_errors, own), own),
+                **residual_metrics(residual * TARGETS[k].width, importance),
+                "in_errors": residual_metrics(in_errors / cross_fitted_scale(in_errors, importance), importance),
                 "factor_of_errors": scale[-1],
             }
         return cls(learner, (scale[0], scale[1], scale[2])), record
@@ -274,24 +275,25 @@ class TargetCalibration:
             (n, 2) m, from which cores are counted; None where there is none.
         """
         with np.errstate(invalid="ignore"):
-            result = mixture(fits)
+            estimates = mixture(fits)
         value, error = [], []
         for k, scale in zip(USED, self.scale, strict=True):
             target = TARGETS[k]
-            value.append(result[:, k, 0] * target.width + target.centre)
-            error.append(result[:, k, 1] * target.width * scale)
+            value.append(estimates[:, k, 0] * target.width + target.centre)
+            error.append(estimates[:, k, 1] * target.width * scale)
+        (lg_energy, outward, sideways), (lg_energy_error, outward_error, sideways_error) = value, error
         arrays: dict[str, np.ndarray] = {}
         if self.scale[0]:
-            arrays |= {"lg_energy": value[0], "lg_energy_error": error[0]}
+            arrays |= {"lg_energy": lg_energy, "lg_energy_error": lg_energy_error}
         if self.scale[1] and self.scale[2] and fitted_core is not None:
             x, y = fitted_core.T
             r = np.maximum(np.hypot(x, y), 1e-3)
             cos, sin = x / r, y / r
             arrays |= {
-                "core_x_m": x + value[1] * cos - value[2] * sin,
-                "core_x_error_m": np.hypot(error[1] * cos, error[2] * sin),
-                "core_y_m": y + value[1] * sin + value[2] * cos,
-                "core_y_error_m": np.hypot(error[1] * sin, error[2] * cos),
+                "core_x_m": x + outward * cos - sideways * sin,
+                "core_x_error_m": np.hypot(outward_error * cos, sideways_error * sin),
+                "core_y_m": y + outward * sin + sideways * cos,
+                "core_y_error_m": np.hypot(outward_error * sin, sideways_error * cos),
             }
         return arrays
 
@@ -302,5 +304,5 @@ class TargetCalibration:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Read what :meth:`as_json` returned."""
-        first, second, third = (float(x) for x in content["scale"])
-        return cls(str(content["learner"]), (first, second, third))
+        energy, outward, sideways = map(float, content["scale"])
+        return cls(str(content["learner"]), (energy, outward, sideways))

@@ -4,16 +4,16 @@ It reads top to bottom: open the data, fold, fit, collect out-of-fold prediction
 predict, write. A table is a task whose events have no grids. Test labels do not exist in this module: test events come
 without them, and a label column in a test table is dropped while reading.
 
-With an outer holdout, systems predict it exactly as they would ship: the average of all fits of each learner, as for
-new events, and the pool on top. Without one (few events), what ships is scored on out-of-fold predictions of single
-fits, and on nested ones of the stack.
+With a holdout, systems predict it exactly as new events: by the average of all fits of each learner, and the pool on
+top. Without one (few events), systems are scored on out-of-fold predictions of single fits, the stack on nested ones.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,53 +21,35 @@ from typing import Any
 
 import numpy as np
 
+from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.code import command_line, git_revision, machine, now_utc, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.cost import Cost, timed
 from showerstack.runtime.errors import InputError, need
-from showerstack.runtime.files import hash_json, read_json
+from showerstack.runtime.files import hash_json, read_json, write_json, write_npz
 from showerstack.runtime.logs import LogFile, logging_to, remark
 from showerstack.runtime.processes import limited_threads
-from showerstack.showers.schema import LOG_FILE
+from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 from showerstack.stacking.answers import DecisionSample, stacking_of
 from showerstack.stacking.calibration import calibrated, reliability
 from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated, save_chain
 from showerstack.stacking.config import CONFIG_FILE, StackConfig, TableConfig, write_config
-from showerstack.stacking.events import (
-    CONTEXT_SCALARS,
-    Binned,
-    pieces,
-)
-from showerstack.stacking.fits import (
-    TASK_FILE,
-    FoldTask,
-    checksum_problem,
-    has_truth,
-    held_out_truth,
-    outer_truth,
-    test_log_proba,
-    test_truth,
-)
-from showerstack.stacking.folder import (
-    MANIFEST_FILE,
-    PREDICTIONS_FILE,
-    has_checksums,
+from showerstack.stacking.events import CONTEXT_SCALARS, Binned, pieces
+from showerstack.stacking.fits import HOLDOUT_FILE, TASK_FILE, TRUTH, FoldTask, checksum_problem
+from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
+from showerstack.stacking.gate import decide_gate
+from showerstack.stacking.job import LIMITED_FOLDS, Job, fold_tasks, make_folds, shower_job, table_job
+from showerstack.stacking.oof import Collected, collect, has_truth, read_fits, read_out_of_fold
+from showerstack.stacking.pools import Stack, fit_stack, nested
+from showerstack.stacking.run import (
     opened_for_writing,
     refuse_other_configuration,
     remove_second_level,
-    write_manifest,
-    write_out_of_fold,
-    write_predictions,
+    write_oof,
     write_run_checksums,
-    write_test_posteriors,
 )
-from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
-from showerstack.stacking.gate import decide_gate
-from showerstack.stacking.job import Job, shower_job, table_job
-from showerstack.stacking.oof import OutOfFold, collected
-from showerstack.stacking.pools import Stack, fit_stack, nested
 from showerstack.stacking.sample import Sample
-from showerstack.stacking.schedule import LIMITED_FOLDS, TaskFailure, fold_tasks, make_folds, run_tasks
+from showerstack.stacking.schedule import TaskFailure, run_tasks
 from showerstack.stacking.targets import TargetCalibration, fits_of
 
 LOG = logging.getLogger(__name__)
@@ -80,7 +62,7 @@ class StackResult:
     run: Path
     manifest: Mapping[str, Any]
     predictions: Predictions | None
-    """Of the test events; None where there are none, or where the run had been finished before."""
+    """Of the test events; None where there are none, or where the run was finished before."""
 
 
 def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict: bool = False) -> StackResult:
@@ -127,28 +109,25 @@ def run(job: Job) -> StackResult:
         If the run folder belongs to another configuration, a class has fewer events than folds, or no learner could
         be trained.
     """
-    job, folder = _within_limit(job), job.config.run
+    job = _within_limit(job)
+    config, folder = job.config, job.config.run
     with opened_for_writing(folder), logging_to(LogFile(folder / LOG_FILE)):
         refuse_other_configuration(folder, job.fits_identity)
-        finished = _finished(folder, hash_json(job.identity), job.versions)
-        if finished:
+        finished = _finished_manifest(job)
+        if finished is not None:
             return StackResult(folder, finished, None)
         remove_second_level(folder)
         if job.table:
             job.table.write(folder)
         folds, tasks = make_folds(job), fold_tasks(job)
-        manifest = _opening(job, folds, tasks)
-        remark(LOG, manifest["remarks"][len(job.remarks) :])
-        remark(LOG, filter(None, [job.memory_remark()]))
+        remarks = [*folds.remarks, *_refit_remarks(tasks)]
+        manifest = _first_entries(job, folds, [*job.remarks, *remarks])
+        remark(LOG, [*remarks, *filter(None, [job.memory_remark()])])
         write_config(folder / CONFIG_FILE, manifest["config"])
-        write_manifest(folder, manifest)
+        write_json(folder / MANIFEST_FILE, manifest)
         with job.ctx.bars("training", "fits") as progress:
             failures = run_tasks(
-                tasks,
-                pools=job.pools,
-                threads=job.config.threads,
-                scheduler=job.config.scheduler,
-                progress=progress,
+                tasks, pools=job.pools, threads=config.threads, scheduler=config.scheduler, progress=progress
             )
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with limited_threads(1):
@@ -156,33 +135,33 @@ def run(job: Job) -> StackResult:
 
 
 def _within_limit(job: Job) -> Job:
-    """Say when the run began; under a time limit it has three folds at most, once."""
+    """Set when the run began; under a time limit it has three folds at most, once."""
     began = time.time() - sum(cost.wall_s for cost in job.costs) if job.ctx.began is None else job.ctx.began
     job, config = replace(job, ctx=replace(job.ctx, began=began)), job.config
-    if config.time_limit is None:
-        return job
-    if isinstance(config, TableConfig) and config.split:  # folds of the user's own
+    if config.time_limit is None or (isinstance(config, TableConfig) and config.split):  # the user's own folds stay
         return job
     fewer = {"folds": min(LIMITED_FOLDS, config.n_folds), "repeats": 1}
     return replace(job, config=config.model_copy(update=fewer))
 
 
-def _finished(folder: Path, config_hash: str, versions: dict[str, Any]) -> dict[str, Any] | None:
-    file = folder / MANIFEST_FILE
-    if not file.exists():
+def _finished_manifest(job: Job) -> dict[str, Any] | None:
+    """Return the manifest if this very run is finished."""
+    folder = job.config.run
+    if not (folder / MANIFEST_FILE).exists() or not (folder / CHECKSUMS_FILE).exists():
         return None
-    manifest: dict[str, Any] = read_json(file)
-    done = manifest.get("complete") and has_checksums(folder) and manifest.get("config_hash") == config_hash
-    return manifest if done and all(manifest.get(name) == number for name, number in versions.items()) else None
+    manifest: dict[str, Any] = read_json(folder / MANIFEST_FILE)
+    expected = {"complete": True, "config_hash": hash_json(job.identity), **job.versions}
+    return manifest if all(manifest.get(name) == value for name, value in expected.items()) else None
 
 
-def _made_again(tasks: list[FoldTask]) -> list[str]:
-    result = ((task, checksum_problem(task.folder)) for task in tasks)
-    return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in result if problem]
+def _refit_remarks(tasks: list[FoldTask]) -> list[str]:
+    problems = ((task, checksum_problem(task.folder)) for task in tasks)
+    return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in problems if problem]
 
 
-def _opening(job: Job, folds: Folds, tasks: list[FoldTask]) -> dict[str, Any]:
-    identity = job.identity
+def _first_entries(job: Job, folds: Folds, remarks: list[str]) -> dict[str, Any]:
+    """Return the manifest's entries before the fits."""
+    identity, train, test = job.identity, job.train, job.test
     return {
         "complete": False,
         "task": job.task.name,
@@ -193,20 +172,20 @@ def _opening(job: Job, folds: Folds, tasks: list[FoldTask]) -> dict[str, Any]:
         **job.versions,
         "seed": job.config.seed,
         "data": {
-            "train": str(job.train.location),
-            "test": str(job.test.location) if job.test is not None else None,
+            "train": str(train.location),
+            "test": str(test.location) if test is not None else None,
             "train_fingerprint": identity["train_fingerprint"],
-            "test_fingerprint": job.test.events_fingerprint() if job.test is not None else None,
-            "train_source": job.train.source(),
-            "train_scalars": job.train.scalars_type(),
-            "test_source": job.test.source() if job.test is not None else None,
-            "n_train": len(job.train),
+            "test_fingerprint": test.events_fingerprint() if test is not None else None,
+            "train_source": train.source(),
+            "train_scalars": train.scalars_type(),
+            "test_source": test.source() if test is not None else None,
+            "n_train": len(train),
             "n_judged": int(folds.in_evaluation.sum()),
-            "n_holdout": int(folds.outer.sum()),
-            "n_test": len(job.test) if job.test is not None else 0,
-            "grouped": job.train.groups() is not None,
+            "n_holdout": int(folds.holdout.sum()),
+            "n_test": len(test) if test is not None else 0,
+            "grouped": folds.groups is not None,
         },
-        "remarks": [*job.remarks, *folds.remarks, *_made_again(tasks)],
+        "remarks": remarks,
         "versions": versions(),
         "started": now_utc(),
         "machine": machine(),
@@ -216,41 +195,12 @@ def _opening(job: Job, folds: Folds, tasks: list[FoldTask]) -> dict[str, Any]:
     }
 
 
-def _second_level(
-    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any]
-) -> StackResult:
-    with timed("collection") as cost:
-        level = collected(job, folds, tasks, failures)
-    outcome = stack_and_decide(job, folds, level, manifest["config_hash"])
-    steps = [*job.costs, *_training_costs(tasks, failures), cost, *outcome.costs]
-    manifest |= {
-        "complete": True,
-        **outcome.record,
-        "remarks": [*manifest["remarks"], *level.remarks, *outcome.remarks],
-        "steps": [step.as_json() for step in steps],
-    }
-    remark(LOG, [*level.remarks, *outcome.remarks])
-    if job.table:
-        manifest["label_type"] = job.table.schema.label_type
-        job.table.write_results(job.config.run, manifest)
-    write_manifest(job.config.run, manifest)
-    write_run_checksums(job.config.run)
-    return StackResult(job.config.run, manifest, outcome.predictions)
-
-
-def _training_costs(tasks: list[FoldTask], failures: list[TaskFailure]) -> list[Cost]:
-    failed = {(failure.learner, failure.fold) for failure in failures}
-    return [
-        Cost(**read_json(task.folder / TASK_FILE)["cost"]) for task in tasks if (task.name, task.fold) not in failed
-    ]
-
-
 ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Labelled events on which what ships is chosen and scored, and what every system says of them."""
+    """Labelled events on which the shipped system is chosen and scored, and the posteriors of every system."""
 
     on: str
     """:data:`ON_HOLDOUT` or :data:`OUT_OF_FOLD`."""
@@ -261,65 +211,69 @@ class Judged:
     """By system (learners, ``average``, ``stack``), (n, C) log-probabilities before calibration."""
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What the second level adds to a run."""
+def _second_level(
+    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any]
+) -> StackResult:
+    """Collect predictions of the fits, find the pool, calibrate, pass the gate, predict the test events, write."""
+    run, config, procedure = job.config.run, job.config, stacking_of(job.task)
+    steps = [*job.costs, *_training_costs(tasks, failures)]
 
-    record: dict[str, Any]
-    """Entries of the manifest."""
-    predictions: Predictions | None
-    costs: list[Cost]
-    remarks: list[str]
+    @contextmanager
+    def step(name: str) -> Iterator[None]:
+        with timed(name) as cost:
+            yield
+        steps.append(cost)
 
-
-def stack_and_decide(job: Job, folds: Folds, oof: OutOfFold, config_hash: str) -> Ended:
-    """Find the pool, calibrate, pass the gate, predict the test events, write all files."""
-    procedure, costs = stacking_of(job.task), []
-    find = partial(fit_stack, tolerance=job.config.prune, names=job.config.pools, survival=procedure.survival)
-    inner = folds.sample(folds.inner)
-    with timed("pool") as cost, job.ctx.bars("weighing the learners", "steps"):
-        stack = find(oof.inner, inner)
-        # Scored are predictions by stacks that have not seen the event, choice of learners and pool included.
-        stacked = stack.log_proba if oof.holdout else nested(find, oof.inner, inner)
-        judged = _judged(job, folds, oof, stack, stacked)
-    costs.append(cost)
-    with timed("calibration") as cost:
+    with step("collection"):
+        collected = collect(job, folds, tasks, failures)
+    oof_sample = folds.sample(folds.out_of_fold)
+    with step("pool"), job.ctx.bars("weighing the learners", "steps"):
+        find = partial(fit_stack, tolerance=config.prune, names=config.pools, survival=procedure.survival)
+        stack = find(collected.out_of_fold, oof_sample)
+        # Scored are stacks that were found without the event, choice of learners and pool included.
+        stacked = stack.log_proba if collected.holdout else nested(find, collected.out_of_fold, oof_sample)
+        average = average_of(np.stack([collected.out_of_fold[name] for name in stack.pool.learners]))
+        out_of_fold = {**collected.out_of_fold, "average": average, "stack": stacked}
+        judged = _judged(job, folds, collected, stack, out_of_fold)
+    with step("calibration"):
         scales, systems = {}, {}
-        for name, z in judged.raw.items():
-            scales[name], systems[name] = calibrated(z, judged.sample)
-    costs.append(cost)
-    with timed("gate") as cost:
-        by_learner = {name: systems[name] for name in oof.names}
-        gate = decide_gate(systems["stack"], by_learner, judged.sample, survival=procedure.survival)
-    costs.append(cost)
-    shipped = "stack" if gate.shipped else gate.best_learner
-    with timed("decision") as cost:
-        target_calibration, estimates, own = fit_target_calibration(job, folds, oof, judged)
-        asked = stack.pool.needed if gate.shipped else (shipped,)
-        decision, rules = procedure.decide(_held_out(job, folds, judged, systems, shipped, own, asked), job.config.run)
-    costs.append(cost)
-    n_fits = job.config.n_folds * job.config.repeats
-    everyone = folds.sample(folds.in_evaluation)
-    shares = np.bincount(everyone.labels, everyone.weights, minlength=job.task.n_classes)
+        for name, log_proba in judged.raw.items():
+            scales[name], systems[name] = calibrated(log_proba, judged.sample)
+    with step("gate"):
+        learners = {name: systems[name] for name in collected.names}
+        gate = decide_gate(systems["stack"], learners, judged.sample, survival=procedure.survival)
+        shipped = "stack" if gate.shipped else gate.best_learner
+    with step("decision"):
+        target_calibration, truth_record, estimates = fit_target_calibration(job, folds, collected, judged)
+        needed = stack.pool.needed if gate.shipped else (shipped,)
+        decision_sample = _decision_sample(job, folds, judged, systems, shipped, estimates, needed)
+        decision, rules = procedure.decide(decision_sample, run)
+    n_fits = config.n_folds * config.repeats
     chain = Chain(
         task=job.task,
         scales=scales,
         pool=stack.pool,
         rules=rules,
         shipped=shipped,
-        config_hash=config_hash,
+        config_hash=manifest["config_hash"],
         n_fits=n_fits,
         target_calibration=target_calibration,
-        networks=oof.networks,
-        prior=tuple((shares / shares.sum()).tolist()),
+        networks=collected.networks,
+        prior=_prior(job, folds),
     )
-    save_chain(job.config.run, chain)
-    _write_held_out_files(job, folds, oof, stack, stacked, judged, systems)
-    with timed("prediction") as cost:
-        predictions = _predict_test(job, chain, oof.names)
-    costs.append(cost)
-    record = {
-        "learners": _learner_records(oof, judged, systems, inner),
+    save_chain(run, chain)
+    for name, log_proba in systems.items():
+        # Judged events as they are predicted when new, others by single fits.
+        everywhere = np.full((len(folds.labels), job.task.n_classes), np.nan)
+        everywhere[folds.out_of_fold] = out_of_fold[name]
+        everywhere[judged.rows] = log_proba
+        write_oof(run / "oof" / f"{name}.parquet", everywhere, folds.partitions[0], job.task.classes)
+    with step("prediction"):
+        predictions = _predict_test(job, chain, collected.names)
+    remarks = [*collected.remarks, *filter(None, [stack.remark()])]
+    manifest |= {
+        "complete": True,
+        "learners": _learner_records(collected, judged, systems, oof_sample),
         "reliability": {
             name: {"raw": reliability(judged.raw[name], judged.sample), "calibrated": reliability(z, judged.sample)}
             for name, z in systems.items()
@@ -332,132 +286,139 @@ def stack_and_decide(job: Job, folds: Folds, oof: OutOfFold, config_hash: str) -
         "pool": stack.as_json(),
         "gate": gate.as_json(),
         "decision": decision,
-        "truth": estimates,
+        "truth": truth_record,
+        "remarks": [*manifest["remarks"], *remarks],
+        "steps": [cost.as_json() for cost in steps],
     }
-    return Ended(record, predictions, costs, [line for line in (stack.remark(),) if line])
+    remark(LOG, remarks)
+    if job.table:
+        manifest["label_type"] = job.table.schema.label_type
+        job.table.write_results(run, manifest)
+    write_json(run / MANIFEST_FILE, manifest)
+    write_run_checksums(run)
+    return StackResult(run, manifest, predictions)
 
 
-def _judged(job: Job, folds: Folds, oof: OutOfFold, stack: Stack, stacked: np.ndarray) -> Judged:
-    if oof.holdout is None:
-        average = average_of(np.stack([oof.inner[name] for name in stack.pool.learners]))
-        raw = {**oof.inner, "average": average, "stack": stacked}
-        return Judged(OUT_OF_FOLD, folds.inner, folds.sample(folds.inner), raw)
-    sample, energy = folds.sample(folds.outer), job.train.energy()
+def _training_costs(tasks: list[FoldTask], failures: list[TaskFailure]) -> list[Cost]:
+    failed = {(failure.learner, failure.fold) for failure in failures}
+    return [
+        Cost(**read_json(task.folder / TASK_FILE)["cost"]) for task in tasks if (task.name, task.fold) not in failed
+    ]
+
+
+def _judged(
+    job: Job, folds: Folds, collected: Collected, stack: Stack, out_of_fold: Mapping[str, np.ndarray]
+) -> Judged:
+    if collected.holdout is None:
+        return Judged(OUT_OF_FOLD, folds.out_of_fold, folds.sample(folds.out_of_fold), out_of_fold)
+    sample, energy = folds.sample(folds.holdout), job.train.energy()
     fifths = assign_folds(
         sample.labels,
         EVALUATION_FOLDS,
         seed=job.config.seed,
-        energy=None if energy is None else energy[folds.outer],
+        energy=None if energy is None else energy[folds.holdout],
         groups=sample.groups,
     )
-    sample = Sample(sample.labels, fifths, sample.groups, sample.weights)
-    return Judged(ON_HOLDOUT, folds.outer, sample, combined(oof.holdout, stack.pool))
+    return Judged(ON_HOLDOUT, folds.holdout, replace(sample, folds=fifths), combined(collected.holdout, stack.pool))
 
 
 def fit_target_calibration(
-    job: Job, folds: Folds, oof: OutOfFold, judged: Judged
+    job: Job, folds: Folds, collected: Collected, judged: Judged
 ) -> tuple[TargetCalibration | None, dict[str, Any] | None, dict[str, np.ndarray]]:
-    """Return what estimates energy and core, the manifest's entry, and what it says of the judged events, (n,) each.
+    """Return the calibration of energy and core, the manifest's entry, and estimates of the judged events, (n,) each.
 
     None, None and nothing where no learner learned them.
     """
     run = job.config.run
-    name = next((name for name in oof.names if has_truth(run, name)), None)
+    name = next((name for name in collected.names if has_truth(run, name)), None)
     targets = job.train.targets(np.flatnonzero(judged.rows)) if name is not None else None
     if name is None or targets is None:
         return None, None, {}
     if judged.on == ON_HOLDOUT:
         every = range(job.config.n_folds * job.config.repeats)
-        fits = outer_truth(run, name, (None,) if name in oof.networks else every)
+        fits = read_fits(run, name, (None,) if name in collected.networks else every, HOLDOUT_FILE, TRUTH)
     else:
-        fits = held_out_truth(run, name, folds.partitions[0], folds.inner)[None, judged.rows]
+        fits = read_out_of_fold(run, name, folds.partitions[:1], folds.out_of_fold, TRUTH)[:, judged.rows]
     target_calibration, record = TargetCalibration.of(name, fits, targets, judged.sample.weights)
     if not any(target_calibration.scale):
         return None, None, {}
     return target_calibration, record, target_calibration.arrays(fits, None)
 
 
-def _held_out(
+def _decision_sample(
     job: Job,
     folds: Folds,
     judged: Judged,
     systems: Mapping[str, np.ndarray],
     shipped: str,
-    own: Mapping[str, np.ndarray],
-    asked: tuple[str, ...],
+    estimates: Mapping[str, np.ndarray],
+    needed: tuple[str, ...],
 ) -> DecisionSample:
     offsets, training = job.train.offsets(), None
     if offsets is not None:
         training = Binned(offsets[folds.in_evaluation], folds.labels[folds.in_evaluation])
         offsets = offsets[judged.rows]
-    own_estimate = _own(job, own, judged.rows)
-    return DecisionSample(systems, shipped, judged.sample, offsets, training, own_estimate, asked)
+    own = _own_estimate(job, estimates, judged.rows)
+    return DecisionSample(systems, shipped, judged.sample, offsets, training, own, needed)
 
 
-def _own(job: Job, estimates: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray | None:
-    """Return (2, n) what is estimated of the task's target minus its reference, and the error; None if nothing is."""
+def _own_estimate(job: Job, estimates: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray | None:
+    """Return (2, n) a learner's estimate of the task's target minus its reference, and the error; None without one."""
     target = job.task.target
     if target is None or target.name not in estimates:
         return None
-    start: np.ndarray | float = 0.0
+    reference: np.ndarray | float = 0.0
     if target.reference is not None:
         context = job.train.context()
         assert context is not None
-        start = context[rows, CONTEXT_SCALARS.index(target.reference)]
-    return np.stack([estimates[target.name] - start, estimates[f"{target.name}_error"]])
+        reference = context[rows, CONTEXT_SCALARS.index(target.reference)]
+    return np.stack([estimates[target.name] - reference, estimates[f"{target.name}_error"]])
+
+
+def _prior(job: Job, folds: Folds) -> tuple[float, ...]:
+    """Return each class's share of the training events under the evaluation cuts."""
+    scored = folds.sample(folds.in_evaluation)
+    sums = np.bincount(scored.labels, scored.weights, minlength=job.task.n_classes)
+    return tuple((sums / sums.sum()).tolist())
 
 
 def _learner_records(
-    oof: OutOfFold, judged: Judged, systems: Mapping[str, np.ndarray], inner: Sample
+    collected: Collected, judged: Judged, systems: Mapping[str, np.ndarray], oof_sample: Sample
 ) -> list[dict[str, Any]]:
     """Return the manifest's entries with each learner's scores on the judged events, and those of its single fits."""
     records, sample = [], judged.sample
-    for record in oof.records:
+    for record in collected.records:
         name = record["name"]
         scores: dict[str, Any] = dict.fromkeys(("log_loss", "raw_log_loss", "single_fit_log_loss", "accuracy"))
-        if name in oof.inner:
+        if name in collected.names:
             scores = {
                 "log_loss": float(sample.losses(systems[name]).mean()),
                 "raw_log_loss": float(sample.losses(judged.raw[name]).mean()),
-                "single_fit_log_loss": float(inner.losses(oof.inner[name]).mean()),
+                "single_fit_log_loss": float(oof_sample.losses(collected.out_of_fold[name]).mean()),
                 "accuracy": float(np.average(systems[name].argmax(axis=1) == sample.labels, weights=sample.weights)),
             }
         records.append(record | scores)
     return records
 
 
-def _write_held_out_files(
-    job: Job,
-    folds: Folds,
-    oof: OutOfFold,
-    stack: Stack,
-    stacked: np.ndarray,
-    judged: Judged,
-    systems: Mapping[str, np.ndarray],
-) -> None:
-    """Write every system's predictions of training events: judged ones as they ship, others by single fits."""
-    average = average_of(np.stack([oof.inner[name] for name in stack.pool.learners]))
-    out_of_fold = {**oof.inner, "average": average, "stack": stacked}
-    for name, log_proba in systems.items():
-        everywhere = np.full((len(folds.labels), job.task.n_classes), np.nan)
-        everywhere[folds.inner] = out_of_fold[name]
-        everywhere[judged.rows] = log_proba
-        write_out_of_fold(job.config.run / "oof" / f"{name}.parquet", everywhere, folds.partitions[0], job.task.classes)
-
-
 def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions | None:
+    """Predict the test events from what the fits have stored; write every system's posteriors and the predictions."""
     if job.test is None:
         return None
-    fits = {name: test_log_proba(job.config.run, name, chain.fits(name)) for name in names}
+    run = job.config.run
+    fits = {name: read_fits(run, name, chain.fits(name)) for name in names}
     if chain.target_calibration:
-        teacher = chain.target_calibration.learner
-        fits[fits_of(teacher)] = test_truth(job.config.run, teacher, chain.fits(teacher))
-    context = job.test.context()
+        learner = chain.target_calibration.learner
+        fits[fits_of(learner)] = read_fits(run, learner, chain.fits(learner), array=TRUTH)
     in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
-    parts = list(chain.stream(in_pieces, job.test, job.test.events_fingerprint()))
+    parts = list(chain.stream(in_pieces, job.test))
     if not parts:
         return None
-    predictions = concatenated(parts)
-    write_test_posteriors(job.config.run, chain, predictions, context)
-    write_predictions(job.config.run / PREDICTIONS_FILE, predictions)
+    predictions, context = concatenated(parts), job.test.context()
+    for name, log_proba in predictions.by_name.items():
+        arrays = chain.procedure.test_arrays(chain.rules.get(name), log_proba, context)
+        if name == chain.shipped:
+            arrays |= {key: predictions.arrays[key] for key in arrays.keys() & predictions.arrays.keys()}
+        write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, **arrays)
+    write_npz(run / PREDICTIONS_FILE, **predictions.stored_arrays())
     return predictions

@@ -34,7 +34,6 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.simulation import blocks, primaries, simulate
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.stacking import config as run_config
-from showerstack.stacking import folder as sealing
 from showerstack.stacking import pools, predict
 from showerstack.stacking import run as read
 from showerstack.stacking.sample import Sample
@@ -125,7 +124,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "DEPTH", None, raising=False)
     exec(entry, vars(schema))
     depth = schema.TASKS["depth"]
-    for module in (blocks, run_config, scoring_tasks, sealing, read, predict):
+    for module in (blocks, run_config, scoring_tasks, read, predict):
         monkeypatch.setattr(module, "TASKS", schema.TASKS)
     monkeypatch.setattr(target, "EDGES", dict(target.EDGES))
     exec(BLOCKS["scoring/tasks/target.py"], vars(target) | {"DEPTH": depth})

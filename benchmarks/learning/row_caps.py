@@ -21,9 +21,8 @@ from showerstack.runtime.files import read_json
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.fits import HELD_OUT_FILE, TASK_FILE, FoldTask, do_task, split_rows
-from showerstack.stacking.job import shower_job
-from showerstack.stacking.schedule import fold_tasks, make_folds
+from showerstack.stacking.fits import OOF_FILE, TASK_FILE, FoldTask, do_task, split_rows
+from showerstack.stacking.job import fold_tasks, make_folds, shower_job
 
 GOOD = "lightgbm,xgboost,catboost,mlp,pretrained,lenet_fits"
 
@@ -46,7 +45,7 @@ def log_proba_and_cost(tasks: list[FoldTask]) -> tuple[np.ndarray, np.ndarray, i
             do_task(task)
     records = [read_json(task.folder / TASK_FILE) for task in tasks]
     labels = np.concatenate([task.train.labels()[split_rows(task)[2]] for task in tasks])
-    parts = [np.load(task.folder / HELD_OUT_FILE)["log_proba"] for task in tasks]
+    parts = [np.load(task.folder / OOF_FILE)["log_proba"] for task in tasks]
     cost = float(np.mean([record["cost"]["cpu_s"] for record in records]))
     return labels, np.concatenate(parts), int(np.mean([record["n_train"] for record in records])), cost
 

@@ -34,7 +34,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
 from showerstack.stacking.chain import average_of
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.fits import test_log_proba
+from showerstack.stacking.oof import read_fits
 from showerstack.stacking.run import finished_learners
 from showerstack.stacking.train import stack
 
@@ -172,7 +172,7 @@ def steps_table(outcome: FinishedTask) -> str:
     """Return what each step of the chain gains on the test events."""
     labels, best = outcome.labels, outcome.manifest["gate"]["best_learner"]
     n_fits = len(list((outcome.run / "learners" / best).glob("fold-*")))
-    fits = test_log_proba(outcome.run, best, range(n_fits))
+    fits = read_fits(outcome.run, best, range(n_fits))
     chain: list[tuple[str, np.ndarray]] = [
         (f"one fit of {best}", fits[0]),
         (f"average of its {n_fits} fits", average_of(fits)),

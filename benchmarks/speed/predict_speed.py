@@ -115,7 +115,7 @@ def _alone(run: Run, name: str, events: Events, workers: int) -> Callable[[], in
     def once() -> int:
         ctx = Context(workers=workers, threads=threads)
         fits = predict_fits(events, [run.fits(name)], ctx, lambda *done: None)
-        return sum(len(piece.log_proba) for piece in chain.stream(fits, events, None))
+        return sum(len(piece.log_proba) for piece in chain.stream(fits, events))
 
     return once
 

@@ -29,8 +29,16 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import Task
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.columns import as_text
-from showerstack.stacking.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
-from showerstack.stacking.run import COMBINED, Run, System, evaluated_rows
+from showerstack.stacking.run import (
+    COMBINED,
+    MANIFEST_FILE,
+    METRICS_FILE,
+    PREDICTIONS_FILE,
+    TABLE_TEST_FILE,
+    Run,
+    System,
+    evaluated_rows,
+)
 from showerstack.stacking.tables import class_positions, read_weights
 
 

@@ -24,11 +24,10 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, atomic_folder, atomic_path, check_target, locked, write_json
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.events import TableEvents
 from showerstack.stacking.fits import fold_folder
-from showerstack.stacking.folder import opened_for_writing, write_run_checksums
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, load
+from showerstack.stacking.run import Run, load, opened_for_writing, write_run_checksums
+from showerstack.stacking.tables import TableEvents
 from showerstack.stacking.train import stack
 
 PARTIAL = ".partial-"

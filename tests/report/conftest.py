@@ -12,7 +12,7 @@ from showerstack.runtime.files import write_json, write_npz
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.folder import write_run_checksums
+from showerstack.stacking.run import write_run_checksums
 
 CLASS_SHIFT = 0.9
 """Distance of neighbouring classes on the hidden axis, in standard deviations: accuracy about one half."""

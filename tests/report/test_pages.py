@@ -44,7 +44,7 @@ from showerstack.scoring.metrics.paired import Paired
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
-from showerstack.stacking.folder import write_run_checksums
+from showerstack.stacking.run import write_run_checksums
 
 ROOT = Path(__file__).parents[2]
 

@@ -45,8 +45,7 @@ from showerstack.scoring.tasks.truth import TEST_CLASSES, DataOrigin, origin_of,
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, task_named
-from showerstack.stacking.folder import write_run_checksums
-from showerstack.stacking.run import Run
+from showerstack.stacking.run import Run, write_run_checksums
 from tests.report.conftest import make_world
 
 

@@ -22,8 +22,7 @@ from showerstack.scoring.metrics.composition import fraction_error
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import short
 from showerstack.showers.schema import COMPOSITION, GAMMA
-from showerstack.stacking.folder import write_run_checksums
-from showerstack.stacking.run import Run
+from showerstack.stacking.run import Run, write_run_checksums
 
 
 def text(table: object, width: int = 80) -> str:

@@ -21,9 +21,8 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_json, write_npz
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.folder import write_run_checksums
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
+from showerstack.stacking.run import load, write_run_checksums
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES

@@ -134,7 +134,7 @@ def test_rare_showers_move_energies_and_cores_by_their_weight_alone(monkeypatch:
         config=SimpleNamespace(run=None, n_folds=1, repeats=1), train=SimpleNamespace(targets=targets.__getitem__)
     )
     monkeypatch.setattr(second_level, "has_truth", lambda run, name: True)
-    monkeypatch.setattr(second_level, "outer_truth", lambda run, name, wanted: fits[:, rows])
+    monkeypatch.setattr(second_level, "read_fits", lambda run, name, wanted, file, array: fits[:, rows])
     calibration, *_ = second_level.fit_target_calibration(job, None, oof, judged)  # type: ignore[arg-type]
     assert calibration == TargetCalibration.of("taught", fits[:, rows], targets[rows], weights[rows])[0]
 

@@ -21,7 +21,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_pools
 from showerstack.showers.schema import TASKS
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
+from showerstack.stacking.folds import LG_ENERGY_EDGES, assign_folds, choose_holdout, early_stopping_rows
 from showerstack.stacking.job import LIBRARIES_BYTES, Job, table_job
 from showerstack.stacking.train import StackResult, stack
 from tests.stacking.work import FullDisk, Sleeping, Unlucky, meet, slow_or_lost
@@ -115,7 +115,7 @@ def test_a_group_of_several_classes_counts_for_the_rarest() -> None:
 
 def test_too_few_groups_leave_no_holdout_instead_of_failing_after_training() -> None:
     groups, labels = np.arange(6000) // 100, np.arange(6000) // 3000
-    outer, remark = outer_holdout(np.ones(6000, bool), labels, 0.1, seed=1, groups=groups)
+    outer, remark = choose_holdout(np.ones(6000, bool), labels, 0.1, seed=1, groups=groups)
     assert not outer.any()
     assert "too few groups for an outer holdout (3 of one class, fewer than 5)" in remark
 
@@ -266,6 +266,6 @@ def test_as_many_processes_are_at_work_as_the_memory_allows(
 
 @pytest.mark.parametrize("least", [50, 51])
 def test_an_outer_holdout_needs_its_least_number_and_no_more(least: int) -> None:
-    outer, remark = outer_holdout(np.ones(200, bool), np.arange(200) % 2, 0.5, seed=1, least=least)
+    outer, remark = choose_holdout(np.ones(200, bool), np.arange(200) % 2, 0.5, seed=1, least=least)
     assert outer.sum() == (100 if least == 50 else 0)
     assert bool(remark) == (least == 51)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import showerstack.stacking.config
-import showerstack.stacking.events
+import showerstack.stacking.tables
 from showerstack.models.base.learner import Batch, Enough
 from showerstack.models.networks.data import EventTensors, GridSource
 from showerstack.models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
@@ -24,9 +24,8 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.stacking import fits as tasks
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.events import ROW_GROUP, TableEvents
-from showerstack.stacking.schedule import FIT_SHARE, LEARNER_SHARE, share_of_time, worth
-from showerstack.stacking.tables import write_table
+from showerstack.stacking.job import FIT_SHARE, LEARNER_SHARE, order_in_limit, share_of_time
+from showerstack.stacking.tables import ROW_GROUP, TableEvents, write_table
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES, Linear
@@ -46,7 +45,7 @@ def test_lengths_of_time() -> None:
 
 def test_learners_go_by_their_worth() -> None:
     names = ("lightgbm", "lenet", "table.catboost", "quadratic_logit", "pretrained", "mlp")
-    ordered = sorted(map(spec, names), key=worth)
+    ordered = sorted(map(spec, names), key=order_in_limit)
     assert [one.name for one in ordered] == [
         "pretrained", "mlp", "table.catboost", "lightgbm", "quadratic_logit", "lenet",
     ]  # fmt: skip
@@ -180,7 +179,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
     frame = pl.DataFrame({"a": np.arange(n, dtype=np.float32), "b": np.arange(n, dtype=np.float32) % 7})
     write_table(tmp_path / "t.parquet", frame)
     read: list[int] = []
-    real = showerstack.stacking.events.read_row_group
+    real = showerstack.stacking.tables.read_row_group
 
     def counting(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
         read.append(number)
@@ -188,7 +187,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
         assert len(result) <= ROW_GROUP
         return result
 
-    monkeypatch.setattr(showerstack.stacking.events, "read_row_group", counting)
+    monkeypatch.setattr(showerstack.stacking.tables, "read_row_group", counting)
     events = TableEvents(tmp_path / "t.parquet", ("a", "b"), "hash")
     rng = np.random.default_rng(0)
     for rows, groups in (

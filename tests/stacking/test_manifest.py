@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.files import read_json
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.folder import MANIFEST_FILE
 from showerstack.stacking.manifest import Manifest, schema
+from showerstack.stacking.run import MANIFEST_FILE
 from showerstack.stacking.train import stack
 
 DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "manifest.schema.json"

@@ -147,7 +147,7 @@ def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
 
 def test_a_learner_that_keeps_hadrons_out_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     log_proba, sample = _twins(4_000, 2)
-    monkeypatch.setattr("showerstack.stacking.pools.worse_in_survival", lambda *given: True)
+    monkeypatch.setattr("showerstack.stacking.pools.is_worse_in_survival", lambda *given: True)
     assert left_out(log_proba, sample, 10.0, survival=True) == ()
     assert len(left_out(log_proba, sample, 10.0)) == 3
 

@@ -35,15 +35,15 @@ from showerstack.showers.archives.folders import unlabelled_in
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
-from showerstack.stacking import computed
+from showerstack.stacking import events as events_module
 from showerstack.stacking import predict as predict_module
 from showerstack.stacking.chain import Predictions
-from showerstack.stacking.computed import ComputedEvents
 from showerstack.stacking.config import StackConfig, TableConfig
-from showerstack.stacking.events import CORE_COLUMNS, FrameEvents, ShowerEvents, pieces
+from showerstack.stacking.events import CORE_COLUMNS, ComputedEvents, ShowerEvents, pieces
 from showerstack.stacking.predict import PredictionStream, predict, prediction_table
 from showerstack.stacking.predict import predict as predict_events
 from showerstack.stacking.run import SavedFits, load
+from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.train import stack
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
@@ -81,8 +81,8 @@ def showers(request: pytest.FixtureRequest, new: Path) -> Path:
 def borders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of 700 events, features in blocks of 512: no border of pieces is one of blocks."""
     monkeypatch.setattr(showerstack.stacking.events, "PIECE_EVENTS", 700)
-    monkeypatch.setattr(computed, "BLOCK_EVENTS", 512)
-    monkeypatch.setattr(computed, "GPU_CHUNK", 512)
+    monkeypatch.setattr(events_module, "BLOCK_EVENTS", 512)
+    monkeypatch.setattr(events_module, "GPU_CHUNK", 512)
 
 
 def _same(values: np.ndarray | None, expected: np.ndarray | None) -> None:
@@ -136,8 +136,8 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
         asked.append((start, stop, device))
         return compute_rows(data, start, stop, groups)
 
-    monkeypatch.setattr(computed, "compute_rows", on_gpu)
-    monkeypatch.setattr(computed, "resolve_device", str)
+    monkeypatch.setattr(events_module, "compute_rows", on_gpu)
+    monkeypatch.setattr(events_module, "resolve_device", str)
     one, other = (
         ComputedEvents.of(new, COMPOSITION, CORE_COLUMNS, Context(device=device)) for device in ("cuda", "cpu")
     )
@@ -222,7 +222,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
         ComputedEvents.of(new, COMPOSITION, ("E", "Age"))
     for options in ({}, {"no_table": True}):
         with pytest.raises(InputError, match=r"has no shower age, .*composition learned: convert it with --protocol"):
-            showerstack.stacking.predict._showers(opened, new, options, Context()).opened(("E", "fit_minus_age"))
+            showerstack.stacking.predict._shower_source(opened, new, options, Context()).open(("E", "fit_minus_age"))
     events = ComputedEvents.of(new, COMPOSITION, ("E",))
     with pytest.raises(InputError, match="'Ne' was not asked for"):
         events.batch(np.arange(3), ("E", "Ne"), grids=False)

@@ -19,7 +19,13 @@ from showerstack.showers.schema import ENERGY, GAMMA
 from showerstack.stacking.answers import DecisionSample, TargetStacking, stacking_of
 from showerstack.stacking.chain import Chain, average_of, combined, concatenated, load_chain, save_chain
 from showerstack.stacking.events import Binned, Events
-from showerstack.stacking.folds import assign_folds, class_counts, early_stopping_rows, evaluation_events, outer_holdout
+from showerstack.stacking.folds import (
+    assign_folds,
+    choose_holdout,
+    class_counts,
+    early_stopping_rows,
+    evaluation_events,
+)
 from showerstack.stacking.pools import Pool
 from showerstack.stacking.sample import Sample, subsampled
 from showerstack.stacking.targets import (
@@ -198,15 +204,15 @@ def test_folds(reference: Reference) -> None:
     result["evaluation of all"] = [every[0], len(every[1]) > 0]
     for share in (0.0, 0.1, 0.25, 0.5):
         for g in (None, groups):
-            outer, remark = outer_holdout(passing, labels, share, seed=4, energy=energy, groups=g, least=15)
+            outer, remark = choose_holdout(passing, labels, share, seed=4, energy=energy, groups=g, least=15)
             result[f"holdout {share} {g is not None}"] = [outer, len(remark) > 0]
-    result["holdout"] = [len(outer_holdout(passing, labels, share, seed=4)[1]) > 0 for share in (0.1, 0.5)]
-    result["holdout without energies"] = outer_holdout(passing, labels, 0.3, seed=5, groups=groups, least=5)[0]
+    result["holdout"] = [len(choose_holdout(passing, labels, share, seed=4)[1]) > 0 for share in (0.1, 0.5)]
+    result["holdout without energies"] = choose_holdout(passing, labels, 0.3, seed=5, groups=groups, least=5)[0]
     # Of one class there are 4 or 5 groups of 30 events in the holdout.
     big = np.arange(n) // 30
     of_groups = np.where(np.arange(n // 30) < 20, 0, 1)[big]
     for share in (0.40, 0.45, 0.5):
-        outer, remark = outer_holdout(np.ones(n, bool), of_groups, share, seed=1, groups=big, least=1)
+        outer, remark = choose_holdout(np.ones(n, bool), of_groups, share, seed=1, groups=big, least=1)
         result[f"groups of the holdout {share}"] = [outer, len(remark) > 0]
     rows = np.sort(rng.choice(n, 600, replace=False))
     for fraction in (0.05, 0.1, 0.3, 0.5, 0.7):
@@ -228,7 +234,7 @@ def test_a_class_without_events_needs_no_folds() -> None:
 
 
 class _Shown:
-    """What the chain asks of events: their quantities, which are usable, their fitted cores."""
+    """What the chain needs of events: their quantities, which are usable, their fitted cores, their fingerprint."""
 
     def __init__(self, usable: np.ndarray | None) -> None:
         rng = np.random.default_rng(15)
@@ -242,6 +248,9 @@ class _Shown:
 
     def fitted_core(self, rows: slice) -> np.ndarray:
         return self._core[rows]
+
+    def events_fingerprint(self) -> str:
+        return "print"
 
 
 def chain_of_energy() -> tuple[Chain, DecisionSample]:
@@ -269,7 +278,7 @@ def test_chain(tmp_path: Path, reference: Reference) -> None:
 
     def shown(some: Chain, which: np.ndarray | None) -> Mapping[str, Any]:
         pieces = [(slice(k, k + 30), {name: z[:, k : k + 30] for name, z in fits.items()}) for k in (0, 30)]
-        parts = list(some.stream(pieces, cast(Events, _Shown(which)), "print"))
+        parts = list(some.stream(pieces, cast(Events, _Shown(which))))
         whole = concatenated(parts)
         assert (whole.config_hash, whole.test_fingerprint, whole.scores) == ("hash", "print", None)
         return {"log_proba": whole.log_proba, "arrays": whole.arrays, "labels": whole.labels, "by_name": whole.by_name}

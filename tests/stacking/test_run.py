@@ -41,13 +41,13 @@ from showerstack.showers.simulation.cascade import RARE
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.calibration import scaled
 from showerstack.stacking.config import StackConfig, TableConfig
-from showerstack.stacking.events import ShowerEvents, TableEvents
-from showerstack.stacking.fits import FoldTask, _labelled, outer_rows, split_rows
-from showerstack.stacking.folder import write_run_checksums
-from showerstack.stacking.folds import IN_EVALUATION_FILE, evaluation_events, outer_holdout
+from showerstack.stacking.events import ShowerEvents
+from showerstack.stacking.fits import FoldTask, _labelled_batch, holdout_rows, split_rows
+from showerstack.stacking.folds import IN_EVALUATION_FILE, choose_holdout, evaluation_events
 from showerstack.stacking.job import Job
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, evaluated_rows, load
+from showerstack.stacking.run import Run, evaluated_rows, load, write_run_checksums
+from showerstack.stacking.tables import TableEvents
 from showerstack.stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -229,7 +229,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from showerstack.stacking.train import stack
-from showerstack.stacking.folder import write_run_checksums
+from showerstack.stacking.run import write_run_checksums
 from showerstack.stacking.config import StackConfig
 if __name__ == "__main__":
     stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,
@@ -470,7 +470,6 @@ def test_a_raised_version_makes_its_fits_again_and_no_other(
     monkeypatch.setitem(LEARNERS, "fake_linear", replace(LEARNERS["fake_linear"], version=2))
     second = fitted()
     assert {Path(file).parts[-3] for file in first if second[file] != first[file]} == {"fake_linear"}
-    monkeypatch.setattr("showerstack.stacking.schedule.STACKING_VERSION", 99)
     monkeypatch.setattr("showerstack.stacking.job.STACKING_VERSION", 99)
     assert all(time != second[file] for file, time in fitted().items())
 
@@ -589,7 +588,7 @@ def test_no_fit_sees_the_holdout_and_its_groups_stay_whole(tmp_path: Path) -> No
     result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2, repeats=2)
     events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
     task = FoldTask(result.run, FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
-    outer = outer_rows(task)
+    outer = holdout_rows(task)
     assert len(outer) == 1200
     for fold in range(6):
         part = replace(task, fold=fold)
@@ -642,7 +641,7 @@ def test_a_learner_with_a_cap_on_events_is_given_those_that_are_judged(tmp_path:
 def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None:
     rng = np.random.default_rng(0)
     labels, energy, in_evaluation = rng.integers(0, 3, 9000), rng.uniform(14.5, 17, 9000), rng.random(9000) < 0.6
-    outer, remark = outer_holdout(in_evaluation, labels, 0.15, seed=3, energy=energy)
+    outer, remark = choose_holdout(in_evaluation, labels, 0.15, seed=3, energy=energy)
     assert not remark
     assert not outer[~in_evaluation].any()
     assert outer.sum() == pytest.approx(0.15 * in_evaluation.sum(), abs=1)
@@ -651,11 +650,11 @@ def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None
             cell = in_evaluation & (labels == k) & (energy >= low) & (energy < low + 0.5)
             assert outer[cell].sum() == pytest.approx(0.15 * cell.sum(), abs=1.01)
     groups = np.arange(9000) // 3
-    together, _ = outer_holdout(in_evaluation, labels, 0.15, seed=3, energy=energy, groups=groups)
+    together, _ = choose_holdout(in_evaluation, labels, 0.15, seed=3, energy=energy, groups=groups)
     assert set(np.bincount(groups[together]).tolist()) == {0, 3}
-    assert outer_holdout(in_evaluation, labels, 0.0, seed=3)[0].sum() == 0
-    assert "without an outer holdout" in outer_holdout(in_evaluation, labels, 0.0, seed=3)[1]
-    assert "too few events" in outer_holdout(in_evaluation, labels, 0.05, seed=3)[1]
+    assert choose_holdout(in_evaluation, labels, 0.0, seed=3)[0].sum() == 0
+    assert "without an outer holdout" in choose_holdout(in_evaluation, labels, 0.0, seed=3)[1]
+    assert "too few events" in choose_holdout(in_evaluation, labels, 0.05, seed=3)[1]
 
 
 def test_rare_hadrons_carry_their_weights_through_a_run(tmp_path: Path) -> None:
@@ -668,7 +667,7 @@ def test_rare_hadrons_carry_their_weights_through_a_run(tmp_path: Path) -> None:
     events = ShowerEvents(train, Path(f"{train}.features"), GAMMA, labelled=True)
     rows = np.arange(0, 2_500, 7)
     task = FoldTask(tmp_path / "run", spec("lightgbm"), 0, 3, events, None, ("E", "Nmu"), GAMMA.classes)
-    np.testing.assert_array_equal(_labelled(task, rows).weights, data.weights[rows])
+    np.testing.assert_array_equal(_labelled_batch(task, rows).weights, data.weights[rows])
     stored = np.load(tmp_path / "run" / "meta" / "held_out_scores.npz")
     weights, labels = stored["weights"], stored["labels"]
     assert np.isin(weights, data.weights).all()
