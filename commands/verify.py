@@ -37,10 +37,10 @@ def verify(
     from showerstack.scoring.score import metrics_path, score_file, task_of
     from showerstack.scoring.tasks import summarise
 
-    chosen = task_named(task) if task else task_of(predictions)
+    scored_task = task_named(task) if task else task_of(predictions)
     metrics = score_file(
-        predictions, data, chosen, protocol=protocol, log=log, description=description, intervals=intervals,
+        predictions, data, scored_task, protocol=protocol, log=log, description=description, intervals=intervals,
         published_order=published_order,
     )  # fmt: skip
-    written = Text(f"written: {metrics_path(predictions, chosen)}")
-    output.show(lambda: Group(*summarise(metrics, chosen), written), lambda: metrics)
+    written = Text(f"written: {metrics_path(predictions, scored_task)}")
+    output.show(lambda: Group(*summarise(metrics, scored_task), written), lambda: metrics)

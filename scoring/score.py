@@ -69,18 +69,7 @@ def task_of(file: Path) -> Task:
 
 
 def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Origin]:
-    """Read what a task scores from a ``predictions.npz``.
-
-    Parameters
-    ----------
-    file
-        The archive; other arrays in it are ignored.
-    n_events
-        Number of test events.
-
-    Returns
-    -------
-    (N,) int64 hard labels or (N,) float scores, and what is stored beside them about where they come from.
+    """Read what a task scores from a ``predictions.npz``: (N,) int64 hard labels or float scores, and their origin.
 
     Raises
     ------
@@ -108,13 +97,7 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Orig
 
 
 def read_raw_labels(file: Path, task: Task, decided: np.ndarray) -> np.ndarray:
-    """Return the most probable class (N,) of each event of a predictions file.
-
-    Parameters
-    ----------
-    decided
-        (N,) its labels, which are returned where the file holds no posteriors.
-    """
+    """Return the most probable class (N,) by the posteriors of a predictions file; ``decided`` where it has none."""
     log_proba = read_arrays(Path(file), task.output_array, "log_proba").get("log_proba")
     if log_proba is None:
         return decided
@@ -127,20 +110,10 @@ def read_raw_labels(file: Path, task: Task, decided: np.ndarray) -> np.ndarray:
 
 
 def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
-    """Refuse a predictions file that was made for other events, or that replaces another run's file.
+    """Refuse a predictions file that was made for other events than a test set's, or that replaces another run's file.
 
-    Parameters
-    ----------
-    file
-        The predictions; where a run's manifest lies beside ``predictions.npz``, they must be that run's.
-    origin
-        What is stored beside the predictions about where they come from.
-    folder
-        Test set by which they are to be scored.
-
-    Returns
-    -------
-    Remarks about what could not be checked.
+    Where a run's manifest lies beside ``predictions.npz``, the file must be that run's. Remarks about what could not be
+    checked are returned.
     """
     manifest = file.parent / MANIFEST_FILE
     if file.name == PREDICTIONS_FILE and manifest.is_file():

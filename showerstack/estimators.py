@@ -37,17 +37,17 @@ from sklearn.utils.validation import (
 
 from showerstack.api import LABEL, Fitted, Place, Predicted, fit, fitted, predict
 from showerstack.runtime.context import Callback
-from showerstack.runtime.errors import most_similar
+from showerstack.runtime.errors import InputError, Remark, most_similar
 from showerstack.runtime.frames import frame_of, is_frame
 from showerstack.runtime.logs import logging_to
 from showerstack.stacking.config import EngineConfig, StackConfig, TableConfig
 
 GROUP, WEIGHT, FOLD = "group", "weight", "fold"
-OPTIONS = {"group": GROUP, "weight": WEIGHT, "split": FOLD}
+COLUMN_OPTIONS = {"group": GROUP, "weight": WEIGHT, "split": FOLD}
 """Names of the columns beside those of a user, by the options of a run that name them."""
-MOST_CARRIED = 100_000_000
+MAX_PICKLED_BYTES = 100_000_000
 """Bytes of a run that a pickle carries."""
-NOT_CARRIED = ("oof", "test")
+NOT_PICKLED = ("oof", "test")
 """Folders of a run that predictions do not need."""
 
 
@@ -56,33 +56,33 @@ Class = TypeVar("Class", bound=type)
 
 def _with_options(config: type[EngineConfig], **own: Any) -> Callable[[Class], Class]:
     """Give an estimator the parameters ``run``, its own, and the options that runs of a configuration have."""
-    of_runs = {name: field for name, field in config.model_fields.items() if name in EngineConfig.model_fields}
-    own |= {"verbose": False, "callback": None}
-    defaults = {"run": None} | own | {name: field.get_default() for name, field in of_runs.items() if name != "run"}
+    names = [name for name in config.model_fields if name in EngineConfig.model_fields and name != "run"]
+    of_runs = {name: config.model_fields[name].get_default() for name in names}
+    defaults = {"run": None} | own | {"verbose": False, "callback": None} | of_runs
     defaults |= {name: None for name, default in defaults.items() if default is PydanticUndefined}
 
-    def decorated(estimator: Class) -> Class:
+    def add_options(estimator: Class) -> Class:
         def __init__(self: Any, run: Place | None = None, **options: Any) -> None:
             if unknown := options.keys() - defaults:
                 near = most_similar(min(unknown), list(defaults))
                 raise TypeError(f"unknown option {min(unknown)}" + (f": did you mean {near}?" if near else ""))
             vars(self).update(defaults | options, run=run)
 
-        place, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        parameters = [inspect.Parameter("self", place)]
+        positional, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        parameters = [inspect.Parameter("self", positional)]
         parameters += [
-            inspect.Parameter(name, place if name == "run" else keyword, default=default)
+            inspect.Parameter(name, positional if name == "run" else keyword, default=default)
             for name, default in defaults.items()
         ]
         __init__.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         estimator.__init__ = __init__  # type: ignore[misc]
         return estimator
 
-    return decorated
+    return add_options
 
 
 class _Stack(BaseEstimator):
-    """What all have in common: the options of a run, and the run."""
+    """What all estimators share: the options of a run, and the run."""
 
     run: Place | None
     workers: int | None
@@ -95,27 +95,25 @@ class _Stack(BaseEstimator):
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         self.run_ = Path(self.run).expanduser() if self.run is not None else _temporary() / "run"
         with logging_to(logging.NullHandler()):  # a remark becomes a warning, and is not printed as well
-            result = fit(data, run=self.run_, verbose=self.verbose, callback=self.callback, **options, **more)
-        _warn(result.remarks)
-        return result
+            run = fit(data, run=self.run_, verbose=self.verbose, callback=self.callback, **options, **more)
+        _warn(run.remarks)
+        return run
 
-    def _predicted(self, data: Any, **more: Any) -> Predicted:
+    def _predict(self, data: Any, **more: Any) -> Predicted:
         check_is_fitted(self, "run_")
         run = fitted(self.run_)
         with logging_to(logging.NullHandler()):
-            result = predict(run, data, workers=self.workers, verbose=self.verbose, callback=self.callback, **more)
-        _warn(result.remarks)
-        return result
+            predicted = predict(run, data, workers=self.workers, verbose=self.verbose, callback=self.callback, **more)
+        _warn(predicted.remarks)
+        return predicted
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the parameters and what was learned; a run in a temporary folder, which ends with its program, too."""
-        from showerstack.runtime.errors import InputError
-
+        """Return the parameters and what was learned, with a run in a temporary folder, which ends with its program."""
         state = dict(super().__getstate__())
         if self.run is None and "run_" in state:
             if not self.run_.is_dir():
                 raise InputError(f"{self.run_} is gone, and with it what was learned: fit again, with run=FOLDER")
-            state["packed_run"] = _packed(self.run_)
+            state["packed_run"] = _pack(self.run_)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -196,21 +194,20 @@ class StackClassifier(ClassifierMixin, _Stack):
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         X = frame_of(self._checked(X, y))
-        given = {GROUP: None if groups is None else column_or_1d(groups), FOLD: self._own_folds(X, y, groups)}
+        beside = {GROUP: None if groups is None else column_or_1d(groups), FOLD: self._own_folds(X, y, groups)}
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             if not weights.any():
                 raise ValueError("Sample weights must contain at least one non-zero number.")
-            given[WEIGHT] = weights if np.ptp(weights) > 0 else None
+            beside[WEIGHT] = weights if np.ptp(weights) > 0 else None
             X, y = X.filter(weights > 0), y[weights > 0]
-            given = {name: None if values is None else values[weights > 0] for name, values in given.items()}
+            beside = {name: None if values is None else values[weights > 0] for name, values in beside.items()}
         self.classes_ = np.unique(y)
-        columns = {LABEL: np.searchsorted(self.classes_, y)}
-        # The run knows classes by their text where that tells them apart, else by number.
-        if len({str(value) for value in self.classes_.tolist()}) == len(self.classes_):
-            columns[LABEL] = y
-        columns |= {name: values for name, values in given.items() if values is not None}
-        more = {option: name for option, name in OPTIONS.items() if name in columns}
+        # A run holds the text of classes where that distinguishes them, else their numbers.
+        is_text_unique = len({str(value) for value in self.classes_.tolist()}) == len(self.classes_)
+        columns = {LABEL: y if is_text_unique else np.searchsorted(self.classes_, y)}
+        columns |= {name: values for name, values in beside.items() if values is not None}
+        more = {option: name for option, name in COLUMN_OPTIONS.items() if name in columns}
         more |= {name: value for name in ("categories", "columns") if (value := getattr(self, name)) is not None}
         self._fit(frame_of(X, columns), label=LABEL, **more)
         return self
@@ -218,7 +215,7 @@ class StackClassifier(ClassifierMixin, _Stack):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return (N, C) float64 probabilities, in the order of ``classes_``."""
         check_is_fitted(self, "run_")
-        return self._predicted(self._checked(X)).probabilities[:, self._order()]
+        return self._predict(self._checked(X)).probabilities[:, self._class_order()]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return (N,) values of ``classes_``: the most probable class."""
@@ -227,24 +224,22 @@ class StackClassifier(ClassifierMixin, _Stack):
 
     def _own_folds(self, X: Any, y: np.ndarray, groups: Any) -> np.ndarray | None:
         """Return which fold of ``cv`` each row is tested in, (N,) int64."""
-        from showerstack.runtime.errors import InputError
-
         if self.cv is None:
             return None
-        result = np.full(len(y), -1)
+        folds = np.full(len(y), -1)
         for k, (train, test) in enumerate(check_cv(self.cv, y, classifier=True).split(X, y, groups)):
-            if (result[test] >= 0).any() or len(np.union1d(train, test)) < len(y) or np.intersect1d(train, test).size:
+            if (folds[test] >= 0).any() or len(np.union1d(train, test)) < len(y) or np.intersect1d(train, test).size:
                 raise InputError(f"cv: fold {k} must train on all rows but those it tests, and test each row once")
-            result[test] = k
-        if (result < 0).any():
-            raise InputError(f"cv: row {np.flatnonzero(result < 0)[0]} is tested in no fold: every row has to be")
-        return result
+            folds[test] = k
+        if (folds < 0).any():
+            raise InputError(f"cv: row {np.flatnonzero(folds < 0)[0]} is tested in no fold: every row has to be")
+        return folds
 
-    def _order(self) -> np.ndarray:
+    def _class_order(self) -> np.ndarray:
         """Return where each of ``classes_`` stands in the run, whose order is that of the values."""
-        names = list(map(str, fitted(self.run_).classes))
-        wanted = [str(value) for value in self.classes_.tolist()]
-        return np.array([names.index(name) for name in wanted]) if set(names) == set(wanted) else np.arange(len(names))
+        in_run = list(map(str, fitted(self.run_).classes))
+        names = [str(value) for value in self.classes_.tolist()]
+        return np.array([in_run.index(name) for name in names]) if set(in_run) == set(names) else np.arange(len(in_run))
 
     def _checked(self, X: Any, y: Any = None) -> Any:
         """Return numbers (N, F) or the data frame, its columns compared with those of the training."""
@@ -261,7 +256,7 @@ class StackClassifier(ClassifierMixin, _Stack):
         return validate_data(self, X, reset=False, dtype="numeric", ensure_all_finite="allow-nan")
 
     def __sklearn_tags__(self) -> Tags:
-        """Say that missing values are taken."""
+        """Return the tags of scikit-learn: missing values are taken."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
@@ -271,8 +266,6 @@ class _ShowerStack(_Stack):
     """On dataset folders instead of arrays."""
 
     def _fit_showers(self, X: Any, y: Any, task: str) -> Fitted:
-        from showerstack.runtime.errors import InputError
-
         if not isinstance(X, str | os.PathLike):
             raise InputError(f"X is {type(X).__name__}, expected the folder that holds {task}_train and {task}_test")
         if y is not None:
@@ -280,7 +273,7 @@ class _ShowerStack(_Stack):
         return self._fit(X, task=task)
 
     def __sklearn_tags__(self) -> Tags:
-        """Say that arrays are not taken."""
+        """Return the tags of scikit-learn: arrays are not taken."""
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.target_tags.required, tags.no_validation = False, False, True
         return tags
@@ -331,18 +324,16 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
         return self
 
     def predict(self, X: Place) -> np.ndarray:
-        """Return (N,) class numbers of a dataset folder's events, by the run's decision rule."""
-        return np.asarray(self._predicted(X, device=self.device).labels)
+        """Return (N,) class numbers of a dataset folder's events: the most probable class."""
+        return np.asarray(self._predict(X, device=self.device).labels)
 
     def predict_proba(self, X: Place) -> np.ndarray:
         """Return (N, C) float64 probabilities of a dataset folder's events."""
-        return self._predicted(X, device=self.device).probabilities
+        return self._predict(X, device=self.device).probabilities
 
     def decision_function(self, X: Place) -> np.ndarray:
         """Return (N,) float64 gamma scores, higher = more gamma-like."""
-        from showerstack.runtime.errors import InputError
-
-        scores = self._predicted(X, device=self.device).scores
+        scores = self._predict(X, device=self.device).scores
         if scores is None:
             raise InputError(f"task {self.task} has no scores: use predict_proba")
         return scores
@@ -384,7 +375,7 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
 
     def predict(self, X: Place, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return (N,) lg(E/eV) of a dataset folder's events, with ``return_std`` also its error."""
-        arrays = self._predicted(X, device=self.device).arrays
+        arrays = self._predict(X, device=self.device).arrays
         return (arrays["lg_energy"], arrays["lg_energy_error"]) if return_std else arrays["lg_energy"]
 
     def predict_core(self, X: Place) -> np.ndarray:
@@ -395,27 +386,23 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
         showerstack.InputError
             If no learner of the run learned the core.
         """
-        from showerstack.runtime.errors import InputError
-
-        arrays = self._predicted(X, device=self.device).arrays
+        arrays = self._predict(X, device=self.device).arrays
         names = ("core_x_m", "core_x_error_m", "core_y_m", "core_y_error_m")
         if not set(names) <= set(arrays):
-            raise InputError(f"{self.run_} has no learner that was taught the core: train with a truth.parquet")
+            raise InputError(f"{self.run_} has no learner that learned the core: train with a truth.parquet")
         return np.column_stack([arrays[name] for name in names])
 
 
 def _as_they_are(y: Any) -> np.ndarray:
-    """Return labels (N,) in their own type, or refuse those that are missing or masked."""
-    from showerstack.runtime.errors import InputError
-
-    kind: Any = getattr(y, "dtype", None)
-    if hasattr(kind, "numpy_dtype") and kind.kind in "iub" and not y.isna().any():  # pandas' own integers and booleans
-        y = y.to_numpy(kind.numpy_dtype)
-    wrong = np.ma.getmaskarray(y) if isinstance(y, np.ma.MaskedArray) else None
+    """Return labels (N,) in their own type; refuse those that are missing or masked."""
+    dtype: Any = getattr(y, "dtype", None)
+    if hasattr(dtype, "numpy_dtype") and dtype.kind in "iub" and not y.isna().any():  # pandas' integers and booleans
+        y = y.to_numpy(dtype.numpy_dtype)
+    masked = np.ma.getmaskarray(y).ravel() if isinstance(y, np.ma.MaskedArray) else None
     y = column_or_1d(y, warn=True)
-    wrong = np.array([value is None for value in y.tolist()], dtype=bool) if wrong is None else wrong.ravel()
-    if wrong.any():
-        raise InputError(f"y: row {int(wrong.argmax())} has no label: every row needs one")
+    missing = np.array([value is None for value in y.tolist()], dtype=bool) if masked is None else masked
+    if missing.any():
+        raise InputError(f"y: row {int(missing.argmax())} has no label: every row needs one")
     return y
 
 
@@ -425,32 +412,26 @@ def _temporary() -> Path:
     return Path(folder)
 
 
-def _packed(run: Path) -> bytes:
+def _pack(run: Path) -> bytes:
     """Return the files of a run that predictions need, as a ZIP archive."""
-    from showerstack.runtime.errors import InputError
-
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as files:
         for file in sorted(run.rglob("*")):
             name = file.relative_to(run)
-            if file.is_file() and name.parts[0] not in NOT_CARRIED:
+            if file.is_file() and name.parts[0] not in NOT_PICKLED:
                 files.write(file, name)
-    if content.tell() > MOST_CARRIED:
+    if content.tell() > MAX_PICKLED_BYTES:
         megabytes = content.tell() / 1e6
         raise InputError(f"the run has {megabytes:,.0f} MB, too many for a pickle: keep it in a folder, run=FOLDER")
     return content.getvalue()
 
 
 def _warn(remarks: Iterable[str]) -> None:
-    from showerstack.runtime.errors import Remark
-
     for remark in remarks:
         warnings.warn(remark, Remark, stacklevel=4)
 
 
 def _refuse_given(**values: Any) -> None:
-    from showerstack.runtime.errors import InputError
-
     for name, value in values.items():
         if value is not None:
             raise InputError(f"{name} of showers are read from the dataset folder: leave the argument out")

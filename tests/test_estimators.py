@@ -99,7 +99,7 @@ def test_a_run_in_a_folder_is_not_carried_and_a_large_one_refused(
     x, y = _two_classes()
     model = StackClassifier(tmp_path / "run", **QUICK).fit(x, y)
     assert len(pickle.dumps(model)) < 5_000
-    monkeypatch.setattr(estimators, "MOST_CARRIED", 1_000)
+    monkeypatch.setattr(estimators, "MAX_PICKLED_BYTES", 1_000)
     with pytest.raises(InputError, match=r"keep it in a folder, run=FOLDER"):
         pickle.dumps(StackClassifier(**QUICK).fit(x, y))
 

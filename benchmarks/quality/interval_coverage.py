@@ -126,7 +126,7 @@ def class_errors(n_events: int, recall: float, which: str, rng: np.random.Genera
     """Return the share of the fraction errors' intervals that hold, of the end classes or of all classes together."""
     truth = class_fraction_errors(confusion(recall))
     counts = np.array([rng.multinomial(n_events, row) for row in confusion(recall)])
-    drawn = mixture_counts(5)
+    drawn = mixture_counts()
     tally = sum(rng.multinomial(drawn[:, k], counts[k] / n_events) for k in range(5))
     errors = np.abs(drawn - tally).mean(axis=0) / 5000
     overall, classes = confusion_intervals(counts, float(errors.mean()), errors, n_resamples=400)

@@ -46,22 +46,22 @@ GRID_ENERGY_BINS = tuple(Bin(14 + 0.5 * k, 14.5 + 0.5 * k, 1) for k in range(8))
 
 def energy_bins(energy: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield name and (N,) bool mask of each energy bin."""
-    return ((one.name, one.holds(energy)) for one in ENERGY_BINS)
+    return ((energy_bin.name, energy_bin.holds(energy)) for energy_bin in ENERGY_BINS)
 
 
 def zenith_bins(zenith_deg: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield name and (N,) bool mask of each zenith bin."""
-    return ((one.name, one.holds(zenith_deg)) for one in ZENITH_BINS)
+    return ((zenith_bin.name, zenith_bin.holds(zenith_deg)) for zenith_bin in ZENITH_BINS)
 
 
 def energy_zenith_grid(energy: np.ndarray, zenith_deg: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield zenith name, energy name and (N,) bool mask of each cell of the grid."""
-    for zenith_name, row in zenith_bins(zenith_deg):
-        for one in GRID_ENERGY_BINS:
-            yield zenith_name, one.name, row & one.holds(energy)
+    for zenith_name, mask in zenith_bins(zenith_deg):
+        for energy_bin in GRID_ENERGY_BINS:
+            yield zenith_name, energy_bin.name, mask & energy_bin.holds(energy)
 
 
 def bins_with_events(binned: Mapping[str, dict[str, Any]], bins: Sequence[Bin]) -> list[tuple[Bin, dict[str, Any]]]:
-    """Return the bins with what the metrics hold of them, those without or with too few events left out."""
-    rows = [(one, binned[one.name]) for one in bins if one.name in binned]
-    return [(one, row) for one, row in rows if not row.get("too_few_events")]
+    """Return bins with their metrics, of ``binned`` by name; those without events or with too few are left out."""
+    rows = [(known, binned[known.name]) for known in bins if known.name in binned]
+    return [(known, row) for known, row in rows if not row.get("too_few_events")]

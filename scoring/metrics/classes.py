@@ -94,16 +94,8 @@ def q_factor(
 ) -> Estimate:
     """Return gamma efficiency over the root of the hadron survival: the gain in significance over no separation.
 
-    Without a surviving hadron the value is that of half a hadron; the interval is the survival's, carried over.
-
-    Parameters
-    ----------
-    labels
-        (N,) 0 gamma, 1 hadron.
-    scores
-        (N,) higher = more gamma-like.
-    weights
-        (N,) importance weights, or None.
+    Arrays are (N,). Without a surviving hadron the value is that of half a hadron; the interval is the survival's,
+    carried over.
     """
     at_threshold = hadron_survival(labels, scores, efficiency, weights)
     interval = survival_interval(labels, scores, weights=weights, efficiency=efficiency)
@@ -161,9 +153,8 @@ def bins_at_threshold(
     weights: np.ndarray | None = None,
 ) -> dict[str, list[BinAtThreshold]]:
     """Return counts in each bin of ``energy`` and ``zenith`` at one threshold for all, as an analysis would cut."""
-
     kept, gamma = scores >= threshold, labels == GAMMA
-    each = np.ones(len(labels)) if weights is None else weights
+    event_weights = np.ones(len(labels)) if weights is None else weights
 
     def count_in(bins: Sequence[Bin], values: np.ndarray) -> list[BinAtThreshold]:
         rows = []
@@ -173,7 +164,7 @@ def bins_at_threshold(
             n_gamma, n_kept, n_hadron, n_surviving = (
                 int(np.count_nonzero(mask)) for mask in (g, g & kept, h, h & kept)
             )
-            total, surviving = (float(each[mask].sum()) for mask in (h, h & kept))
+            total, surviving = (float(event_weights[mask].sum()) for mask in (h, h & kept))
             survival = surviving / total if total else 0.0
             rows.append(BinAtThreshold(one.name, n_gamma, n_kept, n_hadron, n_surviving, survival))
         return [row for row in rows if row.n_gamma + row.n_hadron]
@@ -184,17 +175,13 @@ def bins_at_threshold(
 def balanced_accuracy(matrix: np.ndarray) -> Estimate:
     """Return the mean recall of the classes, and its interval from binomial variances.
 
-    Parameters
-    ----------
-    matrix
-        (C, C) counts, row = true class; every class needs an event.
+    ``matrix`` (C, C) holds counts, row = true class; every class needs an event.
     """
-    totals = matrix.sum(axis=1)
-    recall = np.diag(matrix) / totals
-    # A recall of 0 or 1 seen in few events is not certain: one event is added on either side.
-    spread = (np.diag(matrix) + 1) / (totals + 2)
-    error = float(np.sqrt((spread * (1 - spread) / totals).sum()) / len(matrix))
-    return share_estimate(float(recall.mean()), error)
+    n_events, n_hits = matrix.sum(axis=1), np.diag(matrix)
+    # A recall of 0 or 1 in few events is not certain: one event is added on either side.
+    smooth = (n_hits + 1) / (n_events + 2)
+    error = float(np.sqrt((smooth * (1 - smooth) / n_events).sum()) / len(matrix))
+    return share_estimate(float((n_hits / n_events).mean()), error)
 
 
 def gamma_scores(log_proba: np.ndarray) -> np.ndarray:

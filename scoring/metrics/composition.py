@@ -27,6 +27,7 @@ from showerstack.scoring.metrics.intervals import (
 from showerstack.scoring.metrics.paired import Paired, compare_replicas
 from showerstack.showers.schema import COMPOSITION
 
+N_CLASSES = COMPOSITION.n_classes
 MIXTURE_SIZE = 5000
 """Events drawn for each mixture [benchmark]."""
 GRID_STEP = 0.1
@@ -36,11 +37,11 @@ DRAW_SEED = 2026
 
 
 @functools.cache
-def mixture_counts(n_classes: int = 5) -> np.ndarray:
+def mixture_counts() -> np.ndarray:
     """Return how many events of each class every mixture of the benchmark draws.
 
     The grid holds all vectors of fractions that are multiples of 0.1 and sum to one, in lexicographic order of
-    all but the last: 1001 of them for 5 classes.
+    all but the last: 1001 of them.
 
     Returns
     -------
@@ -49,7 +50,7 @@ def mixture_counts(n_classes: int = 5) -> np.ndarray:
     steps = round(1 / GRID_STEP)
 
     def extend(head: tuple[int, ...], remaining: int) -> Iterator[tuple[int, ...]]:
-        if len(head) == n_classes - 1:
+        if len(head) == N_CLASSES - 1:
             yield (*head, remaining)
             return
         for step in range(remaining + 1):
@@ -62,12 +63,12 @@ def mixture_counts(n_classes: int = 5) -> np.ndarray:
     return counts
 
 
-def mixture_fractions(n_classes: int = 5) -> np.ndarray:
+def mixture_fractions() -> np.ndarray:
     """Return the true class fractions of the benchmark's mixtures, (G, C) float64."""
-    return mixture_counts(n_classes) / MIXTURE_SIZE
+    return mixture_counts() / MIXTURE_SIZE
 
 
-def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, n_classes: int = 5) -> np.ndarray:
+def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, n_classes: int = N_CLASSES) -> np.ndarray:
     """Return (C, C) int64 counts: row = true class, column = predicted class."""
     cell = np.asarray(labels, dtype=np.int64) * n_classes + np.asarray(predicted, dtype=np.int64)
     return np.bincount(cell, minlength=n_classes * n_classes).reshape(n_classes, n_classes)
@@ -120,43 +121,33 @@ def class_fraction_errors(probabilities: np.ndarray) -> np.ndarray:
     -------
     (..., C) of the same type: mean over the grid of ``|F - F P|``.
     """
-    n_classes = probabilities.shape[-1]
     dtype = probabilities.dtype
-    fractions = mixture_fractions(n_classes).astype(dtype)
-    residual = (np.eye(n_classes, dtype=dtype) - probabilities).reshape(-1, n_classes, n_classes)
-    errors = np.empty((len(residual), n_classes), dtype=dtype)
+    fractions = mixture_fractions().astype(dtype)
+    residual = (np.eye(N_CLASSES, dtype=dtype) - probabilities).reshape(-1, N_CLASSES, N_CLASSES)
+    errors = np.empty((len(residual), N_CLASSES), dtype=dtype)
     # products this small stay in the cache, and BLAS does not start threads that then fight for busy cores
     block = 10
     for start in range(0, len(residual), block):
         part = residual[start : start + block]
-        gaps = fractions @ part.transpose(1, 0, 2).reshape(n_classes, -1)
-        errors[start : start + block] = np.abs(gaps, out=gaps).mean(axis=0).reshape(len(part), n_classes)
+        gaps = fractions @ part.transpose(1, 0, 2).reshape(N_CLASSES, -1)
+        errors[start : start + block] = np.abs(gaps, out=gaps).mean(axis=0).reshape(len(part), N_CLASSES)
     return errors.reshape(probabilities.shape[:-1])
 
 
-def sampled_errors(
-    labels: np.ndarray, predicted: np.ndarray, rng: np.random.Generator, n_classes: int = 5
-) -> np.ndarray | None:
+def sampled_errors(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
     """Run the benchmark's sampling experiment.
 
     For each mixture and each class with a positive count, in order, that many events of the class are drawn with
-    replacement; the error is ``|counts / 5000 - predicted fractions|``.
-
-    Parameters
-    ----------
-    labels, predicted
-        (N,) integer class numbers.
-    rng
-        The generator; it is advanced exactly as ``rng.choice`` on the indices of each class would.
+    replacement, by exactly the random numbers that ``rng.choice`` on the indices of each class would take.
 
     Returns
     -------
-    (G, C) float64, or None (nothing drawn) if a class has no event.
+    ``|counts / 5000 - predicted fractions|``, (G, C) float64, or None (nothing drawn) if a class has no event.
     """
-    by_class = [np.asarray(predicted[labels == k], dtype=np.intp) for k in range(n_classes)]
+    by_class = [np.asarray(predicted[labels == k], dtype=np.intp) for k in range(N_CLASSES)]
     if not all(len(members) for members in by_class):
         return None
-    counts = mixture_counts(n_classes)
+    counts = mixture_counts()
     tally = np.empty(counts.shape, dtype=np.int64)
     drawn = np.empty(MIXTURE_SIZE, dtype=np.intp)
     for row, wanted in enumerate(counts.tolist()):
@@ -167,11 +158,11 @@ def sampled_errors(
                 # "clip" only spares take() a buffer; the drawn indices are always in range
                 np.take(members, index, out=drawn[start : start + size], mode="clip")
                 start += size
-        tally[row] = np.bincount(drawn, minlength=n_classes)
+        tally[row] = np.bincount(drawn, minlength=N_CLASSES)
     return np.abs(counts / MIXTURE_SIZE - tally / MIXTURE_SIZE)
 
 
-def fraction_error(labels: np.ndarray, predicted: np.ndarray, n_classes: int = 5) -> float:
+def fraction_error(labels: np.ndarray, predicted: np.ndarray) -> float:
     """Return the benchmark's ``mean_fraction_error`` (lower is better): the sampled value with its fixed seed.
 
     Perfect labels give 0, uniformly random ones 0.158, one constant class 0.32.
@@ -182,14 +173,14 @@ def fraction_error(labels: np.ndarray, predicted: np.ndarray, n_classes: int = 5
         If a class has no event.
     """
     # table, interval and comparisons need the value again and again: it is remembered by content
-    return _remembered_error(np.asarray(labels, np.int8).tobytes(), np.asarray(predicted, np.int8).tobytes(), n_classes)
+    return _remembered_error(np.asarray(labels, np.int8).tobytes(), np.asarray(predicted, np.int8).tobytes())
 
 
 @functools.lru_cache(maxsize=32)
-def _remembered_error(labels: bytes, predicted: bytes, n_classes: int) -> float:
+def _remembered_error(labels: bytes, predicted: bytes) -> float:
     of_labels, of_predicted = np.frombuffer(labels, np.int8), np.frombuffer(predicted, np.int8)
-    check_all_classes(np.bincount(of_labels, minlength=n_classes))
-    errors = sampled_errors(of_labels, of_predicted, np.random.default_rng(DRAW_SEED), n_classes)
+    check_all_classes(np.bincount(of_labels, minlength=N_CLASSES))
+    errors = sampled_errors(of_labels, of_predicted, np.random.default_rng(DRAW_SEED))
     assert errors is not None
     return float(errors.mean())
 
@@ -308,18 +299,19 @@ def fraction_error_interval(labels: np.ndarray, predicted: np.ndarray, groups: n
     groups
         (N,) or None: events of one value are resampled together.
     """
-    drawn = None if groups is None else confusion_replicas(labels, predicted, groups)
-    return confusion_intervals(confusion_matrix(labels, predicted), fraction_error(labels, predicted), drawn=drawn)[0]
+    value, drawn = fraction_error(labels, predicted), confusion_replicas(labels, predicted, groups)
+    return confusion_intervals(confusion_matrix(labels, predicted), value, drawn=drawn)[0]
 
 
 def confusion_replicas(
-    labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray, *, n_resamples: int = RESAMPLES
-) -> np.ndarray:
-    """Return confusion matrices (B, C, C) of the events (N,) of resampled groups (N,)."""
-    n_classes = COMPOSITION.n_classes
-    cell = labels.astype(np.int64) * n_classes + predicted
-    counts = grouped_counts(cell, n_classes * n_classes, labels, groups, n_resamples)
-    return counts.reshape(-1, n_classes, n_classes)
+    labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray | None, *, n_resamples: int = RESAMPLES
+) -> np.ndarray | None:
+    """Return confusion matrices (B, C, C) of the events (N,) of resampled groups (N,); None where there are none."""
+    if groups is None:
+        return None
+    cell = labels.astype(np.int64) * N_CLASSES + predicted
+    counts = grouped_counts(cell, N_CLASSES**2, labels, groups, n_resamples)
+    return counts.reshape(-1, N_CLASSES, N_CLASSES)
 
 
 def confusion_intervals(
@@ -349,11 +341,11 @@ def confusion_intervals(
     drawn
         (B, C, C) matrices of resampled groups of events, in place of those of resampled events.
     """
-    n_classes, n_events = len(confusion), confusion.sum(axis=1)
+    n_events = confusion.sum(axis=1)
     observed = confusion / n_events[:, None]
-    smooth = (confusion + 1 / n_classes) / (n_events[:, None] + 1)
+    smooth = (confusion + 1 / N_CLASSES) / (n_events[:, None] + 1)
     if drawn is None:
-        drawn = np.random.default_rng(BOOTSTRAP_SEED).multinomial(n_events, smooth, size=(n_resamples, n_classes))
+        drawn = np.random.default_rng(BOOTSTRAP_SEED).multinomial(n_events, smooth, size=(n_resamples, N_CLASSES))
         centre = smooth
     else:
         centre = observed
@@ -362,15 +354,15 @@ def confusion_intervals(
     if per_class is None:
         per_class = class_fraction_errors(observed)
     deviations = replicas - class_fraction_errors(centre)
-    sign = np.sign(mixture_fractions(n_classes) @ (np.eye(n_classes) - smooth))
-    draws = draw_variance(smooth, np.repeat(sign[:, None], n_classes, axis=1))
+    sign = np.sign(mixture_fractions() @ (np.eye(N_CLASSES) - smooth))
+    draws = draw_variance(smooth, np.repeat(sign[:, None], N_CLASSES, axis=1))
     overall = _not_negative(basic_interval(value, widened(deviations.mean(axis=1), draws)))
     # for one class alone the draws are binomial
-    counts = mixture_counts(n_classes)
+    counts = mixture_counts()
     draws_of_class = counts.sum(axis=0) @ (smooth * (1 - smooth)) / (MIXTURE_SIZE * len(counts)) ** 2
     classes = [
         _not_negative(basic_interval(float(per_class[k]), widened(deviations[:, k], draws_of_class[k])))
-        for k in range(n_classes)
+        for k in range(N_CLASSES)
     ]
     return overall, classes
 
@@ -392,11 +384,11 @@ def draw_variance(probabilities: np.ndarray, weights: np.ndarray) -> float:
     weights
         (G, C, M) what drawing the outcome adds to the sum over classes of the signed error.
     """
-    counts = mixture_counts(len(probabilities))
+    counts = mixture_counts()
     mean = np.einsum("gcm,cm->gc", weights, probabilities)
     variance = np.einsum("gcm,cm->gc", weights**2, probabilities) - mean**2
     total = float((counts * variance).sum()) / MIXTURE_SIZE**2
-    return total / (len(counts) * len(probabilities)) ** 2
+    return total / (len(counts) * N_CLASSES) ** 2
 
 
 def paired_fraction_error(
@@ -419,25 +411,24 @@ def paired_fraction_error(
     groups
         (N,) or None: events of one value are resampled together.
     """
-    n_classes = COMPOSITION.n_classes
-    n_pairs = n_classes * n_classes
-    cell = (labels.astype(np.int64) * n_classes + a) * n_classes + b
-    joint = np.bincount(cell, minlength=n_classes * n_pairs).reshape(n_classes, n_pairs)
+    n_pairs = N_CLASSES**2
+    cell = (labels.astype(np.int64) * N_CLASSES + a) * N_CLASSES + b
+    joint = np.bincount(cell, minlength=N_CLASSES * n_pairs).reshape(N_CLASSES, n_pairs)
     n_events = joint.sum(axis=1)
     probabilities = joint / n_events[:, None]
     if groups is None:
         rng = np.random.default_rng(BOOTSTRAP_SEED)
-        drawn = rng.multinomial(n_events, probabilities, size=(n_resamples, n_classes))
+        drawn = rng.multinomial(n_events, probabilities, size=(n_resamples, N_CLASSES))
     else:
-        drawn = grouped_counts(cell, joint.size, labels, groups, n_resamples).reshape(-1, n_classes, n_pairs)
-    tables = np.concatenate([drawn, joint[None]]).reshape(-1, n_classes, n_classes, n_classes)
+        drawn = grouped_counts(cell, joint.size, labels, groups, n_resamples).reshape(-1, N_CLASSES, n_pairs)
+    tables = np.concatenate([drawn, joint[None]]).reshape(-1, N_CLASSES, N_CLASSES, N_CLASSES)
     shares = tables / np.maximum(tables.sum(axis=(2, 3), keepdims=True), 1)
     of_a, of_b = shares.sum(axis=3), shares.sum(axis=2)
     gaps = (class_fraction_errors(of_a) - class_fraction_errors(of_b)).mean(axis=1)
-    fractions, identity = mixture_fractions(n_classes), np.eye(n_classes)
+    fractions, identity = mixture_fractions(), np.eye(N_CLASSES)
     sign_a = np.sign(fractions @ (identity - of_a[-1]))
     sign_b = np.sign(fractions @ (identity - of_b[-1]))
     weights = (sign_a[:, :, None] - sign_b[:, None, :]).reshape(len(fractions), 1, n_pairs)
-    draws = draw_variance(probabilities, np.repeat(weights, n_classes, axis=1))
+    draws = draw_variance(probabilities, np.repeat(weights, N_CLASSES, axis=1))
     difference = fraction_error(labels, a) - fraction_error(labels, b)
     return compare_replicas(difference, widened(gaps[:-1] - gaps[-1], draws))

@@ -261,16 +261,8 @@ def area_under_curve(positive: np.ndarray, score: np.ndarray, weights: np.ndarra
     """Return the area under the ROC curve and its standard error.
 
     The area is the Mann-Whitney statistic (ties count one half); its variance follows from the placements of each event
-    among those of the other kind (E. R. DeLong et al., Biometrics 44 (1988) 837), by ranks in N log N.
-
-    Parameters
-    ----------
-    positive
-        (N,) bool.
-    score
-        (N,) float, higher = more likely positive.
-    weights
-        (N,) importance weights, or None: placements are then among weights.
+    among those of the other kind (E. R. DeLong et al., Biometrics 44 (1988) 837), by ranks in N log N. ``positive``
+    (N,) is bool, a higher ``score`` (N,) more likely positive; with importance weights placements are among weights.
     """
     if weights is not None:
         return _weighted_area(score[positive], weights[positive], score[~positive], weights[~positive])

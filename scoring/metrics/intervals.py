@@ -99,6 +99,12 @@ def linearised(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     return np.asarray(mean + weights / weights.mean() * (values - mean))
 
 
+def number_groups(groups: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the group of each event (N,) as a number from 0 on, and how many groups there are."""
+    names, member = np.unique(groups, return_inverse=True)
+    return member, len(names)
+
+
 def grouped_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, int]:
     """Return the standard error of the mean of (N,) values, those of one group (N,) one observation, and the groups.
 
@@ -107,11 +113,11 @@ def grouped_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, int]:
     InputError
         If there is one group only: it shows no spread.
     """
-    names, member = np.unique(groups, return_inverse=True)
-    if len(names) < 2:
+    member, n_groups = number_groups(groups)
+    if n_groups < 2:
         raise InputError(f"all {len(values)} events are of one group: an error needs two groups at least")
     sums = np.bincount(member, values - values.mean())
-    return float(np.sqrt((sums**2).sum() * len(names) / (len(names) - 1)) / len(values)), len(names)
+    return float(np.sqrt((sums**2).sum() * n_groups / (n_groups - 1)) / len(values)), n_groups
 
 
 def share_interval(
@@ -272,12 +278,6 @@ def resample_groups(
             yield drawn
 
     return member, blocks()
-
-
-def number_groups(groups: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the group of each event (N,) as a number from 0 on, and how many groups there are."""
-    names, member = np.unique(groups, return_inverse=True)
-    return member, len(names)
 
 
 def grouped_counts(

@@ -142,10 +142,10 @@ def resample_thresholds(
 
 
 def grouped_replicas(
-    labels: np.ndarray, systems: Sequence[np.ndarray], efficiency: float, groups: np.ndarray, seed: int
+    labels: np.ndarray, systems: Sequence[np.ndarray], efficiency: float, groups: np.ndarray
 ) -> np.ndarray:
     """Return the hadron survivals (S, B) of the scores (N,) of S systems where groups (N,) are resampled."""
-    member, blocks = resample_groups(labels, groups, GROUP_RESAMPLES, np.random.default_rng(seed))
+    member, blocks = resample_groups(labels, groups, GROUP_RESAMPLES, np.random.default_rng(BOOTSTRAP_SEED))
     gamma, hadron = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
     orders = [gamma[np.argsort(-scores[gamma], kind="stable")] for scores in systems]
     replicas = []
@@ -207,7 +207,6 @@ def paired_survival(
     *,
     efficiency: float = KEY_EFFICIENCY,
     n_resamples: int = RESAMPLES,
-    seed: int = BOOTSTRAP_SEED,
 ) -> Paired:
     """Compare the hadron survivals of two sets of scores; gammas and hadrons are resampled, thresholds recomputed.
 
@@ -228,22 +227,20 @@ def paired_survival(
     of_a, of_b = (hadron_survival(labels, scores, efficiency, weights) for scores in (a, b))
     if weights is not None:
         assert of_a.weights is not None
-        replicas_a, replicas_b = weighted_replicas(labels, (a, b), (efficiency,), weights, groups, seed=seed)[:, 0]
+        replicas_a, replicas_b = weighted_replicas(labels, (a, b), (efficiency,), weights, groups)[:, 0]
         gaps, one_more = replicas_a - replicas_b, (of_a.weights.heaviest / of_a.weights.total) ** 2
     elif groups is not None:
-        replicas_a, replicas_b = grouped_replicas(labels, (a, b), efficiency, groups, seed)
+        replicas_a, replicas_b = grouped_replicas(labels, (a, b), efficiency, groups)
         gaps, one_more = replicas_a - replicas_b, 1 / len(np.unique(groups[labels == HADRON])) ** 2
     else:
-        gaps = _event_gaps(labels, a, b, efficiency, n_resamples, np.random.default_rng(seed))
+        gaps = _event_gaps(labels, a, b, efficiency, n_resamples)
         one_more = 1 / of_a.n_hadron**2
     return compare_replicas(of_a.hadron_survival - of_b.hadron_survival, widened(gaps - gaps.mean(), one_more))
 
 
-def _event_gaps(
-    labels: np.ndarray, a: np.ndarray, b: np.ndarray, efficiency: float, n_resamples: int, rng: np.random.Generator
-) -> np.ndarray:
+def _event_gaps(labels: np.ndarray, a: np.ndarray, b: np.ndarray, efficiency: float, n_resamples: int) -> np.ndarray:
     """Return the difference of two systems' survivals in each bootstrap sample of single events, (B,)."""
-    gamma, hadron = labels == GAMMA, labels == HADRON
+    rng, gamma, hadron = np.random.default_rng(BOOTSTRAP_SEED), labels == GAMMA, labels == HADRON
     n_gamma, n_hadron = int(gamma.sum()), int(hadron.sum())
     rank = threshold_rank(n_gamma, efficiency)
     gammas = [scores[gamma] for scores in (a, b)]

@@ -169,17 +169,7 @@ class TaskScoring(ABC):
         return []
 
     def losses(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
-        """Return the loss (N,) of each event: minus the log-probability of the true class.
-
-        Parameters
-        ----------
-        labels
-            (N,) truth.
-        log_proba
-            (N, C) natural logarithms of posteriors.
-        output
-            (N,) what the metric scores.
-        """
+        """Return the loss (N,) of each event: minus the log-probability (N, C) of the true class."""
         return event_losses(log_proba, labels)
 
     def headline(self, metrics: Mapping[str, Any]) -> tuple[float, Interval | None]:

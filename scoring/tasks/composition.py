@@ -159,16 +159,17 @@ def _bin_cells(row: dict[str, Any], error: float | None, error_key: str) -> tupl
 def add_composition_intervals(metrics: dict[str, Any], truth: Truth, predicted: np.ndarray) -> None:
     """Add confidence intervals to the metrics of :func:`showerstack.scoring.metrics.composition.composition_metrics`,
     in place."""
-    every_event = np.ones(len(predicted), dtype=bool)
-    metrics["intervals"] = _intervals_in(truth, predicted, every_event, metrics["fraction_error_details"], RESAMPLES)
+    metrics["intervals"] = _intervals_of(truth, predicted, metrics["fraction_error_details"], RESAMPLES)
     metrics["intervals"]["recall"] = {
-        name: _share_interval_in(truth, predicted, truth.labels == k) for k, name in enumerate(metrics["per_class"])
+        name: _accuracy_interval(truth.take(truth.labels == k), predicted[truth.labels == k])
+        for k, name in enumerate(metrics["per_class"])
     }
     for name, mask in energy_bins(truth.energy):
-        in_bin = metrics["energy_binned"].get(name)
-        if in_bin is not None:
-            in_bin["too_few_events"] = _has_too_few(np.array(in_bin["confusion_matrix"]))
-            in_bin["intervals"] = _intervals_in(truth, predicted, mask, in_bin.get("fraction_error"), BIN_RESAMPLES)
+        row = metrics["energy_binned"].get(name)
+        if row is not None:
+            details = row.get("fraction_error")
+            row["too_few_events"] = _has_too_few(np.array(row["confusion_matrix"]))
+            row["intervals"] = _intervals_of(truth.take(mask), predicted[mask], details, BIN_RESAMPLES)
 
 
 def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]:
@@ -181,17 +182,18 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
     for name, mask in zenith_bins(truth.zenith_deg):
         if not mask.any():
             continue
-        matrix = confusion_matrix(truth.labels[mask], predicted[mask])
+        in_bin, predicted_in_bin = truth.take(mask), predicted[mask]
+        matrix = confusion_matrix(in_bin.labels, predicted_in_bin)
         binned[name] = {
             "accuracy": float(np.trace(matrix) / matrix.sum()),
             "count": int(matrix.sum()),
             "too_few_events": _has_too_few(matrix),
-            "intervals": {"accuracy": _share_interval_in(truth, predicted, mask)},
+            "intervals": {"accuracy": _accuracy_interval(in_bin, predicted_in_bin)},
         }
         if matrix.sum(axis=1).min() > 0:
             error = expected_fraction_error(matrix)
-            replicas = _replicas_in(truth, predicted, mask, BIN_RESAMPLES)
-            interval, _ = confusion_intervals(matrix, error, n_resamples=BIN_RESAMPLES, drawn=replicas)
+            drawn = confusion_replicas(in_bin.labels, predicted_in_bin, in_bin.groups, n_resamples=BIN_RESAMPLES)
+            interval, _ = confusion_intervals(matrix, error, n_resamples=BIN_RESAMPLES, drawn=drawn)
             binned[name]["expected_fraction_error"] = error
             binned[name]["intervals"]["expected_fraction_error"] = interval.as_dict()
     return binned
@@ -201,31 +203,22 @@ def _has_too_few(matrix: np.ndarray) -> bool:
     return bool(matrix.sum(axis=1).min() < MIN_CLASS_EVENTS)
 
 
-def _share_interval_in(truth: Truth, predicted: np.ndarray, mask: np.ndarray) -> dict[str, float]:
-    """Return the interval of the share of right labels among some events."""
-    groups = None if truth.groups is None else truth.groups[mask]
-    return share_interval(truth.labels[mask] == predicted[mask], groups).as_dict()
+def _accuracy_interval(truth: Truth, predicted: np.ndarray) -> dict[str, float]:
+    return share_interval(truth.labels == predicted, truth.groups).as_dict()
 
 
-def _replicas_in(truth: Truth, predicted: np.ndarray, mask: np.ndarray, n_resamples: int) -> np.ndarray | None:
-    """Return confusion matrices of resampled groups; None where every event is a group of its own."""
-    if truth.groups is None:
-        return None
-    return confusion_replicas(truth.labels[mask], predicted[mask], truth.groups[mask], n_resamples=n_resamples)
-
-
-def _intervals_in(
-    truth: Truth, predicted: np.ndarray, mask: np.ndarray, details: dict[str, Any] | None, n_resamples: int
+def _intervals_of(
+    truth: Truth, predicted: np.ndarray, details: dict[str, Any] | None, n_resamples: int
 ) -> dict[str, Any]:
-    """Return the intervals of accuracy and, where it was determined, fraction error among some events."""
-    intervals: dict[str, Any] = {"accuracy": _share_interval_in(truth, predicted, mask)}
+    """Return the intervals of the accuracy and, where it was determined, of the fraction error."""
+    intervals: dict[str, Any] = {"accuracy": _accuracy_interval(truth, predicted)}
     if details is not None:
         overall, classes = confusion_intervals(
-            confusion_matrix(truth.labels[mask], predicted[mask]),
+            confusion_matrix(truth.labels, predicted),
             details["mean_fraction_error"],
             np.array(details["per_class_fraction_error"]),
             n_resamples=n_resamples,
-            drawn=_replicas_in(truth, predicted, mask, n_resamples),
+            drawn=confusion_replicas(truth.labels, predicted, truth.groups, n_resamples=n_resamples),
         )
         intervals["mean_fraction_error"] = overall.as_dict()
         intervals["per_class_fraction_error"] = [interval.as_dict() for interval in classes]

@@ -167,10 +167,9 @@ def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarra
     ``interval`` includes the uncertainty of the threshold, ``interval_at_threshold`` (Clopper-Pearson) does not; in its
     place weighted hadrons have ``error`` and ``upper_limit``.
     """
-    every_event = np.ones(len(scores), dtype=bool)
     for efficiency in EFFICIENCIES:
         rate = metrics["survival_rates"][efficiency_name(efficiency)]
-        _add_survival_intervals(rate, truth, scores, every_event, efficiency)
+        _add_survival_intervals(rate, truth, scores, efficiency)
         rate["n_tied_hadrons"] = hadron_survival(truth.labels, scores, efficiency, truth.weights).n_tied_hadrons
     hits = (scores >= 0.5) == (truth.labels == PHOTON)
     metrics["intervals"] = {
@@ -183,21 +182,18 @@ def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarra
         (metrics["energy_zenith_grid"].get(zenith_name, {}).get(energy_name), mask)
         for zenith_name, energy_name, mask in energy_zenith_grid(truth.energy, truth.zenith_deg)
     ]
-    for in_bin, mask in binned:
-        if in_bin is not None:
-            _add_survival_intervals(in_bin, truth, scores, mask)
-            in_bin["too_few_events"] = min(in_bin["n_gamma"], in_bin["n_hadron"]) < MIN_CLASS_EVENTS
+    for row, mask in binned:
+        if row is not None:
+            _add_survival_intervals(row, truth.take(mask), scores[mask], KEY_EFFICIENCY)
+            row["too_few_events"] = min(row["n_gamma"], row["n_hadron"]) < MIN_CLASS_EVENTS
 
 
-def _add_survival_intervals(
-    row: dict[str, Any], truth: Truth, scores: np.ndarray, mask: np.ndarray, efficiency: float = KEY_EFFICIENCY
-) -> None:
-    """Add to the survival of some events its intervals, in place."""
-    labels, scores = truth.labels[mask], scores[mask]
-    groups, weights = (None if column is None else column[mask] for column in (truth.groups, truth.weights))
-    row["interval"] = survival_interval(labels, scores, groups, weights, efficiency=efficiency).as_dict()
-    if weights is None:
-        n_hadron = int(np.count_nonzero(labels == HADRON))
+def _add_survival_intervals(row: dict[str, Any], truth: Truth, scores: np.ndarray, efficiency: float) -> None:
+    """Add its intervals to a survival, in place."""
+    interval = survival_interval(truth.labels, scores, truth.groups, truth.weights, efficiency=efficiency)
+    row["interval"] = interval.as_dict()
+    if truth.weights is None:
+        n_hadron = int(np.count_nonzero(truth.labels == HADRON))
         row["interval_at_threshold"] = clopper_pearson(row["hadron_surviving"], n_hadron).as_dict()
 
 

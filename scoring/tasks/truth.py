@@ -63,13 +63,16 @@ class Truth:
     weights: np.ndarray | None = None
     """(N,) float64 importance weights; None where all events count alike."""
 
+    def take(self, rows: np.ndarray) -> Truth:
+        """Return some events of the test set, by (n,) row numbers or (N,) bool, without their order in the file."""
+        names = ("labels", "energy", "zenith_deg", "reference", "groups", "weights")
+        columns = {name: getattr(self, name) for name in names}
+        taken: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns.items()}
+        return replace(self, order=None, **taken)
+
     def published(self, values: np.ndarray) -> np.ndarray:
         """Return values (N, ...) of our rows in the order of the published file."""
-        if self.order is None:
-            return values
-        restored = np.empty_like(values)
-        restored[self.order] = values
-        return restored
+        return values if self.order is None else values[np.argsort(self.order)]
 
     def ours(self, values: np.ndarray) -> np.ndarray:
         """Return values (N, ...) in the order of the published file in that of our rows."""
@@ -77,12 +80,7 @@ class Truth:
 
     def in_published_order(self) -> Truth:
         """Return the same test set, its rows as in the published file."""
-        names = ("labels", "energy", "zenith_deg", "reference", "groups", "weights")
-        columns = {name: getattr(self, name) for name in names}
-        restored: dict[str, Any] = {
-            name: None if values is None else self.published(values) for name, values in columns.items()
-        }
-        return replace(self, order=None, **restored)
+        return self if self.order is None else self.take(np.argsort(self.order))
 
 
 def labelled_folder(data: Path, task: Task) -> Path:

@@ -40,7 +40,7 @@ P = np.array(
 
 def sampled_error(rng: np.random.Generator, matrix: np.ndarray) -> np.ndarray:
     """The benchmark's metric of a row-normalised matrix with fresh draws, by class (5,)."""
-    counts = mixture_counts(5)
+    counts = mixture_counts()
     tally = sum(rng.multinomial(counts[:, k], matrix[k]) for k in range(5))
     return np.abs(counts - tally).mean(axis=0) / 5000
 
@@ -73,7 +73,7 @@ def test_draw_variance_is_that_of_repeated_draws() -> None:
     rng = np.random.default_rng(2)
     by_class = np.array([sampled_error(rng, P) for _ in range(300)])
     values = by_class.mean(axis=1)
-    sign = np.sign(mixture_counts(5) / 5000 @ (np.eye(5) - P))
+    sign = np.sign(mixture_counts() / 5000 @ (np.eye(5) - P))
     predicted = draw_variance(P, np.repeat(sign[:, None], 5, axis=1))
     # first order: slightly too large where a class's error is smaller than its draws
     assert np.var(values) == pytest.approx(predicted, rel=0.5)

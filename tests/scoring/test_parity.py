@@ -189,7 +189,7 @@ def test_gamma_on_tiny_sets_equals_the_plain_definition(data: st.DataObject) -> 
 
 
 def test_grid_of_mixtures() -> None:
-    counts = mixture_counts(5)
+    counts = mixture_counts()
     assert counts.shape == (1001, 5)
     assert (counts.sum(axis=1) == 5000).all()
     assert counts[0].tolist() == [0, 0, 0, 0, 5000]
