@@ -85,15 +85,7 @@ def _shower_interval(
     """Return the interval of the survival where events have groups or weights; see :func:`survival_interval`."""
     survivors, rng = hadron_survival(labels, scores, efficiency, weights).weights, np.random.default_rng(BOOTSTRAP_SEED)
     n_resamples, hadron = min(n_resamples, GROUP_RESAMPLES), labels == HADRON
-    thresholds = resample_thresholds(
-        labels,
-        (scores,),
-        (efficiency,),
-        np.ones(len(labels)) if weights is None else weights,
-        np.arange(len(labels)) if groups is None else groups,
-        n_resamples,
-        rng,
-    )[0, 0]
+    thresholds = resample_thresholds(labels, (scores,), (efficiency,), weights, groups, n_resamples, rng)[0, 0]
     cumulated = CumulatedWeight.of(
         scores[hadron], None if weights is None else weights[hadron], None if groups is None else groups[hadron]
     )
@@ -118,22 +110,23 @@ def resample_thresholds(
     labels: np.ndarray,
     systems: Sequence[np.ndarray],
     efficiencies: Sequence[float],
-    weights: np.ndarray,
-    groups: np.ndarray,
+    weights: np.ndarray | None,
+    groups: np.ndarray | None,
     n_resamples: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Return thresholds (S, E, B) of the scores (N,) of S systems where gammas' groups (N,) are resampled.
+    """Return thresholds (S, E, B) of the scores (N,) of S systems where gammas are resampled, by groups (N,) if any.
 
     A group enters a replica as often as a number drawn from Poisson's law of mean 1.
     """
     gamma = np.flatnonzero(labels == GAMMA)
-    member, n_groups = number_groups(groups[gamma])
+    member, n_groups = number_groups(gamma if groups is None else groups[gamma])
+    gamma_weights = np.ones(len(gamma)) if weights is None else weights[gamma]
     shares = np.asarray(efficiencies) * (1 - 1e-12)
     orders = [np.argsort(-scores[gamma], kind="stable") for scores in systems]
     thresholds = np.empty((len(systems), len(shares), n_resamples))
     for b in range(n_resamples):
-        drawn = rng.poisson(1.0, n_groups)[member] * weights[gamma]
+        drawn = rng.poisson(1.0, n_groups)[member] * gamma_weights
         for s, (scores, order) in enumerate(zip(systems, orders, strict=True)):
             reached = np.cumsum(drawn[order])
             place = np.minimum(np.searchsorted(reached, shares * reached[-1]), len(order) - 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from rich.console import RenderableType
@@ -31,7 +31,7 @@ class Metric:
     name: str
     unit: str
     value: Callable[..., float]
-    """``value(labels, output)``."""
+    """``value(labels, output)``; where a task has importance weights (N,), all three also take ``weights``."""
     interval: Callable[..., Interval]
     """``interval(labels, output, groups=None)``; events of one group (N,) are one observation."""
     paired: Callable[..., Paired]
@@ -126,24 +126,24 @@ class TaskScoring(ABC):
     What it looks like on pages is in ``report/task_sections.py``.
     """
 
-    task: ClassVar[Task]
-    dtype: ClassVar[Any]
+    task: Task
+    dtype: Any
     """NumPy type in which the output is stored."""
-    metric: ClassVar[Metric]
-    loss_name: ClassVar[str] = "log-loss"
+    metric: Metric
+    loss_name: str = "log-loss"
     """A mean over events beside the metric, in which fewer events show a difference of two systems."""
-    loss_unit: ClassVar[str] = ""
-    headline_key: ClassVar[str]
+    loss_unit: str = ""
+    headline_key: str
     """Where the metric's value stands in :meth:`metrics`, and its interval below ``intervals``."""
-    title: ClassVar[str]
+    title: str
     """Of the page."""
-    metric_words: ClassVar[str]
+    metric_words: str
     """The metric, in full."""
-    metric_column: ClassVar[str]
+    metric_column: str
     """The metric, as the head of a column."""
-    right_words: ClassVar[str]
+    right_words: str
     """What :meth:`is_right` counts."""
-    meaning: ClassVar[str] = ""
+    meaning: str = ""
     """The metric's definition and scale, for readers who meet it first."""
 
     @property

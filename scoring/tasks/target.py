@@ -67,12 +67,10 @@ class TargetScoring(TaskScoring):
 
     def __init__(self, task: Task) -> None:
         assert task.target is not None
-        self.task, self.target, self.edges = task, task.target, EDGES[task.name]  # type: ignore[misc]
-
-    @property
-    def loss_unit(self) -> str:  # type: ignore[override]
-        """The target's."""
-        return self.target.unit
+        self.task, self.target, self.edges = task, task.target, EDGES[task.name]
+        self.title = self.target.meaning.capitalize()
+        self.loss_unit = self.target.unit
+        self.right_words = f"within {self.target.close:g} of the truth, {self.target.unit}"
 
     def check_output(self, output: np.ndarray, where: str) -> np.ndarray:
         """Return (N,) float64."""
@@ -82,7 +80,7 @@ class TargetScoring(TaskScoring):
         return output.astype(np.float64)
 
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
-        """Return bias, resolution, rms and mean absolute error: overall, by bins of the true value and of the zenith.
+        """Return bias, resolution, rms and mean absolute error: overall and by bins of the true value.
 
         ``reconstruction`` holds the same of the reconstructed scalar that the target refers to.
         """
@@ -103,16 +101,6 @@ class TargetScoring(TaskScoring):
     def losses(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
         """Return |estimate - truth|, (N,)."""
         return np.abs(output - labels)
-
-    @property
-    def title(self) -> str:  # type: ignore[override]
-        """What is estimated."""
-        return self.target.meaning.capitalize()
-
-    @property
-    def right_words(self) -> str:  # type: ignore[override]
-        """How close is right."""
-        return f"within {self.target.close:g} of the truth, {self.target.unit}"
 
     def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:
         """Yield the resolution, what the reconstruction reaches, and the table by true value."""
