@@ -37,15 +37,28 @@ class Widths(OptionGroup):
 
 
 @dataclass(frozen=True)
-class SpectraOptions(OptionGroup):
-    """What is asked for of spectra."""
+class MeasurementOptions(OptionGroup):
+    """What every measurement with a run and an exposure is asked with."""
 
     run: Path
-    """Finished composition run."""
+    """Finished run: of composition for spectra, of gamma for photons."""
     data: list[Path]
     """Measured events: a dataset folder or a folder of runs; may be repeated."""
     exposure: str | None = None
     """Area times solid angle times live time, m2 sr s, such as 6.7e11; default: of the runs' own live time."""
+    exposure_error: Annotated[float, Limits(0, 1)] = field(default=EXPOSURE_ERROR, kw_only=True)
+    """Relative error of the exposure, common to all fluxes and limits."""
+    dead_time_s: Annotated[float, "--dead-time", Limits(0)] = field(default=0.0, kw_only=True)
+    """Seconds after each event without another one, for the runs' live time."""
+    blinding: Blinding = field(default_factory=Blinding, kw_only=True)
+    seed: Annotated[int, Limits(0)] = field(default=1, kw_only=True)
+    """Seed of all random numbers."""
+
+
+@dataclass(frozen=True)
+class SpectraOptions(MeasurementOptions):
+    """What is asked for of spectra."""
+
     out: Path = Path("spectra")
     """Folder for tables and provenance."""
     simulation: list[Path] | None = None
@@ -57,25 +70,12 @@ class SpectraOptions(OptionGroup):
     widths: Widths = field(default_factory=Widths)
     knee_sharpness: float = 5.0
     """How sharp knees are."""
-    blinding: Blinding = field(default_factory=Blinding)
-    seed: Annotated[int, Limits(0)] = 1
-    """Seed of all random numbers."""
-    dead_time_s: Annotated[float, "--dead-time", Limits(0)] = 0.0
-    """Seconds after each event without another one, for the runs' live time."""
-    exposure_error: Annotated[float, Limits(0, 1)] = EXPOSURE_ERROR
-    """Relative error of the exposure, common to all fluxes."""
 
 
 @dataclass(frozen=True)
-class SearchOptions(OptionGroup):
+class SearchOptions(MeasurementOptions):
     """What is asked for of a search for photons."""
 
-    run: Path
-    """Finished gamma run."""
-    data: list[Path]
-    """Measured events: a dataset folder or a folder of runs; may be repeated."""
-    exposure: str | None = None
-    """Area times solid angle times live time, m2 sr s, such as 6.7e11; default: of the runs' own live time."""
     out: Path = Path("gamma_limit")
     """Folder for tables, provenance and page."""
     simulation: Path | None = None
@@ -92,13 +92,6 @@ class SearchOptions(OptionGroup):
     """Spectral index assumed for the photons."""
     toys: int = 1000
     """Experiments drawn for each signal that is tried."""
-    blinding: Blinding = field(default_factory=Blinding)
-    seed: Annotated[int, Limits(0)] = 1
-    """Seed of all random numbers."""
-    dead_time_s: Annotated[float, "--dead-time", Limits(0)] = 0.0
-    """Seconds after each event without another one, for the runs' live time."""
-    exposure_error: Annotated[float, Limits(0, 1)] = EXPOSURE_ERROR
-    """Relative error of the exposure, common to all limits."""
 
 
 @dataclass(frozen=True)

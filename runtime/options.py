@@ -86,7 +86,10 @@ def groups_in(group: type[OptionGroup]) -> dict[str, type[OptionGroup]]:
 
 def options_of(group: type[OptionGroup]) -> dict[str, Option]:
     """Return the options that a group declares, by name; a field that is a group itself is left out."""
-    texts, result = _texts(inspect.getfile(group))[group.__name__], {}
+    texts: dict[str, str] = {}
+    for base in reversed(group.__mro__[: group.__mro__.index(OptionGroup)]):
+        texts |= _texts(inspect.getfile(base))[base.__name__]
+    result = {}
     for name, hint in get_type_hints(group, include_extras=True).items():
         if get_origin(hint) is not ClassVar and not is_group(hint):
             plain, metadata = getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", ())

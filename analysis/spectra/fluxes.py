@@ -54,8 +54,6 @@ class FreeFluxes:
     """(J K, J K) by source, in the order of ``flux.ravel()``; without the hadronic model's and the exposure's."""
     scales: np.ndarray
     """(3,) in widths."""
-    scale_covariance: np.ndarray
-    """Of the scales that are free."""
     events: np.ndarray
     """(J, K) measured events that come from each group and true energy."""
     simulated: np.ndarray
@@ -129,7 +127,6 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     step = inverse_information @ (information - less)[:, : n_wide * n_groups] @ factors.ravel()
     factors = factors + step[: n_wide * n_groups].reshape(n_wide, n_groups)
     scales[active] += step[n_wide * n_groups :]
-    scale_covariance = sandwich[n_wide * n_groups :, n_wide * n_groups :]
     widths = np.diff(10.0**edges)
     sent = np.stack([(phi * (wide == j)).sum(axis=1) for j in range(1, n_wide - 1)])
     unit = sent / (likelihood.exposure_m2_sr_s * widths[:, None])
@@ -153,7 +150,7 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
         [likelihood.response.accepted.sum(axis=1)[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)]
     )
     assert len(fine) == len(middle) + 1
-    return FreeFluxes(edges, factors[1:-1] * unit, covariance, scales, scale_covariance, events, simulated)
+    return FreeFluxes(edges, factors[1:-1] * unit, covariance, scales, events, simulated)
 
 
 def added_covariance(more: np.ndarray, less: np.ndarray) -> np.ndarray:
