@@ -45,23 +45,35 @@ def numbers(cell: str) -> list[float]:
 
 def learning_curve() -> Figure:
     """Log-loss against the number of training showers."""
-    figure = new_figure(3.2)
-    draw = figure.add_subplot()
-    rows = table("pretraining", "network on | showers")
+    figure = new_figure(4.2)
+    high, low = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.8))
     name, curves = "", {}
-    for cells in rows:
-        name = cells[0] or name
-        curves.setdefault(name, []).append((numbers(cells[1])[0], numbers(cells[2])[0], numbers(cells[3])[1:]))
-    for k, (learner, label) in enumerate((("`mlp`", "mlp, from scratch"), ("`pretrained`", "pretrained, fine-tuned"))):
+    for cells in table("pretraining", "learner | showers"):
+        name = cells[0].strip("`") or name
+        curves.setdefault(name, []).append((*numbers(cells[1]), *numbers(cells[2])))
+    for k, (learner, (label, colour)) in enumerate(CURVES.items()):
+        draw = high if learner.startswith("published") else low
         n, loss, error = zip(*curves[learner], strict=True)
-        draw.errorbar(n, loss, [e[0] for e in error], fmt=f"-{MARKERS[k]}", color=PALETTE[(0, 4)[k]], label=label)
-    start, exact = curves["features"][0], curves["exact likelihood"][0]
-    draw.plot(start[0], start[1], MARKERS[2], color=PALETTE[2], label="from scratch, one pass")
-    draw.axhline(exact[1], color=PALETTE[6], linestyle="--", label="exact likelihood of the stations")
-    draw.axhspan(exact[1] - exact[2][0], exact[1] + exact[2][0], color=PALETTE[6], alpha=0.2, linewidth=0)
-    draw.set(xscale="log", xlabel="training showers", ylabel="log-loss, five classes", title="Default world")
-    draw.legend(loc="upper right")
+        draw.errorbar(n, loss, error, fmt=f"-{MARKERS[k]}", color=PALETTE[colour], label=label)
+    rows = table("pretraining", "network on | showers")
+    exact, error = next(numbers(cells[2]) for cells in rows if cells[0] == "exact likelihood")
+    low.axhline(exact, color=INK, linestyle="--", label="exact likelihood of the stations")
+    low.axhspan(exact - error, exact + error, color=INK, alpha=0.15, linewidth=0)
+    high.set(xscale="log", ylabel="log-loss", ylim=(1.03, 1.33), title="Published networks on grids")
+    low.set(xlabel="training showers", ylabel="log-loss", ylim=(1.008, 1.078), title="On lateral fits (other scale)")
+    for draw in (high, low):
+        draw.legend(loc="upper right")
     return figure
+
+
+CURVES = {
+    "published.lenet": ("LeNet (JINST 2024)", 6),
+    "published.lenet_wide": ("wide LeNet (benchmark)", 5),
+    "catboost": ("CatBoost", 2),
+    "mlp": ("MLP", 4),
+    "pretrained": ("pretrained on 31 million other showers", 0),
+}
+"""Labels and colours of learners, the worst first."""
 
 
 def learners() -> Figure:

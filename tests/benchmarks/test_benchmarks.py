@@ -565,6 +565,27 @@ def test_no_estimate_of_a_shower_is_better_than_counting_every_particle() -> Non
     assert np.median(larger[:, core, core] / errors[:, core, core]) < 0.7, "more particles, a better core"
 
 
+def test_networks_on_grids_learn_beside_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 600
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, COMPOSITION.n_classes, n)
+    values = rng.normal(size=(n, len(limit.COLUMNS))).astype(np.float32)
+    values[:, limit.COLUMNS.index("Nmu")] = labels
+    empty = np.empty((n, 0), np.float32)
+    showers = limit.Portion(labels, values, rng.random((n, 16, 16, 2)).astype(np.float16), empty, empty)
+    monkeypatch.setattr(limit, "draw", lambda seed, number: showers)
+    result = limit.with_few(["published.lenet"], [n], showers, tmp_path)
+    said = result["published.lenet", n]
+    assert (said.argmax(axis=1) == labels).mean() > 0.8, "the muon number tells the class"
+    monkeypatch.delattr(limit, "create")  # the second time it is read
+    again = limit.with_few(["published.lenet"], [n], showers, tmp_path)
+    np.testing.assert_array_equal(again["published.lenet", n], said)
+    known = {("pretrained", n): said, ("mlp", n): np.full_like(said, -np.log(COMPOSITION.n_classes))}
+    gain = float(limit.with_more(known, labels, ["mlp", "pretrained"]).split(": ")[1].split()[0])
+    assert gain == pytest.approx(said[np.arange(n), labels].mean() * -1 - np.log(COMPOSITION.n_classes), abs=1e-4)
+    assert f"{gain:+.4f}".replace("-", "+") in limit.table(known, labels)
+
+
 def test_a_streamed_training_goes_on_where_it_was_ended(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     labels = rng.integers(0, COMPOSITION.n_classes, 700)
