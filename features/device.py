@@ -24,6 +24,7 @@ from array_api_compat import is_numpy_namespace
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.packages import how_to_install, lacking
+from showerstack.runtime.processes import in_silent_process
 
 LOG = logging.getLogger(__name__)
 
@@ -67,29 +68,26 @@ def cupy_obstacle() -> str | None:
         return f"CuPy is not installed: {how_to_install(missing)}"
     if not gpu_answers():
         return "CuPy is installed but no CUDA device answers: an NVIDIA GPU and its driver are needed"
-    from showerstack.runtime.processes import in_own_process  # joblib: most commands never come here
-
     try:
-        (obstacle,) = in_own_process(_try_cupy, silenced=True)
+        obstacle: str | None = in_silent_process(_try_cupy)
     except InputError as error:
         return f"CuPy could not be tried: {error}"
     return obstacle
 
 
-def _try_cupy() -> Iterator[str | None]:
-    """Yield why CuPy cannot decode a cell on the GPU; None if it can."""
+def _try_cupy() -> str | None:
+    """Return why CuPy cannot decode a cell on the GPU; None if it can."""
     try:
         import cupy
 
         capability = cupy.cuda.Device().compute_capability
         if int(capability) < LEAST_CAPABILITY:
-            yield f"the GPU's compute capability {capability} is below {LEAST_CAPABILITY}"
-            return
+            return f"the GPU's compute capability {capability} is below {LEAST_CAPABILITY}"
         decoded = float(cupy.ones(1, cupy.float16).astype(cupy.float32)[0])
-        yield None if decoded == 1.0 else f"CuPy decodes 1 as {decoded}"
+        return None if decoded == 1.0 else f"CuPy decodes 1 as {decoded}"
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        yield f"CuPy cannot use the GPU: {why}; {WHAT_CUPY_NEEDS}"
+        return f"CuPy cannot use the GPU: {why}; {WHAT_CUPY_NEEDS}"
 
 
 def resolve_device(device: str) -> str:

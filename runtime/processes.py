@@ -1,4 +1,4 @@
-"""Work in several processes of this machine, one pool a device: results as they come.
+"""Work in other processes of this machine, one pool a device: results as they come.
 
 No worker outlives the process that started it. Where some tasks run on a GPU and others on the CPU, each device has a
 pool of its own and both work side by side.
@@ -7,9 +7,11 @@ pool of its own and both work side by side.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from showerstack.runtime.errors import InputError, explained
@@ -48,7 +51,7 @@ def _thread_pools(n_modules: int) -> ThreadpoolController:
 
 
 def limited_threads(threads: int, user_api: str | None = None) -> AbstractContextManager[object]:
-    """Limit the threads of BLAS and OpenMP; libraries are looked for again after an import alone, which takes 10 ms."""
+    """Limit the threads of BLAS and OpenMP; only an import lets libraries be looked for again, which takes 10 ms."""
     return _thread_pools(len(sys.modules)).limit(limits=threads, user_api=user_api)
 
 
@@ -68,7 +71,7 @@ def in_processes(
         **_of_this_machine(),
     )
     with warnings.catch_warnings():
-        # joblib replaces workers whose memory has grown between tasks, and says so; that is as it should be.
+        # joblib replaces workers whose memory has grown between tasks, and warns; that is as it should be.
         warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
         try:
             yield from pool(joblib.delayed(function)(*one) for one in arguments)
@@ -111,14 +114,14 @@ def in_pools(
 ) -> Iterator[Any]:
     """Yield ``function(*one)`` of each tuple as they finish, where some have to wait for a device and others do not.
 
-    Every device has ``workers`` processes of its own here and works through its tuples in their order. However
-    this ends, its processes end with it.
+    Every device has ``workers`` processes of its own, which take its tuples in their order. However this ends, its
+    processes end with it.
 
     Parameters
     ----------
     spoilt
-        Whether a result says that its process can no longer use the device, as after an error of CUDA. The device's
-        processes are then replaced, what they were at begins anew, and this tuple is tried once more.
+        Whether a result shows that its process can no longer use the device, as after an error of CUDA. The device's
+        processes are then replaced, their unfinished tuples begin anew, and this tuple is tried once more.
 
     Raises
     ------
@@ -180,9 +183,7 @@ def _end(pool: ProcessPoolExecutor) -> None:
     pool.shutdown(kill_workers=True)
 
 
-def in_own_process(
-    function: Callable[..., Iterable[Any]], *arguments: Any, silenced: bool = False
-) -> Generator[Any, None, None]:
+def in_own_process(function: Callable[..., Iterable[Any]], *arguments: Any) -> Generator[Any, None, None]:
     """Yield what ``function(*arguments)`` yields in a new process, which ends with it.
 
     The context of a GPU, some hundred MB that a library gives back with the end of its process alone, never is in this
@@ -192,8 +193,6 @@ def in_own_process(
     ----------
     function
         Of a module, with arguments that can be pickled.
-    silenced
-        Whether the process prints nothing.
 
     Raises
     ------
@@ -206,9 +205,7 @@ def in_own_process(
 
     context = get_context("loky")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_send_results, args=(sender, os.getpid(), silenced, function, arguments), daemon=True
-    )
+    process = context.Process(target=_send_results, args=(sender, os.getpid(), function, arguments), daemon=True)
     process.start()
     sender.close()
     try:
@@ -228,15 +225,9 @@ def in_own_process(
         process.join()
 
 
-def _send_results(
-    sender: Any, parent: int, silenced: bool, function: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]
-) -> None:
+def _send_results(sender: Any, parent: int, function: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]) -> None:
     """Send what a function yields, then how it ended; see :func:`in_own_process`."""
     end_with_parent(parent)
-    if silenced:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
     try:
         for value in function(*arguments):
             sender.send(("value", value))
@@ -248,6 +239,41 @@ def _send_results(
 
 def _raise(line: str | None, text: str) -> NoReturn:
     raise RuntimeError(text) if line is None else InputError(line)
+
+
+def in_silent_process(function: Callable[[], Any]) -> Any:
+    """Return ``function()`` from a new process whose output, that of libraries in C too, is thrown away.
+
+    Parameters
+    ----------
+    function
+        Of a module; its value has to have a form in JSON.
+
+    Raises
+    ------
+    InputError
+        If the process ended without a value.
+    """
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "value.json"
+        lines = (
+            "import json, pathlib, sys",
+            f"from {__name__} import end_with_parent",
+            f"end_with_parent({os.getpid()})",
+            f"from {function.__module__} import {function.__name__} as function",
+            "pathlib.Path(sys.argv[1]).write_text(json.dumps(function()))",
+        )
+        subprocess.run(
+            [sys.executable, "-c", "\n".join(lines), str(file)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        if not file.exists():
+            raise InputError(_LOST)
+        return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _of_this_machine() -> dict[str, Any]:
@@ -265,13 +291,13 @@ def end_with_parent(parent: int) -> None:
 
     Without it a worker of a killed run would finish its work beside the run started next, or wait for ever to hand
     its result to nobody. Linux sends the signal itself (prctl(2), PR_SET_PDEATHSIG), whatever native code runs;
-    elsewhere a thread looks who the parent is.
+    elsewhere a thread watches the parent's number.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
         threading.Thread(target=_end_when_orphaned, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before this was asked for
+    if os.getppid() != parent:  # it has ended already
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -282,7 +308,7 @@ def _end_when_orphaned(parent: int) -> None:
 
 
 def process_began() -> float:
-    """Return when this process was started, in seconds since 1970; the present where the system does not tell.
+    """Return when this process was started, in seconds since 1970; the present where the system does not record it.
 
     Linux has it in /proc/self/stat, field 22 (proc(5)): clock ticks from the start of the machine to that of the
     process.
@@ -303,10 +329,10 @@ def by_device(
 ) -> dict[str, list[Work]]:
     """Return the work by device, in its order; that of a device without a pool goes to the first."""
     first = next(iter(pools))
-    result: dict[str, list[Work]] = {device: [] for device in pools}
+    parts: dict[str, list[Work]] = {device: [] for device in pools}
     for one in work:
-        result[device if (device := device_of(one)) in pools else first].append(one)
-    return result
+        parts[device if (device := device_of(one)) in pools else first].append(one)
+    return parts
 
 
 def in_devices(

@@ -7,7 +7,6 @@ noise.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ from showerstack.models.tables.base import TableLearner, TableRows, native_names
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
-from showerstack.runtime.processes import in_own_process
+from showerstack.runtime.processes import in_silent_process
 
 LOG = logging.getLogger(__name__)
 
@@ -177,21 +176,19 @@ def trains_on_cuda() -> bool:
     if not gpu_answers():
         return False
     try:
-        (trained,) = in_own_process(_try_cuda, silenced=True)
+        return bool(in_silent_process(_try_cuda))
     except InputError:
         return False
-    return bool(trained)
 
 
-def _try_cuda() -> Iterator[bool]:
+def _try_cuda() -> bool:
     table = np.random.default_rng(0).normal(size=(200, 2))
     data = lgb.Dataset(table, (table[:, 0] > 0).astype(int), params={"verbosity": -1})
     try:
         lgb.train({"objective": "binary", "device_type": "cuda", "verbosity": -1}, data, num_boost_round=1)
     except lgb.basic.LightGBMError:
-        yield False
-    else:
-        yield True
+        return False
+    return True
 
 
 def _reporter(progress: Progress) -> Any:
