@@ -89,7 +89,7 @@ class Trial:
 def flat(numbers: RawFit | dict[str, Any]) -> np.ndarray:
     """Return all numbers of a result, (n, numbers) float64."""
     columns = numbers.columns() if isinstance(numbers, RawFit) else numbers.values()
-    parts = [to_host(part) for value in columns for part in (value if isinstance(value, list) else [value])]
+    parts = [to_host(part) for part in columns]
     return np.concatenate([part.reshape(len(part), -1).astype(np.float64) for part in parts], axis=1)
 
 

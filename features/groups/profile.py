@@ -15,7 +15,7 @@ from typing import Any
 from showerstack.features.groups import OURS, Feature, FittedEvents, Group, row
 from showerstack.features.lateral.elementwise import LG_E, clip_symmetric, defined
 from showerstack.features.stations.grid import UNIT_M
-from showerstack.features.stations.sums import EDGES_M, LCM_RINGS_M, PATTERNS, RINGS, RINGS_M, Sums
+from showerstack.features.stations.sums import EDGES_M, LCM_RING, LCM_RINGS_M, PATTERNS, RING, RINGS, RINGS_M, Sums
 
 PROFILE_GROUP = "profile"
 _PROFILE_GROUPS = (
@@ -65,7 +65,7 @@ def _compute_profile(fitted: FittedEvents) -> dict[str, Any]:
     sums, xp = fitted.sums, fitted.xp
     columns: dict[str, Any] = {}
     for channel in ("e", "mu"):
-        signal, area, expected, variance = sums[f"ring_{channel}"]
+        signal, area, expected, variance = (sums[f"ring_{channel}_{name}"] for name in RING)
         live = (area > 0.0) & sums["fitted"][:, None]
         density = defined(live, signal / xp.where(live, area, 1.0), xp)
         density = xp.log(density + 1e-3) * LG_E
@@ -166,23 +166,16 @@ def _compute_asymmetry(fitted: FittedEvents) -> dict[str, Any]:
     sums, core, xp = fitted.sums, fitted.fit.electron, fitted.xp
     columns: dict[str, Any] = {}
     for channel, _ in CHANNELS:
-        columns.update(_lcm(channel, sums[f"lcm_{channel}"], xp))
+        columns.update(_lcm(channel, sums, xp))
         columns.update(_pattern(channel, sums, xp))
     gap_x, gap_y = (fitted.grid[f"e_mean_{axis}"] * UNIT_M - core[k] for k, axis in enumerate("xy"))
     columns["centroid_core_m"] = xp.sqrt(gap_x * gap_x + gap_y * gap_y)
     return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
 
 
-def _lcm(channel: str, sums: list[Any], xp: ModuleType) -> dict[str, Any]:
-    """LCm per zone: sum over pairs of (d_i - d_j)^2 is n sum d^2 - (sum d)^2.
-
-    Parameters
-    ----------
-    sums
-        Per ring, (n, rings) each, of densities d: stations, sum d, sum d^2, sums of expectations, of their squares, and
-        of variances.
-    """
-    n, total, square, mean, mean_square, spread = sums
+def _lcm(channel: str, sums: dict[str, Any], xp: ModuleType) -> dict[str, Any]:
+    """LCm per zone: the sum over pairs of densities (d_i - d_j)^2 is n sum d^2 - (sum d)^2."""
+    n, total, square, mean, mean_square, spread = (sums[f"lcm_{channel}_{name}"] for name in LCM_RING)
     pairs = n * square - total * total
     # Of equal densities (all stations saturated) only the rounding of float32 sums is left, other on each processor.
     pairs = xp.where(pairs <= ROUNDING * n * n * square, 0.0, pairs)

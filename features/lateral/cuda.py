@@ -1,4 +1,4 @@
-"""CUDA kernels: their text, put together of constants, station model and body, and how they are started.
+"""CUDA kernels: their text, assembled from constants, station model and body, and their launch.
 
 One warp works on one event, with its planes in shared memory (``warp.cu``). CuPy compiles a kernel when it is first
 needed.
@@ -32,9 +32,9 @@ def space_in_c(name: str, values: Mapping[str, float]) -> str:
 
 
 def list_in_c(name: str, values: Sequence[float]) -> str:
-    """Return a function in C++ that gives the k-th value, and how many there are, in capitals."""
-    content = ", ".join(f"{value:.9e}f" for value in values)
-    function = f"ON_DEVICE float {name}(int k) {{ const float values[] = {{{content}}}; return values[k]; }}"
+    """Return a function in C++ for the k-th value, and their number as ``N_`` and its name in capitals."""
+    numbers = ", ".join(f"{value:.9e}f" for value in values)
+    function = f"ON_DEVICE float {name}(int k) {{ const float values[] = {{{numbers}}}; return values[k]; }}"
     return f"const int N_{name.upper()} = {len(values)};\n{function}"
 
 
@@ -45,26 +45,26 @@ def struct_in_c(name: str, sizes: Mapping[str, int]) -> str:
 
 
 class Kernels(NamedTuple):
-    """What kernels are compiled of."""
+    """The source of kernels."""
 
     text: str
     warps: int
     """Events per block."""
 
 
-def source(body: Path, response: StationResponse, array: DetectorArray, planes: int, *declarations: str) -> Kernels:
-    """Return a kernel's text: the constants, the array's numbers of cells and muon detectors, the model, the body.
+def assemble(body: Path, response: StationResponse, array: DetectorArray, planes: int, *declarations: str) -> Kernels:
+    """Return kernels: constants, the array's numbers of cells and muon detectors, the model, declarations, the body.
 
     Parameters
     ----------
     body
-        File with the kernel.
+        File with the kernels.
     response, array
         The detector.
     planes
         Float32 in shared memory for one event.
     declarations
-        What the body needs beside the model.
+        Constants, records and functions that the body needs beside the model.
 
     Raises
     ------
@@ -75,13 +75,13 @@ def source(body: Path, response: StationResponse, array: DetectorArray, planes: 
     if not warps:
         raise InputError(f"array {array.name}: {array.n_cells} cells are more than a GPU holds: use --device cpu")
     numbers = f"const int N_E = {array.n_cells}, N_M = {array.n_muon_detectors};"
-    start = Path(__file__).with_name("warp.cu").read_text(encoding="utf-8")
-    head = [f"#define WARPS {warps}", start, numbers, space_in_c("response", response._asdict()), in_c()]
+    preamble = Path(__file__).with_name("warp.cu").read_text(encoding="utf-8")
+    head = [f"#define WARPS {warps}", preamble, numbers, space_in_c("response", response._asdict()), in_c()]
     return Kernels("\n".join([*head, *declarations, body.read_text(encoding="utf-8")]), warps)
 
 
 def launch(kernels: Kernels, name: str, n_events: int, arguments: Sequence[Any]) -> None:
-    """Start a kernel of them for so many events; ``arguments``: contiguous arrays and integers, in its order."""
+    """Launch one of the kernels for so many events; ``arguments``: contiguous arrays and integers, in its order."""
     if n_events:
         blocks = -(-n_events // kernels.warps)
         as_passed = [np.int32(value) if isinstance(value, int) else value for value in arguments]

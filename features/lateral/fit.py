@@ -121,7 +121,7 @@ class RawFit:
 def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> cuda.Kernels:
     """Return the fit's CUDA kernel."""
     body, planes = Path(__file__).with_name("kernel.cu"), 6 * array.n_cells + 7 * array.n_muon_detectors + 1
-    return cuda.source(body, response, array, planes, cuda.space_in_c("recipe", RECIPE._asdict()), record_in_c())
+    return cuda.assemble(body, response, array, planes, cuda.space_in_c("recipe", RECIPE._asdict()), record_in_c())
 
 
 @lru_cache(maxsize=16)

@@ -1,6 +1,8 @@
-// The lateral fits on a GPU: one warp fits one event, with the steps told in fit.py.
+// The lateral fits on a GPU: one warp fits one event, by the steps of fit.py.
 //
-// fit.py puts the recipe and the record RawFit in front of this text.
+// fit.py puts the recipe and the record RawFit in front of this text. p: core x, core y, level and age of the electrons;
+// q: level and age of the muons. Terms of a fit of n numbers: the value, the gradient (n), the lower triangle of Fisher's
+// matrix (n (n + 1) / 2), and of electrons that of the Hessian.
 
 const int N_TERMS = 25;
 
@@ -47,7 +49,7 @@ ON_DEVICE void freeze_muon(Scratch &z, Stations st, Axis axis, const float *p, c
     SYNCHRONISE;
 }
 
-// F, its gradient and the lower triangles of Fisher's matrix and of the Hessian by (core x, core y, L, s).
+// Terms by (core x, core y, level, age).
 struct Electrons {
     static const int size = 4;
     static const bool curved = true;
@@ -87,7 +89,7 @@ struct Electrons {
     }
 };
 
-// The same by (M, s_mu), where the Hessian is Fisher's matrix. Both fits have half an event as prior of the level.
+// The same by (level, age), where the Hessian is Fisher's matrix. Both fits have half an event as prior of the level.
 struct Muons {
     static const int size = 2;
     static const bool curved = false;
@@ -211,12 +213,12 @@ ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p,
     float best = INFINITY;
     for (int n = 0; n < 3; n++) {
         const float age = recipe::first_start_age + n * recipe::start_age_step;
-        float shown = 0.f, value = 0.f;
+        float at_level_0 = 0.f, value = 0.f;
         EACH(k, N_E) {
             float r = distance(st.x[k], st.y[k], p, axis);
-            shown += z.projected[k] * energy_correction(r) * electron_density(r, 0.f, age);
+            at_level_0 += z.projected[k] * energy_correction(r) * electron_density(r, 0.f, age);
         }
-        float level = logf(signal / (total(shown) + 1e-20f));
+        float level = logf(signal / (total(at_level_0) + 1e-20f));
         EACH(k, N_E) {
             if (z.projected[k] <= 0.f) continue;
             float r = distance(st.x[k], st.y[k], p, axis), a = energy_correction(r);
@@ -259,26 +261,26 @@ ON_DEVICE void fit_one(Scratch &z, Stations st, const float *electron_mev, const
         return;
     }
     float p[4], q[2], terms[N_TERMS], muon_terms[N_TERMS], steps = 0.f, muon_steps = 0.f;
-    bool arrived = false, muon_arrived = false;
+    bool converged = false, muon_converged = false;
     start(z, st, axis, cosine, p, q, lane);
     for (int pass = 0; pass < 2; pass++) {
         float tolerance = pass ? recipe::fine : recipe::coarse;
         freeze_electron(z, st, axis, p, q, lane);
-        arrived = minimise<Electrons>(z, st, axis, tolerance, p, terms, &steps, lane);
+        converged = minimise<Electrons>(z, st, axis, tolerance, p, terms, &steps, lane);
         freeze_muon(z, st, axis, p, q, lane);
-        muon_arrived = minimise<Muons>(z, st, axis, tolerance, q, muon_terms, &muon_steps, lane);
+        muon_converged = minimise<Muons>(z, st, axis, tolerance, q, muon_terms, &muon_steps, lane);
     }
     if (lane) return;
     for (int i = 0; i < 4; i++) raw->electron[i] = p[i];
     for (int i = 0; i < 10; i++) raw->electron_fisher[i] = terms[5 + i];
     raw->electron_value = terms[0];
     raw->electron_steps = steps;
-    raw->electron_converged = arrived;
+    raw->electron_converged = converged;
     for (int i = 0; i < 2; i++) raw->muon[i] = q[i];
     for (int i = 0; i < 3; i++) raw->muon_fisher[i] = muon_terms[3 + i];
     raw->muon_value = muon_terms[0];
     raw->muon_steps = muon_steps;
-    raw->muon_converged = muon_arrived;
+    raw->muon_converged = muon_converged;
 }
 
 FOR_EVENTS(fit_events, (

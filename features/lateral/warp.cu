@@ -1,7 +1,7 @@
-// One warp an event: what every kernel begins with.
+// One warp an event: the preamble of every kernel.
 //
 // Lanes share the stations; sums go through warp shuffles, so all lanes hold the same totals and take the same branches.
-// Compiled as plain C++ (LANES = 1) a kernel runs on a CPU, which is how its numbers are tested without a GPU.
+// Compiled as plain C++ (LANES = 1) a kernel runs on a CPU: so its numbers are tested without a GPU.
 
 #ifdef __CUDACC__
 #define LANES 32
@@ -29,19 +29,19 @@ using std::fmaxf; using std::fminf;
 
 #define EACH(k, n) for (int k = lane; k < n; k += LANES)
 
-// A kernel: `call` is done for each `event`, by all lanes, which share `z` of type Kept.
+// A kernel: all lanes do `call` for each `event`; they share `z` of type Shared.
 #ifdef __CUDACC__
-#define FOR_EVENTS(name, arguments, Kept, call) \
+#define FOR_EVENTS(name, arguments, Shared, call) \
     extern "C" __global__ void name arguments { \
-        __shared__ Kept of_warps[WARPS]; \
-        Kept &z = of_warps[threadIdx.x / LANES]; \
+        __shared__ Shared of_warps[WARPS]; \
+        Shared &z = of_warps[threadIdx.x / LANES]; \
         const int lane = threadIdx.x % LANES, event = blockIdx.x * WARPS + threadIdx.x / LANES; \
         if (event < n_events) call; \
     }
 #else
-#define FOR_EVENTS(name, arguments, Kept, call) \
+#define FOR_EVENTS(name, arguments, Shared, call) \
     extern "C" void name arguments { \
-        static Kept z; \
+        static Shared z; \
         const int lane = 0; \
         for (int event = 0; event < n_events; event++) call; \
     }

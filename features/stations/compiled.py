@@ -34,7 +34,9 @@ from showerstack.features.lateral.response import StationResponse
 from showerstack.features.lateral.translate import FAST, f32, full_vectors, vexp2, vlog2
 from showerstack.features.stations import tail
 from showerstack.features.stations.sums import (
+    CHANNELS,
     FAR_M,
+    LCM_RING,
     LCM_RINGS_M,
     MAX_DEVIATE,
     MUON_AGE_FROM_M,
@@ -43,6 +45,7 @@ from showerstack.features.stations.sums import (
     PATTERN,
     PATTERNS,
     PLAIN,
+    RING,
     RINGS,
     RINGS_M,
     Sums,
@@ -61,10 +64,13 @@ PLANES = (
     "mean_e", "var_e", "mean_m", "var_m", "var_fit", "punch", "value",
     "d_e", "d_m", "f_e", "f_m", "v_e", "v_m",  # densities: signal, expected, variance
 )  # fmt: skip
-"""Planes of one event, (cells,) float32 each; see :func:`expect` and :func:`add_rings`."""
-PLAIN_SUMS, PATTERN_SUMS = (np.dtype([(name, np.float32) for name in names]) for names in (PLAIN, PATTERN))
-"""One event's sums by name."""
+"""Planes of one event, (cells,) float32 each; see :func:`expect` and :func:`add_lcm`."""
 N_RINGS, N_LCM = len(RINGS_M), len(LCM_RINGS_M)
+PLAIN_SUMS, PATTERN_SUMS = (np.dtype([(name, np.float32) for name in names]) for names in (PLAIN, PATTERN))
+"""Sums by name, of an event and of one of its channels."""
+RING_SUMS = np.dtype([(name, np.float32, (N_RINGS,)) for name in RING])
+LCM_SUMS = np.dtype([(name, np.float32, (N_LCM,)) for name in LCM_RING])
+"""Sums over all rings by name, of a channel."""
 RING_EDGES = np.array([low for low, _ in RINGS_M] + [RINGS_M[-1][1]], np.float32)
 LCM_EDGES = np.array([low for low, _ in LCM_RINGS_M] + [LCM_RINGS_M[-1][1]], np.float32)
 FAR, OUTER, MUON_AGE_FROM, LIMIT = f32(FAR_M), f32(OUTER_M), f32(MUON_AGE_FROM_M), f32(MAX_DEVIATE)
@@ -134,7 +140,7 @@ def expect(
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def deviance(signal: Any, mean: Any, variance: Any, limit: Any, out: Any) -> Any:
-    """Fill half the deviance per station; stations at the limit say nothing once the expectation exceeds it.
+    """Fill half the deviance per station, 0 for one at the limit whose expectation exceeds it.
 
     Returns their sum.
     """
@@ -166,56 +172,58 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
     """Fill everything of ``PLAIN`` but the deviances."""
     full_vectors()
     s_e, s, area_e, area, live, far, outer, mid = z.s_e, z.s_m, z.area_e, z.area_m, z.live_m, z.far, z.outer, z.mid
-    muons, template, punch, mean, value = z.muons, z.template, z.punch, z.mean_m, z.value
-    values = hits = lives = areas = seen_e = ZERO
+    muons, template, punch, mean, far_signal = z.muons, z.template, z.punch, z.mean_m, z.value
+    far_seen = far_hits = far_live = far_area = far_seen_e = ZERO
     for k in range(s.size):
-        value[k] = s[k] * far[k]
-        values += value[k]
-        hits += ONE if value[k] > ZERO else ZERO
-        lives += live[k] * far[k]
-        areas += area[k] * far[k]
-        seen_e += s_e[k] * far[k]
-    mid_m = mid_am = mid_e = mid_ae = out_m = out_am = out_e = out_ae = hits40 = ZERO
+        far_signal[k] = s[k] * far[k]
+        far_seen += far_signal[k]
+        far_hits += ONE if far_signal[k] > ZERO else ZERO
+        far_live += live[k] * far[k]
+        far_area += area[k] * far[k]
+        far_seen_e += s_e[k] * far[k]
+    mid_seen_mu = mid_area_mu = mid_seen_e = mid_area_e = ZERO
+    outer_seen_mu = outer_area_mu = outer_seen_e = outer_area_e = muon_age_hits = ZERO
     for k in range(s.size):
-        mid_m += s[k] * mid[k]
-        mid_am += area[k] * mid[k]
-        mid_e += s_e[k] * mid[k]
-        mid_ae += area_e[k] * mid[k]
-        out_m += s[k] * outer[k]
-        out_am += area[k] * outer[k]
-        out_e += s_e[k] * outer[k]
-        out_ae += area_e[k] * outer[k]
-        hits40 += ONE if s[k] * (mid[k] + outer[k]) > ZERO else ZERO
-    by_fit = by_fit_var = expected = blank = blank_var = ZERO
+        mid_seen_mu += s[k] * mid[k]
+        mid_area_mu += area[k] * mid[k]
+        mid_seen_e += s_e[k] * mid[k]
+        mid_area_e += area_e[k] * mid[k]
+        outer_seen_mu += s[k] * outer[k]
+        outer_area_mu += area[k] * outer[k]
+        outer_seen_e += s_e[k] * outer[k]
+        outer_area_e += area_e[k] * outer[k]
+        muon_age_hits += ONE if s[k] * (mid[k] + outer[k]) > ZERO else ZERO
+    fit_empty = fit_empty_var = reco_expected = reco_empty = reco_empty_var = ZERO
     for k in range(s.size):
         counted = live[k] * far[k]
-        e = empty(res, area[k] * muons[k]) * counted
-        by_fit += e
-        by_fit_var += e * (ONE - e)
-        n = reco * template[k] * far[k]
-        expected += n
-        b = empty(res, n) * counted
-        blank += b
-        blank_var += b * (ONE - b)
-    near = near_mean = near_hits = beyond_all = signal = signal_var = ZERO
+        by_fit = empty(res, area[k] * muons[k]) * counted
+        fit_empty += by_fit
+        fit_empty_var += by_fit * (ONE - by_fit)
+        expected = reco * template[k] * far[k]
+        reco_expected += expected
+        by_reco = empty(res, expected) * counted
+        reco_empty += by_reco
+        reco_empty_var += by_reco * (ONE - by_reco)
+    near_seen = near_expected = near_hits = unexplained = signal = signal_var = ZERO
     for k in range(s.size):
         close = (ONE - far[k]) * live[k]
-        near += s[k] * close
-        near_mean += mean[k] * close
+        near_seen += s[k] * close
+        near_expected += mean[k] * close
         near_hits += ONE if s[k] * close > ZERO else ZERO
         beyond, variance = over_punch(res, area[k], s[k], punch[k])
-        beyond_all += max(beyond - TWO * np.sqrt(variance), ZERO)
+        unexplained += max(beyond - TWO * np.sqrt(variance), ZERO)
         weight = template[k] / (variance + TINY)
         signal += weight * beyond
         signal_var += weight * weight * variance
-    out.muon_age_hits, out.far_seen, out.far_hits, out.far_live = hits40, values, hits, lives
-    out.far_area, out.far_max, out.far_seen_e = areas, largest(value), seen_e
-    out.fit_empty, out.fit_empty_var = by_fit, by_fit_var
-    out.reco_expected, out.reco_empty, out.reco_empty_var = expected, blank, blank_var
-    out.near_seen, out.near_expected, out.near_hits = near, near_mean, near_hits
-    out.unexplained, out.signal, out.signal_var = beyond_all, signal, signal_var
-    out.mid_seen_mu, out.mid_area_mu, out.mid_seen_e, out.mid_area_e = mid_m, mid_am, mid_e, mid_ae
-    out.outer_seen_mu, out.outer_area_mu, out.outer_seen_e, out.outer_area_e = out_m, out_am, out_e, out_ae
+    out.far_seen, out.far_hits, out.far_live, out.far_area = far_seen, far_hits, far_live, far_area
+    out.far_seen_e, out.far_max, out.muon_age_hits = far_seen_e, largest(far_signal), muon_age_hits
+    out.fit_empty, out.fit_empty_var = fit_empty, fit_empty_var
+    out.reco_expected, out.reco_empty, out.reco_empty_var = reco_expected, reco_empty, reco_empty_var
+    out.near_seen, out.near_expected, out.near_hits = near_seen, near_expected, near_hits
+    out.unexplained, out.signal, out.signal_var = unexplained, signal, signal_var
+    out.mid_seen_mu, out.mid_area_mu, out.mid_seen_e, out.mid_area_e = mid_seen_mu, mid_area_mu, mid_seen_e, mid_area_e
+    out.outer_seen_mu, out.outer_area_mu = outer_seen_mu, outer_area_mu
+    out.outer_seen_e, out.outer_area_e = outer_seen_e, outer_area_e
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -233,7 +241,7 @@ def root_lg_tail(row: Any, column: Any, table: Any) -> Any:
     """Return the square root of -lg P(S >= seen) from :func:`showerstack.features.stations.tail.tail_table`, flat."""
     i, j = np.floor(row), np.floor(column)
     a, b = row - i, column - j
-    # Unsigned, because an index from the end would have to be asked for otherwise.
+    # Unsigned, so that no test for an index from the end is compiled.
     place = np.uint32(i * TAIL_STEPS + j)
     near = table[place] + b * (table[place + ONE_ON] - table[place])
     low, high = table[place + ROW_ON], table[place + ROW_ON + ONE_ON]
@@ -244,7 +252,7 @@ def root_lg_tail(row: Any, column: Any, table: Any) -> Any:
 def add_pattern(
     fit: Any, ca: Any, sa: Any, s: Any, live: Any, mean: Any, var: Any, tails: Any, z: Any, out: Any
 ) -> None:
-    """Fill the nine sums of ``PATTERN`` of one channel; ``tails``: its dispersion and its table of probabilities."""
+    """Fill the sums of ``PATTERN`` of one channel; ``tails``: its dispersion and its table of probabilities."""
     full_vectors()
     core_x, core_y = fit.electron[0], fit.electron[1]
     dispersion, table = f32(tails[0]), tails[1]
@@ -256,56 +264,58 @@ def add_pattern(
         row[k], column[k] = tail_place(signal[k], expected[k], variance[k], dispersion)
     for k in range(x.size):
         hit[k] = ONE if s[k] * far[k] * live[k] > ZERO else ZERO
-    tail05 = tail1 = tail2 = ZERO
+    tail_05 = tail_1 = tail_2 = ZERO
     for k in range(x.size):
         root = root_lg_tail(row[k], column[k], table) * hit[k]
         square = root * root
-        tail05 += root
-        tail1 += square
-        tail2 += square * square
-    lives = far_live = c1 = s1 = c2 = s2 = ZERO
+        tail_05 += root
+        tail_1 += square
+        tail_2 += square * square
+    n_live = far_live = dipole_cos = dipole_sin = quadrupole_cos = quadrupole_sin = ZERO
     for k in range(x.size):
-        lives += live[k]
+        n_live += live[k]
         far_live += live[k] * far[k]
         deviate = (s[k] - mean[k]) / np.sqrt(var[k] + MICRO)
         deviate = min(max(deviate, -LIMIT), LIMIT) * live[k]
         dx, dy = x[k] - core_x, y[k] - core_y
         per_length = ONE / np.sqrt(max(dx * dx + dy * dy, MICRO))
         c, d = (dx * ca + dy * sa) * per_length, (dy * ca - dx * sa) * per_length
-        c1 += deviate * c
-        s1 += deviate * d
-        c2 += deviate * (c * c - d * d)
-        s2 += deviate * TWO * c * d
-    out.live, out.far_live, out.tail_05, out.tail_1, out.tail_2 = lives, far_live, tail05, tail1, tail2
-    out.dipole_cos, out.dipole_sin, out.quadrupole_cos, out.quadrupole_sin = c1, s1, c2, s2
+        dipole_cos += deviate * c
+        dipole_sin += deviate * d
+        quadrupole_cos += deviate * (c * c - d * d)
+        quadrupole_sin += deviate * TWO * c * d
+    out.live, out.far_live, out.tail_05, out.tail_1, out.tail_2 = n_live, far_live, tail_05, tail_1, tail_2
+    out.dipole_cos, out.dipole_sin = dipole_cos, dipole_sin
+    out.quadrupole_cos, out.quadrupole_sin = quadrupole_cos, quadrupole_sin
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def add_rings(z: Any, out: Any) -> None:
-    """Fill the ring sums of both channels, (2, 4, rings), one ring after the other."""
+    """Fill the sums of ``RING`` of both channels, one ring after the other."""
     full_vectors()
     r, s_e, s_m, area_e, area_m = z.r, z.s_e, z.s_m, z.area_e, z.area_m
     mean_e, mean_m, var_e, var_m = z.mean_e, z.mean_m, z.var_e, z.var_m
     for ring in range(N_RINGS):
         low, high = RING_EDGES[ring], RING_EDGES[ring + 1]
-        e0 = e1 = e2 = e3 = m0 = m1 = m2 = m3 = ZERO
+        seen_e = in_ring_e = expected_e = variance_e = seen_m = in_ring_m = expected_m = variance_m = ZERO
         for k in range(r.size):
             inside = (ONE if r[k] >= low else ZERO) * (ONE if r[k] < high else ZERO)
-            e0 += inside * s_e[k]
-            e1 += inside * area_e[k]
-            e2 += inside * mean_e[k]
-            e3 += inside * var_e[k]
-            m0 += inside * s_m[k]
-            m1 += inside * area_m[k]
-            m2 += inside * mean_m[k]
-            m3 += inside * var_m[k]
-        out[0, 0, ring], out[0, 1, ring], out[0, 2, ring], out[0, 3, ring] = e0, e1, e2, e3
-        out[1, 0, ring], out[1, 1, ring], out[1, 2, ring], out[1, 3, ring] = m0, m1, m2, m3
+            seen_e += inside * s_e[k]
+            in_ring_e += inside * area_e[k]
+            expected_e += inside * mean_e[k]
+            variance_e += inside * var_e[k]
+            seen_m += inside * s_m[k]
+            in_ring_m += inside * area_m[k]
+            expected_m += inside * mean_m[k]
+            variance_m += inside * var_m[k]
+        e, m = out[0], out[1]
+        e.seen[ring], e.area[ring], e.expected[ring], e.variance[ring] = seen_e, in_ring_e, expected_e, variance_e
+        m.seen[ring], m.area[ring], m.expected[ring], m.variance[ring] = seen_m, in_ring_m, expected_m, variance_m
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def add_lcm(z: Any, out: Any) -> None:
-    """Fill the sums of densities in the rings of LCm of both channels, (2, 6, rings of LCm)."""
+    """Fill the sums of ``LCM_RING`` of both channels, from densities."""
     full_vectors()
     r, s_e, s_m, area_e, area_m, live_e, live_m = z.r, z.s_e, z.s_m, z.area_e, z.area_m, z.live_e, z.live_m
     mean_e, mean_m, var_e, var_m = z.mean_e, z.mean_m, z.var_e, z.var_m
@@ -316,25 +326,27 @@ def add_lcm(z: Any, out: Any) -> None:
         d_m[k], f_m[k], v_m[k] = s_m[k] * per_m, mean_m[k] * per_m, var_m[k] * per_m * per_m
     for ring in range(N_LCM):
         low, high = LCM_EDGES[ring], LCM_EDGES[ring + 1]
-        e0 = e1 = e2 = e3 = e4 = e5 = m0 = m1 = m2 = m3 = m4 = m5 = ZERO
+        n_e = seen_e = seen_2_e = expected_e = expected_2_e = variance_e = ZERO
+        n_m = seen_m = seen_2_m = expected_m = expected_2_m = variance_m = ZERO
         for k in range(r.size):
             inside = (ONE if r[k] >= low else ZERO) * (ONE if r[k] < high else ZERO)
-            e0 += inside * live_e[k]
-            e1 += inside * d_e[k]
-            e2 += inside * d_e[k] * d_e[k]
-            e3 += inside * f_e[k]
-            e4 += inside * f_e[k] * f_e[k]
-            e5 += inside * v_e[k]
-            m0 += inside * live_m[k]
-            m1 += inside * d_m[k]
-            m2 += inside * d_m[k] * d_m[k]
-            m3 += inside * f_m[k]
-            m4 += inside * f_m[k] * f_m[k]
-            m5 += inside * v_m[k]
-        out[0, 0, ring], out[0, 1, ring], out[0, 2, ring] = e0, e1, e2
-        out[0, 3, ring], out[0, 4, ring], out[0, 5, ring] = e3, e4, e5
-        out[1, 0, ring], out[1, 1, ring], out[1, 2, ring] = m0, m1, m2
-        out[1, 3, ring], out[1, 4, ring], out[1, 5, ring] = m3, m4, m5
+            n_e += inside * live_e[k]
+            seen_e += inside * d_e[k]
+            seen_2_e += inside * d_e[k] * d_e[k]
+            expected_e += inside * f_e[k]
+            expected_2_e += inside * f_e[k] * f_e[k]
+            variance_e += inside * v_e[k]
+            n_m += inside * live_m[k]
+            seen_m += inside * d_m[k]
+            seen_2_m += inside * d_m[k] * d_m[k]
+            expected_m += inside * f_m[k]
+            expected_2_m += inside * f_m[k] * f_m[k]
+            variance_m += inside * v_m[k]
+        e, m = out[0], out[1]
+        e.stations[ring], e.seen[ring], e.seen_2[ring] = n_e, seen_e, seen_2_e
+        e.expected[ring], e.expected_2[ring], e.variance[ring] = expected_e, expected_2_e, variance_e
+        m.stations[ring], m.seen[ring], m.seen_2[ring] = n_m, seen_m, seen_2_m
+        m.expected[ring], m.expected_2[ring], m.variance[ring] = expected_m, expected_2_m, variance_m
 
 
 @kernel(nogil=True, error_model="numpy")
@@ -375,7 +387,7 @@ def _scratch(array: DetectorArray) -> Any:
 
 
 def sum_fused(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> Sums:
-    """Return the sums of ``PLAIN`` and of the parts asked for; without meaning where ``fitted`` is false."""
+    """Return the sums of ``PLAIN`` and of ``parts``; without meaning where ``fitted`` is false."""
     n, response = len(events), events.response
     fits = fit.records()
     azimuth = events.azimuth_deg * np.float32(math.pi / 180.0)
@@ -385,6 +397,12 @@ def sum_fused(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) ->
     dispersions = (response.electron_dispersion, response.muon_dispersion)
     tails = tuple((dispersion, tail_table(dispersion).ravel()) for dispersion in dispersions)
     grids, wanted = (events.electron_mev, events.muon_mev), (RINGS in parts, PATTERNS in parts)
-    filled = (out[0].view(PLAIN_SUMS)[:, 0], out[1].view(PATTERN_SUMS)[..., 0], *out[2:])
+    plain, pattern, rings, lcm = out
+    filled = (
+        plain.view(PLAIN_SUMS)[:, 0],
+        pattern.view(PATTERN_SUMS)[..., 0],
+        rings.reshape(len(rings), len(CHANNELS), len(RING) * N_RINGS).view(RING_SUMS)[..., 0],
+        lcm.reshape(len(lcm), len(CHANNELS), len(LCM_RING) * N_LCM).view(LCM_SUMS)[..., 0],
+    )
     _sum_events(grids, columns, _scratch(events.array), fits, response, tails, wanted, filled)
     return sums_by_name(~np.isnan(fits["electron"][:, 0]), parts, out)

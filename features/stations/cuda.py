@@ -27,21 +27,30 @@ def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> 
     """Return the CUDA kernels."""
     zones = {name: getattr(sums, name) for name in ("FAR_M", "OUTER_M", "MUON_AGE_FROM_M", "MAX_DEVIATE")}
     table = {name: getattr(tail, name) for name in ("MIN_MEAN", "MAX_MEAN", "MEAN_STEP", "LOW", "STEP", "N_STEPS")}
-    ordered = 1 << (array.n_cells - 1).bit_length()
-    records = {"Plain": sums.PLAIN, "Pattern": sums.PATTERN, "GridSums": grid.SUMS, "BothChannels": grid.SHARED}
-    return cuda.source(
+    n_ordered = 1 << (array.n_cells - 1).bit_length()
+    records = {
+        "Plain": dict.fromkeys(sums.PLAIN, 1),
+        "Pattern": dict.fromkeys(sums.PATTERN, 1),
+        "Ring": dict.fromkeys(sums.RING, len(sums.RINGS_M)),
+        "LcmRing": dict.fromkeys(sums.LCM_RING, len(sums.LCM_RINGS_M)),
+        "GridSums": dict.fromkeys(grid.SUMS, 1),
+        "BothChannels": dict.fromkeys(grid.SHARED, 1),
+        "SquareRing": dict.fromkeys(grid.SQUARE_RING, grid.N_RINGS),
+        "Order": grid.ORDER_SIZES,
+    }
+    return cuda.assemble(
         Path(__file__).with_name("kernel.cu"),
         response,
         array,
-        max(7 * array.n_cells, ordered),
+        max(7 * array.n_cells, n_ordered),
         record_in_c(),
-        *(cuda.struct_in_c(name, dict.fromkeys(names, 1)) for name, names in records.items()),
+        *(cuda.struct_in_c(name, sizes) for name, sizes in records.items()),
         cuda.space_in_c("zone", zones),
         cuda.space_in_c("tail", table),
         cuda.list_in_c("ring_edge", [low for low, _ in sums.RINGS_M] + [sums.RINGS_M[-1][1]]),
         cuda.list_in_c("lcm_edge", [low for low, _ in sums.LCM_RINGS_M] + [sums.LCM_RINGS_M[-1][1]]),
         cuda.list_in_c("quantile", [q / 100.0 for q in grid.QUANTILES]),
-        f"const int N_SQUARE_RINGS = {grid.N_RINGS}, N_TOP = {grid.N_TOP}, N_ORDERED = {ordered};",
+        f"const int N_SQUARE_RINGS = {grid.N_RINGS}, N_TOP = {grid.N_TOP}, N_ORDERED = {n_ordered};",
     )
 
 
@@ -55,9 +64,9 @@ def sum_cuda(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> 
     planes += [here.x_m, here.y_m, here.electron_area_m2, here.muon_area_m2]
     planes += [tail.flat_table(d, xp) for d in (response.electron_dispersion, response.muon_dispersion)]
     planes.append(xp.stack(fit.columns(), axis=1) if fit.numbers is None else fit.numbers)
-    given = [xp.ascontiguousarray(plane) for plane in planes]
-    wanted = [int(RINGS in parts), int(PATTERNS in parts)]
-    cuda.launch(kernel_source(response, events.array), "sum_events", n, [*given, *wanted, n, *out])
+    arrays = [xp.ascontiguousarray(plane) for plane in planes]
+    with_parts = [int(RINGS in parts), int(PATTERNS in parts)]
+    cuda.launch(kernel_source(response, events.array), "sum_events", n, [*arrays, *with_parts, n, *out])
     return sums.sums_by_name(~xp.isnan(fit.electron[0]), parts, out)
 
 
@@ -75,8 +84,8 @@ def grid_cuda(events: EventBatch) -> dict[str, Any]:
     planes = [events.electron_mev, events.muon_mev, xp.cos(azimuth), xp.sin(azimuth)]
     planes += [*_cells(xp, events.array), here.no_muon, here.has_electron - here.no_muon]
     out = [xp.empty(shape, dtype=xp.float32) for shape in grid.shapes(n)]
-    given = [xp.ascontiguousarray(plane) for plane in planes]
-    cuda.launch(kernel_source(events.response, events.array), "sum_grids", n, [*given, n, *out])
+    arrays = [xp.ascontiguousarray(plane) for plane in planes]
+    cuda.launch(kernel_source(events.response, events.array), "sum_grids", n, [*arrays, n, *out])
     return grid.sums_by_name(out)
 
 

@@ -27,6 +27,8 @@ SUMS = (
 centroid by w; mean products about it, along the shower's azimuth and radially. Lengths are in units of 100 m."""
 SHARED = ("inner", "outer", "both_hits")
 """Deposits of e/gamma stations without and with a muon detector; stations hit in both channels."""
+SQUARE_RING = ("deposits", "hits")
+"""Per channel, event and square ring: deposits; stations hit."""
 UNIT_M = 100.0
 """Moments are taken in this unit so that fourth powers stay within float32."""
 N_RINGS = 8
@@ -35,13 +37,19 @@ QUANTILES = (25, 50, 75, 90)
 N_TOP = 5
 ORDER = ("max", "top5", *(f"q{q}" for q in QUANTILES))
 """Per channel and event: the largest deposit, the sum of the five largest, quantiles of the hit stations."""
+ORDER_SIZES = {"max": 1, "top": 1, "quantiles": len(QUANTILES)}
+"""The record of these numbers that a kernel fills."""
+CHANNEL_RECORD, SHARED_RECORD = (np.dtype([(name, np.float32) for name in names]) for names in (SUMS, SHARED))
+RING_RECORD = np.dtype([(name, np.float32, (N_RINGS,)) for name in SQUARE_RING])
+"""Sums by name: of one channel, of both, over all square rings of a channel."""
+ORDER_RECORD = np.dtype([(name, np.float32, (size,) if size > 1 else ()) for name, size in ORDER_SIZES.items()])
 SMALL = f32(4e-3)
 """Below it ln(1 + d) is a polynomial: 1 + d would lose digits of d."""
 
 
 def shapes(n: int) -> list[tuple[int, ...]]:
-    """Return the shapes of what a kernel fills: ``SUMS``, ``SHARED``, deposits and hits per square ring."""
-    return [(n, len(CHANNELS), len(SUMS)), (n, len(SHARED)), (n, len(CHANNELS), 2, N_RINGS)]
+    """Return the shapes of the arrays that a kernel fills: ``SUMS``, ``SHARED``, ``SQUARE_RING``."""
+    return [(n, len(CHANNELS), len(SUMS)), (n, len(SHARED)), (n, len(CHANNELS), len(SQUARE_RING), N_RINGS)]
 
 
 def sums_by_name(filled: Sequence[Any]) -> dict[str, Any]:
@@ -56,7 +64,7 @@ def sums_by_name(filled: Sequence[Any]) -> dict[str, Any]:
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def _sum_channel(cells: Any, limit: Any, cosine: Any, sine: Any, z: Any, out: Any, rings: Any) -> None:
-    """Fill ``SUMS`` and the sums over square rings, (2, rings), of one channel of one event."""
+    """Fill ``SUMS`` and ``SQUARE_RING`` of one channel of one event."""
     full_vectors()
     x, y, ring_of, d, w, hit = z.x, z.y, z.ring, z.d, z.w, z.hit
     for k in range(x.size):
@@ -89,16 +97,16 @@ def _sum_channel(cells: Any, limit: Any, cosine: Any, sine: Any, z: Any, out: An
         along_2 += square
         along_3 += square * along
         r_4 += w[k] * r2 * r2
-    out[0], out[1], out[2], out[3], out[4], out[5], out[6] = total, hits, saturated, logs, squares, mean_x, mean_y
-    out[7], out[8], out[9] = xx * per_log, yy * per_log, xy * per_log
-    out[10], out[11], out[12] = along_2 * per_log, along_3 * per_log, r_4 * per_log
+    out.total, out.hits, out.saturated, out.logs, out.squares = total, hits, saturated, logs, squares
+    out.mean_x, out.mean_y, out.xx, out.yy, out.xy = mean_x, mean_y, xx * per_log, yy * per_log, xy * per_log
+    out.along_2, out.along_3, out.r_4 = along_2 * per_log, along_3 * per_log, r_4 * per_log
     for ring in range(N_RINGS):
         number, deposits, stations = f32(ring), ZERO, ZERO
         for k in range(x.size):
             inside = ONE if ring_of[k] == number else ZERO
             deposits += inside * d[k]
             stations += inside * hit[k]
-        rings[0, ring], rings[1, ring] = deposits, stations
+        rings.deposits[ring], rings.hits[ring] = deposits, stations
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -110,7 +118,7 @@ def _sum_shared(electron_mev: Any, muon_mev: Any, z: Any, out: Any) -> None:
         inner += electron_mev[k] * no_muon[k]
         outer += electron_mev[k] * with_muon[k]
         both += (ONE if electron_mev[k] > ZERO else ZERO) * (ONE if muon_mev[k] > ZERO else ZERO)
-    out[0], out[1], out[2] = inner, outer, both
+    out.inner, out.outer, out.both_hits = inner, outer, both
 
 
 @kernel(nogil=True, error_model="numpy")
@@ -146,9 +154,15 @@ def grid_fused(events: EventBatch) -> dict[str, Any]:
     n, response = len(events), events.response
     azimuth = events.azimuth_deg * np.float32(np.pi / 180.0)
     out = tuple(np.empty(shape, np.float32) for shape in shapes(n))
+    sums, shared, rings = out
+    filled = (
+        sums.view(CHANNEL_RECORD)[..., 0],
+        shared.view(SHARED_RECORD)[..., 0],
+        rings.reshape(n, len(CHANNELS), len(SQUARE_RING) * N_RINGS).view(RING_RECORD)[..., 0],
+    )
     limits = (response.saturation_mev, response.muon_saturation_mev)
     grids = (events.electron_mev, events.muon_mev)
-    _sum_grids(grids, limits, np.cos(azimuth), np.sin(azimuth), _scratch(events.array), out)
+    _sum_grids(grids, limits, np.cos(azimuth), np.sin(azimuth), _scratch(events.array), filled)
     return sums_by_name(out)
 
 
@@ -157,21 +171,21 @@ def _look_up(ordered: Any, out: Any) -> None:
     """Fill maximum, sum of the largest and quantiles of every event from its sorted cells."""
     size = ordered.shape[1]
     for n in range(ordered.shape[0]):
-        row = ordered[n]
-        out[n, 0] = row[size - 1]
+        row, numbers = ordered[n], out[n]
+        numbers.max = row[size - 1]
         top = ZERO
         for k in range(max(size - N_TOP, 0), size):
             top += row[k]
-        out[n, 1] = top
+        numbers.top = top
         first = np.searchsorted(row, ZERO, side="right")
         for q in range(len(QUANTILES)):
             if first == size:
-                out[n, 2 + q] = np.nan
+                numbers.quantiles[q] = np.nan
                 continue
             rank = f32(first) + f32(QUANTILES[q] / 100.0) * f32(size - first - 1)
             below = int(rank)
             above = min(below + 1, size - 1)
-            out[n, 2 + q] = row[below] + (rank - f32(below)) * (row[above] - row[below])
+            numbers.quantiles[q] = row[below] + (rank - f32(below)) * (row[above] - row[below])
 
 
 def order_fused(events: EventBatch) -> dict[str, Any]:
@@ -179,6 +193,6 @@ def order_fused(events: EventBatch) -> dict[str, Any]:
     columns = {}
     for channel, ordered in (("e", events.electron_sorted), ("mu", events.muon_sorted)):
         out = np.empty((len(events), len(ORDER)), np.float32)
-        _look_up(ordered, out)
+        _look_up(ordered, out.view(ORDER_RECORD)[:, 0])
         columns.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(ORDER)})
     return columns

@@ -1,7 +1,8 @@
 // Sums over stations and over the grid on a GPU, one warp an event: those of compiled.py and grid.py.
 //
-// cuda.py puts the records Plain, Pattern, GridSums and BothChannels, and limits and lists of rings in front of this text.
-// A lane touches no stations but its own, so the lanes need not wait for each other, but where deposits are sorted.
+// cuda.py puts the records of the sums (Plain, Pattern, Ring, LcmRing, GridSums, BothChannels, SquareRing, Order), limits and
+// edges of rings in front of this text. A lane touches no stations but its own, so lanes wait for each other only where
+// deposits are sorted.
 
 const int N_RINGS = N_RING_EDGE - 1, N_LCM = N_LCM_EDGE - 1;
 
@@ -9,7 +10,7 @@ struct Site { const float *x, *y, *area_e, *area_m; };
 struct Cells { const float *electron_mev, *muon_mev; };
 struct Angles { float cosine, u, v, cos_azimuth, sin_azimuth; };
 struct Tails { const float *e, *mu; };
-struct Results { Plain *plain; Pattern *pattern; float *rings, *lcm; };
+struct Results { Plain *plain; Pattern *pattern; Ring *rings; LcmRing *lcm; };
 
 // Signals, expectations and variances of one event.
 struct Planes { float r[N_E], s_e[N_E], mean_e[N_E], var_e[N_E], s_m[N_E], mean_m[N_E], var_m[N_E]; };
@@ -84,8 +85,8 @@ ON_DEVICE void plain_sums(Planes &z, Site st, Cells cells, Angles at, const RawF
     if (lane == 0) *out = s;
 }
 
-// Sums of one channel per ring: seen, area, expected, variance.
-ON_DEVICE void ring_sums(const Planes &z, const float *signal, const float *mean, const float *variance, const float *area_m2, float cosine, float *out, int lane) {
+// Fill the sums of one channel over rings.
+ON_DEVICE void ring_sums(const Planes &z, const float *signal, const float *mean, const float *variance, const float *area_m2, float cosine, Ring *out, int lane) {
     for (int ring = 0; ring < N_RINGS; ring++) {
         const float low = ring_edge(ring), high = ring_edge(ring + 1);
         float seen = 0.f, area = 0.f, expected = 0.f, spread = 0.f;
@@ -98,33 +99,38 @@ ON_DEVICE void ring_sums(const Planes &z, const float *signal, const float *mean
         }
         seen = total(seen), area = total(area), expected = total(expected), spread = total(spread);
         if (lane) continue;
-        out[ring] = seen;
-        out[N_RINGS + ring] = area;
-        out[2 * N_RINGS + ring] = expected;
-        out[3 * N_RINGS + ring] = spread;
+        out->seen[ring] = seen;
+        out->area[ring] = area;
+        out->expected[ring] = expected;
+        out->variance[ring] = spread;
     }
 }
 
-// Sums of one channel's densities per ring of LCm: stations, seen, seen^2, expected, expected^2, variance.
-ON_DEVICE void lcm_sums(const Planes &z, const float *signal, const float *mean, const float *variance, const float *area_m2, float cosine, float *out, int lane) {
+// Fill the sums of one channel's densities over rings of LCm.
+ON_DEVICE void lcm_sums(const Planes &z, const float *signal, const float *mean, const float *variance, const float *area_m2, float cosine, LcmRing *out, int lane) {
     for (int ring = 0; ring < N_LCM; ring++) {
         const float low = lcm_edge(ring), high = lcm_edge(ring + 1);
-        float sums[6] = {};
+        float stations = 0.f, seen = 0.f, seen_2 = 0.f, expected = 0.f, expected_2 = 0.f, spread = 0.f;
         EACH(k, N_E) {
             if (area_m2[k] <= 0.f || z.r[k] < low || z.r[k] >= high) continue;
             const float per_m2 = 1.f / fmaxf(area_m2[k] * cosine, 1e-6f);
-            const float seen = signal[k] * per_m2, expected = mean[k] * per_m2;
-            sums[0] += 1.f;
-            sums[1] += seen;
-            sums[2] += seen * seen;
-            sums[3] += expected;
-            sums[4] += expected * expected;
-            sums[5] += variance[k] * per_m2 * per_m2;
+            const float density = signal[k] * per_m2, expectation = mean[k] * per_m2;
+            stations += 1.f;
+            seen += density;
+            seen_2 += density * density;
+            expected += expectation;
+            expected_2 += expectation * expectation;
+            spread += variance[k] * per_m2 * per_m2;
         }
-        for (int i = 0; i < 6; i++) {
-            const float sum = total(sums[i]);
-            if (lane == 0) out[i * N_LCM + ring] = sum;
-        }
+        stations = total(stations), seen = total(seen), seen_2 = total(seen_2);
+        expected = total(expected), expected_2 = total(expected_2), spread = total(spread);
+        if (lane) continue;
+        out->stations[ring] = stations;
+        out->seen[ring] = seen;
+        out->seen_2[ring] = seen_2;
+        out->expected[ring] = expected;
+        out->expected_2[ring] = expected_2;
+        out->variance[ring] = spread;
     }
 }
 
@@ -172,19 +178,19 @@ ON_DEVICE void pattern_sums(const Planes &z, const float *signal, const float *m
     if (lane == 0) *out = s;
 }
 
-// All sums of one event; events without a fit keep what is there.
+// Fill all sums of one event; those of an event without a fit are left as they are.
 ON_DEVICE void sum_one(Planes &z, Site st, Cells cells, Angles at, const RawFit &fit, float reco, Tails tails, int with_rings, int with_patterns, Results out, int lane) {
     if (!(fit.electron[0] == fit.electron[0])) return;
     plain_sums(z, st, cells, at, fit, reco, out.plain, lane);
     if (with_rings) {
         ring_sums(z, z.s_e, z.mean_e, z.var_e, st.area_e, at.cosine, out.rings, lane);
-        ring_sums(z, z.s_m, z.mean_m, z.var_m, st.area_m, at.cosine, out.rings + 4 * N_RINGS, lane);
+        ring_sums(z, z.s_m, z.mean_m, z.var_m, st.area_m, at.cosine, out.rings + 1, lane);
     }
     if (with_patterns) {
         pattern_sums(z, z.s_e, z.mean_e, z.var_e, st.area_e, st, at, fit, response::electron_dispersion, tails.e, out.pattern, lane);
         pattern_sums(z, z.s_m, z.mean_m, z.var_m, st.area_m, st, at, fit, response::muon_dispersion, tails.mu, out.pattern + 1, lane);
         lcm_sums(z, z.s_e, z.mean_e, z.var_e, st.area_e, at.cosine, out.lcm, lane);
-        lcm_sums(z, z.s_m, z.mean_m, z.var_m, st.area_m, at.cosine, out.lcm + 6 * N_LCM, lane);
+        lcm_sums(z, z.s_m, z.mean_m, z.var_m, st.area_m, at.cosine, out.lcm + 1, lane);
     }
 }
 
@@ -192,11 +198,11 @@ FOR_EVENTS(sum_events, (
     const float *electron_mev, const float *muon_mev, const float *cosine, const float *u, const float *v,
     const float *cos_azimuth, const float *sin_azimuth, const float *reco, const float *x, const float *y,
     const float *area_e, const float *area_m, const float *tail_e, const float *tail_m, const RawFit *fits,
-    int with_rings, int with_patterns, int n_events, Plain *plain, Pattern *pattern, float *rings, float *lcm), Planes,
+    int with_rings, int with_patterns, int n_events, Plain *plain, Pattern *pattern, Ring *rings, LcmRing *lcm), Planes,
     sum_one(z, Site{x, y, area_e, area_m}, Cells{electron_mev + (long long)event * N_E, muon_mev + (long long)event * N_E},
             Angles{cosine[event], u[event], v[event], cos_azimuth[event], sin_azimuth[event]}, fits[event], reco[event],
             Tails{tail_e, tail_m}, with_rings, with_patterns,
-            Results{plain + event, pattern + 2ll * event, rings + 8ll * N_RINGS * event, lcm + 12ll * N_LCM * event}, lane))
+            Results{plain + event, pattern + 2ll * event, rings + 2ll * event, lcm + 2ll * event}, lane))
 
 // ln(1 + deposit) of one channel.
 struct Logs { float w[N_E]; };
@@ -204,7 +210,7 @@ struct Logs { float w[N_E]; };
 struct Place { const float *x, *y; const int *ring; };  // in units of 100 m; number of the square ring
 
 // Sums and moments of one channel that need no core, and its deposits and hits per square ring.
-ON_DEVICE void grid_sums(Logs &z, Place st, const float *mev, float limit, float cosine, float sine, GridSums *out, float *rings, int lane) {
+ON_DEVICE void grid_sums(Logs &z, Place st, const float *mev, float limit, float cosine, float sine, GridSums *out, SquareRing *rings, int lane) {
     GridSums s = {};
     EACH(k, N_E) {
         const float d = mev[k], w = log1pf(d);
@@ -248,8 +254,8 @@ ON_DEVICE void grid_sums(Logs &z, Place st, const float *mev, float limit, float
         }
         deposits = total(deposits), hits = total(hits);
         if (lane) continue;
-        rings[ring] = deposits;
-        rings[N_SQUARE_RINGS + ring] = hits;
+        rings->deposits[ring] = deposits;
+        rings->hits[ring] = hits;
     }
 }
 
@@ -264,19 +270,19 @@ ON_DEVICE void shared_sums(Cells cells, const float *no_muon, const float *with_
     if (lane == 0) *out = s;
 }
 
-ON_DEVICE void grid_one(Logs &z, Place st, Cells cells, const float *no_muon, const float *with_muon, float cosine, float sine, GridSums *sums, BothChannels *shared, float *rings, int lane) {
+ON_DEVICE void grid_one(Logs &z, Place st, Cells cells, const float *no_muon, const float *with_muon, float cosine, float sine, GridSums *sums, BothChannels *shared, SquareRing *rings, int lane) {
     grid_sums(z, st, cells.electron_mev, response::saturation_mev, cosine, sine, sums, rings, lane);
-    grid_sums(z, st, cells.muon_mev, response::muon_saturation_mev, cosine, sine, sums + 1, rings + 2 * N_SQUARE_RINGS, lane);
+    grid_sums(z, st, cells.muon_mev, response::muon_saturation_mev, cosine, sine, sums + 1, rings + 1, lane);
     shared_sums(cells, no_muon, with_muon, shared, lane);
 }
 
 FOR_EVENTS(sum_grids, (
     const float *electron_mev, const float *muon_mev, const float *cos_azimuth, const float *sin_azimuth, const float *x,
     const float *y, const int *ring, const float *no_muon, const float *with_muon, int n_events, GridSums *sums,
-    BothChannels *shared, float *rings), Logs,
+    BothChannels *shared, SquareRing *rings), Logs,
     grid_one(z, Place{x, y, ring}, Cells{electron_mev + (long long)event * N_E, muon_mev + (long long)event * N_E}, no_muon,
              with_muon, cos_azimuth[event], sin_azimuth[event], sums + 2ll * event, shared + event,
-             rings + 4ll * N_SQUARE_RINGS * event, lane))
+             rings + 2ll * event, lane))
 
 // Deposits in ascending order behind places without a cell, which have -1.
 struct Ordered { float mev[N_ORDERED]; };
@@ -298,7 +304,7 @@ ON_DEVICE void sort(Ordered &z, int lane) {
 }
 
 // Fill the largest deposit, the sum of the largest ones and quantiles of the hit stations, NaN where nothing was hit.
-ON_DEVICE void order_one(Ordered &z, const float *mev, float *out, int lane) {
+ON_DEVICE void order_one(Ordered &z, const float *mev, Order *out, int lane) {
     float hits = 0.f;
     EACH(k, N_ORDERED) {
         z.mev[k] = k < N_E ? mev[k] : -1.f;
@@ -310,17 +316,17 @@ ON_DEVICE void order_one(Ordered &z, const float *mev, float *out, int lane) {
     if (lane == 0) {
         float top = 0.f;
         for (int k = N_ORDERED > N_TOP ? N_ORDERED - N_TOP : 0; k < N_ORDERED; k++) top += fmaxf(z.mev[k], 0.f);
-        out[0] = fmaxf(z.mev[N_ORDERED - 1], 0.f);
-        out[1] = top;
+        out->max = fmaxf(z.mev[N_ORDERED - 1], 0.f);
+        out->top = top;
         for (int k = 0; k < N_QUANTILE; k++) {
             const float place = hits > 0.f ? N_ORDERED - hits + quantile(k) * (hits - 1.f) : 0.f;
             const int below = (int)place, above = below + 1 < N_ORDERED ? below + 1 : below;
             const float value = z.mev[below] + (place - below) * (z.mev[above] - z.mev[below]);
-            out[2 + k] = hits > 0.f ? value : NAN;
+            out->quantiles[k] = hits > 0.f ? value : NAN;
         }
     }
     SYNCHRONISE;
 }
 
-FOR_EVENTS(order_cells, (const float *mev, int n_events, float *out), Ordered,
-    order_one(z, mev + (long long)event * N_E, out + (2ll + N_QUANTILE) * event, lane))
+FOR_EVENTS(order_cells, (const float *mev, int n_events, Order *out), Ordered,
+    order_one(z, mev + (long long)event * N_E, out + event, lane))

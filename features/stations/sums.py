@@ -48,25 +48,27 @@ PATTERN = (
     "quadrupole_sin",
 )
 """Sums with one value an event and channel, named ``e_live`` and so on."""
+RING = ("seen", "area", "expected", "variance")
+"""Sums in a ring of the profile, named ``ring_e_seen`` and so on."""
+LCM_RING = ("stations", "seen", "seen_2", "expected", "expected_2", "variance")
+"""Stations in a ring of LCm and sums of their densities (``_2``: of squares), named ``lcm_e_stations`` and so on."""
 RINGS, PATTERNS = "rings", "patterns"
 PARTS = frozenset({RINGS, PATTERNS})
 """What is summed beside ``PLAIN`` where a group asks for it: profiles; ``PATTERN`` and densities for LCm."""
 CHANNELS = ("e", "mu")
 Sums = dict[str, Any]
-"""Arrays (n,) float32 by name. ``ring_e`` and ``ring_mu`` are lists of (n, rings): seen, area, expected, variance;
-``lcm_e`` and ``lcm_mu`` lists of (n, rings of LCm), densities: stations, seen, seen^2, expected, expected^2, variance;
-``fitted`` is (n,) bool."""
+"""Arrays by name, float32: (n,), of rings (n, rings); ``fitted`` is (n,) bool."""
 
 
 def shapes(n: int, parts: frozenset[str]) -> list[tuple[int, ...]]:
-    """Return the shapes of what a kernel fills: ``PLAIN``, ``PATTERN``, sums over rings and over rings of LCm."""
+    """Return the shapes of the arrays that a kernel fills: ``PLAIN``, ``PATTERN``, ``RING``, ``LCM_RING``."""
     n_rings, n_patterns = (n if part in parts else 0 for part in (RINGS, PATTERNS))
     channels, rings, lcm = len(CHANNELS), len(RINGS_M), len(LCM_RINGS_M)
     return [
         (n, len(PLAIN)),
         (n_patterns, channels, len(PATTERN)),
-        (n_rings, channels, 4, rings),
-        (n_patterns, channels, 6, lcm),
+        (n_rings, channels, len(RING), rings),
+        (n_patterns, channels, len(LCM_RING), lcm),
     ]
 
 
@@ -77,10 +79,10 @@ def sums_by_name(fitted: Any, parts: frozenset[str], filled: Sequence[Any]) -> S
     sums.update({name: plain[:, k] for k, name in enumerate(PLAIN)})
     for c, channel in enumerate(CHANNELS):
         if RINGS in parts:
-            sums[f"ring_{channel}"] = [rings[:, c, k] for k in range(4)]
+            sums.update({f"ring_{channel}_{name}": rings[:, c, k] for k, name in enumerate(RING)})
         if PATTERNS in parts:
             sums.update({f"{channel}_{name}": pattern[:, c, k] for k, name in enumerate(PATTERN)})
-            sums[f"lcm_{channel}"] = [lcm[:, c, k] for k in range(6)]
+            sums.update({f"lcm_{channel}_{name}": lcm[:, c, k] for k, name in enumerate(LCM_RING)})
     return sums
 
 

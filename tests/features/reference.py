@@ -20,6 +20,7 @@ from showerstack.features.lateral.translate import on_arrays
 from showerstack.features.stations.grid import N_RINGS, N_TOP, QUANTILES, SUMS, UNIT_M
 from showerstack.features.stations.sums import (
     FAR_M,
+    LCM_RING,
     LCM_RINGS_M,
     MAX_DEVIATE,
     MUON_AGE_FROM_M,
@@ -27,6 +28,7 @@ from showerstack.features.stations.sums import (
     PARTS,
     PATTERN,
     PATTERNS,
+    RING,
     RINGS,
     RINGS_M,
     Sums,
@@ -221,14 +223,16 @@ def sum_reference(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS
     angles = _angles(events, fit)
     for channel, (signal, area, expected, variance, live) in planes.items():
         if RINGS in parts:
-            sums[f"ring_{channel}"] = ring_sums(masks, [signal, area, expected, variance], xp)
+            of_rings = ring_sums(masks, [signal, area, expected, variance], xp)
+            sums.update({f"ring_{channel}_{name}": values for name, values in zip(RING, of_rings, strict=True)})
         if PATTERNS not in parts:
             continue
         # Densities: stations of different area are compared.
         per_m2 = live / xp.maximum(area, 1e-6)
         density, mean = signal * per_m2, expected * per_m2
         products = [live, density, density * density, mean, mean * mean, variance * per_m2 * per_m2]
-        sums[f"lcm_{channel}"] = ring_sums(lcm_masks, products, xp)
+        of_rings = ring_sums(lcm_masks, products, xp)
+        sums.update({f"lcm_{channel}_{name}": values for name, values in zip(LCM_RING, of_rings, strict=True)})
         tail = minus_lg_tail(signal, expected, variance, dispersions[channel], xp) * far * live
         pattern = _pattern(signal, expected, variance, tail, live, far, angles, xp)
         sums.update({f"{channel}_{name}": values for name, values in pattern.items()})

@@ -67,7 +67,7 @@ def warp(compiled, monkeypatch):
 def flat(numbers):
     """Return all numbers of a result, one row an event, as bits."""
     columns = numbers.columns() if hasattr(numbers, "columns") else numbers.values()
-    parts = [np.asarray(part) for value in columns for part in (value if isinstance(value, list) else [value])]
+    parts = [np.asarray(part) for part in columns]
     table = np.concatenate([part.reshape(len(part), -1).astype(np.float32) for part in parts], axis=1)
     return np.where(np.isnan(table), np.float32(np.nan), table).view(np.uint32)
 
