@@ -21,8 +21,9 @@ from showerstack.showers.source import is_simulated, read_source
 from showerstack.stacking.run import METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
 
 CARD_FILE = "model_card.md"
-SOFTWARE_LICENCE = "MIT"
-SIMULATED, OTHER = "simulated", "not simulated here"
+LICENCE = "MIT"
+"""Of the software, its models and what it simulates."""
+OTHERS_DATA = "the terms of those who provide them; a card grants no right to data"
 GENERAL_LIMITS = (
     "Intervals come from the number of events alone; they hold no systematic error.",
     "One seed was trained; how much another seed would change is not shown.",
@@ -40,60 +41,30 @@ PUBLIC_LIMIT = (
     "In the public pre-split files a shower reused at several core positions may be in training and test; that cannot "
     "be checked, and would flatter every system."
 )
+TABLE_LIMIT = "Valid for rows drawn like those of the training table."
 USES = {
     "composition": "Mass group of the primary of an air shower; hard labels serve the benchmark's fraction error.",
     "gamma": "Score of an air shower, higher = more gamma-like; a threshold has to be chosen for the use at hand.",
     "energy": "lg E of the primary with an error.",
 }
+TABLE_USE = "Class of a row of a table like the one it was trained on."
+SHOWN_SOURCE = ("model", "world", "seed", "protocol")
+"""What the card repeats of ``source.json``."""
 
 
-def card_content(folder: Path) -> dict[str, Any]:
-    """Return the card of a finished run; metrics of the test set are in it once the run has been scored."""
-    manifest = Run.open(folder).manifest
-    sources = _sources(manifest)
-    return {
-        "name": Path(folder).resolve().name,
-        "task": str(manifest["task"]),
-        "classes": list(manifest["classes"]),
-        "use": USES.get(str(manifest["task"]), "Class of a row of a table like the one it was trained on."),
-        "made": {key: manifest.get(key) for key in ("started", "machine", "device", "git_revision", "seed")},
-        "model": _model(manifest),
-        "data": _data(manifest, sources),
-        "protocol": _protocol(manifest, sources),
-        "metrics": _metrics(Path(folder), manifest),
-        "remarks": [*map(str, manifest.get("remarks", [])), *_changed_remarks(Path(folder), manifest)],
-        "limits": _limits(manifest, sources),
-        "licence": {
-            "software_and_models": SOFTWARE_LICENCE,
-            "data": f"simulated data: {SOFTWARE_LICENCE}"
-            if _simulated(sources)
-            else "the terms of those who provide them; a card grants no right to data",
-        },
-        "cost": totals(manifest.get("steps", [])),
-        "versions": manifest.get("versions", {}),
-        "config_hash": manifest.get("config_hash"),
-    }
+def write_card(run: Path) -> Path:
+    """Write the model card of a finished run into the run folder and return it.
 
-
-def _model(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    gate, weights = manifest.get("gate", {}), manifest.get("pool", {}).get("weights") or {}
-    return {
-        "shipped": shipped_system(manifest),
-        "why": gate.get("reason"),
-        "pool": manifest.get("pool", {}).get("chosen"),
-        "decision": manifest.get("decision", {}).get("chosen"),
-        "learners": [
-            {
-                "name": row["name"],
-                "status": row.get("status"),
-                "source": row.get("source"),
-                "parameters_a_fit": row.get("n_parameters"),
-                "weight": weights.get(row["name"]),
-                "held_out_log_loss": row.get("log_loss"),
-            }
-            for row in manifest.get("learners", [])
-        ],
-    }
+    Equal runs with equal scores give equal bytes but for time, cost and machine, which are in it. Metrics of the test
+    set are in it once the run has been scored.
+    """
+    manifest = Run.open(run).manifest
+    name, sources = Path(run).resolve().name, _sources(manifest)
+    metrics, remarks = _metrics(Path(run), manifest)
+    lines = (*_header(name, manifest, metrics.get("test")), *_body(name, manifest, sources, metrics, remarks))
+    with atomic_path(run / CARD_FILE) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return run / CARD_FILE
 
 
 def _sources(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -102,8 +73,8 @@ def _sources(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     Nothing of folders that are gone, and of tables.
     """
     sources: dict[str, dict[str, Any]] = {}
+    data = manifest["data"]
     for split in ("train", "test"):
-        data = manifest.get("data", {})
         folder, stored = data.get(split), data.get(f"{split}_source")
         if stored is not None:
             sources[split] = dict(stored)
@@ -112,203 +83,126 @@ def _sources(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return sources
 
 
-def _simulated(sources: Mapping[str, Mapping[str, Any]]) -> bool:
-    return any(is_simulated(source) for source in sources.values())
-
-
-def _data(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    data = manifest.get("data", {})
-    sets: dict[str, Any] = {}
-    for split in ("train", "test"):
-        if not data.get(f"n_{split}"):
+def _metrics(folder: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the scores that there are, of held-out rows of a table and of the test set, and remarks on their files."""
+    task, scores = str(manifest["task"]), dict[str, dict[str, Any]]()
+    files = (
+        {"held_out": METRICS_FILE, "test": TABLE_TEST_FILE} if task not in TASKS else {"test": f"metrics_{task}.json"}
+    )
+    for key, name in files.items():
+        if not (folder / name).exists():
             continue
-        source = sources.get(split, {})
-        known = split in sources or manifest["task"] not in TASKS
-        sets[split] = {
-            "name": Path(str(data.get(split))).name,
-            "events": data[f"n_{split}"],
-            "fingerprint": data.get(f"{split}_fingerprint"),
-            "origin": SIMULATED if is_simulated(source) else OTHER if known else None,
-            "source": {key: value for key, value in source.items() if isinstance(value, str | int | float)},
-        }
-    if "train" in sets:
-        sets["train"] |= {"judged": data.get("n_judged"), "held_out": data.get("n_holdout")}
-    return sets
-
-
-def _protocol(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    identity = manifest.get("identity", {})
-    stated = sources.get("test", sources.get("train", {})).get("protocol")
-    return {
-        "benchmark": stated,
-        "folds": identity.get("folds"),
-        "repeats": identity.get("repeats"),
-        "judged_on": manifest.get("judged", {}).get("on"),
-        "test_labels": "read after predictions were on disk, for scoring and reports alone",
-    }
-
-
-def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    gate = manifest.get("gate", {})
-    content: dict[str, Any] = {
-        "held_out_gain_of_the_stack": {
-            key: gate.get(key) for key in ("gain", "standard_error", "claimed") if key in gate
-        }
-    }
-    for key, file in _scored(folder, manifest).items():
-        metrics = read_json(file) if key == "test" else read_json(Checksums.open(folder).path(file.name))
+        metrics = read_json(folder / name if key == "test" else Checksums.open(folder).path(name))
         if key == "test" and not is_as_written(metrics):
-            continue  # edited or damaged: what stands in it is no score of this run
-        if manifest["task"] not in TASKS:
-            systems = metrics["systems"][metrics["shipped"]]
-            content[key] = {"judged_on": metrics["judged_on"], **{k: systems[k] for k in _KEYS if k in systems}}
-        elif metrics.get("config_hash") in (None, manifest.get("config_hash")):
-            task = task_named(str(manifest["task"]))
-            value, interval = scoring_of(task).headline(metrics)
-            content[key] = {
-                "judged_on": f"{metrics['n_events']:,} test showers",
-                scoring_of(task).metric.name: {"value": value, **(interval.as_dict() if interval else {})},
-                **(scoring_of(task).details(metrics) if interval else {}),
-            }
-    return content
+            return scores, [f"{name} is not as it was written, and its numbers are left out: score the run again"]
+        if task not in TASKS:
+            of_shipped = metrics["systems"][metrics["shipped"]]
+            scores[key] = {"judged_on": metrics["judged_on"]}
+            scores[key] |= {name: of_shipped[name] for name in ("log_loss", "accuracy", "auc")}
+        elif metrics.get("config_hash") in (None, manifest["config_hash"]):
+            scoring = scoring_of(task_named(task))
+            value, interval = scoring.headline(metrics)
+            scores[key] = {"judged_on": f"{metrics['n_events']:,} test showers"}
+            scores[key] |= {scoring.metric.name: {"value": value, **(interval.as_dict() if interval else {})}}
+            scores[key] |= scoring.details(metrics) if interval else {}
+    return scores, []
 
 
-def _scored(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
-    if manifest["task"] in TASKS:
-        files = {"test": folder / f"metrics_{manifest['task']}.json"}
-    else:
-        files = {"held_out": folder / METRICS_FILE, "test": folder / TABLE_TEST_FILE}
-    return {key: file for key, file in files.items() if file.exists()}
-
-
-def _changed_remarks(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Return which file of metrics was changed after it was written."""
-    file = _scored(folder, manifest).get("test")
-    if file is None or is_as_written(read_json(file)):
-        return []
-    return [f"{file.name} is not as it was written, and its numbers are left out: score the run again"]
-
-
-_KEYS = ("log_loss", "accuracy", "auc")
-
-
-def _limits(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    lines = [*GENERAL_LIMITS]
-    if manifest["task"] not in TASKS:
-        return [*lines, "Valid for rows drawn like those of the training table."]
-    lines += SHOWER_LIMITS
-    lines.append(SIMULATED_LIMIT if _simulated(sources) else PUBLIC_LIMIT)
-    return lines
-
-
-def write_card(run: Path) -> Path:
-    """Write the model card of a finished run into the run folder and return it.
-
-    Equal runs with equal scores give equal bytes but for time, cost and machine, which are in it.
-    """
-    content = card_content(run)
-    with atomic_path(run / CARD_FILE) as temporary:
-        temporary.write_text("\n".join((*_header(content), *card_lines(content))) + "\n", encoding="utf-8")
-    return run / CARD_FILE
-
-
-def _header(content: Mapping[str, Any]) -> Iterator[str]:
+def _header(name: str, manifest: Mapping[str, Any], test: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield the metadata; values are JSON, which is YAML too."""
+    task = str(manifest["task"])
     header: dict[str, Any] = {
-        "license": SOFTWARE_LICENCE.lower(),
+        "license": LICENCE.lower(),
         "library_name": "showerstack",
-        "tags": ["astroparticle-physics", "air-showers", "stacking", content["task"]],
+        "tags": ["astroparticle-physics", "air-showers", "stacking", task],
     }
-    scores = [
-        {"type": name.replace(" ", "_"), "value": value["value"] if isinstance(value, Mapping) else value}
-        for name, value in content["metrics"].get("test", {}).items()
-        if name != "judged_on"
-    ]
-    if scores and "test" in content["data"]:
-        known = TASKS.get(content["task"])
-        kind = "tabular-regression" if known is not None and known.target else "tabular-classification"
-        name = content["data"]["test"]["name"]
-        results = [{"task": {"type": kind}, "dataset": {"type": name, "name": name}, "metrics": scores}]
-        header["model-index"] = [{"name": content["name"], "results": results}]
+    if test is not None:
+        scores = [
+            {"type": name.replace(" ", "_"), "value": value["value"] if isinstance(value, Mapping) else value}
+            for name, value in test.items()
+            if name != "judged_on"
+        ]
+        kind = "tabular-regression" if task in TASKS and TASKS[task].target else "tabular-classification"
+        of_data = Path(manifest["data"]["test"]).name
+        results = [{"task": {"type": kind}, "dataset": {"type": of_data, "name": of_data}, "metrics": scores}]
+        header["model-index"] = [{"name": name, "results": results}]
     yield from ("---", *(f"{key}: {json.dumps(value)}" for key, value in header.items()), "---", "")
 
 
-def card_lines(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the card as Markdown."""
-    yield from (f"# Model card: {_plain(content['name'])}", "", content["use"], "")
-    yield f"Classes: {', '.join(map(_plain, content['classes']))}."
-    parts = (
-        ("Model", _model_lines(content["model"])),
-        ("Data and protocol", _data_lines(content["data"], content["protocol"])),
-        ("Metrics", _metric_lines(content["metrics"])),
-        ("Limits", (f"* {line}" for line in (*content["limits"], *map(_remark, content["remarks"])))),
-        ("Licence", _licence_lines(content["licence"])),
-        ("Cost", _cost_lines(content["cost"])),
-        ("Made", _made_lines(content)),
+def _body(
+    name: str, manifest: Mapping[str, Any], sources: Mapping[str, Any], metrics: Mapping[str, Any], remarks: list[str]
+) -> Iterator[str]:
+    task, simulated = manifest["task"], any(map(is_simulated, sources.values()))
+    limits = [*GENERAL_LIMITS, TABLE_LIMIT]
+    if task in TASKS:
+        limits[-1:] = [*SHOWER_LIMITS, SIMULATED_LIMIT if simulated else PUBLIC_LIMIT]
+    limits += [f"Warning of the run: {_plain(line)}" for line in (*manifest.get("remarks", ()), *remarks)]
+    cost = totals(manifest["steps"])
+    yield from (f"# Model card: {_plain(name)}", "", USES.get(task, TABLE_USE), "")
+    yield f"Classes: {', '.join(map(_plain, manifest['classes']))}."
+    yield from ("", "## Model", "", *_model(manifest))
+    yield from ("", "## Data and protocol", "", *_data(manifest, sources))
+    yield from ("", "## Metrics", "", *_scores(manifest["gate"], metrics))
+    yield from ("", "## Limits", "", *(f"* {line}" for line in limits))
+    yield from ("", "## Licence", "")
+    yield f"Software and models: {LICENCE}. Data: {f'simulated data: {LICENCE}' if simulated else OTHERS_DATA}."
+    yield from ("", "## Cost", "", f"{cost['cpu_s'] / 3600:.3f} CPU hours, {cost['peak_mb']:,.0f} MB peak memory.")
+    started, where, device, revision = (
+        _plain(manifest.get(key)) for key in ("started", "machine", "device", "git_revision")
     )
-    for title, lines in parts:
-        yield from ("", f"## {title}", "")
-        yield from lines
+    yield from ("", "## Made", "")
+    yield (
+        f"{started} on {where}, device {device}, seed {manifest['seed']}, source revision {revision}, "
+        f"configuration {manifest['config_hash'][:16]}."
+    )
+    yield f"Packages: {', '.join(f'{name} {version}' for name, version in manifest['versions'].items())}."
 
 
-def _remark(line: str) -> str:
-    return f"Warning of the run: {_plain(line)}"
-
-
-def _model_lines(model: Mapping[str, Any]) -> Iterator[str]:
-    yield f"Used for predictions: **{_plain(model['shipped'])}** ({_plain(model['why'])})."
-    yield f"Pool: {_plain(model['pool'])}; decision: {_plain(model['decision'])}."
+def _model(manifest: Mapping[str, Any]) -> Iterator[str]:
+    pool, decision = manifest.get("pool", {}), manifest.get("decision", {})
+    yield f"Used for predictions: **{_plain(shipped_system(manifest))}** ({_plain(manifest['gate'].get('reason'))})."
+    yield f"Pool: {_plain(pool.get('chosen'))}; decision: {_plain(decision.get('chosen'))}."
     yield from ("", "| learner | from | parameters a fit | weight in the stack | held-out log-loss |")
     yield "|---|---|---|---|---|"
-    for row in model["learners"]:
+    for row in manifest["learners"]:
         name = row["name"] if row["status"] == "ok" else f"{row['name']} (left out)"
-        numbers = (_count(row["parameters_a_fit"]), _number(row["weight"]), _number(row["held_out_log_loss"]))
-        yield f"| {' | '.join(map(_plain, (name, row['source'], *numbers)))} |"
+        size, loss, weight = row.get("n_parameters"), row["log_loss"], pool.get("weights", {}).get(row["name"])
+        numbers = ["-" if size is None else f"{size:,}", *("-" if x is None else f"{x:.4f}" for x in (weight, loss))]
+        yield f"| {' | '.join(map(_plain, (name, row.get('source'), *numbers)))} |"
 
 
-def _data_lines(data: Mapping[str, Any], protocol: Mapping[str, Any]) -> Iterator[str]:
+def _data(manifest: Mapping[str, Any], sources: Mapping[str, Any]) -> Iterator[str]:
+    data, identity = manifest["data"], manifest.get("identity", {})
     yield from ("| set | events | origin | fingerprint |", "|---|---|---|---|")
-    for split, row in data.items():
-        origin = f"{row['origin'] or 'not known: the folder is gone'}{_source(row['source'])}"
-        name, mark = _plain(row["name"]), str(row["fingerprint"])[:16]
-        yield f"| {split}: {name} | {row['events']:,} | {_plain(origin)} | {mark} |"
+    for split in (split for split in ("train", "test") if data[f"n_{split}"]):
+        source, origin = sources.get(split, {}), "not simulated here"
+        if is_simulated(source):
+            origin = "simulated"
+        elif manifest["task"] in TASKS and split not in sources:
+            origin = "not known: the folder is gone"
+        stated = ", ".join(f"{key} {source[key]}" for key in SHOWN_SOURCE if key in source)
+        origin, name = origin + (f" ({stated})" if stated else ""), Path(str(data[split])).name
+        mark = str(data.get(f"{split}_fingerprint"))[:16]
+        yield f"| {split}: {_plain(name)} | {data[f'n_{split}']:,} | {_plain(origin)} | {mark} |"
+    protocol = sources.get("test", sources.get("train", {})).get("protocol")
     yield ""
     yield (
-        f"Benchmark protocol: {_plain(protocol['benchmark'] or 'none stated')}. {protocol['folds']} folds, repeated "
-        f"{protocol['repeats']} times; the system in use was scored on: {_plain(protocol['judged_on'])}. "
-        f"Test labels were {protocol['test_labels']}."
+        f"Benchmark protocol: {_plain(protocol or 'none stated')}. {identity.get('folds')} folds, repeated "
+        f"{identity.get('repeats')} times; the system in use was scored on: "
+        f"{_plain(manifest.get('judged', {}).get('on'))}. "
+        "Test labels were read after predictions were on disk, for scoring and reports alone."
     )
 
 
-def _licence_lines(licence: Mapping[str, str]) -> Iterator[str]:
-    yield f"Software and models: {licence['software_and_models']}. Data: {licence['data']}."
-
-
-def _cost_lines(cost: Mapping[str, Any]) -> Iterator[str]:
-    hours = cost["cpu_s"] / 3600
-    yield f"{hours:.3f} CPU hours, {cost['peak_mb']:,.0f} MB peak memory."
-
-
-def _made_lines(content: Mapping[str, Any]) -> Iterator[str]:
-    made = content["made"]
-    yield (
-        f"{_plain(made['started'])} on {_plain(made['machine'])}, device {_plain(made['device'])}, "
-        f"seed {made['seed']}, source revision {_plain(made['git_revision'])}, "
-        f"configuration {str(content['config_hash'])[:16]}."
-    )
-    yield f"Packages: {', '.join(f'{name} {version}' for name, version in content['versions'].items())}."
-
-
-def _metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
+def _scores(gate: Mapping[str, Any], metrics: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"[a, b] is a {LEVEL_TEXT} interval, ± one standard error.", "")
-    gain = metrics["held_out_gain_of_the_stack"]
-    if gain.get("gain") is not None:
+    if gate.get("gain") is not None:
         yield (
-            f"* Stack against the best learner on held-out training events: log-loss lower by {gain['gain']:.4f} ± "
-            f"{gain['standard_error']:.4f}."
+            f"* Stack against the best learner on held-out training events: log-loss lower by {gate['gain']:.4f} ± "
+            f"{gate['standard_error']:.4f}."
         )
-    for key in ("held_out", "test"):
-        for name, value in metrics.get(key, {}).items():
+    for scores in metrics.values():
+        for name, value in scores.items():
             if name == "judged_on":
                 yield f"* {value}:"
             elif isinstance(value, Mapping):
@@ -318,19 +212,6 @@ def _metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
                 yield f"  * {name} {_plain(value)}"
     if "test" not in metrics:
         yield "* Not scored on a labelled test set."
-
-
-def _source(source: Mapping[str, Any]) -> str:
-    known = [f"{key} {source[key]}" for key in ("model", "world", "seed", "protocol") if key in source]
-    return f" ({', '.join(known)})" if known else ""
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else "-"
-
-
-def _count(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else "-"
 
 
 def _plain(text: Any) -> str:
