@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from showerstack.features.catalogue import GROUPS
 from showerstack.report.display import Shower, draw_maps, read_showers
-from showerstack.report.pictures.style import INK, PALETTE, drawing, literal, new_figure, save_figure
+from showerstack.report.pictures.style import INK, PALETTE, drawing, literal, name_rows, new_figure, save_figure
 from showerstack.runtime.context import Context
 from showerstack.runtime.files import check_target
 from showerstack.showers.dataset import Dataset
@@ -79,31 +77,19 @@ def explain_picture(explanation: Explanation, shower: Shower | None = None) -> F
         learners_in = 0.19 * len(explanation.learners)
         learners = figure.add_axes((0.32, 0.42 / height, 0.64, learners_in / height))
         bars = figure.add_axes((0.32, (learners_in + 0.98) / height, 0.64, 0.19 * len(groups) / height))
-        _bars(bars, [name for name, _ in groups], [value for _, value in groups])
+        values = [value for _, value in groups]
+        colours = [PALETTE[4] if value >= 0 else PALETTE[0] for value in values]
+        bars.barh(range(len(groups)), values, color=colours, height=0.6)
         bars.set_title(f"what moved ln p({literal(first)})/p({literal(second)})", pad=3)
-        _learners(learners, explanation)
+        said = explanation.learners
+        learners.plot([one.score for one in said.values()], range(len(said)), "o", color=PALETTE[4], ms=4)
+        learners.axvline(explanation.score, color=INK, linestyle="--", lw=0.8)
+        learners.set_title("what each learner said; dashed: the prediction", pad=3)
+        names = [f"{name} {one.probability:.2g}" for name, one in said.items()]
+        for axes, rows in ((bars, [name for name, _ in groups]), (learners, names)):
+            axes.axvline(0.0, color=INK, lw=0.6)
+            name_rows(axes, rows)
+            axes.margins(x=0.08)
         facts = f"event {explanation.event}: {first} {explanation.probability:.3g}"
         figure.suptitle(literal(facts), fontsize=7.5, x=0.02, y=0.995, ha="left", va="top")
     return figure
-
-
-def _bars(axes: Axes, names: list[str], values: list[float]) -> None:
-    y = np.arange(len(names))
-    axes.barh(y, values, color=[PALETTE[4] if value >= 0 else PALETTE[0] for value in values], height=0.6)
-    _name_rows(axes, names)
-
-
-def _learners(axes: Axes, explanation: Explanation) -> None:
-    """Draw each learner's own score; the dashed line is what was predicted."""
-    shares = list(explanation.learners.values())
-    axes.plot([one.score for one in shares], np.arange(len(shares)), "o", color=PALETTE[4], ms=4)
-    axes.axvline(explanation.score, color=INK, linestyle="--", lw=0.8)
-    _name_rows(axes, [f"{name} {one.probability:.2g}" for name, one in explanation.learners.items()])
-    axes.set_title("what each learner said; dashed: the prediction", pad=3)
-
-
-def _name_rows(axes: Axes, names: list[str]) -> None:
-    axes.axvline(0.0, color=INK, lw=0.6)
-    axes.set_yticks(np.arange(len(names)), [literal(name) for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.margins(x=0.08)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from showerstack.report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
+from showerstack.report.pictures.style import INK, MARKERS, PALETTE, labelled_once, literal, name_rows, one_plot
 from showerstack.report.shared.subject import Point
 from showerstack.scoring.metrics.paired import Paired
 
@@ -29,9 +29,7 @@ def learners_picture(points: list[Point], label: str, *, logarithmic: bool = Fal
     """
     systems = list(dict.fromkeys(point.system for point in points))
     rules = list(dict.fromkeys(point.rule for point in points))
-    with drawing():
-        figure = new_figure(0.75 + 0.27 * max(len(systems), 3))
-        axes = figure.add_subplot()
+    with one_plot(0.75 + 0.27 * max(len(systems), 3)) as (figure, axes):
         for k, rule in enumerate(rules):
             shift = 0.18 * (k - (len(rules) - 1) / 2)
             for point in (p for p in points if p.rule == rule):
@@ -52,22 +50,18 @@ def learners_picture(points: list[Point], label: str, *, logarithmic: bool = Fal
             axes.xaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
         else:
             axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_yticks(range(len(systems)), [literal(system) for system in systems])
-        axes.set_ylim(len(systems) - 0.5, -0.5)
+        name_rows(axes, systems)
         axes.grid(False, axis="y")
         axes.set_xlabel(label)
         if len(rules) > 1:
-            handles, names = axes.get_legend_handles_labels()
-            unique = dict(zip(names, handles, strict=True))
+            unique = labelled_once(axes)
             figure.legend(unique.values(), unique.keys(), loc="outside upper right", ncols=len(unique))
     return figure
 
 
 def training_picture(curves: dict[str, list[float]]) -> Figure:
     """Draw validation log-loss by epoch or round of each learner (its first fold), with the best one marked."""
-    with drawing():
-        figure = new_figure(2.8)
-        axes = figure.add_subplot()
+    with one_plot(2.8) as (figure, axes):
         for k, (name, losses) in enumerate(curves.items()):
             epochs = np.arange(1, len(losses) + 1)
             colour = PALETTE[k % len(PALETTE)]
@@ -87,14 +81,11 @@ def gain_picture(gains: dict[str, dict[str, float]]) -> Figure:
         {group for gain in gains.values() for group in gain},
         key=lambda group: -max(gain.get(group, 0.0) for gain in gains.values()),
     )
-    with drawing():
-        figure = new_figure(0.9 + 0.26 * len(groups))
-        axes = figure.add_subplot()
+    with one_plot(0.9 + 0.26 * len(groups)) as (figure, axes):
         for k, (name, gain) in enumerate(gains.items()):
             shares = [100 * gain.get(group, 0.0) for group in groups]
             axes.plot(shares, range(len(groups)), MARKERS[k % 8], color=PALETTE[k % 8], label=literal(name))
-        axes.set_yticks(range(len(groups)), [literal(group) for group in groups])
-        axes.set_ylim(len(groups) - 0.5, -0.5)
+        name_rows(axes, groups)
         axes.set_xlim(left=0)
         axes.set_xlabel("share of the gain, %")
         figure.legend(loc="outside upper right", ncols=3)
@@ -104,15 +95,12 @@ def gain_picture(gains: dict[str, dict[str, float]]) -> Figure:
 def shuffle_picture(shuffled: dict[str, Paired]) -> Figure:
     """Draw how much log-loss is lost when a group is shuffled, with confidence intervals."""
     groups = sorted(shuffled, key=lambda group: -shuffled[group].difference)
-    with drawing():
-        figure = new_figure(0.7 + 0.26 * len(groups))
-        axes = figure.add_subplot()
+    with one_plot(0.7 + 0.26 * len(groups)) as (figure, axes):
         for y, group in enumerate(groups):
             result = shuffled[group]
             axes.plot([result.interval.low, result.interval.high], [y, y], color=PALETTE[4])
             axes.plot(result.difference, y, "o", color=PALETTE[4])
         axes.axvline(0, color=INK, lw=0.7, ls="--")
-        axes.set_yticks(range(len(groups)), [literal(group) for group in groups])
-        axes.set_ylim(len(groups) - 0.5, -0.5)
+        name_rows(axes, groups)
         axes.set_xlabel("rise of the log-loss when shuffled")
     return figure

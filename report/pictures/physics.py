@@ -14,7 +14,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 
 from showerstack.analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
 from showerstack.analysis.spectra.published import PublishedSpectrum
-from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
+from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure, one_plot
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 
 POWER = 2.7
@@ -22,13 +22,9 @@ LABEL = r"$J\,E^{2.7}$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{1.7}$"
 
 
 def flux_picture(
-    energy_ev: np.ndarray,
-    flux: np.ndarray,
-    statistical: np.ndarray,
-    total: np.ndarray,
-    names: tuple[str, ...],
-    title: str = "",
-) -> Figure:
+    energy_ev: np.ndarray, flux: np.ndarray, statistical: np.ndarray, total: np.ndarray, names: tuple[str, ...],
+    *, first: int = 0, title: str = "",
+) -> Figure:  # fmt: skip
     """Draw one or more spectra on one pair of axes: thick bars statistical, thin ones total errors.
 
     Parameters
@@ -38,9 +34,25 @@ def flux_picture(
     flux, statistical, total
         (B, C) in m^-2 sr^-1 s^-1 eV^-1; NaN is left out.
     names
-        C names; a single one has the colour of :data:`PALETTE`'s first entry unless drawn by :func:`panel_pictures`.
+        C names.
+    first
+        Place of the first one among the colours and markers.
     """
-    return _drawn(energy_ev, flux, statistical, total, names, range(len(names)), title)
+    scale = energy_ev**POWER
+    with one_plot(3.2) as (figure, axes):
+        for k, name in enumerate(names):
+            colour = PALETTE[first + k] if len(PALETTE) > first + k else INK
+            x = energy_ev * (1 + 0.02 * (k - (len(names) - 1) / 2))
+            y = flux[:, k] * scale
+            good = np.isfinite(y)
+            for errors, width in ((total[:, k], 0.8), (statistical[:, k], 2.2)):
+                axes.errorbar(x[good], y[good], (errors * scale)[good], fmt="none", ecolor=colour, elinewidth=width)
+            axes.plot(x[good], y[good], MARKERS[(first + k) % len(MARKERS)], color=colour, label=name)
+        _flux_axes(axes)
+        axes.set_title(title)
+        if len(names) > 1:
+            figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
+    return figure
 
 
 def panel_pictures(
@@ -50,8 +62,8 @@ def panel_pictures(
     """Draw one picture for each group, beside what others published of it; arguments as for :func:`flux_picture`."""
     figures = []
     for k, name in enumerate(names):
-        one = slice(k, k + 1)
-        figure = _drawn(energy_ev, flux[:, one], statistical[:, one], total[:, one], (name,), [k], name)
+        columns = (values[:, k : k + 1] for values in (flux, statistical, total))
+        figure = flux_picture(energy_ev, *columns, (name,), first=k, title=name)
         axes, others = figure.axes[0], [each for each in published if each.group == name]
         with drawing():
             for n, each in enumerate(others):
@@ -78,36 +90,10 @@ def _energy_axis(axes: Axes) -> None:
     axes.set_xlabel("energy, eV")
 
 
-def _drawn(
-    energy_ev: np.ndarray,
-    flux: np.ndarray,
-    statistical: np.ndarray,
-    total: np.ndarray,
-    names: tuple[str, ...],
-    styles: range | list[int],
-    title: str,
-) -> Figure:
-    scale = energy_ev[:, None] ** POWER
-    with drawing():
-        figure = new_figure(3.2)
-        axes = figure.add_subplot()
-        for k, style in enumerate(styles):
-            colour = PALETTE[style] if len(PALETTE) > style else INK
-            x = energy_ev * (1 + 0.02 * (k - (len(names) - 1) / 2))
-            y = flux[:, k] * scale[:, 0]
-            good = np.isfinite(y)
-            for errors, width in ((total[:, k], 0.8), (statistical[:, k], 2.2)):
-                axes.errorbar(
-                    x[good], y[good], (errors * scale[:, 0])[good], fmt="none", ecolor=colour, elinewidth=width
-                )
-            axes.plot(x[good], y[good], MARKERS[style % len(MARKERS)], color=colour, label=names[k])
-        axes.axhline(0, color=INK, lw=0.6)
-        _energy_axis(axes)
-        axes.set_ylabel(LABEL)
-        axes.set_title(title)
-        if len(names) > 1:
-            figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
-    return figure
+def _flux_axes(axes: Axes) -> None:
+    axes.axhline(0, color=INK, lw=0.6)
+    _energy_axis(axes)
+    axes.set_ylabel(LABEL)
 
 
 HIGHEST = 9.0
@@ -119,27 +105,21 @@ def knee_picture(
 ) -> Figure:
     """Draw fluxes with statistical errors and the fitted ones as lines; (B, C) in m^-2 sr^-1 s^-1 eV^-1."""
     scale = energy_ev[:, None] ** POWER
-    with drawing():
-        figure = new_figure(3.2)
-        axes = figure.add_subplot()
+    with one_plot(3.2) as (figure, axes):
         for k, name in enumerate(names):
             axes.errorbar(
                 energy_ev, (flux * scale)[:, k], (errors * scale)[:, k], fmt=MARKERS[k], color=PALETTE[k], label=name,
                 elinewidth=1.2,
             )  # fmt: skip
             axes.plot(energy_ev, (fitted * scale)[:, k], color=PALETTE[k], lw=1.0)
-        axes.axhline(0, color=INK, lw=0.6)
-        _energy_axis(axes)
-        axes.set_ylabel(LABEL)
+        _flux_axes(axes)
         figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
     return figure
 
 
 def profile_picture(profiles: list[tuple[str, np.ndarray, np.ndarray]]) -> Figure:
     """Draw chi-square above its minimum against the position: (name, lg E, difference); the last one is common."""
-    with drawing():
-        figure = new_figure(3.0)
-        axes = figure.add_subplot()
+    with one_plot(3.0) as (figure, axes):
         for k, (name, grid, difference) in enumerate(profiles):
             common = k == len(profiles) - 1
             colour, style = (INK, ":") if common else (PALETTE[k], "-")
@@ -173,9 +153,7 @@ def limit_picture(
     integral
         Ranges are open above: drawn at their lower ends.
     """
-    with drawing():
-        figure = new_figure(3.2)
-        axes = figure.add_subplot()
+    with one_plot(3.2) as (figure, axes):
         x = 10.0 ** (lg_edges[:, 0] if integral else lg_edges.mean(axis=1))
         low = 10.0 ** lg_edges[:, 0]
         high = low * 10**0.1 if integral else 10.0 ** lg_edges[:, 1]
@@ -216,9 +194,7 @@ def score_picture(
     borders
         Lower end of the sideband, and the threshold.
     """
-    with drawing():
-        figure = new_figure(3.0)
-        axes = figure.add_subplot()
+    with one_plot(3.0) as (figure, axes):
         n = len(data)
         drawn = [(data, np.ones(n), INK, "-", "data")]
         for (scores, weights), colour, style, name in (
@@ -257,9 +233,7 @@ def distribution_picture(histograms: Histograms, difference: Difference) -> Figu
         error = ratio * np.sqrt(1 / np.maximum(counts, 1) + squares / np.maximum(sums, 1e-30) ** 2)
     edges = histograms.edges[f]
     middle = np.concatenate([edges[:1], (edges[1:] + edges[:-1]) / 2, edges[-1:]]) if len(edges) else np.zeros(1)
-    with drawing():
-        figure = new_figure(2.2)
-        axes = figure.add_subplot()
+    with one_plot(2.2) as (figure, axes):
         axes.axhline(1.0, color=INK, lw=0.7, ls="--")
         axes.errorbar(middle[good], ratio[good], error[good], fmt="o", color=PALETTE[4])
         # One bin with hardly a simulated shower would flatten all others.

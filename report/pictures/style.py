@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from html import escape
@@ -23,6 +23,7 @@ from showerstack.runtime.errors import escaped
 from showerstack.runtime.files import atomic_path
 
 if TYPE_CHECKING:  # half a second, and the same modules make tables for the terminal
+    from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
@@ -86,12 +87,32 @@ def drawing() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_plot(height_in: float, width_in: float = COLUMN_IN) -> Iterator[tuple[Figure, Axes]]:
+    """Yield a figure and its only axes, in the style."""
+    with drawing():
+        figure = new_figure(height_in, width_in)
+        yield figure, figure.add_subplot()
+
+
 def new_figure(height_in: float = 3.0, width_in: float = COLUMN_IN, *, placed: bool = False) -> Figure:
     """Return an empty figure of column width; one whose axes are ``placed`` by the caller is drawn once, not twice."""
     from matplotlib.figure import Figure
 
     layout = "none" if placed else None  # matplotlib takes it, its types do not
     return Figure(figsize=(width_in, height_in), layout=layout)  # type: ignore[arg-type]
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name the rows 0, 1, ... of a picture, the first one on top."""
+    axes.set_yticks(range(len(names)), [literal(name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+
+
+def labelled_once(axes: Axes) -> dict[str, Any]:
+    """Return one handle for each label of a legend, however often it was drawn."""
+    handles, names = axes.get_legend_handles_labels()
+    return dict(zip(names, handles, strict=True))
 
 
 def literal(name: str) -> str:

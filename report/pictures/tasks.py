@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
+from showerstack.report.pictures.style import (
+    INK,
+    MARKERS,
+    PALETTE,
+    colour_map,
+    drawing,
+    labelled_once,
+    literal,
+    new_figure,
+    one_plot,
+)
 from showerstack.scoring.metrics.bins import ENERGY_BINS, Bin, bins_with_events
 from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
@@ -19,7 +29,9 @@ from showerstack.scoring.metrics.level import LEVEL, standard_errors
 from showerstack.scoring.tasks.published import SURVIVAL_CURVE
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 N_RELIABILITY_BINS = 10
 MIN_BIN_EVENTS = 10
@@ -30,6 +42,20 @@ ABOVE: dict[str, Any] = {
 """How the number of events stands above the end of an interval."""
 
 
+def _draw_confusion(axes: Axes, matrix: np.ndarray, digits: int, **text: Any) -> AxesImage:
+    """Draw P(predicted | true) in per cent of counts (C, C), row = true class; of no events nothing."""
+    totals = matrix.sum(axis=1, keepdims=True)
+    share = np.divide(100.0 * matrix, totals, out=np.full(matrix.shape, np.nan), where=totals > 0)
+    shown = axes.imshow(share, vmin=0, vmax=100, cmap=colour_map())
+    for (row, column), value in np.ndenumerate(share):
+        if np.isfinite(value):
+            ink = "#000000" if value > 55 else "#ffffff"
+            axes.text(column, row, f"{value:.{digits}f}", ha="center", va="center", color=ink, **text)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    return shown
+
+
 def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str = "") -> Figure:
     """Draw P(predicted | true) in per cent; a class without events has an empty row.
 
@@ -38,24 +64,14 @@ def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str =
     matrix
         (C, C) integer counts, row = true class.
     """
-    totals = matrix.sum(axis=1, keepdims=True)
-    share = np.divide(100.0 * matrix, totals, out=np.full(matrix.shape, np.nan), where=totals > 0)
-    with drawing():
-        figure = new_figure(3.3, 3.6)
-        axes = figure.add_subplot()
-        axes.imshow(share, vmin=0, vmax=100, cmap=colour_map())
-        for (row, column), value in np.ndenumerate(share):
-            if np.isfinite(value):
-                ink = "#000000" if value > 55 else "#ffffff"
-                axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=ink)
-        labels = [f"{name}\n{int(n):,}" for name, n in zip(classes, totals[:, 0], strict=True)]
+    with one_plot(3.3, 3.6) as (figure, axes):
+        _draw_confusion(axes, matrix, 1)
+        labels = [f"{name}\n{int(n):,}" for name, n in zip(classes, matrix.sum(axis=1), strict=True)]
         axes.set_xticks(range(len(classes)), classes, rotation=30, ha="right")
         axes.set_yticks(range(len(classes)), labels)
         axes.set_xlabel("predicted, % of the true class")
         axes.set_ylabel("true class, events")
         axes.set_title(title)
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
     return figure
 
 
@@ -64,7 +80,7 @@ SYMBOLS = {"proton": "p", "helium": "He", "carbon": "C", "silicon": "Si", "iron"
 
 
 def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]) -> Figure:
-    """Draw P(predicted | true) of several selections as small multiples on one scale.
+    """Draw P(predicted | true) of several selections, one or more, as small multiples on one scale.
 
     Parameters
     ----------
@@ -77,66 +93,57 @@ def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]
     with drawing():
         figure = new_figure(1.55 * rows + 0.75)
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        shown = None
         for axes, (title, matrix) in zip(grid.flat, matrices.items(), strict=False):
-            totals = matrix.sum(axis=1, keepdims=True)
-            share = np.divide(100.0 * matrix, totals, out=np.full(matrix.shape, np.nan), where=totals > 0)
-            shown = axes.imshow(share, vmin=0, vmax=100, cmap=colour_map())
-            for (row, column), value in np.ndenumerate(share):
-                if np.isfinite(value):
-                    ink = "#000000" if value > 55 else "#ffffff"
-                    axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=6)
+            shown = _draw_confusion(axes, matrix, 0, fontsize=6)
             axes.set_title(f"{title}\n{int(matrix.sum()):,} events", fontsize=7)
             axes.set_xticks(range(len(classes)), short, fontsize=6.5)
             axes.set_yticks(range(len(classes)), short, fontsize=6.5)
             axes.tick_params(length=0)  # marks would run into the titles of the next row
-            axes.grid(False)
-            axes.spines[:].set_visible(False)
         for axes in grid.flat[len(matrices) :]:
             axes.set_axis_off()
-        if shown is not None:
-            bar = figure.colorbar(shown, ax=grid, location="bottom", shrink=0.7, aspect=40, pad=0.02)
-            bar.set_label("predicted, % of the true class", fontsize=7)
-            bar.ax.tick_params(labelsize=6.5)
+        bar = figure.colorbar(shown, ax=grid, location="bottom", shrink=0.7, aspect=40, pad=0.02)
+        bar.set_label("predicted, % of the true class", fontsize=7)
+        bar.ax.tick_params(labelsize=6.5)
     return figure
+
+
+def _draw_bin(axes: Axes, where: Bin, value: float, low: float, high: float, count: int) -> None:
+    """Draw a value over a bin, its interval [low, high], and above it how many events there are."""
+    axes.plot([where.low, where.high], [value, value], color=INK)
+    axes.plot([where.middle, where.middle], [low, high], color=INK)
+    axes.annotate(f"{count:,}", (where.middle, high), **ABOVE)
+
+
+def _label_energies(axes: Axes, label: str) -> None:
+    axes.set_xlim(14, 18)
+    axes.set_xlabel("reconstructed energy, lg(E/eV)")
+    axes.set_ylabel(label)
 
 
 def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
     """Draw the mean recall of the classes by energy bin with confidence intervals and its value for random labels."""
-    n_classes = len(metrics["per_class"])
-    with drawing():
-        figure = new_figure(2.7)
-        axes = figure.add_subplot()
-        axes.axhline(1 / n_classes, color=INK, lw=0.8, ls="--")
+    with one_plot(2.7) as (figure, axes):
+        axes.axhline(1 / len(metrics["per_class"]), color=INK, lw=0.8, ls="--")
         for one, row in bins_with_events(metrics["energy_binned"], ENERGY_BINS):
             result = balanced_accuracy(np.array(row["confusion_matrix"]))
-            axes.plot([one.low, one.high], [result.value] * 2, color=INK)
-            axes.plot([one.middle] * 2, [result.interval.low, result.interval.high], color=INK)
-            label_position = (one.middle, result.interval.high)
-            axes.annotate(f"{row['count']:,}", label_position, **ABOVE)
-        axes.set_xlim(14, 18)
+            _draw_bin(axes, one, result.value, result.interval.low, result.interval.high, row["count"])
         axes.margins(y=0.2)
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("reconstructed energy, lg(E/eV)")
-        axes.set_ylabel("balanced accuracy")
+        _label_energies(axes, "balanced accuracy")
     return figure
 
 
 def error_by_class_picture(metrics: dict[str, Any]) -> Figure:
     """Draw the fraction error of each class with its confidence interval."""
-    names = list(metrics["per_class"])
+    names, mean = list(metrics["per_class"]), metrics["mean_fraction_error"]
     values = metrics["fraction_error_details"]["per_class_fraction_error"]
     spans = metrics["intervals"]["per_class_fraction_error"]
-    with drawing():
-        figure = new_figure(2.6)
-        axes = figure.add_subplot()
+    with one_plot(2.6) as (figure, axes):
         for k, (value, span) in enumerate(zip(values, spans, strict=True)):
             axes.plot([k, k], [span["low"], span["high"]], color=PALETTE[k])
             axes.plot(k, value, MARKERS[k], color=PALETTE[k], ms=5)
-        axes.axhline(metrics["mean_fraction_error"], color=INK, lw=0.8, ls="--")
-        axes.annotate(
-            "mean", (len(names) - 0.55, metrics["mean_fraction_error"]), va="bottom", ha="right", fontsize=7.5
-        )
+        axes.axhline(mean, color=INK, lw=0.8, ls="--")
+        axes.annotate("mean", (len(names) - 0.55, mean), va="bottom", ha="right", fontsize=7.5)
         axes.set_xticks(range(len(names)), names)
         axes.set_xlim(-0.5, len(names) - 0.5)
         axes.set_ylim(bottom=0)
@@ -147,42 +154,28 @@ def error_by_class_picture(metrics: dict[str, Any]) -> Figure:
 def by_energy_picture(metrics: dict[str, Any]) -> Figure:
     """Draw the fraction error by energy bin with confidence intervals; thin bins are left out."""
     key = "mean_fraction_error"
-    with drawing():
-        figure = new_figure(2.7)
-        axes = figure.add_subplot()
+    with one_plot(2.7) as (figure, axes):
         for one, row in bins_with_events(metrics["energy_binned"], ENERGY_BINS):
-            if key not in row["intervals"]:
-                continue
-            value, span = row["fraction_error"][key], row["intervals"][key]
-            axes.plot([one.low, one.high], [value, value], color=INK)
-            axes.plot([one.middle, one.middle], [span["low"], span["high"]], color=INK)
-            axes.annotate(f"{row['count']:,}", (one.middle, span["high"]), **ABOVE)
-        axes.set_xlim(14, 18)
+            span = row["intervals"][key]
+            _draw_bin(axes, one, row["fraction_error"][key], span["low"], span["high"], row["count"])
         axes.margins(y=0.2)
-        axes.set_xlabel("reconstructed energy, lg(E/eV)")
-        axes.set_ylabel("fraction error")
+        _label_energies(axes, "fraction error")
     return figure
 
 
 def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
     """Draw the fraction error of each class in each energy bin with confidence intervals; thin bins are left out."""
-    with drawing():
-        figure = new_figure(3.2)
-        axes = figure.add_subplot()
+    with one_plot(3.2) as (figure, axes):
         for k, name in enumerate(metrics["per_class"]):
             x, y = [], []
             for one, row in bins_with_events(metrics["energy_binned"], ENERGY_BINS):
-                if "fraction_error" not in row:
-                    continue
                 span = row["intervals"]["per_class_fraction_error"][k]
                 x.append(one.middle + 0.05 * (k - 2))
                 y.append(row["fraction_error"]["per_class_fraction_error"][k])
                 axes.plot([x[-1]] * 2, [span["low"], span["high"]], color=PALETTE[k], lw=1.0)
             axes.plot(x, y, MARKERS[k], color=PALETTE[k], ls=":", lw=0.6, label=name)
-        axes.set_xlim(14, 18)
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("reconstructed energy, lg(E/eV)")
-        axes.set_ylabel("fraction error")
+        _label_energies(axes, "fraction error")
         figure.legend(loc="outside upper center", ncols=5, columnspacing=0.8, handletextpad=0.2)
     return figure
 
@@ -197,9 +190,7 @@ def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tupl
     log_proba
         (N, C) natural logarithms of posteriors.
     """
-    with drawing():
-        figure = new_figure(3.3)
-        axes = figure.add_subplot()
+    with one_plot(3.3) as (figure, axes):
         axes.plot([0, 1], [0, 1], color=INK, lw=0.7, ls="--")
         edges = np.linspace(0, 1, N_RELIABILITY_BINS + 1)
         for k, name in enumerate(classes):
@@ -214,8 +205,7 @@ def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tupl
                 x = given[inside].mean() + 0.006 * (k - (len(classes) - 1) / 2)
                 axes.plot([x, x], [span.low, span.high], color=PALETTE[k], lw=0.9)
                 axes.plot(x, hits / n, MARKERS[k], color=PALETTE[k], ms=3.5, label=name)
-        handles, names = axes.get_legend_handles_labels()
-        unique = dict(zip(names, handles, strict=True))
+        unique = labelled_once(axes)
         axes.legend(unique.values(), unique.keys(), loc="upper left")
         axes.set_xlim(-0.02, 1.02)
         axes.set_ylim(-0.02, 1.02)
@@ -247,31 +237,21 @@ def roc_picture(
     least = 1.0 / n_hadron
     if weights is not None:
         least = min(least, *(row["upper_limit"] / 3.0 for row in metrics["survival_rates"].values()))
-    with drawing():
-        figure = new_figure(3.4)
-        axes = figure.add_subplot()
+    with one_plot(3.4) as (figure, axes):
         for k, (name, values) in enumerate(scores.items()):
             efficiency, surviving = survival_curve(labels, values)
             share = surviving / n_hadron
             if weights is not None:
                 share, low, high = weighted_curve(labels, values, efficiency, weights)
             last = k == len(scores) - 1
-            style: dict[str, Any] = (
-                {"color": INK, "lw": 1.8} if last else {"color": PALETTE[5 + k % 2], "lw": 0.9, "ls": "--"}
-            )
-            axes.step(efficiency, np.maximum(share, 0.5 * least), where="post", label=literal(name), **style)
+            colour, width, line = (INK, 1.8, "-") if last else (PALETTE[5 + k % 2], 0.9, "--")
+            shown = np.maximum(share, 0.5 * least)
+            axes.step(efficiency, shown, where="post", label=literal(name), color=colour, lw=width, ls=line)
             if last:
                 if weights is None:
                     spans = [clopper_pearson(int(n), n_hadron) for n in surviving]
                     low, high = np.array([(span.low, span.high) for span in spans]).T
-                axes.fill_between(
-                    efficiency,
-                    np.maximum(low, 0.3 * least),
-                    high,
-                    color=INK,
-                    alpha=0.2,
-                    lw=0,
-                )
+                axes.fill_between(efficiency, np.maximum(low, 0.3 * least), high, color=INK, alpha=0.2, lw=0)
         rate = metrics["survival_rates"]["75%"]
         span = rate["interval"]
         axes.plot([KEY_EFFICIENCY] * 2, [max(span["low"], 0.3 * least), span["high"]], color=INK)
@@ -312,22 +292,11 @@ def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> 
     """Draw the distribution of scores of gammas and hadrons and the threshold at 75 % efficiency."""
     low, high = (float(edge) for edge in (scores.min(), scores.max()))
     edges = np.linspace(low, high if high > low else low + 1, 51)
-    with drawing():
-        figure = new_figure(2.7)
-        axes = figure.add_subplot()
-        for k, (name, value) in enumerate((("gamma", GAMMA), ("hadron", HADRON))):
-            scores_of_class = scores[labels == value]
-            colour = PALETTE[(0, 4)[k]]
-            style = ("-", "--")[k]
-            axes.hist(
-                scores_of_class,
-                bins=edges.tolist(),
-                histtype="step",
-                color=colour,
-                ls=style,
-                lw=1.3,
-                label=f"{name} ({len(scores_of_class):,})",
-            )
+    with one_plot(2.7) as (figure, axes):
+        for name, value, colour, line in (("gamma", GAMMA, PALETTE[0], "-"), ("hadron", HADRON, PALETTE[4], "--")):
+            own = scores[labels == value]
+            label = f"{name} ({len(own):,})"
+            axes.hist(own, bins=edges.tolist(), histtype="step", color=colour, ls=line, lw=1.3, label=label)
         axes.axvline(threshold, color=INK, lw=0.8, ls=":")
         axes.set_yscale("log")
         axes.set_ylim(bottom=0.5)
@@ -344,9 +313,7 @@ def survival_by_bin_picture(
 
     Thin bins are left out.
     """
-    with drawing():
-        figure = new_figure(2.7)
-        axes = figure.add_subplot()
+    with one_plot(2.7) as (figure, axes):
         for one, row in bins_with_events(binned, bins):
             span, middle = row["interval"], one.middle
             floor = 0.1 * span["high"] if span.get("is_limit") else 0.3 / n_hadron
@@ -355,12 +322,11 @@ def survival_by_bin_picture(
                 axes.plot([one.low, one.high], [row["hadron_survival"]] * 2, color=INK)
             else:
                 axes.plot(middle, span["high"], "v", color=INK)
-            note = f"{row['n_gamma']:,}\n{row['n_hadron']:,}"
-            axes.annotate(note, (middle, span["high"]), **ABOVE)
+            axes.annotate(f"{row['n_gamma']:,}\n{row['n_hadron']:,}", (middle, span["high"]), **ABOVE)
         counts = {count.name: count for count in at_one}
         for one, _ in bins_with_events(binned, bins):
             count = counts.get(one.name)
-            if count and count.n_hadron and count.n_surviving:
+            if count and count.n_surviving:
                 axes.plot(one.low + 0.3 * (one.high - one.low), count.survival, MARKERS[3], color=PALETTE[5], ms=4.5)
         axes.set_yscale("log")
         axes.margins(y=0.25)
@@ -385,9 +351,7 @@ def by_bin_picture(binned: dict[str, Any], name: str, label: str) -> Figure:
     label
         Of the horizontal axis.
     """
-    with drawing():
-        figure = new_figure(2.6)
-        axes = figure.add_subplot()
+    with one_plot(2.6) as (figure, axes):
         shown = {where: row for where, row in binned.items() if not row["too_few_events"]}
         for k, row in enumerate(shown.values()):
             span = row["intervals"][name]
@@ -406,9 +370,7 @@ def residual_picture(truth: np.ndarray, estimate: np.ndarray, label: str) -> Fig
     """Draw estimate minus truth against the truth, (N,) each, as numbers of events in cells."""
     residuals = estimate - truth
     middle, reach = float(np.median(residuals)), SPREADS * max(float(np.std(residuals)), 1e-6)
-    with drawing():
-        figure = new_figure(3.2)
-        axes = figure.add_subplot()
+    with one_plot(3.2) as (figure, axes):
         inside = np.abs(residuals - middle) < reach
         cells = axes.hexbin(
             truth[inside], residuals[inside], gridsize=45, mincnt=1, bins="log", cmap=colour_map(), linewidths=0.1
@@ -439,20 +401,11 @@ def plane_picture(
     label, limits
         Of the colour scale.
     """
-    with drawing():
-        figure = new_figure(3.4)
-        axes = figure.add_subplot()
+    with one_plot(3.4) as (figure, axes):
         cells = axes.hexbin(
-            n_e,
-            n_mu,
-            C=value,
-            gridsize=45,
-            mincnt=MIN_EVENTS if len(value) > 500 else 1,
-            cmap=colour_map(),
-            vmin=limits[0],
-            vmax=limits[1],
-            linewidths=0.1,
-        )
+            n_e, n_mu, C=value, gridsize=45, mincnt=MIN_EVENTS if len(value) > 500 else 1, cmap=colour_map(),
+            vmin=limits[0], vmax=limits[1], linewidths=0.1,
+        )  # fmt: skip
         cells.set_rasterized(True)
         for values, limit in ((n_e, axes.set_xlim), (n_mu, axes.set_ylim)):
             low, high = np.quantile(values, [0.001, 0.999])
