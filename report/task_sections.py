@@ -38,6 +38,8 @@ from showerstack.stacking import calibration
 from showerstack.stacking.sample import Sample
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from showerstack.report.shared.subject import EvaluatedRun
 
 Part: TypeAlias = "Callable[[EvaluatedRun], Section | None]"
@@ -53,14 +55,17 @@ def thin_note(binned: dict[str, Any]) -> str:
     return paragraph(f"Too few events of some class for a number: {', '.join(thin)}.", "quiet") if thin else ""
 
 
-def posteriors(evaluated: EvaluatedRun, plane_figure: str) -> Section:
-    """Return the reliability diagram and the plane of sizes, side by side."""
-    figures = pictures([reliability(evaluated), plane_figure])
+def _drawn(figure: Figure, description: str, caption: str) -> str:
+    return picture(as_svg(figure, description), caption)
+
+
+def posteriors(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[float, float]) -> Section:
+    """Return the reliability diagram and the plane of sizes, coloured by a value (N,) that the posterior gives."""
+    figures = pictures([_reliability(evaluated), _plane(evaluated, value, label, limits)])
     return Section("reliability", "Posteriors: reliability, and where they lie", figures)
 
 
-def reliability(evaluated: EvaluatedRun) -> str:
-    """Return the reliability diagram and the calibration error of the system in use on the test set."""
+def _reliability(evaluated: EvaluatedRun) -> str:
     figure = reliability_picture(evaluated.labels, evaluated.final, evaluated.task.classes)
     result = calibration.reliability(evaluated.final, Sample(evaluated.labels, evaluated.labels))
     caption = (
@@ -69,11 +74,10 @@ def reliability(evaluated: EvaluatedRun) -> str:
         f"{result['expected_calibration_error']:.4f}; right posteriors would show about "
         f"{result['of_perfect_posteriors']:.4f} with so many events."
     )
-    return picture(as_svg(figure, "reliability diagram"), caption)
+    return _drawn(figure, "reliability diagram", caption)
 
 
-def plane(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[float, float]) -> str:
-    """Return the Ne-Nmu plane coloured by a value (N,) that the posterior gives."""
+def _plane(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[float, float]) -> str:
     usable = evaluated.dataset.usable
     scalars, value = np.asarray(evaluated.dataset.scalars, dtype=np.float32)[usable], value[usable]
     n_e, n_mu = (scalars[:, SCALAR_NAMES.index(name)] for name in ("Ne", "Nmu"))
@@ -82,24 +86,22 @@ def plane(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[
         f"Test showers by reconstructed sizes; colour is the mean posterior of {evaluated.shipped_words} in each cell "
         "(3 events or more)."
     )
-    return picture(as_svg(figure, "Ne-Nmu plane"), caption)
+    return _drawn(figure, "Ne-Nmu plane", caption)
 
 
 def confusion(evaluated: EvaluatedRun) -> Section:
     """Return confusion matrices, overall and by energy."""
     metrics, classes = evaluated.metrics, evaluated.task.classes
     overall = confusion_picture(np.array(metrics["confusion_matrix"]), classes, "all energies")
-    figures = [
-        picture(as_svg(overall, "confusion matrix"), "Each row sums to 100 %; events of each class at the left.")
-    ]
+    figures = [_drawn(overall, "confusion matrix", "Each row sums to 100 %; events of each class at the left.")]
     binned = {
         f"lg(E/eV) {name}": np.array(row["confusion_matrix"])
         for name, row in metrics["energy_binned"].items()
         if not row.get("too_few_events")
     }
     if binned:
-        drawn = as_svg(confusions_picture(binned, classes), "confusion matrices by energy")
-        figures.append(picture(drawn, "By reconstructed energy: rows true, columns predicted, one scale for all."))
+        caption = "By reconstructed energy: rows true, columns predicted, one scale for all."
+        figures.append(_drawn(confusions_picture(binned, classes), "confusion matrices by energy", caption))
     return Section("confusion", "Confusion matrices", pictures(figures) + thin_note(metrics["energy_binned"]))
 
 
@@ -107,86 +109,75 @@ def fraction_errors(evaluated: EvaluatedRun) -> Section:
     """Return fraction error by class and by energy, and accuracy by energy."""
     metrics = evaluated.metrics
     figures = [
-        picture(
-            as_svg(error_by_class_picture(metrics), "fraction error by class"),
-            f"Mean |true − predicted fraction| of each class over the benchmark's 1001 mixtures, "
-            f"{LEVEL_TEXT} intervals.",
+        _drawn(
+            error_by_class_picture(metrics), "fraction error by class",
+            f"Mean |true − predicted fraction| of each class over the benchmark's 1001 mixtures, {LEVEL_TEXT} "
+            "intervals.",
         ),
-        picture(
-            as_svg(by_energy_picture(metrics), "fraction error by energy"),
+        _drawn(
+            by_energy_picture(metrics), "fraction error by energy",
             f"By reconstructed energy, {LEVEL_TEXT} intervals; events of each bin above it.",
         ),
-        picture(
-            as_svg(by_class_and_energy_picture(metrics), "fraction error by class and energy"),
+        _drawn(
+            by_class_and_energy_picture(metrics), "fraction error by class and energy",
             f"Each class in each energy bin, {LEVEL_TEXT} intervals; markers are shifted so that all are seen.",
         ),
-        picture(
-            as_svg(balanced_by_energy_picture(metrics), "balanced accuracy by energy"),
+        _drawn(
+            balanced_by_energy_picture(metrics), "balanced accuracy by energy",
             f"Mean over the classes of the share of correct labels, {LEVEL_TEXT} intervals: independent of how many "
             "events of each class a bin holds. Dashed: random labels.",
         ),
-    ]
+    ]  # fmt: skip
     note = thin_note(metrics["energy_binned"])
     return Section("fractions", "Fraction error by class and energy", pictures(figures) + note)
 
 
 def mass_posteriors(evaluated: EvaluatedRun) -> Section:
     """Return the reliability diagram, and the Ne-Nmu plane coloured by the mean logarithmic mass."""
-    value = np.exp(evaluated.final) @ LN_MASSES
-    limits = (0.0, float(LN_MASSES[-1]))
-    return posteriors(evaluated, plane(evaluated, value, "mean posterior ln A (0 proton, 4.03 iron)", limits))
+    value, limits = np.exp(evaluated.final) @ LN_MASSES, (0.0, float(LN_MASSES[-1]))
+    return posteriors(evaluated, value, "mean posterior ln A (0 proton, 4.03 iron)", limits)
 
 
 def survival(evaluated: EvaluatedRun) -> Section:
     """Return hadron survival against gamma efficiency, and by energy and zenith."""
-    metrics = evaluated.metrics
+    metrics, truth = evaluated.metrics, evaluated.truth
     compared = {s.name: s.output for s in evaluated.systems if s.name in (evaluated.best_learner, "average")}
     compared["shipped"] = evaluated.output
-    note = (
-        "*Published points: best systems on the benchmark's own test set; this run's showers are simulated, so they "
-        "are drawn for orientation only."
-        if evaluated.simulated
-        else "*Published points: best systems, some with weights chosen on the test set."
-    )
-    note = f" {note}" if evaluated.of_kascade else ""
+    note = ""
+    if evaluated.of_kascade and evaluated.simulated:
+        note = " *Published points: best systems on the benchmark's own test set; this run's showers are simulated, so "
+        note += "they are drawn for orientation only."
+    elif evaluated.of_kascade:
+        note = " *Published points: best systems, some with weights chosen on the test set."
     threshold = metrics["survival_rates"]["75%"]["threshold"]
-    n_hadron = metrics["n_hadron"]
-    roc = as_svg(
-        roc_picture(evaluated.labels, compared, metrics, evaluated.truth.weights, published=evaluated.of_kascade),
-        "hadron survival against gamma efficiency",
-    )
+    roc = roc_picture(evaluated.labels, compared, metrics, truth.weights, published=evaluated.of_kascade)
     figures = [
-        picture(
-            roc,
+        _drawn(
+            roc, "hadron survival against gamma efficiency",
             f"Hadrons left at each gamma efficiency, {LEVEL_TEXT} band of the scores in use (no hadron left is drawn "
             f"as half a hadron).{note}",
         ),
-        picture(
-            as_svg(scores_picture(evaluated.labels, evaluated.output, threshold), "distribution of scores"),
+        _drawn(
+            scores_picture(evaluated.labels, evaluated.output, threshold), "distribution of scores",
             "Scores of gammas and hadrons; hadrons right of the dotted line survive at 75 % gamma efficiency.",
         ),
-    ]
+    ]  # fmt: skip
     by_energy, by_zenith = metrics["energy_binned"], metrics["zenith_binned"]
-    truth = evaluated.truth
     at_one = bins_at_threshold(
-        evaluated.labels,
-        evaluated.output,
-        threshold,
-        energy=truth.energy,
-        zenith_deg=truth.zenith_deg,
+        evaluated.labels, evaluated.output, threshold, energy=truth.energy, zenith_deg=truth.zenith_deg,
         weights=truth.weights,
-    )
+    )  # fmt: skip
     tables = ""
     for binned, bins, key, label in (
         (by_energy, ENERGY_BINS, "energy", "reconstructed energy, lg(E/eV)"),
         (by_zenith, ZENITH_BINS, "zenith", "reconstructed zenith angle, deg"),
     ):
-        drawn = survival_by_bin_picture(binned, bins, label, n_hadron, at_one[key])
+        drawn = survival_by_bin_picture(binned, bins, label, metrics["n_hadron"], at_one[key])
         caption = (
             f"Bars: threshold of each bin's own gammas, {LEVEL_TEXT} intervals with the threshold's uncertainty; "
             "diamonds: one threshold for all, as an analysis would cut. Triangles: no hadron left, upper limit."
         )
-        figures.append(picture(as_svg(drawn, f"survival by {label}"), caption))
+        figures.append(_drawn(drawn, f"survival by {label}", caption))
         tables += _bins_table(label, binned, at_one[key])
     return Section("survival", "Hadron survival", pictures(figures) + tables + thin_note({**by_energy, **by_zenith}))
 
@@ -196,35 +187,24 @@ def _bins_table(label: str, own: dict[str, Any], at_one: list[BinAtThreshold]) -
     rows = []
     for row in at_one:
         efficiency = f"{100 * row.n_kept / row.n_gamma:.1f}" if row.n_gamma else "–"
-        cells = (
-            row.name,
-            f"{row.n_kept:,} of {row.n_gamma:,}",
-            efficiency,
-            f"{row.n_surviving:,} of {row.n_hadron:,}",
-        )
-        mine = own.get(row.name)
-        if mine is None or mine.get("too_few_events"):
-            rows.append((*cells, "too few events", ""))
-        else:
-            result = (mine["hadron_survival"], mine["interval"]["low"], mine["interval"]["high"])
-            value, low, high = map(short, result)
-            words = f"< {high}" if mine["interval"].get("is_limit") else f"{value} [{low}, {high}]"
-            rows.append((*cells, f"{mine['hadron_surviving']:,} of {mine['n_hadron']:,}", words))
+        kept, left = f"{row.n_kept:,} of {row.n_gamma:,}", f"{row.n_surviving:,} of {row.n_hadron:,}"
+        mine, at_own, words = own.get(row.name), "too few events", ""
+        if mine is not None and not mine.get("too_few_events"):
+            span = mine["interval"]
+            value, low, high = map(short, (mine["hadron_survival"], span["low"], span["high"]))
+            at_own = f"{mine['hadron_surviving']:,} of {mine['n_hadron']:,}"
+            words = f"< {high}" if span.get("is_limit") else f"{value} [{low}, {high}]"
+        rows.append((row.name, kept, efficiency, left, at_own, words))
     heads = (
-        label,
-        "gammas kept, one threshold",
-        "efficiency, %",
-        "hadrons left, one threshold",
-        "hadrons left, own threshold at 75 %",
-        "survival, own threshold",
-    )
+        label, "gammas kept, one threshold", "efficiency, %", "hadrons left, one threshold",
+        "hadrons left, own threshold at 75 %", "survival, own threshold",
+    )  # fmt: skip
     return page_table(heads, rows)
 
 
 def gamma_posteriors(evaluated: EvaluatedRun) -> Section:
     """Return the reliability diagram, and the Ne-Nmu plane coloured by the probability of a gamma."""
-    label = "mean posterior probability of a gamma"
-    return posteriors(evaluated, plane(evaluated, np.exp(evaluated.final[:, 0]), label, (0.0, 1.0)))
+    return posteriors(evaluated, np.exp(evaluated.final[:, 0]), "mean posterior probability of a gamma", (0.0, 1.0))
 
 
 def against_truth(evaluated: EvaluatedRun) -> Section:
@@ -233,15 +213,16 @@ def against_truth(evaluated: EvaluatedRun) -> Section:
     assert target is not None
     label = f"true {target.unit}"
     figures = [
-        picture(
-            as_svg(by_bin_picture(evaluated.metrics["true_binned"], name, label), f"{name} by true value"),
+        _drawn(
+            by_bin_picture(evaluated.metrics["true_binned"], name, label),
+            f"{name} by true value",
             f"{name.capitalize()} of the system in use by true value, {LEVEL_TEXT} intervals; number of events above. "
             "In bins of the truth estimates lean towards where most events are.",
         )
         for name in ("bias", "resolution")
     ]
     drawn = residual_picture(evaluated.labels, evaluated.output, target.unit)
-    figures.append(picture(as_svg(drawn, "residuals"), "Estimate minus truth of every test shower."))
+    figures.append(_drawn(drawn, "residuals", "Estimate minus truth of every test shower."))
     return Section("truth", "Estimates against the truth", pictures(figures))
 
 

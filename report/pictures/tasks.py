@@ -307,7 +307,7 @@ def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> 
 
 
 def survival_by_bin_picture(
-    binned: dict[str, Any], bins: Sequence[Bin], label: str, n_hadron: int, at_one: Sequence[BinAtThreshold] = ()
+    binned: dict[str, Any], bins: Sequence[Bin], label: str, n_hadron: int, at_one: Sequence[BinAtThreshold]
 ) -> Figure:
     """Draw the survival at 75 % by energy or zenith: own threshold with intervals, and one threshold for all.
 
