@@ -225,7 +225,8 @@ def doctor(
 
         output.show(lambda: examine_datasets(datasets), records)
         return
-    from showerstack.report.doctor import doctor as examine
     from showerstack.report.doctor import findings
+    from showerstack.report.shared.text import findings_table
 
-    output.show(examine, lambda: [asdict(line) for line in findings()])
+    title = "showerstack on this machine"
+    output.show(lambda: findings_table(title, findings()), lambda: [asdict(line) for line in findings()])

@@ -65,7 +65,7 @@ class Finding:
 
     what: str
     outcome: str
-    state: str
+    state: str = "ok"
     """``ok``, ``note`` (works, could be better) or ``bad`` (will fail)."""
 
 

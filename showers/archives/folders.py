@@ -28,10 +28,10 @@ def datasets_in(path: Path) -> list[Path]:
 def unlabelled_in(path: Path) -> list[Path]:
     """Return the dataset folders inside a folder of measured runs; none where a path is another thing."""
     inside = [] if (path / MATRICES_FILE).exists() else datasets_in(path)
-    return [] if any(_tasks_of(folder) for folder in inside) else inside
+    return [] if any(tasks_of(folder) for folder in inside) else inside
 
 
-def _tasks_of(folder: Path) -> list[Task]:
+def tasks_of(folder: Path) -> list[Task]:
     """Return the tasks whose labels a dataset folder has."""
     files = EventFiles.open(folder)
     return [task for task in TASKS.values() if task.label_file and files.has(task.label_file)]
@@ -56,7 +56,7 @@ class DatasetFolders:
         """Return a command for labelled sets, and one for those to be predicted."""
         commands: dict[str, None] = {}
         for folder in datasets_in(path):
-            tasks = _tasks_of(folder)
+            tasks = tasks_of(folder)
             for task in tasks:
                 commands[f"python cli.py stack --task {task.name} --data {folder.parent} --run runs/{task.name}"] = None
             if not tasks:
@@ -90,7 +90,7 @@ class DatasetEvents:
     @property
     def is_simulated(self) -> bool:
         """Whether it has labels of a task."""
-        return bool(_tasks_of(self.data.path))
+        return bool(tasks_of(self.data.path))
 
     @property
     def units(self) -> dict[str, str]:

@@ -315,6 +315,11 @@ class AzimuthConvention:
         """Azimuth of a shower from the north."""
         return (self.offset_deg + self.sense * NORTH_FROM_X_DEG) % 360.0
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether azimuths are counted as in the simulated sets."""
+        return self.sense > 0 and abs((self.offset_deg + 180) % 360 - 180) < 5
+
     def as_json(self) -> dict[str, Any]:
         """Return what ``source.json`` keeps."""
         return {
@@ -332,8 +337,7 @@ class AzimuthConvention:
             return f"no relation of Az to the arrival times is seen ({evidence})"
         sense = "anticlockwise" if self.sense > 0 else "clockwise"
         offset = f"{self.offset_deg:.1f} ± {self.offset_error_deg:.2f} deg for a shower from +x"
-        same = self.sense > 0 and abs((self.offset_deg + 180) % 360 - 180) < 5
-        return f"Az counts {sense}, {offset} ({evidence}): {'' if same else 'not '}as in the simulated sets"
+        return f"Az counts {sense}, {offset} ({evidence}): {'' if self.is_ours else 'not '}as in the simulated sets"
 
 
 def azimuth_convention(front_deg: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray) -> AzimuthConvention:

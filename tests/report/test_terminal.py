@@ -125,11 +125,11 @@ def test_the_machine_is_asked_what_its_gpu_can_be_used_for(monkeypatch: pytest.M
     monkeypatch.setattr(doctor, "cupy_obstacle", lambda: "CuPy cannot use the GPU: no headers")
     for trains, state in ((True, "ok"), (False, "note")):
         monkeypatch.setattr(lightgbm, "trains_on_cuda", lambda trains=trains: trains)
-        assert doctor._lightgbm().state == state
-    finding = doctor._cupy()
-    assert finding.state == "note"
-    assert finding.outcome == "features are computed on the CPU: CuPy cannot use the GPU: no headers"
-    assert "features" in doctor._use().outcome
+        by_name = {finding.what: finding for finding in doctor.findings()}
+        assert by_name["lightgbm"].state == state
+    assert by_name["cupy"].state == "note"
+    assert by_name["cupy"].outcome == "features are computed on the CPU: CuPy cannot use the GPU: no headers"
+    assert "features" in by_name["--device auto"].outcome
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
