@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from showerstack.report.shared.subject import (
-    check_test_set,
     oof_metrics,
     read_labels,
     read_run_output,
@@ -43,8 +43,8 @@ from showerstack.scoring.score import (
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, published_for
 from showerstack.scoring.tasks.text import short, table, with_interval
-from showerstack.scoring.tasks.truth import origin_of, read_truth
-from showerstack.showers.schema import task_named
+from showerstack.scoring.tasks.truth import Truth, origin_of, read_truth
+from showerstack.showers.schema import Task, task_named
 from showerstack.stacking.run import Run
 
 LEGEND = (
@@ -65,12 +65,13 @@ class Standing:
     system: str
     value: float
     interval: Interval | None
-    accuracy: float | None
-    n_parameters: int | None
-    tuned_on_test: bool
-    cost: tuple[str, ...]
+    accuracy: float | None = None
+    n_parameters: int | None = None
+    tuned_on_test: bool = False
+    """Nothing in stacking can read test labels."""
+    cost: tuple[str, ...] = ()
     """Wall-clock, CPU time, peak memory, device; empty of published results and of files of predictions."""
-    ours: bool
+    ours: bool = True
     n_trials: int | None = None
     """Hadrons behind a survival."""
 
@@ -134,7 +135,7 @@ def tables(runs: Sequence[Path], data: Path | None = None) -> dict[tuple[str, st
     by_table = {}
     for task, protocol in sorted({(row.task, row.protocol) for row in standings}):
         rows = [row for row in standings if (row.task, row.protocol) == (task, protocol)]
-        rows += [_published(each) for each in published_for(task, protocol)]
+        rows += map(_published, published_for(task, protocol))
         by_table[task, protocol] = sorted(rows, key=lambda row: row.value)
     return by_table
 
@@ -147,35 +148,20 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
     file = metrics_path(run.predictions, run.task)
     if not file.exists():
         raise InputError(f"{file} does not exist: score the run first (python verify.py --task {run.task.name} ...)")
-    metrics = read_json(file)
-    check_run(file, Origin(metrics.get("config_hash"), metrics.get("test_fingerprint")), run.manifest)
-    folder = _test_folder(run, data)
-    origin = origin_of(folder, run.task)
+    stored = read_json(file)
+    check_run(file, Origin(stored.get("config_hash"), stored.get("test_fingerprint")), run.manifest)
+    stated = run.manifest.get("data", {}).get("test")
+    place = data / f"{run.task.name}_test" if data else Path(str(stated))
+    if not place.is_dir():
+        raise InputError(f"{place}, the test set of {run.folder}, does not exist: say where it is with --data")
     # What stands in the file may have been changed: it has no checksum, since a run is scored as often as one likes.
-    truth = read_labels(run, folder.parent)
-    metrics = score_arrays(truth, read_run_output(run, truth), run.task)
-    value, interval = scoring_of(run.task).headline(metrics)
+    truth = read_labels(run, place.parent)
+    counted = _counted(run.name, truth, read_run_output(run, truth), run.task, origin_of(place, run.task).protocol)
     steps = totals(run.manifest.get("steps", []))
+    cost = duration(steps["wall_s"]), duration(steps["cpu_s"]), f"{steps['peak_mb']:,.0f}"
     learners = run.manifest.get("learners", [])
-    parameters = [row.get("n_parameters") for row in learners if row.get("status", "ok") == "ok"]
-    return Standing(
-        task=run.task.name,
-        protocol=origin.protocol,
-        system=run.name,
-        value=value,
-        interval=interval,
-        accuracy=metrics.get("accuracy"),
-        n_parameters=sum(p for p in parameters if p) or None,
-        tuned_on_test=False,  # nothing in stacking can read test labels
-        cost=(
-            duration(steps["wall_s"]),
-            duration(steps["cpu_s"]),
-            f"{steps['peak_mb']:,.0f}",
-            str(run.manifest.get("device", "?")),
-        ),
-        ours=True,
-        n_trials=metrics.get("n_hadron"),
-    )
+    parameters = sum(row.get("n_parameters") or 0 for row in learners if row.get("status", "ok") == "ok")
+    return replace(counted, n_parameters=parameters or None, cost=(*cost, str(run.manifest.get("device", "?"))))
 
 
 def _standing_of_file(file: Path, data: Path | None) -> Standing:
@@ -188,37 +174,21 @@ def _standing_of_file(file: Path, data: Path | None) -> Standing:
     origin = origin_of(truth.folder, task)
     if origin.takes_raw_labels(task):
         output = read_raw_labels(file, task, output)
+    name = file.stem if file.stem != "predictions" else file.resolve().parent.name
+    return _counted(name, truth, output, task, origin.protocol)
+
+
+def _counted(name: str, truth: Truth, output: np.ndarray, task: Task, protocol: str) -> Standing:
+    """Return the row of answers (N,) to a test set."""
     metrics = score_arrays(truth, output, task)
     value, interval = scoring_of(task).headline(metrics)
-    return Standing(
-        task.name, origin.protocol, file.stem if file.stem != "predictions" else file.resolve().parent.name,
-        value, interval, metrics.get("accuracy"), None, False, (), True, metrics.get("n_hadron"),
-    )  # fmt: skip
+    accuracy, n_trials = metrics.get("accuracy"), metrics.get("n_hadron")
+    return Standing(task.name, protocol, name, value, interval, accuracy, n_trials=n_trials)
 
 
-def _test_folder(run: Run, data: Path | None) -> Path:
-    stated = run.manifest.get("data", {}).get("test")
-    folder = data / f"{run.task.name}_test" if data else Path(str(stated))
-    if not folder.is_dir():
-        raise InputError(f"{folder}, the test set of {run.folder}, does not exist: say where it is with --data")
-    check_test_set(run, folder)
-    return folder
-
-
-def _published(published_result: PublishedResult) -> Standing:
-    return Standing(
-        task=published_result.task,
-        protocol=published_result.protocol,
-        system=published_result.system,
-        value=published_result.value,
-        interval=published_result.interval,
-        accuracy=published_result.accuracy,
-        n_parameters=published_result.n_parameters,
-        tuned_on_test=published_result.tuned_on_test,
-        cost=(),
-        ours=False,
-        n_trials=published_result.n_trials,
-    )
+def _published(result: PublishedResult) -> Standing:
+    names = ("task", "protocol", "system", "value", "interval", "accuracy", "n_parameters", "tuned_on_test", "n_trials")
+    return Standing(**{name: getattr(result, name) for name in names}, ours=False)
 
 
 def scores(rows: Sequence[Standing]) -> list[float | None]:
@@ -237,39 +207,36 @@ def scores(rows: Sequence[Standing]) -> list[float | None]:
 
 def _table(rows: Sequence[Standing], task: str) -> Table:
     scoring = scoring_of(task_named(task))
-    metric = scoring.metric
-    with_accuracy = any(row.accuracy is not None for row in rows)
-    table = WholeTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("system")
-    for head in (
-        scoring.metric_column,
-        *(("accuracy, %",) if with_accuracy else ()),
-        "parameters",
-        "score",
-    ):
-        table.add_column(head, justify="right", no_wrap=True)
+    columns = [scoring.metric_column, "accuracy, %", "parameters", "score"]
+    if all(row.accuracy is None for row in rows):
+        columns.remove("accuracy, %")
+    drawn = _empty("system", *columns)
     for row, score in zip(rows, scores(rows), strict=True):
-        value = metric_text(row.value, row.interval, metric) if row.interval else short(row.value)
-        accuracy = "" if row.accuracy is None else f"{100 * row.accuracy:.2f}"
-        table.add_row(
-            row.system + (" *" if row.tuned_on_test else ""),
-            value,
-            *((accuracy,) if with_accuracy else ()),
-            "" if row.n_parameters is None else f"{row.n_parameters:,}",
-            "" if score is None else f"{score:.2f}",
-            style="bold" if row.ours else None,
-        )
-    return table
+        cells = {
+            scoring.metric_column: metric_text(row.value, row.interval, scoring.metric)
+            if row.interval
+            else short(row.value),
+            "accuracy, %": "" if row.accuracy is None else f"{100 * row.accuracy:.2f}",
+            "parameters": "" if row.n_parameters is None else f"{row.n_parameters:,}",
+            "score": "" if score is None else f"{score:.2f}",
+        }
+        name = row.system + (" *" if row.tuned_on_test else "")
+        drawn.add_row(name, *(cells[column] for column in columns), style="bold" if row.ours else None)
+    return drawn
 
 
 def _cost_table(rows: Sequence[Standing]) -> Table:
-    table = WholeTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("cost of our runs")
-    for head in ("wall-clock", "CPU time", "memory, MB", "device"):
-        table.add_column(head, justify="right", no_wrap=True)
+    drawn = _empty("cost of our runs", "wall-clock", "CPU time", "memory, MB", "device")
     for row in rows:
-        table.add_row(f"{row.system} ({row.task})", *row.cost or ("?",) * 4)
-    return table
+        drawn.add_row(f"{row.system} ({row.task})", *row.cost or ("?",) * 4)
+    return drawn
+
+
+def _empty(first: str, *others: str) -> Table:
+    drawn = WholeTable(first, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for head in others:
+        drawn.add_column(head, justify="right", no_wrap=True)
+    return drawn
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def test_march_of_nines() -> None:
 
 def test_scores_run_from_weakest_valid_to_published_best() -> None:
     def row(value: float, *, ours: bool, tuned: bool = False) -> Standing:
-        return Standing("gamma", "v2", "x", value, None, None, None, tuned, (), ours, 999)
+        return Standing("gamma", "v2", "x", value, None, tuned_on_test=tuned, ours=ours, n_trials=999)
 
     # 0 of 999 counts as 0.5 / 1000: no survivor is no infinity
     rows = [
