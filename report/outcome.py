@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from showerstack.models.pretraining import SHOWERS_SEEN
 from showerstack.report.card import CARD_FILE, write_card
 from showerstack.report.run_page import REPORT_FILE, write_report
 from showerstack.report.run_sections import left_out_line, no_time_for
-from showerstack.report.shared.subject import mean_loss, read_labels
+from showerstack.report.shared.subject import ScoredSystem, read_labels, score_systems
 from showerstack.report.shared.text import gain_text, metric_text
 from showerstack.report.table_page import write_table_report
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
@@ -40,7 +40,7 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import paired_mean
 from showerstack.scoring.score import score_file
 from showerstack.scoring.tasks import scoring_of
-from showerstack.scoring.tasks.base import TaskScoring
+from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.text import plus_minus
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
@@ -48,7 +48,7 @@ from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.options import TOLERANCE
-from showerstack.stacking.run import COMBINED, METRICS_FILE, TABLE_TEST_FILE, Run, System, shipped_system
+from showerstack.stacking.run import COMBINED, METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
 from showerstack.stacking.train import stack
 
 LOG = logging.getLogger(__name__)
@@ -67,91 +67,74 @@ def learner_table(run: Path, data: Path) -> Table:
     """
     opened = Run.open(run)
     truth = read_labels(opened, data)
-    labels = truth.labels
     scoring = scoring_of(opened.task)
     metric = scoring.metric
-    by_name: dict[str, list[System]] = {}
-    for system in opened.test_systems(len(labels)):
-        by_name.setdefault(system.name, []).append(system)
-    rules = list(dict.fromkeys(system.rule for systems in by_name.values() for system in systems))
-    title = f"{opened.task.name}, {len(labels):,} test showers: {metric.name}"
+    held_out = {row["name"]: row["log_loss"] for row in opened.manifest["learners"] if "log_loss" in row}
+    systems = sorted(score_systems(opened, truth), key=lambda one: -held_out.get(one.name, -math.inf))
+    rivals = [one for one in systems if one.name.startswith("published.")]
+    published = min(rivals, key=lambda one: one.value, default=None)
+    title = f"{opened.task.name}, {len(truth.labels):,} test showers: {metric.name}"
     table = WholeTable(
-        title=title,
-        min_width=len(title),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        caption_justify="left",
-        show_edge=False,
-    )
-    table.add_column("", no_wrap=True)
-    first = next(iter(by_name.values()))[0]
-    beside = scoring.second_metric(labels, first.log_proba, first.output, truth.weights)
-    losses_of = {row["name"]: row["log_loss"] for row in opened.manifest["learners"] if "log_loss" in row}
-    by_name = dict(sorted(by_name.items(), key=lambda one: -losses_of.get(one[0], -math.inf)))
-    rivals = [systems[0] for name, systems in by_name.items() if name.startswith("published.")]
-    published = min(rivals, key=lambda one: metric.of(truth, one.output), default=None)
-    shown = rules if published is None else rules[:1]
-    heads = [scoring.loss_name, *(_heading(rule) for rule in shown)]
+        "", title=title, min_width=len(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0), caption_justify="left", show_edge=False,
+    )  # fmt: skip
+    table.columns[0].no_wrap = True
+    heads = [scoring.loss_name, HEADINGS.get(systems[0].system.rule, systems[0].system.rule)]
     if published is None:
-        heads.insert(0, beside.head)
+        heads.insert(0, systems[0].beside.head)
     else:
         heads += [f"gain in\n{scoring.loss_name}", *([] if metric.logarithmic else [f"gain in\n{metric.name}"])]
     for column in heads:
         table.add_column(column, justify="right", no_wrap=True)
-    for name, systems in by_name.items():
-        if name == COMBINED[0]:
-            for failed in failed_learners(opened):
-                table.add_row(failed, "left out", style="red")
+    for one in systems:
+        if one.name == COMBINED[0]:
+            for row in opened.manifest["learners"]:
+                if row["status"] == "failed":
+                    table.add_row(row["name"], "left out", style="red")
             table.add_section()
-        cells = {
-            s.rule: metric_text(metric.of(truth, s.output), metric.interval_of(truth, s.output), metric)
-            for s in systems
-        }
-        raw = systems[0]
-        shares = scoring.second_metric(labels, raw.log_proba, raw.output, truth.weights).plus_minus
-        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth), 3)
-        style = "bold" if name == opened.shipped else None
-        cells_of_row = [losses, *(cells.get(rule, "") for rule in shown)]
+        cells = [plus_minus(one.loss, one.loss_interval, 3), metric_text(one.value, one.interval, metric)]
         if published is None:
-            cells_of_row.insert(0, shares)
-        elif raw is not published:
-            cells_of_row += _gains(raw, published, scoring, truth)
-        table.add_row(name, *cells_of_row, style=style)
-    table.caption = _caption(opened, by_name, published, labels)
+            cells.insert(0, one.beside.plus_minus)
+        elif one is not published:
+            cells += _gains(one, published, metric, truth)
+        table.add_row(one.name, *cells, style="bold" if one.name == opened.shipped else None)
+    table.caption = _caption(opened, systems, published, truth.labels)
     return table
 
 
-def _gains(system: System, published: System, scoring: TaskScoring, truth: Truth) -> Iterator[str]:
+HEADINGS = {"argmax": "raw (argmax)", "score": "at 75 % gamma efficiency"}
+"""Of the metric's column, by how answers come about."""
+
+
+def _gains(one: ScoredSystem, published: ScoredSystem, metric: Metric, truth: Truth) -> Iterator[str]:
     """Yield by how much a system is better than the published one, paired: in log-loss, and in the metric.
 
     Of a metric whose logarithm counts the intervals themselves say it.
     """
-    losses = [scoring.losses(truth.labels, one.log_proba, one.output) for one in (published, system)]
-    yield gain_text(paired_mean(linearised(losses[0] - losses[1], truth.weights), truth.groups), 3)
-    if not scoring.metric.logarithmic:
-        yield gain_text(scoring.metric.paired_of(truth, published.output, system.output), 3)
+    less = linearised(published.losses - one.losses, truth.weights)
+    yield gain_text(paired_mean(less, truth.groups), 3)
+    if not metric.logarithmic:
+        yield gain_text(metric.paired_of(truth, published.system.output, one.system.output), 3)
 
 
-def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | None, labels: np.ndarray) -> str:
+def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem | None, labels: np.ndarray) -> str:
     """Return what the table's numbers mean: errors, gains, what predicts new showers, what it is worth for a spectrum.
 
     What has learned from more showers than the others is named, and why the stack is one learner where it is.
     """
     out_of_fold = run.manifest.get("judged", {}).get("on") == "out-of-fold"
     scored_on = "out-of-fold predictions" if out_of_fold else "held-out showers"
-    brackets = f"; [a, b]: {LEVEL_TEXT} interval" if scoring_of(run.task).metric.logarithmic else ""
-    lines = [f"±: one standard error{brackets}"]
+    metric = scoring_of(run.task).metric
+    lines = ["±: one standard error" + (f"; [a, b]: {LEVEL_TEXT} interval" if metric.logarithmic else "")]
     if published is not None:
-        rivals = sum(name.startswith("published.") for name in by_name)
-        better = f", the best of {rivals} published systems in {scoring_of(run.task).metric.name}" if rivals > 1 else ""
+        rivals = sum(one.name.startswith("published.") for one in systems)
+        better = f", the best of {rivals} published systems in {metric.name}" if rivals > 1 else ""
         lines.append(f"gain: over {published.name}{better}")
     own = {name for name, chosen in run.manifest["config"].get("settings", {}).items() if "weights" in chosen}
-    for name in by_name:
-        if name.startswith("pretrained"):
-            number = "" if name in own else f"{SHOWERS_SEEN / 1e6:.0f} million "
-            lines.append(f"{name}: had learned from {number}other simulated showers before")
+    for one in systems:
+        if one.name.startswith("pretrained"):
+            number = "" if one.name in own else f"{SHOWERS_SEEN / 1e6:.0f} million "
+            lines.append(f"{one.name}: had learned from {number}other simulated showers before")
     pool = run.manifest.get("pool", {})
     if len(pool.get("weights", ())) == 1 and pool.get("left_out"):
         lines.append(
@@ -160,25 +143,16 @@ def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | 
         )
     lines.append(f"used for new showers, as decided on {scored_on}: {run.shipped}")
     if run.task.name == COMPOSITION.name:
-        names = dict.fromkeys([published.name] if published else [], "") | {run.shipped: ""}
+        by_name = {one.name: one.system.log_proba for one in systems}
+        names = dict.fromkeys([*([published.name] if published else []), run.shipped])
         errors = [
-            f"{100 * share_errors(by_name[name][0].log_proba, labels, SPECTRUM_EVENTS)[-1]:.1f} % with {name}"
-            for name in names
+            f"{100 * share_errors(by_name[name], labels, SPECTRUM_EVENTS)[-1]:.1f} % with {name}" for name in names
         ]
         lines.append(
             f"share of {run.task.classes[-1]} in {SPECTRUM_EVENTS:,} showers, all classes alike: statistical error "
             f"{', '.join(errors)}"
         )
     return "\n" + "\n".join(lines)
-
-
-def failed_learners(run: Run) -> list[str]:
-    """Return the names of the learners that failed and are no part of the stack."""
-    return [str(row["name"]) for row in run.manifest.get("learners", []) if row.get("status") == "failed"]
-
-
-def _heading(rule: str) -> str:
-    return {"argmax": "raw (argmax)", "score": "at 75 % gamma efficiency"}.get(rule, rule)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import plus_minus
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import explain_events
-from showerstack.stacking.run import COMBINED, ONE_ANSWER
+from showerstack.stacking.run import COMBINED
 
 
 def headline(evaluated: EvaluatedRun) -> str:
@@ -81,12 +81,12 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
         where = evaluated.run.manifest.get("judged", {}).get("on", "held-out events")
         where = f"the {where}" if where == "outer holdout" else where
         lines.append(f"Used for new showers: {evaluated.shipped_words}. On {where} of the training set, {reason}.")
-    ours, rule = evaluated.shipped_words, evaluated.shipped.rule
+    ours = evaluated.shipped_words
     # A stack that predicts is compared with its best learner, a learner that predicts with the stack.
     other = evaluated.best_learner if evaluated.shipped.name == COMBINED[-1] else COMBINED[-1]
-    if (other, rule) in evaluated.against_shipped:
-        metric, loss = evaluated.against_shipped[str(other), rule]
-        theirs = "the stack" if other == COMBINED[-1] else str(other)
+    if other in evaluated.against_shipped:
+        metric, loss = evaluated.against_shipped[other]
+        theirs = "the stack" if other == COMBINED[-1] else other
         logarithmic = evaluated.metric.logarithmic
         lines.append(f"On the test set, {scoring.loss_name}: {verdict(loss, ours, theirs, scoring.loss_unit)}")
         lines.append(
@@ -126,8 +126,8 @@ def limits(evaluated: EvaluatedRun) -> list[str]:
         lines.append(f"Energy bins {', '.join(thin)} hold too few events of some class for a number.")
     unclear = [
         name
-        for (name, rule), (metric, _) in evaluated.against_shipped.items()
-        if rule == evaluated.shipped.rule and metric.interval.low <= 0 <= metric.interval.high
+        for name, (metric, _) in evaluated.against_shipped.items()
+        if metric.interval.low <= 0 <= metric.interval.high
     ]
     if unclear:
         lines.append(
@@ -142,43 +142,34 @@ def learners(evaluated: EvaluatedRun) -> Section:
     """Return the comparison of learners, average and stack."""
     scoring = scoring_of(evaluated.task)
     label = f"{evaluated.metric.name} (lower is better)"
-    figure = learners_picture(evaluated.points, label, logarithmic=evaluated.metric.logarithmic)
+    figure = learners_picture(evaluated.systems, label, logarithmic=evaluated.metric.logarithmic)
     caption = f"Test set, {LEVEL_TEXT} intervals of each system by itself. Paired differences are sharper: see the "
     caption += "table."
-    rows: list[tuple[str, ...]] = []
-    ours: list[int] = []
-    for point, system in zip(evaluated.points, evaluated.systems, strict=True):
-        beside = scoring.second_metric(evaluated.labels, system.log_proba, system.output, evaluated.truth.weights)
-        loss = plus_minus(*mean_loss(evaluated.losses(system), evaluated.truth), 4)
-        metric, gap = ("", "")
-        if (system.name, system.rule) in evaluated.against_shipped:
-            paired, paired_loss = evaluated.against_shipped[system.name, system.rule]
+    rows = []
+    for one in evaluated.systems:
+        metric, gap = "", ""
+        if one.name in evaluated.against_shipped:
+            paired, paired_loss = evaluated.against_shipped[one.name]
             metric, gap = difference_text(paired, evaluated.metric.logarithmic), difference_text(paired_loss)
-        if system is evaluated.shipped:
-            ours.append(len(rows))
-        name = (
-            system.name
-            if system.rule in ONE_ANSWER
-            else f"{system.name}, {'raw' if system.rule == 'argmax' else system.rule}"
-        )
-        value = metric_text(point.value, point.interval, evaluated.metric)
-        rows.append((name, beside.plus_minus, loss, value, gap, metric))
+        value, loss = metric_text(one.value, one.interval, evaluated.metric), plus_minus(one.loss, one.loss_interval, 4)
+        rows.append((one.name, one.beside.plus_minus, loss, value, gap, metric))
     used = evaluated.shipped.name
     heads = (
-        "system", beside.head, scoring.loss_head, evaluated.metric.name, f"{scoring.loss_name} − {used}",
-        f"metric − {used}",
+        "system", evaluated.shipped.beside.head, scoring.loss_head, evaluated.metric.name,
+        f"{scoring.loss_name} − {used}", f"metric − {used}",
     )  # fmt: skip
     failed = [row for row in evaluated.run.manifest.get("learners", []) if row.get("status") == "failed"]
     notes = "".join(paragraph(f"{row['name']} failed and was left out: {row.get('error')}", "warn") for row in failed)
     against = paragraph(
         f"± is one standard error, [a, b] a {LEVEL_TEXT} interval. Differences are to {evaluated.shipped_words}, which "
-        "predicts new showers, both by the same rule; the bold row is what predictions.npz holds.",
+        "predicts new showers; the bold row is what predictions.npz holds.",
         "quiet",
     )
     body = side_by_side(
         picture(as_svg(figure, "metric of each system"), caption), against + _on_the_same_events(evaluated)
     )
-    body += table(heads, rows, ours=ours) + notes
+    ours = [one.name for one in evaluated.systems].index(used)
+    body += table(heads, rows, ours=[ours]) + notes
     return Section("learners", "Learners and stack", body)
 
 
@@ -186,11 +177,10 @@ def _on_the_same_events(evaluated: EvaluatedRun) -> str:
     """Return in words, system by system, what the paired comparison with the system in use shows."""
     lines = []
     shown: Callable[[float], str] = signed if evaluated.metric.logarithmic else "{:+z.4f}".format
-    for (name, rule), (metric, _) in evaluated.against_shipped.items():
-        if rule == evaluated.shipped.rule:
-            is_clear = metric.interval.low > 0 or metric.interval.high < 0
-            what = ("worse" if metric.difference > 0 else "better") if is_clear else "no difference is shown"
-            lines.append(f"{name}: {what} ({shown(metric.difference) if metric.difference else '0'})")
+    for name, (metric, _) in evaluated.against_shipped.items():
+        is_clear = metric.interval.low > 0 or metric.interval.high < 0
+        what = ("worse" if metric.difference > 0 else "better") if is_clear else "no difference is shown"
+        lines.append(f"{name}: {what} ({shown(metric.difference) if metric.difference else '0'})")
     return (
         paragraph(f"By {evaluated.metric.name}, against {evaluated.shipped_words}:") + bullets(lines) if lines else ""
     )

@@ -141,7 +141,7 @@ def mass_posteriors(evaluated: EvaluatedRun) -> Section:
 def survival(evaluated: EvaluatedRun) -> Section:
     """Return hadron survival against gamma efficiency, and by energy and zenith."""
     metrics, truth = evaluated.metrics, evaluated.truth
-    compared = {s.name: s.output for s in evaluated.systems if s.name in (evaluated.best_learner, "average")}
+    compared = {s.name: s.system.output for s in evaluated.systems if s.name in (evaluated.best_learner, "average")}
     compared["shipped"] = evaluated.output
     note = ""
     if evaluated.of_kascade and evaluated.simulated:

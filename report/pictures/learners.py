@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from showerstack.report.pictures.style import INK, MARKERS, PALETTE, labelled_once, literal, name_rows, one_plot
-from showerstack.report.shared.subject import Point
+from showerstack.report.pictures.style import INK, MARKERS, PALETTE, literal, name_rows, one_plot
+from showerstack.report.shared.subject import ScoredSystem
 from showerstack.scoring.metrics.paired import Paired
 
-RULES = {"argmax": "raw (argmax)"}
-COLOURS = (INK, PALETTE[5])
-"""Of rules: none that a class has."""
 
-
-def learners_picture(points: list[Point], label: str, *, logarithmic: bool = False) -> Figure:
-    """Draw one line a system: value and confidence interval, one marker a rule.
+def learners_picture(systems: Sequence[ScoredSystem], label: str, *, logarithmic: bool = False) -> Figure:
+    """Draw one line a system: value and confidence interval.
 
     Parameters
     ----------
-    points
+    systems
         In the order of the picture, top to bottom.
     label
         Name of the axis, with what is better.
     logarithmic
         For survivals; a value of zero is drawn as its upper limit.
     """
-    systems = list(dict.fromkeys(point.system for point in points))
-    rules = list(dict.fromkeys(point.rule for point in points))
     with one_plot(0.75 + 0.27 * max(len(systems), 3)) as (figure, axes):
-        for k, rule in enumerate(rules):
-            shift = 0.18 * (k - (len(rules) - 1) / 2)
-            for point in (p for p in points if p.rule == rule):
-                y = systems.index(point.system) + shift
-                limit = logarithmic and point.value <= 0
-                x = point.interval.high if limit else point.value
-                low = x if limit else max(point.interval.low, 1e-7 if logarithmic else -np.inf)
-                axes.plot([low, point.interval.high], [y, y], color=COLOURS[k % 2], lw=1.4, solid_capstyle="butt")
-                axes.plot(
-                    x, y, "<" if limit else MARKERS[k], color=COLOURS[k % 2], label=RULES.get(rule, literal(rule))
-                )
+        for y, one in enumerate(systems):
+            limit = logarithmic and one.value <= 0
+            x = one.interval.high if limit else one.value
+            low = x if limit else max(one.interval.low, 1e-7 if logarithmic else -np.inf)
+            axes.plot([low, one.interval.high], [y, y], color=INK, lw=1.4, solid_capstyle="butt")
+            axes.plot(x, y, "<" if limit else MARKERS[0], color=INK)
         if logarithmic:
             axes.set_xscale("log")
             # A decade at least, and labels at 2 and 5 alone: they stay apart.
@@ -50,12 +41,9 @@ def learners_picture(points: list[Point], label: str, *, logarithmic: bool = Fal
             axes.xaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
         else:
             axes.xaxis.set_major_locator(MaxNLocator(5))
-        name_rows(axes, systems)
+        name_rows(axes, [one.name for one in systems])
         axes.grid(False, axis="y")
         axes.set_xlabel(label)
-        if len(rules) > 1:
-            unique = labelled_once(axes)
-            figure.legend(unique.values(), unique.keys(), loc="outside upper right", ncols=len(unique))
     return figure
 
 

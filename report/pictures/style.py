@@ -109,12 +109,6 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.5, -0.5)
 
 
-def labelled_once(axes: Axes) -> dict[str, Any]:
-    """Return one handle for each label of a legend, however often it was drawn."""
-    handles, names = axes.get_legend_handles_labels()
-    return dict(zip(names, handles, strict=True))
-
-
 def literal(name: str) -> str:
     """Return a name that a picture shows as it is: dollar signs open no formula, control characters are escaped."""
     return escaped(name).replace("$", r"\$")

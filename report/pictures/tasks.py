@@ -16,7 +16,6 @@ from showerstack.report.pictures.style import (
     PALETTE,
     colour_map,
     drawing,
-    labelled_once,
     literal,
     new_figure,
     one_plot,
@@ -205,7 +204,8 @@ def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tupl
                 x = given[inside].mean() + 0.006 * (k - (len(classes) - 1) / 2)
                 axes.plot([x, x], [span.low, span.high], color=PALETTE[k], lw=0.9)
                 axes.plot(x, hits / n, MARKERS[k], color=PALETTE[k], ms=3.5, label=name)
-        unique = labelled_once(axes)
+        handles, names = axes.get_legend_handles_labels()
+        unique = dict(zip(names, handles, strict=True))
         axes.legend(unique.values(), unique.keys(), loc="upper left")
         axes.set_xlim(-0.02, 1.02)
         axes.set_ylim(-0.02, 1.02)

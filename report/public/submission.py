@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.models.registry import LEARNERS, spec
-from showerstack.report.shared.subject import read_labels, read_run_output
+from showerstack.report.shared.subject import read_labels, read_run_output, score_systems
 from showerstack.report.shared.text import SIGNS, duration, metric_text, totals
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import atomic_folder, write_npz
@@ -22,7 +22,7 @@ from showerstack.scoring.score import read_output, score_arrays
 from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.truth import Truth, origin_of
 from showerstack.showers.source import is_simulated, read_source
-from showerstack.stacking.run import ONE_ANSWER, Run
+from showerstack.stacking.run import Run
 
 PACKAGE = Path(__file__).parents[2]
 """``showerstack``; its folder ``source`` has what stands beside it in a checkout (links there)."""
@@ -251,13 +251,11 @@ def _approach(run: Run) -> list[str]:
 
 def _learner_rows(run: Run, truth: Truth) -> list[str]:
     metric = metric_for(run.task)
-    lines: list[str] = []
-    for system in run.test_systems(len(truth.labels)):
-        beside = scoring_of(run.task).second_metric(truth.labels, system.log_proba, system.output, truth.weights)
-        lines = lines or [f"| system | {beside.head} | {metric.name} |", "|---|---|---|"]
-        text = metric_text(metric.of(truth, system.output), metric.interval_of(truth, system.output), metric)
-        label = system.name if system.rule in ONE_ANSWER else f"{system.name}, {system.rule}"
-        lines.append(f"| {_markdown(label)} | {beside.bracketed} | {text} |")
+    systems = score_systems(run, truth)
+    lines = [f"| system | {systems[0].beside.head} | {metric.name} |", "|---|---|---|"]
+    for one in systems:
+        value = metric_text(one.value, one.interval, metric)
+        lines.append(f"| {_markdown(one.name)} | {one.beside.bracketed} | {value} |")
     return lines
 
 

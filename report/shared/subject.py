@@ -22,7 +22,7 @@ from showerstack.scoring.metrics.intervals import Interval, linearised
 from showerstack.scoring.metrics.paired import Paired, paired_mean
 from showerstack.scoring.score import check_events, check_run, read_output, read_raw_labels, score_arrays
 from showerstack.scoring.tasks import metric_for, scoring_of
-from showerstack.scoring.tasks.base import Metric
+from showerstack.scoring.tasks.base import Metric, Quantity
 from showerstack.scoring.tasks.truth import Truth, origin_of, read_truth
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
@@ -43,17 +43,51 @@ from showerstack.stacking.tables import class_positions, read_weights
 
 
 @dataclass(frozen=True)
+class ScoredSystem:
+    """A system's answers to the test events, and their scores."""
+
+    system: System
+    value: float
+    """Of the task's metric."""
+    interval: Interval
+    beside: Quantity
+    """The number that stands beside the metric, such as the accuracy."""
+    losses: np.ndarray
+    """(N,) loss of each event, whose mean tells systems apart more sharply than the metric."""
+    loss: float
+    """Their mean."""
+    loss_interval: Interval
+
+    @property
+    def name(self) -> str:
+        """The system's."""
+        return self.system.name
+
+
+def score_systems(run: Run, truth: Truth) -> list[ScoredSystem]:
+    """Return the scores of learners, average and stack on a test set."""
+    scoring, metric = scoring_of(run.task), metric_for(run.task)
+    scored = []
+    for system in run.test_systems(len(truth.labels)):
+        log_proba, output = system.log_proba, system.output
+        beside = scoring.second_metric(truth.labels, log_proba, output, truth.weights)
+        losses = scoring.losses(truth.labels, log_proba, output)
+        value, interval = metric.of(truth, output), metric.interval_of(truth, output)
+        scored.append(ScoredSystem(system, value, interval, beside, losses, *mean_loss(losses, truth)))
+    return scored
+
+
+@dataclass(frozen=True)
 class EvaluatedRun:
     """A run on a labelled test set; use :meth:`read`."""
 
     run: Run
-    data: Path
     truth: Truth
     output: np.ndarray
     """Hard labels or scores (N,) of ``predictions.npz``."""
     metrics: dict[str, Any]
     """Of ``predictions.npz``, with intervals."""
-    systems: list[System]
+    systems: list[ScoredSystem]
 
     @classmethod
     def read(cls, folder: Path, data: Path) -> EvaluatedRun:
@@ -61,10 +95,7 @@ class EvaluatedRun:
         run = Run.open(folder)
         truth = read_labels(run, data)
         output = read_run_output(run, truth)
-        systems = list(run.test_systems(len(truth.labels)))
-        if not systems:
-            raise InputError(f"{run.folder / 'test'} holds no predictions of the learners: finish the run first")
-        return cls(run, Path(data), truth, output, score_arrays(truth, output, run.task), systems)
+        return cls(run, truth, output, score_arrays(truth, output, run.task), score_systems(run, truth))
 
     @property
     def task(self) -> Task:
@@ -75,10 +106,6 @@ class EvaluatedRun:
     def metric(self) -> Metric:
         """The number the task is scored by."""
         return metric_for(self.task)
-
-    def losses(self, system: System) -> np.ndarray:
-        """Return the loss (N,) of each event, whose mean tells systems apart more sharply than the metric."""
-        return scoring_of(self.task).losses(self.labels, system.log_proba, system.output)
 
     @property
     def labels(self) -> np.ndarray:
@@ -100,11 +127,10 @@ class EvaluatedRun:
         """Whether the showers are of the array whose results are published."""
         return self.dataset.array.is_like(KASCADE)
 
-    @cached_property
-    def shipped(self) -> System:
-        """What ``predictions.npz`` holds: the last system if the run kept none of it."""
-        name = self.run.shipped if self.system(self.run.shipped) else self.systems[-1].name
-        return [system for system in self.systems if system.name == name][-1]
+    @property
+    def shipped(self) -> ScoredSystem:
+        """What ``predictions.npz`` holds."""
+        return next(one for one in self.systems if one.name == self.run.shipped)
 
     @property
     def shipped_words(self) -> str:
@@ -114,7 +140,7 @@ class EvaluatedRun:
     @property
     def final(self) -> np.ndarray:
         """(N, C) log-probabilities of what was shipped."""
-        return self.shipped.log_proba
+        return self.shipped.system.log_proba
 
     @property
     def best_learner(self) -> str | None:
@@ -122,37 +148,15 @@ class EvaluatedRun:
         named = self.run.manifest.get("gate", {}).get("best_learner")
         return str(named) if named else None
 
-    def system(self, name: str, rule: str | None = None) -> System | None:
-        """Return a system by name (and rule), if the run has it."""
-        return next((s for s in self.systems if s.name == name and rule in (None, s.rule)), None)
-
     @cached_property
-    def points(self) -> list[Point]:
-        """The metric of every system with its interval."""
-        return [
-            Point(
-                system.name,
-                system.rule,
-                self.metric.of(self.truth, system.output),
-                self.metric.interval_of(self.truth, system.output),
-            )
-            for system in self.systems
-        ]
-
-    @cached_property
-    def against_shipped(self) -> dict[tuple[str, str], tuple[Paired, Paired]]:
-        """Paired differences to what ships, of metric and mean loss, by system and rule (the same on both sides)."""
-        result = {}
-        for system in self.systems:
-            ours = self.system(self.shipped.name, system.rule)
-            if system.name != self.shipped.name and ours is not None:
-                metric = self.metric.paired_of(self.truth, system.output, ours.output)
-                result[system.name, system.rule] = (
-                    metric,
-                    paired_mean(
-                        linearised(self.losses(system) - self.losses(ours), self.truth.weights), self.truth.groups
-                    ),
-                )
+    def against_shipped(self) -> dict[str, tuple[Paired, Paired]]:
+        """Paired differences of every other system to what ships, of metric and mean loss, by name."""
+        result, ours = {}, self.shipped
+        for other in self.systems:
+            if other.name != ours.name:
+                more = linearised(other.losses - ours.losses, self.truth.weights)
+                metric = self.metric.paired_of(self.truth, other.system.output, ours.system.output)
+                result[other.name] = metric, paired_mean(more, self.truth.groups)
         return result
 
 
@@ -296,13 +300,3 @@ def mean_loss(losses: np.ndarray, truth: Truth | None = None) -> tuple[float, In
     groups, weights = (None, None) if truth is None else (truth.groups, truth.weights)
     result = paired_mean(linearised(losses, weights), groups)
     return result.difference, result.interval
-
-
-@dataclass(frozen=True)
-class Point:
-    """A value with its interval, of one system under one rule."""
-
-    system: str
-    rule: str
-    value: float
-    interval: Interval

@@ -29,17 +29,19 @@ from showerstack.report.pictures.tasks import (
     survival_curve,
 )
 from showerstack.report.run_page import chosen_events
-from showerstack.report.shared.subject import Point
+from showerstack.report.shared.subject import ScoredSystem
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import ENERGY_BINS, ZENITH_BINS
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.paired import paired_mean
 from showerstack.scoring.score import score_arrays
+from showerstack.scoring.tasks.base import Quantity
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.stacking.run import System
 
 CLASSES = COMPOSITION.classes
 
@@ -95,8 +97,8 @@ def test_gamma_pictures(scores: np.ndarray) -> None:
     metrics = score_arrays(truth(labels), scores, GAMMA)
     check(roc_picture(labels, {"a": -scores, "shipped": scores}, metrics), "roc")
     check(scores_picture(labels, scores, metrics["survival_rates"]["75%"]["threshold"]), "scores")
-    check(survival_by_bin_picture(metrics["energy_binned"], ENERGY_BINS, "energy", 58), "by energy")
-    check(survival_by_bin_picture({}, ZENITH_BINS, "zenith", 58), "by zenith")
+    check(survival_by_bin_picture(metrics["energy_binned"], ENERGY_BINS, "energy", 58, []), "by energy")
+    check(survival_by_bin_picture({}, ZENITH_BINS, "zenith", 58, []), "by zenith")
 
 
 def test_survival_curve_agrees_with_the_metric() -> None:
@@ -110,10 +112,14 @@ def test_survival_curve_agrees_with_the_metric() -> None:
 
 
 def test_learner_pictures() -> None:
-    points = [Point("a", "score", 0.0, Interval(0.0, 1e-4)), Point("b", "score", 3e-4, Interval(1e-4, 6e-4))]
-    check(learners_picture(points, "survival", logarithmic=True), "survival of learners")
-    both = [Point("a", rule, 0.1, Interval(0.09, 0.11)) for rule in ("argmax", "decided")]
-    assert "raw (argmax)" in check(learners_picture(both, "fraction error"), "learners")
+    def scored(name: str, value: float, low: float, high: float) -> ScoredSystem:
+        losses, interval = np.ones(2), Interval(low, high)
+        system = System(name, np.zeros((2, 2)), losses, "score")
+        return ScoredSystem(system, value, interval, Quantity("accuracy", 0.5, interval, 1), losses, 1.0, interval)
+
+    systems = [scored("a", 0.0, 0.0, 1e-4), scored("b", 3e-4, 1e-4, 6e-4)]
+    check(learners_picture(systems, "survival", logarithmic=True), "survival of learners")
+    assert ">b<" in check(learners_picture(systems, "fraction error"), "learners")
     check(training_picture({"mlp": [1.2, 1.1, 1.15], "lenet": [1.3, 1.2]}), "training")
 
 
