@@ -24,9 +24,9 @@ from showerstack.report.pictures.physics import (
     undefined_share,
 )
 from showerstack.report.pictures.style import INK, PALETTE, as_svg, colour_map, drawing, new_figure, save_figure
-from showerstack.report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from showerstack.report.shared.markup import Section, bullets, numbers, paragraph, picture, pictures, table, write_page
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_path, write_json
+from showerstack.runtime.files import write_json
 
 DRAWN = 8
 """Features that are drawn, each once, in the energy bin where it differs most."""
@@ -44,8 +44,7 @@ def write_check(check: DataCheck, out: Path) -> Path:
         ]
     )
     lead += bullets(check.remarks) if check.remarks else ""
-    with atomic_path(out) as temporary:
-        temporary.write_text(page(f"Data check of {check.data.name}", lead, sections), encoding="utf-8")
+    write_page(out, f"Data check of {check.data.name}", lead, sections)
     write_json(out.with_suffix(".json"), as_json(check))
     return out
 

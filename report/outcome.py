@@ -25,7 +25,7 @@ from showerstack.report.card import CARD_FILE, write_card
 from showerstack.report.run_page import REPORT_FILE, write_report
 from showerstack.report.run_sections import left_out_line, no_time_for
 from showerstack.report.shared.subject import ScoredSystem, read_labels, score_systems
-from showerstack.report.shared.text import gain_text, metric_text
+from showerstack.report.shared.text import TABLE_HEADS, gain_text, metric_text, table_cells
 from showerstack.report.table_page import write_table_report
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.context import Bars, Context, silent
@@ -233,16 +233,15 @@ def _is_after(made: tuple[Path, ...], sources: tuple[Path, ...]) -> bool:
 
 def _table_outcome(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield what a run on a table of any origin reached on rows held out, and where its predictions are."""
-    names = ("log_loss", "accuracy", "auc")
     for metrics in (content["held_out"], content.get("test")):
         if metrics is None:
             continue
         drawn = WholeTable("system", title=f"{metrics['judged_on']}, {LEVEL_TEXT} intervals", title_justify="left")
-        for name in names:
-            drawn.add_column(name.replace("_", "-"), justify="right", no_wrap=True)
-        for system, entries in metrics["systems"].items():
-            cells = [f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(entries.get, names)]
-            drawn.add_row(system, *cells, style="bold" if system == metrics["shipped"] else None)
+        for head in TABLE_HEADS.values():
+            drawn.add_column(head, justify="right", no_wrap=True)
+        for system, of_system in metrics["systems"].items():
+            style = "bold" if system == metrics["shipped"] else None
+            drawn.add_row(system, *table_cells(of_system), style=style)
         yield drawn
     yield Text(f"used:        {content['shipped']}; {content['reason']}\npredictions: {run / 'predictions.parquet'}")
 

@@ -37,9 +37,9 @@ from showerstack.report.pictures.physics import (
     score_picture,
 )
 from showerstack.report.pictures.style import as_svg
-from showerstack.report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from showerstack.report.shared.markup import Section, bullets, numbers, paragraph, picture, pictures, table, write_page
 from showerstack.runtime.context import Context
-from showerstack.runtime.files import atomic_path, check_out_folder, read_json
+from showerstack.runtime.files import check_out_folder, read_json
 from showerstack.runtime.whole_table import WholeTable
 from showerstack.showers.dataset import Dataset
 
@@ -107,10 +107,7 @@ def write_spectra_page(spectra: Spectra, out: Path, remarks: list[str]) -> Path:
     sections = [_spectra(spectra), *_knees(spectra), _errors(spectra), _spectra_doubts(spectra, remarks)]
     sections += _made_of(out / PROVENANCE_FILE)
     lead = bullets([*knee_lines(spectra), _goodness(spectra)])
-    file = out / SPECTRA_PAGE_FILE
-    with atomic_path(file) as temporary:
-        temporary.write_text(page("Elemental spectra", lead, sections), encoding="utf-8")
-    return file
+    return write_page(out / SPECTRA_PAGE_FILE, "Elemental spectra", lead, sections)
 
 
 def _made_of(provenance: Path) -> list[Section]:
@@ -364,10 +361,7 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
     lead = "".join(paragraph(line, "warn") for line in excess_warning(search)) + lead
     sections = [_limits(search), _scores(search), _background(search), _candidates(result), _photon_doubts(search)]
     sections += _made_of(out / SEARCH_FILE)
-    file = out / PHOTONS_PAGE_FILE
-    with atomic_path(file) as temporary:
-        temporary.write_text(page("Search for photons", lead, sections), encoding="utf-8")
-    return file
+    return write_page(out / PHOTONS_PAGE_FILE, "Search for photons", lead, sections)
 
 
 def excess_warning(search: PhotonSearch) -> list[str]:

@@ -13,29 +13,36 @@ import numpy as np
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.features.table import FeatureTable, default_path
 from showerstack.models.registry import LEARNERS
-from showerstack.report import run_sections
 from showerstack.report.display import event_picture, read_showers
 from showerstack.report.explain import explain_line
 from showerstack.report.pictures.learners import gain_picture, learners_picture, shuffle_picture
 from showerstack.report.pictures.style import as_svg
-from showerstack.report.run_sections import Importance, importances
+from showerstack.report.run_sections import (
+    column_gains,
+    group_gains,
+    how_it_was_made,
+    left_out_section,
+    ranked_columns,
+    shuffled_losses,
+)
 from showerstack.report.shared.markup import (
     Section,
     bullets,
+    make_sections,
     numbers,
-    page,
     paragraph,
     picture,
     pictures,
     side_by_side,
     table,
+    write_page,
 )
 from showerstack.report.shared.subject import EvaluatedRun, mean_loss
 from showerstack.report.shared.text import difference_text, metric_text, p_text, signed
-from showerstack.report.task_sections import Part, page_of
+from showerstack.report.task_sections import page_of
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError, escaped
-from showerstack.runtime.files import atomic_path, check_target
+from showerstack.runtime.files import check_target
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired
@@ -194,43 +201,35 @@ RANKED = 20
 
 def importance(evaluated: EvaluatedRun) -> Section | None:
     """Return gain and permutation importance by group of features."""
-    entries = importances(evaluated)
-    gains = {entry.learner: entry.gain for entry in entries if entry.gain}
+    gains = column_gains(evaluated.run)
     figures = []
     if gains:
         caption = (
             "Share of the splitting gain by group of features, mean over folds. Gain favours groups of many columns."
         )
-        figures.append(picture(as_svg(gain_picture(gains), "gain by feature group"), caption))
-    for entry in entries:
-        if entry.shuffled:
-            caption = (
-                f"{entry.learner}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are "
-                f"taken from other showers, {LEVEL_TEXT} intervals. Correlated groups share the loss: a small "
-                "value does not mean that a group is useless."
-            )
-            figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))
+        by_group = {name: group_gains(gain) for name, gain in gains.items()}
+        figures.append(picture(as_svg(gain_picture(by_group), "gain by feature group"), caption))
+    if shuffled := shuffled_losses(evaluated):
+        name, losses = shuffled
+        caption = (
+            f"{name}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are taken from other "
+            f"showers, {LEVEL_TEXT} intervals. Correlated groups share the loss: a small value does not mean that a "
+            "group is useless."
+        )
+        figures.append(picture(as_svg(shuffle_picture(losses), "permutation importance"), caption))
     if not figures:
         return None
-    return Section("importance", "What the learners look at", pictures(figures) + _ranking(entries))
-
-
-def _ranking(entries: list[Importance]) -> str:
-    """Return the features of the largest gain, mean over learners, with their unit and meaning."""
-    by_learner = {entry.learner: entry.columns for entry in entries if entry.columns}
-    if not by_learner:
-        return ""
-    columns = {column for gain in by_learner.values() for column in gain}
-    mean = {c: float(np.mean([gain.get(c, 0.0) for gain in by_learner.values()])) for c in columns}
     rows = []
-    for name in sorted(columns, key=lambda c: (-mean[c], c))[:RANKED]:
+    for name, (mean, shares) in ranked_columns(gains, RANKED).items():
         known = CATALOGUE.get(name)
-        shares = [100 * gain.get(name, 0.0) for gain in by_learner.values()]
         words = (known.unit, known.meaning) if known else ("", "")
-        rows.append((name, f"{100 * mean[name]:.1f}", f"{min(shares):.1f} to {max(shares):.1f}", *words))
-    note = paragraph("Correlated features share their gain.", "quiet")
-    heads = ("feature", "gain, %", "by learner", "unit", "meaning")
-    return f"<h3>The {len(rows)} features of the largest gain</h3>" + table(heads, rows) + note
+        rows.append((name, f"{mean:.1f}", f"{min(shares):.1f} to {max(shares):.1f}", *words))
+    body = pictures(figures)
+    if rows:
+        heads = ("feature", "gain, %", "by learner", "unit", "meaning")
+        body += f"<h3>The {len(rows)} features of the largest gain</h3>" + table(heads, rows)
+        body += paragraph("Correlated features share their gain.", "quiet")
+    return Section("importance", "What the learners look at", body)
 
 
 def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[int]]:
@@ -327,37 +326,15 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequenc
     """
     check_target(Path(run) / REPORT_FILE, (".html",))
     evaluated = EvaluatedRun.read(run, data)
-    parts = [part for part in _parts(evaluated) if part.__name__ not in without]
-    sections = []
-    with bars("report", "parts") as progress:
-        for k, part in enumerate(parts):
-            progress(k, len(parts), part.__name__.replace("_", " "))
-            section = part(evaluated)
-            if section is not None:
-                sections.append(section)
-        progress(len(parts), len(parts))
-    sections += run_sections.left_out_section(without, Path(run), data)
+    drawn = () if evaluated.task.target else (gallery,)
+    parts = (plain_words, learners, *page_of(evaluated.task).sections, *drawn, importance)
+    sections = make_sections(parts, evaluated, bars=bars, without=without)
+    sections += how_it_was_made(evaluated.run, evaluated.dataset.source)
+    sections += left_out_section(without, Path(run), data)
     of_array = f"showers of array {evaluated.dataset.array.name}"
     of_array = f"protocol {evaluated.dataset.protocol}" if evaluated.of_kascade else of_array
     kind = "simulated showers" if evaluated.simulated else of_array
     began = str(evaluated.run.manifest.get("started", ""))
     lead = paragraph("; ".join(filter(None, (kind, escaped(began)))), "quiet")
     title = f"{escaped(evaluated.run.name)}: {scoring_of(evaluated.task).title.lower()}"
-    file = Path(run) / REPORT_FILE
-    with atomic_path(file) as temporary:
-        temporary.write_text(page(title, lead + headline(evaluated), sections), encoding="utf-8")
-    return file
-
-
-def _parts(evaluated: EvaluatedRun) -> list[Part]:
-    return [
-        plain_words,
-        learners,
-        *page_of(evaluated.task).sections,
-        *(() if evaluated.task.target else (gallery,)),
-        importance,
-        run_sections.choices,
-        run_sections.training,
-        run_sections.cost,
-        run_sections.provenance,
-    ]
+    return write_page(Path(run) / REPORT_FILE, title, lead + headline(evaluated), sections)

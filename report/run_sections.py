@@ -5,16 +5,16 @@ A group of features matters by the gain that boosters count, and by the log-loss
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from showerstack.features.table import FeatureTable, default_path
-from showerstack.models.base.learner import Batch, Learner
-from showerstack.models.base.saving import HEADER_FILE
+from showerstack.models.base.learner import Batch
 from showerstack.models.registry import LEARNERS, load
 from showerstack.report.pictures.learners import training_picture
 from showerstack.report.pictures.style import as_svg
@@ -29,11 +29,11 @@ from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.text import short
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import group_of
-from showerstack.stacking.fits import HISTORY_FILE, Fit, fold_folder
+from showerstack.stacking.fits import HISTORY_FILE, TASK_FILE, fold_folder
 from showerstack.stacking.run import Run
 
 IMPORTANCE_S = 3.0
-"""Processor time that the importance of one learner's columns takes, s: its library is imported in another process."""
+"""Processor time of the importance of columns, s: the best learner is opened and predicts."""
 GALLERY_S = 3.0
 """Processor time of the displays of single showers, s."""
 
@@ -41,7 +41,7 @@ GALLERY_S = 3.0
 def no_time_for(run: Run, deadline: Deadline | None) -> tuple[str, ...]:
     """Return the slow parts of a run's report for which a time limit leaves no time: those that are wanted least."""
     takes_s = {"gallery": GALLERY_S if run.has_grids and not run.task.target else 0.0}
-    takes_s["importance"] = IMPORTANCE_S * len(run.learners)
+    takes_s["importance"] = IMPORTANCE_S if run.has_grids else 0.0
     left_out: list[str] = []
     for name in ("importance", "gallery"):
         if takes_s[name] and is_over(deadline, sum(takes_s.values())):
@@ -63,15 +63,28 @@ def left_out_section(without: Sequence[str], run: Path, data: Path | None = None
     return [Section("left-out", "Left out", paragraph(escaped(left_out_line(without, run, data)), "warn"))]
 
 
-def training(evaluated: EvaluatedRun) -> Section | None:
+def _of_fits(run: Run, learner: str, name: str) -> Iterator[Any]:
+    """Yield the content of a JSON file that a learner's fits keep, fold by fold; nothing where they keep none."""
+    for fold in count():
+        file = (fold_folder(Path(), learner, fold) / name).as_posix()
+        if file not in run.checksums.files:
+            return
+        yield read_json(run.checksums.path(file))
+
+
+def how_it_was_made(run: Run, source: Mapping[str, Any] | None = None) -> list[Section]:
+    """Return choices, learning curves, cost and provenance of a run; ``source`` is what its test set says of itself."""
+    return [part for part in (choices(run), training(run), cost(run), provenance(run, source)) if part]
+
+
+def training(run: Run) -> Section | None:
     """Return validation curves of the first fold of each learner that has epochs or rounds."""
     curves = {}
-    for name in evaluated.run.learners:
-        file = (fold_folder(Path(), name, 0) / HISTORY_FILE).as_posix()
-        if file in evaluated.run.checksums.files:
-            losses = [float(loss) for loss in read_json(evaluated.run.checksums.path(file))["valid_log_loss"]]
-            if len(losses) > 1:
-                curves[name] = losses
+    for name in run.learners:
+        history = next(_of_fits(run, name, HISTORY_FILE), {"valid_log_loss": []})
+        losses = [float(loss) for loss in history["valid_log_loss"]]
+        if len(losses) > 1:
+            curves[name] = losses
     if not curves:
         return None
     caption = (
@@ -82,13 +95,9 @@ def training(evaluated: EvaluatedRun) -> Section | None:
     return Section("training", "Learning curves", pictures([picture(figure, caption)]))
 
 
-def choices(evaluated: EvaluatedRun) -> Section | None:
+def choices(run: Run) -> Section | None:
     """Return what was chosen on held-out showers: the pool with its weights, and thresholds."""
-    return choices_of(evaluated.run.manifest)
-
-
-def choices_of(manifest: Mapping[str, Any]) -> Section | None:
-    """Return what a run's manifest says of its choices."""
+    manifest = run.manifest
     parts = []
     pool = manifest.get("pool", {})
     if pool.get("log_losses"):
@@ -134,14 +143,9 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
     return "<h3>Thresholds for use</h3>" + table(heads, cells) + note
 
 
-def cost(evaluated: EvaluatedRun) -> Section | None:
+def cost(run: Run) -> Section | None:
     """Return time and memory of each step, folds summed."""
-    return cost_of(evaluated.run.manifest)
-
-
-def cost_of(manifest: Mapping[str, Any]) -> Section | None:
-    """Return what a run's manifest says of its cost."""
-    steps = manifest.get("steps", [])
+    steps = run.manifest.get("steps", [])
     if not steps:
         return None
     grouped: dict[str, list[dict[str, Any]]] = {}
@@ -150,30 +154,17 @@ def cost_of(manifest: Mapping[str, Any]) -> Section | None:
         grouped.setdefault(name, []).append(step)
     rows = []
     for name, members in [*grouped.items(), ("all", steps)]:
-        result = totals(members)
-        rows.append(
-            (
-                name,
-                f"{len(members)}",
-                duration(result["wall_s"]),
-                duration(result["cpu_s"]),
-                f"{result['peak_mb']:,.0f}",
-            )
-        )
+        sums = totals(members)
+        times = duration(sums["wall_s"]), duration(sums["cpu_s"])
+        rows.append((name, f"{len(members)}", *times, f"{sums['peak_mb']:,.0f}"))
     heads = ("step", "tasks", "wall-clock, summed", "CPU time", "peak memory, MB")
     note = paragraph("Tasks may have run side by side: wall-clock sums over them.", "quiet")
     return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)
 
 
-def provenance(evaluated: EvaluatedRun) -> Section:
-    """Return what is needed to make the run again."""
-    source = [(f"test set: {key}", str(value)) for key, value in evaluated.dataset.source.items()]
-    rows = provenance_rows(evaluated.run.manifest, source)
-    return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
-
-
-def provenance_rows(manifest: Mapping[str, Any], source: Iterable[tuple[str, str]] = ()) -> list[tuple[str, str]]:
-    """Return a manifest's entries by which a run can be made again; ``source`` stands after its data."""
+def provenance(run: Run, source: Mapping[str, Any] | None = None) -> Section:
+    """Return what is needed to make the run again, and ``source.json`` of its test set."""
+    manifest = run.manifest
     rows = [
         ("model card", "model_card.md beside this page"),
         ("configuration hash", str(manifest.get("config_hash"))),
@@ -184,10 +175,10 @@ def provenance_rows(manifest: Mapping[str, Any], source: Iterable[tuple[str, str
     ]
     data = {key: value for key, value in manifest.get("data", {}).items() if not isinstance(value, dict)}
     rows += [(f"data: {key.replace('_', ' ')}", str(value)) for key, value in data.items()]
-    rows += source
+    rows += [(f"test set: {key}", str(value)) for key, value in (source or {}).items()]
     rows += [(f"option: {key}", str(value)) for key, value in manifest.get("config", {}).items() if value is not None]
     rows += [(f"version: {name}", str(version)) for name, version in manifest.get("versions", {}).items()]
-    return rows
+    return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
 
 
 MAX_EVENTS = 2000
@@ -195,83 +186,65 @@ MAX_EVENTS = 2000
 SEED = 11
 
 
-@dataclass(frozen=True)
-class Importance:
-    """Importance of the groups for one learner."""
-
-    learner: str
-    gain: dict[str, float] | None
-    """Share of the gain by group, mean over folds; None where the learner counts none."""
-    shuffled: dict[str, Paired]
-    """Log-loss with the group shuffled minus without, fold 0; empty where it was not measured."""
-    columns: dict[str, float] = field(default_factory=dict)
-    """Share of the gain by column, as ``gain``."""
-
-
-def importances(evaluated: EvaluatedRun) -> list[Importance]:
-    """Return the importance of feature groups for every table learner of the run; the best one is also shuffled."""
-    run = evaluated.run
-    entries = [row for row in run.manifest.get("learners", []) if row["name"] in run.learners and row.get("features")]
-    folds = {row["name"]: _folds(run, row["name"]) for row in entries}
-    entries = [row for row in entries if folds[row["name"]] and row["name"] in LEARNERS]
-    if not entries:
-        return []
-    best = min(entries, key=lambda row: row.get("log_loss") or np.inf)["name"]
-    result = []
-    for row in entries:
-        learners = [load(run.fit_folder(row["name"], fold)) for fold in folds[row["name"]]]
-        shuffled = _shuffled(evaluated, learners[0], row) if row["name"] == best and not evaluated.task.target else {}
-        columns = column_gains(learner.importances() for learner in learners)
-        result.append(Importance(row["name"], _by_group(columns), shuffled, columns))
-    return result
+def column_gains(run: Run) -> dict[str, dict[str, float]]:
+    """Return the share of the gain by column, mean over fits, of each learner that counts it."""
+    gains: dict[str, dict[str, float]] = {}
+    for name in run.learners:
+        counted = [gain for record in _of_fits(run, name, TASK_FILE) if (gain := record["importances"])]
+        for gain in counted:
+            shares = gains.setdefault(name, {})
+            for column, share in gain.items():
+                shares[column] = shares.get(column, 0.0) + share / len(counted)
+    return gains
 
 
-def _folds(run: Run, learner: str) -> Sequence[Fit]:
-    """Return the fits of a learner that the run's checksums name: 0 .. K - 1, or None where they are one network."""
-
-    def saved(fit: Fit) -> bool:
-        return (fold_folder(Path(), learner, fit) / HEADER_FILE).as_posix() in run.checksums.files
-
-    return [None] if saved(None) else [k for k in range(len(run.checksums.files)) if saved(k)]
-
-
-def column_gains(fits: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
-    """Return the share of the gain by column, mean over fits; empty where the learner counts none."""
-    result: dict[str, float] = {}
-    counted = [gain for gain in fits if gain]
-    for gain in counted:
-        for column, share in gain.items():
-            result[column] = result.get(column, 0.0) + share / len(counted)
-    return result
+def ranked_columns(gains: Mapping[str, Mapping[str, float]], n: int) -> dict[str, tuple[float, list[float]]]:
+    """Return the n columns of the largest gain, in per cent: the mean over learners, and that of each."""
+    columns = {column for gain in gains.values() for column in gain}
+    shares = {column: [100 * gain.get(column, 0.0) for gain in gains.values()] for column in columns}
+    means = {column: float(np.mean(of_learners)) for column, of_learners in shares.items()}
+    return {column: (means[column], shares[column]) for column in sorted(columns, key=lambda c: (-means[c], c))[:n]}
 
 
-def _by_group(columns: dict[str, float]) -> dict[str, float] | None:
+def group_gains(columns: Mapping[str, float]) -> dict[str, float]:
+    """Return shares of the gain by group of features."""
     by_group: dict[str, float] = {}
     for column, share in columns.items():
         by_group[group_of(column)] = by_group.get(group_of(column), 0.0) + share
-    return by_group or None
+    return by_group
 
 
-def _shuffled(evaluated: EvaluatedRun, learner: Learner, row: dict[str, Any]) -> dict[str, Paired]:
-    folder = default_path(evaluated.truth.folder)
+def shuffled_losses(evaluated: EvaluatedRun) -> tuple[str, dict[str, Paired]] | None:
+    """Return the best learner on features, and its log-loss with each group of them shuffled minus without.
+
+    By one fit. None of tasks with a target, and where the learner or the test set's feature table is gone.
+    """
+    run, folder = evaluated.run, default_path(evaluated.truth.folder)
+    rows = [row for row in run.manifest["learners"] if row["name"] in run.learners and row.get("features")]
+    rows = [row for row in rows if row["name"] in LEARNERS]
+    if not rows or evaluated.task.target:
+        return None
     try:
         FeatureTable.open(folder)
     except InputError:
-        return {}  # the run's own feature table is gone: gains can still be shown
+        return None
+    best = min(rows, key=lambda row: row.get("log_loss") or np.inf)
+    learner = load(run.fit_folder(best["name"], None if best.get("one_network") else 0))
     events = ShowerEvents(evaluated.truth.folder, folder, evaluated.task)
     rng = np.random.default_rng(SEED)
     n_events = len(evaluated.labels)
-    rows = np.sort(rng.choice(n_events, min(MAX_EVENTS, n_events), replace=False))
-    columns = tuple(row["features"])
-    batch = events.batch(rows, columns, grids=bool(row.get("needs_grid")))
-    labels = evaluated.labels[rows].astype(np.int64)
-    weights = None if evaluated.truth.weights is None else evaluated.truth.weights[rows]
+    chosen = np.sort(rng.choice(n_events, min(MAX_EVENTS, n_events), replace=False))
+    columns = tuple(best["features"])
+    batch = events.batch(chosen, columns, grids=bool(best.get("needs_grid")))
+    labels = evaluated.labels[chosen].astype(np.int64)
+    weights = None if evaluated.truth.weights is None else evaluated.truth.weights[chosen]
     before = learner.predict_log_proba(batch)
-    order = rng.permutation(len(rows))
-    return {
-        group: paired_log_loss(labels, learner.predict_log_proba(shuffle(batch, group, order)), before, weights=weights)
-        for group in dict.fromkeys(map(group_of, columns))
-    }
+    order = rng.permutation(len(chosen))
+    losses = {}
+    for group in dict.fromkeys(map(group_of, columns)):
+        after = learner.predict_log_proba(shuffle(batch, group, order))
+        losses[group] = paired_log_loss(labels, after, before, weights=weights)
+    return str(best["name"]), losses
 
 
 def shuffle(batch: Batch, group: str, order: np.ndarray) -> Batch:

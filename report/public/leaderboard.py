@@ -25,7 +25,7 @@ from showerstack.report.shared.subject import (
     read_run_output,
     score_test_table,
 )
-from showerstack.report.shared.text import SIGNS, duration, metric_text, totals
+from showerstack.report.shared.text import SIGNS, TABLE_HEADS, duration, metric_text, table_cells, totals
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.runtime.whole_table import WholeTable
@@ -42,7 +42,7 @@ from showerstack.scoring.score import (
 )
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, published_for
-from showerstack.scoring.tasks.text import short, table, with_interval
+from showerstack.scoring.tasks.text import short, table
 from showerstack.scoring.tasks.truth import Truth, origin_of, read_truth
 from showerstack.showers.schema import Task, task_named
 from showerstack.stacking.run import Run
@@ -267,7 +267,7 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
         drawn = "" if tested else f", seed {identity['seed']}, {identity['folds']} folds, holdout {identity['holdout']}"
         key = f"{file} ({mark}), {metrics['judged_on']}{drawn}"
         steps = totals(run.manifest["steps"])
-        shown = {name: metrics["systems"][run.shipped][name] for name in ("log_loss", "accuracy", "auc")}
+        shown = {name: metrics["systems"][run.shipped][name] for name in TABLE_HEADS}
         by_list[key].append(TableStanding(run.name, key, run.shipped, shown, duration(steps["wall_s"])))
     return {key: sorted(rows, key=lambda row: row.metrics["log_loss"]["value"]) for key, rows in by_list.items()}
 
@@ -275,8 +275,7 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
 def standings_tables(by_list: dict[str, list[TableStanding]]) -> Iterator[RenderableType]:
     """Yield a table for each list; confidence intervals."""
     for key, rows in by_list.items():
-        drawn = table(key, "run", "used", "log-loss", "accuracy", "AUC", "wall-clock, summed", wide=True)
+        drawn = table(key, "run", "used", *TABLE_HEADS.values(), "wall-clock, summed", wide=True)
         for row in rows:
-            cells = [with_interval(entry["value"], entry, ".4f") for entry in row.metrics.values()]
-            drawn.add_row(row.run, row.shipped, *cells, row.wall_clock)
+            drawn.add_row(row.run, row.shipped, *table_cells(row.metrics), row.wall_clock)
         yield drawn

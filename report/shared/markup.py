@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+from typing import Any
+
+from showerstack.runtime.context import Bars
+from showerstack.runtime.files import atomic_path
 
 STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #16232b; --quiet: #56646d; --line: #d5dce0;
@@ -91,6 +96,28 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
         f'<title>{escape(title)}</title><link rel="icon" href="data:,"><style>{STYLE}</style></head>\n'
         f"<body><main><h1>{escape(title)}</h1>\n{lead}\n<nav>{links}</nav>\n{parts}</main></body></html>\n"
     )
+
+
+def write_page(file: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
+    """Write a page atomically; return its file."""
+    with atomic_path(file) as temporary:
+        temporary.write_text(page(title, lead, sections), encoding="utf-8")
+    return file
+
+
+def make_sections(
+    parts: Sequence[Callable[..., Section | None]], *given: Any, bars: Bars, without: Sequence[str] = ()
+) -> list[Section]:
+    """Return the sections that functions make of what is given, but for those left out by name and empty ones."""
+    sections = []
+    names = [part.__name__.strip("_") for part in parts]
+    with bars("report", "parts") as progress:
+        for k, (name, part) in enumerate(zip(names, parts, strict=True)):
+            progress(k, len(parts), name.replace("_", " "))
+            section = part(*given) if name not in without else None
+            sections += [section] if section else []
+        progress(len(parts), len(parts))
+    return sections
 
 
 def paragraph(text: str, kind: str = "") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks.base import Metric
-from showerstack.scoring.tasks.text import plus_minus, short
+from showerstack.scoring.tasks.text import plus_minus, short, with_interval
 
 LEAST_P = 1e-15
 """Smaller probabilities are those of a tail that nothing has tested."""
@@ -54,6 +54,15 @@ def gain_text(paired: Paired, digits: int) -> str:
     """Return how much better a system is ± the standard error; no sign where the number shown is zero."""
     value = round(paired.difference, digits) + 0.0
     return f"{value:{'+' if value else ''}.{digits}f} ± {paired.standard_error:.{digits}f}"
+
+
+TABLE_HEADS = {"log_loss": "log-loss", "accuracy": "accuracy", "auc": "AUC"}
+"""Of the metrics of a run on a table."""
+
+
+def table_cells(metrics: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the metrics of a system of a run on a table, with their intervals."""
+    return tuple(with_interval(metrics[name]["value"], metrics[name], ".4f") for name in TABLE_HEADS)
 
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}

@@ -31,7 +31,7 @@ from showerstack.models.registry import create, spec
 from showerstack.report.outcome import learner_table
 from showerstack.report.public.submission import write_submission, yaml_text
 from showerstack.report.run_page import headline, learners, limits, plain_words, verdict, write_report
-from showerstack.report.run_sections import group_of, importances, shuffle
+from showerstack.report.run_sections import column_gains, group_gains, group_of, shuffle, shuffled_losses
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import difference_text
 from showerstack.report.task_sections import mass_posteriors, survival, survival_boxes
@@ -252,6 +252,7 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     learner.fit(batch.take(np.arange(0, 800)), batch.take(np.arange(800, 1000)), seed=1)
     run = tmp_path_factory.mktemp("run")
     learner.save(run / "learners" / "lightgbm" / "fold-0")
+    write_json(run / "learners" / "lightgbm" / "fold-0" / "task.json", {"importances": learner.importances()})
     log_proba = learner.predict_log_proba(batch)
     guessed = log_proba.argmax(axis=1).astype(np.int8)
     for name in ("lightgbm", "average", "stack"):
@@ -278,14 +279,16 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
 
 
 def test_the_group_that_decides_is_found(world: tuple[Path, Path]) -> None:
-    (result,) = importances(EvaluatedRun.read(*world))
-    assert result.gain is not None
-    assert sum(result.gain.values()) == pytest.approx(1.0)
-    assert result.gain[group_of("fit_lg_nmu")] > 0.8
-    assert set(result.shuffled) == {group_of(column) for column in COLUMNS}
-    muon = result.shuffled[group_of("fit_lg_nmu")]
+    evaluated = EvaluatedRun.read(*world)
+    gain = group_gains(column_gains(evaluated.run)["lightgbm"])
+    assert sum(gain.values()) == pytest.approx(1.0)
+    assert gain[group_of("fit_lg_nmu")] > 0.8
+    name, losses = shuffled_losses(evaluated) or ("", {})
+    assert name == "lightgbm"
+    assert set(losses) == {group_of(column) for column in COLUMNS}
+    muon = losses[group_of("fit_lg_nmu")]
     assert muon.interval.low > 0.5, "shuffling what decides costs dearly"
-    assert all(muon.difference > 5 * other.difference for group, other in result.shuffled.items() if other is not muon)
+    assert all(muon.difference > 5 * other.difference for other in losses.values() if other is not muon)
 
 
 def test_shuffling_touches_one_group_only() -> None:
