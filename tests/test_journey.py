@@ -359,7 +359,7 @@ def test_every_command_works_and_says_what_the_page_shows(
     if not processes:  # the demo's reports are real ones
         monkeypatch.setattr("showerstack.report.outcome.write_report", blank_report)
         monkeypatch.setattr("showerstack.report.run_page.write_report", blank_report)
-        monkeypatch.setattr("showerstack.report.public.layouts.PERMUTATIONS", 1)
+        monkeypatch.setattr("showerstack.report.public.taskcard.PERMUTATIONS", 1)
     ran, parsed = [], []
     for kind, block in blocks(page):
         for full, fewer in FEWER.items():
