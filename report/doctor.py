@@ -180,11 +180,11 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
         yield Finding("format", known_format.name)
         lost = list[str]()
         for reader in known_format.open(folder, lost.append):
-            is_archive = isinstance(reader, SimulatedReader | MeasuredReader)
+            archive = reader if isinstance(reader, SimulatedReader | MeasuredReader) else None
             try:
-                yield from _archive(reader) if is_archive else _events(reader)
+                yield from _archive(archive) if archive else _events(reader)
             except InputError as error:
-                yield Finding(reader.name, str(error), "note" if is_archive else "bad")
+                yield Finding(reader.name, str(error), "note" if archive else "bad")
         yield from (Finding("left out", line, "note") for line in lost)
     yield from (Finding("next", command) for command in known_format.next_commands(folder))
 

@@ -81,8 +81,8 @@ def training(run: Run) -> Section | None:
     """Return validation curves of the first fold of each learner that has epochs or rounds."""
     curves = {}
     for name in run.learners:
-        history = next(_of_fits(run, name, HISTORY_FILE), {"valid_log_loss": []})
-        losses = [float(loss) for loss in history["valid_log_loss"]]
+        history = next(_of_fits(run, name, HISTORY_FILE), None)
+        losses = [float(loss) for loss in history["valid_log_loss"]] if history else []
         if len(losses) > 1:
             curves[name] = losses
     if not curves:

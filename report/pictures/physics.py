@@ -62,8 +62,8 @@ def panel_pictures(
     """Draw one picture for each group, beside what others published of it; arguments as for :func:`flux_picture`."""
     figures = []
     for k, name in enumerate(names):
-        columns = (values[:, k : k + 1] for values in (flux, statistical, total))
-        figure = flux_picture(energy_ev, *columns, (name,), first=k, title=name)
+        of_group, narrow, wide = (values[:, k : k + 1] for values in (flux, statistical, total))
+        figure = flux_picture(energy_ev, of_group, narrow, wide, (name,), first=k, title=name)
         axes, others = figure.axes[0], [each for each in published if each.group == name]
         with drawing():
             for n, each in enumerate(others):
