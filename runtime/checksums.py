@@ -119,9 +119,11 @@ class Checksums:
         write_json(self.folder / CHECKSUMS_FILE, {"format": FORMAT, "files": entries})
 
 
-def write_checksums(folder: str | Path, names: Iterable[str]) -> Checksums:
-    """Write ``checksums.json`` with length and SHA-256 of the named files (relative POSIX paths)."""
+def write_checksums(folder: str | Path, names: Iterable[str] | None = None) -> Checksums:
+    """Write ``checksums.json`` with length and SHA-256 of the named files (relative POSIX paths), by default of all."""
     folder = Path(folder)
+    if names is None:
+        names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
     checksums = Checksums(folder, {name: checksum(folder / name) for name in names})
     checksums.write()
     return checksums

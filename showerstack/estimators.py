@@ -40,7 +40,7 @@ from showerstack.runtime.context import Callback
 from showerstack.runtime.errors import InputError, Remark, most_similar
 from showerstack.runtime.frames import frame_of, is_frame
 from showerstack.runtime.logs import logging_to
-from showerstack.stacking.config import EngineConfig, StackConfig, TableConfig
+from showerstack.stacking.config import RunConfig, StackConfig, TableConfig
 
 GROUP, WEIGHT, FOLD = "group", "weight", "fold"
 COLUMN_OPTIONS = {"group": GROUP, "weight": WEIGHT, "split": FOLD}
@@ -54,9 +54,9 @@ NOT_PICKLED = ("oof", "test")
 Class = TypeVar("Class", bound=type)
 
 
-def _with_options(config: type[EngineConfig], **own: Any) -> Callable[[Class], Class]:
+def _with_options(config: type[RunConfig], **own: Any) -> Callable[[Class], Class]:
     """Give an estimator the parameters ``run``, its own, and the options that runs of a configuration have."""
-    names = [name for name in config.model_fields if name in EngineConfig.model_fields and name != "run"]
+    names = [name for name in config.model_fields if name in RunConfig.model_fields and name != "run"]
     of_runs = {name: config.model_fields[name].get_default() for name in names}
     defaults = {"run": None} | own | {"verbose": False, "callback": None} | of_runs
     defaults |= {name: None for name, default in defaults.items() if default is PydanticUndefined}
@@ -91,7 +91,7 @@ class _Stack(BaseEstimator):
     callback: Callback | None
 
     def _fit(self, data: Any, **more: Any) -> Fitted:
-        names = EngineConfig.model_fields.keys() - {"run"}
+        names = RunConfig.model_fields.keys() - {"run"}
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         self.run_ = Path(self.run).expanduser() if self.run is not None else _temporary() / "run"
         with logging_to(logging.NullHandler()):  # a remark becomes a warning, and is not printed as well
@@ -146,7 +146,7 @@ class StackClassifier(ClassifierMixin, _Stack):
     verbose, callback
         Progress of fits and predictions, as for :func:`showerstack.fit`.
     **options
-        Those of :class:`showerstack.stacking.options.RunOptions` and :class:`showerstack.stacking.config.EngineConfig`.
+        Those of :class:`showerstack.stacking.options.RunOptions` and :class:`showerstack.stacking.config.RunConfig`.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ class Predictions:
     """The task's arrays in ``predictions.npz``: (N,) ``predictions``, ``gamma_scores``..., first what is scored."""
     config_hash: str
     test_fingerprint: str | None
-    """Of the events, so that nobody scores the predictions by others; None where they have none."""
+    """Of the events, so that labels of other events are refused; None where they have none."""
     by_name: Mapping[str, np.ndarray]
     """Per learner, ``average`` and ``stack``: (N, C) log-probabilities, as far as they were needed."""
     remarks: tuple[str, ...] = ()

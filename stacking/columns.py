@@ -27,7 +27,7 @@ GAPS = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?")
 FAR = 1e30
 """Numbers farther from the middle of their column than so many times its spread are taken as missing."""
 EXACT = 2**53
-"""float64 tells all whole numbers up to here apart."""
+"""All whole numbers up to here differ in float64."""
 COUNTING_ROWS = 20
 """Fewer different whole numbers may be dense by chance."""
 REMEDIES = "name the columns to learn from (--columns), declare categories (--categories), or set it apart (--id)"
@@ -38,7 +38,7 @@ _ROW_NAME = re.compile(r"unnamed: ?\d+|unnamed_\d+|__index_level_\d+__|index|row
 
 @dataclass(frozen=True)
 class Column:
-    """One column that learners see."""
+    """One column that learners get."""
 
     name: str
     kind: str
@@ -97,13 +97,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """All columns that learners see, in the order of the training table, and its labels."""
+    """All columns that learners get, in the order of the training table, and its labels."""
 
     columns: tuple[Column, ...]
     label: str = ""
     """Name of the label column."""
     label_type: str = "str"
-    """What labels are to whoever gave them: ``bool``, ``int``, ``float`` or ``str``."""
+    """Type of the labels in the training table: ``bool``, ``int``, ``float`` or ``str``."""
     classes: tuple[str, ...] = ()
     """As text, in the order of class numbers."""
     gaps: tuple[str, ...] = GAPS
@@ -144,7 +144,7 @@ def learned_columns(
     wanted: Sequence[str] | None = None,
     categories: Sequence[str] = (),
 ) -> tuple[tuple[Column, ...], list[str]]:
-    """Return what the columns of a training table are, and remarks on those that are left out.
+    """Return the columns of a training table that learners get, and remarks on those that are left out.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def learned_columns(
     file
         Where it is from, for messages.
     reserved
-        Columns that no learner sees: label, group, weight, fold, identifiers.
+        Columns that no learner gets: label, group, weight, fold, identifiers.
     wanted
         The columns to use; None for all others.
     categories
@@ -309,12 +309,12 @@ def _row_number_remarks(values: pl.Series, name: str, file: Path) -> list[str]:
 
 
 def repeated_remarks(train: pl.DataFrame, labels: np.ndarray, test: pl.DataFrame | None) -> list[str]:
-    """Return remarks on equal rows, all columns that learners see compared.
+    """Return remarks on rows that are equal in all columns that learners get.
 
     Parameters
     ----------
     train, test
-        Columns as learners see them.
+        These columns, as learners get them.
     labels
         (N,) class numbers of the training rows.
 

@@ -48,7 +48,7 @@ TABLE_PREFIX = "table."
 """Begins the names of learners that are tuned for tables."""
 
 
-class EngineConfig(BaseModel, RunOptions):
+class RunConfig(BaseModel, RunOptions):
     """Options that every stacking run has, whatever its events are.
 
     Raises
@@ -127,7 +127,7 @@ class EngineConfig(BaseModel, RunOptions):
         return text
 
     @model_validator(mode="after")
-    def _names_are_known(self) -> EngineConfig:
+    def _names_are_known(self) -> RunConfig:
         for name in (*(self.learners or ()), *self.settings, *self.rows):
             spec(name)  # refuses an unknown learner
         for name in self.pools:
@@ -146,7 +146,7 @@ class EngineConfig(BaseModel, RunOptions):
         Raises
         ------
         InputError
-            If a learner asked for by name cannot serve here, or none is left.
+            If a learner named in ``learners`` cannot be used here, or none is left.
         """
         names = self.learners or tuple(
             entry.name
@@ -182,7 +182,7 @@ class EngineConfig(BaseModel, RunOptions):
         return content
 
 
-class StackConfig(EngineConfig, ShowerOptions):
+class StackConfig(RunConfig, ShowerOptions):
     """A run on the benchmark's dataset folders ``DATA/{task}_train`` and ``DATA/{task}_test``."""
 
     has_grids = True
@@ -251,7 +251,7 @@ class StackConfig(EngineConfig, ShowerOptions):
         return self.data / f"{self.task}_test"
 
 
-class TableConfig(EngineConfig, TableOptions):
+class TableConfig(RunConfig, TableOptions):
     """A run on a table of any origin (Parquet, CSV or TSV)."""
 
     has_grids = False
@@ -284,7 +284,7 @@ class TableConfig(EngineConfig, TableOptions):
 
     @property
     def reserved(self) -> set[str]:
-        """Columns that no learner sees."""
+        """Columns that no learner gets."""
         named = (self.label, self.group, self.weight, self.split, *self.id)
         return {name for name in named if name is not None}
 
@@ -329,11 +329,11 @@ class TableConfig(EngineConfig, TableOptions):
         return self.model_copy(update={"folds": folds, "repeats": repeats, "holdout": holdout}), remarks
 
 
-def _in_one_line(error: ValidationError, known: Iterable[str]) -> str:
+def _in_one_line(error: ValidationError, options: Iterable[str]) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        near = most_similar(where, list(known))
+        near = most_similar(where, list(options))
         return f"unknown option {where}" + (f": did you mean {near}?" if near else "")
     message = str(first["msg"]).removeprefix("Value error, ")
     return f"option {where}: {message}, got {first['input']!r}" if where else message

@@ -44,7 +44,7 @@ RUN_OPTIONS = ("threads", "label", "group", "weight", "split", "id", "separator"
 
 
 def largest_difference(graphs: Sequence[Portable], space: str, learner: Learner, batch: Batch) -> float:
-    """Return the largest difference of a probability between a learner and its graphs."""
+    """Return the largest difference of a probability between a learner and its graphs, refused above the tolerance."""
     log_proba = [run_graph(session(graph.model.SerializeToString()), graph.columns, batch) for graph in graphs]
     differences = np.exp(averaged(log_proba, space)) - np.exp(learner.predict_log_proba(batch))
     largest = float(np.abs(differences).max(initial=0.0))
@@ -142,7 +142,7 @@ def _tensor(values: np.ndarray) -> torch.Tensor:
 
 
 COMBINATION_FILE = "combination.onnx"
-HOW = (
+INSTRUCTIONS = (
     "Features stay in front: compute the columns with 'features' of this version of showerstack (units below).",
     "Give every file of a fit its columns in the order listed, float32, NaN where undefined, and where it wants one "
     "the grid in MeV (station rows, station columns, channels e/gamma and muon).",
@@ -199,16 +199,16 @@ def export_run(
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise InputError(f"{run} has no learner {', '.join(unknown) or 'to export'}: choose from {', '.join(known)}")
-    events = None if check is None else _events(opened, Path(check), bars)
+    events = None if check is None else _open_events(opened, Path(check), bars)
     with atomic_folder(Path(out)) as folder, bars("exporting", "fits") as progress:
         writer = _Writer(opened, folder, events)
         for k, name in enumerate(names):
-            writer.learner(name)
+            writer.write_learner(name)
             progress(k + 1, len(names), name)
         if not writer.records:
-            message = "; ".join(f"{name}: {reason}" for name, reason in writer.refused.items())
-            raise InputError(f"nothing to export: {message}")
-        combination = writer.combination()
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in writer.refused.items())
+            raise InputError(f"nothing to export: {reasons}")
+        combination = writer.write_combination()
         if (estimates := opened.chain.target_calibration) is not None:
             writer.refused["energy and core"] = (
                 f"estimates of {estimates.learner} beside the classes have no ONNX form: predict with the run for them"
@@ -216,10 +216,8 @@ def export_run(
         for file in (*CHAIN_FILES, *((SCHEMA,) if not opened.has_grids else ())):
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(opened.checksums.path(file), folder / file)
-        write_json(folder / EXPORT_FILE, writer.content(combination))
-        write_checksums(
-            folder, [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
-        )
+        write_json(folder / EXPORT_FILE, writer.json_content(combination))
+        write_checksums(folder)
     written = {row["name"]: sum(len(fit["files"]) for fit in row["fits"]) for row in writer.records}
     return Exported(Path(out), written, writer.refused, writer.difference)
 
@@ -233,17 +231,17 @@ class _Writer:
         self.refused: dict[str, str] = {}
         self.difference: float | None = None
 
-    def learner(self, name: str) -> None:
+    def write_learner(self, name: str) -> None:
         """Write all fits of a learner, or note why not."""
         saved = self.run.fits(name)
         try:
-            fits = [self._fit(saved, fold) for fold in range(len(saved.folders))]
+            fits = [self._write_fit(saved, fold) for fold in range(len(saved.folders))]
         except NotPortable as error:
             self.refused[name] = str(error)
             return
         self.records.append({"name": name, "fits": fits})
 
-    def _fit(self, saved: SavedFits, fold: int) -> dict[str, Any]:
+    def _write_fit(self, saved: SavedFits, fold: int) -> dict[str, Any]:
         learner = load_learner(saved.folders[fold], classes=self.run.task.classes)
         graphs, space, files = graphs_of(learner), space_of(learner), []
         if self.events is not None:
@@ -257,7 +255,7 @@ class _Writer:
             files.append(record | ({GRID: list(graph.grid_shape)} if graph.grid_shape else {}))
         return {"fold": fold, "average": space, "files": files}
 
-    def combination(self) -> dict[str, Any] | None:
+    def write_combination(self) -> dict[str, Any] | None:
         """Write the graph that combines the learners, or note why not."""
         chain = self.run.chain
         missing = [name for name in chain.needed if name not in {row["name"] for row in self.records}]
@@ -277,14 +275,14 @@ class _Writer:
             "outputs": {LOG_PROBABILITY: "calibrated, (n, classes) float32", **chain.procedure.outputs},
         }
 
-    def content(self, combination: dict[str, Any] | None) -> dict[str, Any]:
+    def json_content(self, combination: dict[str, Any] | None) -> dict[str, Any]:
         """Return the content of ``export.json``."""
         chain, manifest = self.run.chain, self.run.manifest
         files = [file for row in self.records for fit in row["fits"] for file in fit["files"]]
         columns = {name for file in files for name in file[COLUMNS]} | set((combination or {}).get(CONTEXT, ()))
         return {
             "format": FORMAT,
-            "how": list(HOW),
+            "how": list(INSTRUCTIONS),
             "task": chain.task.name,
             "classes": list(chain.task.classes),
             "label_type": manifest.get("label_type", "str"),
@@ -318,7 +316,7 @@ def describe_columns(names: set[str]) -> dict[str, dict[str, str]]:
     return {name: {"unit": column.unit, "meaning": column.meaning} if column else {} for name, column in described}
 
 
-def _events(run: Run, dataset: Path, bars: Bars) -> ShowerEvents:
+def _open_events(run: Run, dataset: Path, bars: Bars) -> ShowerEvents:
     run.require_showers("--check with a dataset folder")
     table = build_table(dataset, ctx=Context(bars=bars, device="cpu"))
     return ShowerEvents(dataset, table.folder, run.task)

@@ -45,14 +45,9 @@ AVERAGE = "average"
 """Folder of that network, beside those of the fits."""
 
 
-def fold_folder(run: Path, learner: str, fold: Fit) -> Path:
-    """Return where one learner's fit on one fold is kept; refuse a name that leads out of the run."""
-    return run / "learners" / check_name(learner, run) / (AVERAGE if fold is None else f"fold-{fold}")
-
-
-def write_task_checksums(folder: Path) -> None:
-    """Write ``checksums.json`` over all files of a task's folder."""
-    write_checksums(folder, [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()])
+def fold_folder(run: Path, learner: str, fit: Fit) -> Path:
+    """Return the folder of one of a learner's fits; refuse a name that leads out of the run."""
+    return run / "learners" / check_name(learner, run) / (AVERAGE if fit is None else f"fold-{fit}")
 
 
 def checksum_problem(folder: Path) -> str | None:
@@ -91,7 +86,7 @@ class FoldTask:
     classes: tuple[str, ...]
     preset: str = "good"
     settings: dict[str, Any] = field(default_factory=dict)
-    """What replaces the registered settings."""
+    """They replace registered settings."""
     seed: int = 1
     device: str = "cpu"
     threads: int = 1
@@ -179,7 +174,7 @@ def do_task(task: FoldTask) -> None:
             "ended_early": ended_early,
         }
         write_json(folder / TASK_FILE, record)
-        write_task_checksums(folder)
+        write_checksums(folder)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
 
 

@@ -58,7 +58,7 @@ def assign_folds(
         If a class has fewer events (or groups that hold it) than folds.
     """
     labels = np.asarray(labels)
-    _refuse_small_classes(labels, n_folds, classes, groups)
+    refuse_small_classes(labels, n_folds, classes, groups)
     first, group_of_event = _groups_of(groups, labels)
     group_energy = None if energy is None else np.asarray(energy)[first]
     order = _stratified_order(labels[first], group_energy, np.random.SeedSequence([seed, n_folds]))
@@ -121,9 +121,9 @@ def choose_holdout(
     least
         With fewer events of a class none are taken: so few would decide nothing, and training needs them.
     """
-    nobody = np.zeros(len(labels), dtype=bool)
+    none = np.zeros(len(labels), dtype=bool)
     if share == 0:
-        return nobody, "without an outer holdout single fits are scored out-of-fold, but their average predicts"
+        return none, "without an outer holdout single fits are scored out-of-fold, but their average predicts"
     rows = np.flatnonzero(in_evaluation)
     first, group_of_row = _groups_of(None if groups is None else groups[rows], labels[rows])
     group_energy = None if energy is None else energy[rows][first]
@@ -131,7 +131,7 @@ def choose_holdout(
     # Evenly spread along the order: every class and energy bin gives its share to within one group.
     taken = np.empty(len(first), dtype=bool)
     taken[order] = np.diff(np.floor(np.arange(len(first) + 1) * share + 0.5)) > 0
-    holdout = nobody.copy()
+    holdout = none.copy()
     holdout[rows] = taken[group_of_row]
     n_classes = int(labels.max()) + 1
     enough = [(int(np.bincount(labels[holdout], minlength=n_classes).min()), least, "events")]
@@ -140,7 +140,7 @@ def choose_holdout(
         enough.append((int(n_groups.min()), EVALUATION_FOLDS, "groups"))
     for fewest, needed, what in enough:
         if fewest < needed:
-            return nobody, (
+            return none, (
                 f"too few {what} for an outer holdout ({fewest} of one class, fewer than {needed}): single fits are "
                 "scored out-of-fold, but their average predicts, so the gain stated for the stack is too large"
             )
@@ -202,16 +202,17 @@ def early_stopping_rows(
     return for_stopping
 
 
-def _refuse_small_classes(
-    labels: np.ndarray, n_folds: int, classes: tuple[str, ...] | None, groups: np.ndarray | None
+def refuse_small_classes(
+    labels: np.ndarray, n_folds: int, classes: tuple[str, ...] | None, groups: np.ndarray | None, where: str = ""
 ) -> None:
+    """Refuse a class of fewer events, or groups that hold it, than folds; ``where`` begins the message."""
     counts = class_counts(labels, groups, len(classes) if classes else 0)
     counted = "events" if groups is None else "groups of events"
     for number in np.flatnonzero(counts < n_folds):
         if classes is None and counts[number] == 0:
             continue
         name = classes[number] if classes else str(number)
-        raise InputError(f"class {name!r} has {counts[number]} {counted}, fewer than the {n_folds} folds asked for")
+        raise InputError(f"{where}class {name!r} has {counts[number]} {counted}, fewer than the {n_folds} folds")
 
 
 FOLDS_FILE = "folds.npy"

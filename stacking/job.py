@@ -27,7 +27,7 @@ from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.schema import Task, task_named
 from showerstack.stacking.columns import Schema, learned_columns, repeated_remarks
-from showerstack.stacking.config import SECOND_LEVEL, EngineConfig, StackConfig, TableConfig
+from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
 from showerstack.stacking.events import Events, ShowerEvents, class_numbers, unusable_remarks
 from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import (
@@ -36,8 +36,8 @@ from showerstack.stacking.folds import (
     Folds,
     assign_folds,
     choose_holdout,
-    class_counts,
     evaluation_events,
+    refuse_small_classes,
 )
 from showerstack.stacking.run import (
     COMBINED,
@@ -123,14 +123,14 @@ LIBRARIES_BYTES, TABLE_COPIES = 700 << 20, 3
 class Job:
     """One run before its fits: configuration, events and devices."""
 
-    config: EngineConfig
+    config: RunConfig
     task: Task
     train: Events
     test: Events | None
     devices: Mapping[str, str]
     """``"cpu"`` or ``"cuda"`` by learner."""
     costs: list[Cost] = field(default_factory=list)
-    """Steps done before the engine starts (feature tables)."""
+    """Costs of the steps before the fits: feature tables."""
     table: TableInput | None = None
     """The table that the events were read from, if it was one."""
     remarks: tuple[str, ...] = ()
@@ -142,16 +142,16 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """Everything that can change a prediction."""
         content = {**self.config.identity(), "task": self.task.name, "classes": list(self.task.classes)}
-        if self.task.target:
-            content["target"] = asdict(self.task.target) | {"limits": list(self.task.target.limits)}
         content["device"] = self.device
-        if self.device == "cuda":
-            content["devices"] = dict(self.devices)
-        if any(spec.uses_truth for spec in self.config.learner_specs(self.task)):
-            fingerprint = self.train.targets_fingerprint()
-            content |= {"targets_fingerprint": fingerprint} if fingerprint else {}
         content["train_fingerprint"] = self.train.fingerprint()
         content["test_fingerprint"] = self.test.fingerprint() if self.test is not None else None
+        if self.task.target:
+            content["target"] = asdict(self.task.target) | {"limits": list(self.task.target.limits)}
+        if self.device == "cuda":
+            content["devices"] = dict(self.devices)
+        uses_truth = any(spec.uses_truth for spec in self.config.learner_specs(self.task))
+        if uses_truth and (fingerprint := self.train.targets_fingerprint()):
+            content["targets_fingerprint"] = fingerprint
         return content
 
     @property
@@ -207,11 +207,8 @@ class Job:
         return None if limit is None or began is None else began + seconds_of(limit)
 
     @property
-    def pools(self) -> dict[str, int]:
-        """Processes at once by device: one trains on the GPU, the others beside it.
-
-        A cluster gives the work to its workers itself.
-        """
+    def processes(self) -> dict[str, int]:
+        """Processes at once by device: one trains on the GPU, the others beside it. A cluster has its own."""
         if self.device == "cpu" or self.config.scheduler:
             return {"cpu": self.workers}
         if "cpu" in self.devices.values() and self.workers > 1:
@@ -237,13 +234,8 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     unusable = unusable_remarks(train_set, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
     usable = train_set.usable
     groups = None if train_set.groups is None else np.asarray(train_set.groups)[usable]
-    what = "events" if groups is None else "groups of events"
-    counts = class_counts(class_numbers(train_set)[usable], groups, task.n_classes)
-    for name, count in zip(task.classes, counts, strict=True):
-        if count < config.n_folds:
-            raise InputError(
-                f"{config.train_folder}: class {name!r} has {count} {what}, fewer than the {config.n_folds} folds"
-            )
+    labels = class_numbers(train_set)[usable]
+    refuse_small_classes(labels, config.n_folds, task.classes, groups, where=f"{config.train_folder}: ")
     devices = devices_for(config.learner_specs(task), config.device)
     ordered = (ordering_of(data).remark(data.path.name) for data in (train_set, test_set))
     remarks = (
@@ -279,25 +271,25 @@ TINY = 20_000
 def table_job(config: TableConfig, ctx: Context) -> Job:
     """Read the tables and fix the schema of their columns; files are written when the run begins."""
     train = read_table(config.table, separator=config.separator)
-    label, classes, label_type = read_labels(train, config.table, config.label)
-    group = read_groups(train, config.table, config.group)
-    weight = read_weights(train, config.table, config.weight)
-    fold = read_folds(train, config.table, config.split, label, classes)
+    labels, classes, label_type = read_labels(train, config.table, config.label)
+    groups = read_groups(train, config.table, config.group)
+    weights = read_weights(train, config.table, config.weight)
+    folds = read_folds(train, config.table, config.split, labels, classes)
     check_identifiers(train, config.table, config.id, classes)
     columns, remarks = learned_columns(
         train, config.table, config.reserved, wanted=config.columns, categories=config.categories
     )
     schema = Schema(columns, config.label, label_type, classes)
     remarks = [*config.learner_remarks(), *_label_remarks(classes, config.table), *remarks]
-    resolved, more = config.for_rows(label, classes, group, fold)
+    resolved, more = config.for_rows(labels, classes, groups, folds)
     remarks += more
     frame, more = schema.encoded(train, config.table)
     remarks += more
     is_tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
     if is_tiny and resolved.workers is None:
         resolved = resolved.model_copy(update={"workers": 1})
-    columns_beside = zip(LABEL_COLUMNS, (label, group, weight, fold), strict=True)
-    labels = pl.DataFrame({name: values for name, values in columns_beside if values is not None})
+    given = zip(LABEL_COLUMNS, (labels, groups, weights, folds), strict=True)
+    label_frame = pl.DataFrame({name: values for name, values in given if values is not None})
     folder, task = config.run / TABLE_FOLDER, Task(TASK_NAME, classes)
     test_frame, test, identifiers = None, None, train.select(config.id)
     if config.test_table:
@@ -307,7 +299,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         remarks += more
         content_hash = hash_file(config.test_table)
         test = TableEvents(folder / TEST_FILE, schema.names, content_hash, categories=schema.categories)
-    remarks += repeated_remarks(frame, label, test_frame)
+    remarks += repeated_remarks(frame, labels, test_frame)
     remark(LOG, remarks)
     return Job(
         config=resolved,
@@ -315,7 +307,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         train=TableEvents(folder / TRAIN_FILE, schema.names, hash_file(config.table), categories=schema.categories),
         test=test,
         devices=devices_for(config.learner_specs(task), config.device),
-        table=TableInput(schema, frame, labels, identifiers, test_frame),
+        table=TableInput(schema, frame, label_frame, identifiers, test_frame),
         remarks=tuple(remarks),
         ctx=ctx,
     )
@@ -403,7 +395,7 @@ def fold_tasks(job: Job) -> list[FoldTask]:
             off_cut_weight=config.off_cut_weight,
             rows=config.rows_of(spec.name),
             deadline=deadline,
-            share=share_of_time(fold, n_fits, sum(job.pools.values()), last=spec is specs[-1]),
+            share=share_of_time(fold, n_fits, sum(job.processes.values()), last=spec is specs[-1]),
             gives_up=spec.name != never_given_up,
             context_hash=hash_json([fits_hash, STACKING_VERSION, registered(spec)]),
         )

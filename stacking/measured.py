@@ -65,7 +65,7 @@ def predict_measured(
         Gets a folder of each run's name, with ``predictions.npz`` (the bytes that conversion and prediction would
         give), scalars, ages, core positions, times if wanted, and ``source.json``; no grids.
     run
-        Finished run folder of a task of the benchmark.
+        Folder of a finished stack of a task of the benchmark, or of its export.
     runs, protocol, times, delete_raw
         As in :func:`showerstack.showers.archives.measured.convert_measured`.
     ctx
@@ -78,34 +78,34 @@ def predict_measured(
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
-    opened = open_predictor(run)
-    opened.require_showers("a prediction of measured runs")
-    need(opened.needs, what=f"predicting with {run}")
+    predictor = open_predictor(run)
+    predictor.require_showers("a prediction of measured runs")
+    need(predictor.needs, what=f"predicting with {run}")
     names = runs_in(raw, runs)
-    result = PredictedRuns([], [], [])
+    predicted = PredictedRuns([], [], [])
     with locked(out), ctx.bars("convert and predict runs", "runs") as progress:
         for done, name in enumerate(names, start=1):
             grids = archive_path(raw, name, "matrices")
             try:
                 origin = _origin(raw, name, protocol, times)
-                if not _is_predicted(out / name, opened, origin):
-                    place = out / UNFINISHED / hash_json(origin)[:12]
-                    converted = convert_measured(raw, place, runs=[name], protocol=protocol, times=times)
-                    result.left_out.extend(converted.left_out)
+                if not _is_predicted(out / name, predictor, origin):
+                    unfinished = out / UNFINISHED / hash_json(origin)[:12]
+                    converted = convert_measured(raw, unfinished, runs=[name], protocol=protocol, times=times)
+                    predicted.left_out.extend(converted.left_out)
                     if not converted.folders:
                         continue
-                    result.remarks.extend(converted.remarks)
-                    remarks = _predict(opened, converted.folders[0], out / name, ctx)
-                    result.remarks.extend([line for line in remarks if line not in result.remarks])
+                    predicted.remarks.extend(converted.remarks)
+                    remarks = _write_predicted(predictor, converted.folders[0], out / name, ctx)
+                    predicted.remarks.extend([line for line in remarks if line not in predicted.remarks])
             except _Damaged as error:
-                result.left_out.append(LeftOut(name, str(error)))
+                predicted.left_out.append(LeftOut(name, str(error)))
                 continue
             shutil.rmtree(out / UNFINISHED, ignore_errors=True)
-            result.folders.append(out / name)
+            predicted.folders.append(out / name)
             if delete_raw:
                 grids.unlink(missing_ok=True)
             progress(done, len(names), name)
-    return result
+    return predicted
 
 
 class _Damaged(Exception):
@@ -122,14 +122,14 @@ def _origin(raw: Path, name: str, protocol: str, times: bool) -> dict[str, Any]:
         raise _Damaged(str(error)) from None
 
 
-def _is_predicted(folder: Path, run: Run, origin: dict[str, Any]) -> bool:
-    """Return whether a run has been predicted; refuse a folder that holds anything else, or was damaged."""
+def _is_predicted(folder: Path, predictor: Run, origin: dict[str, Any]) -> bool:
+    """Return whether a measured run has been predicted; refuse a folder that holds anything else, or was damaged."""
     if not folder.exists() and not folder.is_symlink():
         return False
     is_complete = all((folder / name).is_file() for name in (SOURCE_FILE, PREDICTED_FILE, PREDICTIONS_FILE))
     source, predicted = (read_json(folder / name) if is_complete else {} for name in (SOURCE_FILE, PREDICTED_FILE))
     differing = [name for name in origin if source.get(name) != origin[name]]
-    if predicted.get("config_hash") != run.chain.config_hash:
+    if predicted.get("config_hash") != predictor.chain.config_hash:
         differing.append("the run that predicted it")
     if differing:
         reason = f" and differs in {', '.join(differing)}" if is_complete else ""
@@ -139,17 +139,17 @@ def _is_predicted(folder: Path, run: Run, origin: dict[str, Any]) -> bool:
     return True
 
 
-def _predict(run: Run, data: Path, folder: Path, ctx: Context) -> tuple[str, ...]:
-    """Write a run's folder from its dataset folder; return remarks."""
-    stream = predict(run, data, replace(ctx, bars=silent), no_table=True)
+def _write_predicted(predictor: Run, data: Path, folder: Path, ctx: Context) -> tuple[str, ...]:
+    """Write a measured run's folder from its dataset folder; return remarks."""
+    stream = predict(predictor, data, replace(ctx, bars=silent), no_table=True)
     with atomic_folder(folder) as temporary:
         stream.write(temporary / PREDICTIONS_FILE)
         for file in sorted(data.iterdir()):
             if file.is_file() and file.name not in NOT_KEPT:
                 shutil.copyfile(file, temporary / file.name)
         content = {
-            "config_hash": run.chain.config_hash,
-            "run": run.name,
+            "config_hash": predictor.chain.config_hash,
+            "run": predictor.name,
             "events": stream.n_events,
             "sha256": hash_file(temporary / PREDICTIONS_FILE),
         }

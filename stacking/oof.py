@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.models.registry import load
-from showerstack.runtime.checksums import Checksums
+from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, read_json
 from showerstack.runtime.processes import limited_threads
@@ -34,7 +34,6 @@ from showerstack.stacking.fits import (
     FoldTask,
     TimeLimitReached,
     fold_folder,
-    write_task_checksums,
     write_unseen_predictions,
 )
 from showerstack.stacking.folds import Folds
@@ -249,7 +248,7 @@ def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float 
         learner = type(fits[0]).averaged(fits)
         learner.save(folder)
         write_unseen_predictions(first, learner, folder)
-        write_task_checksums(folder)
+        write_checksums(folder)
     network, averaged = (
         average_of(read_fits(first.run, first.name, fits, HOLDOUT_FILE)) for fits in ((None,), range(len(tasks)))
     )

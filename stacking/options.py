@@ -15,7 +15,7 @@ TOLERANCE = 2e-4
 
 
 class RunOptions(OptionGroup):
-    """Options of every run; a file or Python sets those of ``EngineConfig`` too."""
+    """Options of every run; a file or Python sets those of ``RunConfig`` too."""
 
     needed = False
 

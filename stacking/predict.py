@@ -12,9 +12,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TypedDict, Unpack, cast
 
 import numpy as np
 import polars as pl
@@ -39,7 +39,7 @@ from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import TASKS, Task
 from showerstack.stacking.answers import stacking_of
-from showerstack.stacking.chain import Chain, Piece, Predictions, concatenated
+from showerstack.stacking.chain import Piece, Predictions, concatenated
 from showerstack.stacking.columns import Schema
 from showerstack.stacking.events import CORE_COLUMNS, ComputedEvents, Events, ShowerEvents, pieces, unusable_remarks
 from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_exported
@@ -184,8 +184,8 @@ def predict(
         source = _shower_source(run, Path(data), options, ctx)
     else:
         source = _row_source(run, Path(data), options.get("separator"))
-    predictor = _Predictor.of(run, everything=options.get("everything", False))
-    predictions = _predict_pieces(run, source, predictor, ctx)
+    fits = _needed_fits(run, everything=options.get("everything", False))
+    predictions = _predict_pieces(run, source, fits, ctx)
     remarks = (*library_remarks, *source.remarks)
     remark(LOG, remarks)
     return PredictionStream(run.task, source.n_events, predictions, remarks, source.identifiers)
@@ -281,43 +281,32 @@ def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     return _Source(len(events), lambda columns: events, tuple(remarks), identifiers)
 
 
-@dataclass(frozen=True)
-class _Predictor:
-    """The chain of a run, and the learners that are needed: saved fits, or ONNX files of an exported run."""
-
-    chain: Chain
-    fits: list[SavedFits]
-    exported: list[ExportedLearner] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, run: Run, *, everything: bool) -> _Predictor:
-        chain = run.chain
-        names = chain.learners if everything else chain.needed
-        if isinstance(run, ExportedRun):
-            return cls(chain, [], [run.exported(name) for name in names])
-        fits = [run.fits(name) for name in names]
-        if chain.target_calibration is not None:
-            estimating = run.fits(chain.target_calibration.learner)
-            fits.append(replace(estimating, name=fits_of(estimating.name), truth=True))
-        return cls(chain, fits)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Features that are needed."""
-        cores = CORE_COLUMNS if self.chain.target_calibration else ()
-        columns = [*(one.columns for one in self.fits), *(one.columns for one in self.exported), cores]
-        return tuple(dict.fromkeys(itertools.chain.from_iterable(columns)))
+def _needed_fits(run: Run, *, everything: bool) -> list[SavedFits] | list[ExportedLearner]:
+    """Return the fits that predictions need, each file compared with its checksum."""
+    chain = run.chain
+    names = chain.learners if everything else chain.needed
+    if isinstance(run, ExportedRun):
+        return [run.exported(name) for name in names]
+    fits = [run.fits(name) for name in names]
+    if chain.target_calibration is not None:
+        estimating = run.fits(chain.target_calibration.learner)
+        fits.append(replace(estimating, name=fits_of(estimating.name), truth=True))
+    return fits
 
 
-def _predict_pieces(run: Run, source: _Source, predictor: _Predictor, ctx: Context) -> Iterator[Predictions]:
-    events = source.open(predictor.columns)
+def _predict_pieces(
+    run: Run, source: _Source, fits: list[SavedFits] | list[ExportedLearner], ctx: Context
+) -> Iterator[Predictions]:
+    columns = [name for learner in fits for name in learner.columns]
+    columns += CORE_COLUMNS if run.chain.target_calibration else ()
+    events = source.open(tuple(dict.fromkeys(columns)))
     ctx = replace(ctx, threads=int(run.manifest["config"]["threads"]))
     with limited_threads(ctx.threads), ctx.bars("predicting", "predictions of fits") as progress:
-        if predictor.exported:
-            fits = predict_exported(events, predictor.exported, ctx, progress)
+        if isinstance(run, ExportedRun):
+            pieces_of_fits = predict_exported(events, cast(list[ExportedLearner], fits), ctx, progress)
         else:
-            fits = predict_fits(events, predictor.fits, ctx, progress)
-        yield from predictor.chain.stream(fits, events)
+            pieces_of_fits = predict_fits(events, cast(list[SavedFits], fits), ctx, progress)
+        yield from run.chain.stream(pieces_of_fits, events)
 
 
 @dataclass(frozen=True)
@@ -364,7 +353,7 @@ class _OpenFits:
 def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, progress: Progress) -> Iterator[Piece]:
     """Yield the raw log-probabilities of all fits, piece by piece in the order of the events, by several threads.
 
-    Each piece is read once for all learners that see the same columns, every model file once for each thread that needs
+    Each piece is read once for all learners of the same columns, every model file once for each thread that needs
     it at the same time, and memory does not grow with the events.
 
     Parameters

@@ -212,7 +212,7 @@ class SavedFits:
     folders: tuple[Path, ...]
     """One per fit."""
     columns: tuple[str, ...]
-    """Table columns that it sees."""
+    """Table columns that it gets."""
     needs_grid: bool
     truth: bool = False
     """Whether its estimates of true quantities, (n, T, 2) a fit, are needed instead of its log-probabilities."""
@@ -288,7 +288,7 @@ class Run:
         Raises
         ------
         InputError
-            One line that says to train again.
+            If it was; the line asks for another training.
         """
         current = {"stacking": STACKING_VERSION} | ({"features": FEATURES_VERSION} if self.has_grids else {})
         for what, version in current.items():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from showerstack.features.device import free_gpu_memory
 from showerstack.runtime.context import Progress
@@ -129,7 +129,7 @@ class TaskFailure:
 def run_tasks(
     tasks: Sequence[FoldTask],
     *,
-    pools: Mapping[str, int],
+    processes: Mapping[str, int],
     threads: int,
     scheduler: str | None = None,
     progress: Progress | None = None,
@@ -138,7 +138,7 @@ def run_tasks(
 
     Parameters
     ----------
-    pools
+    processes
         Processes at once by device, each of which does the tasks of its device. Those of a device without processes
         go to the first.
     scheduler
@@ -160,7 +160,7 @@ def run_tasks(
         late.unlink(missing_ok=True)  # an earlier start had less time
     waiting = [task for task in tasks if not task.is_done()]
     failures: list[TaskFailure] = []
-    with _workers(scheduler, waiting, pools, threads) as (parts, at_once, outcomes):
+    with _workers(scheduler, waiting, processes, threads) as (parts, at_once, attempts):
         left = {(task.name, task.fold): device for device, part in parts.items() for task in part}
 
         def report(note: str = "") -> None:
@@ -168,17 +168,18 @@ def run_tasks(
                 progress(len(tasks) - len(left), len(tasks), note + _running(left, at_once))
 
         report()
-        for task_name, fold, error, remedy, records in outcomes:
-            replay(records)
-            if remedy:
+        for attempt in attempts:
+            name, fold, error = attempt.learner, attempt.fold, attempt.error
+            replay(attempt.records)
+            if attempt.remedy:
                 raise InputError(
-                    f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
-                    f"{remedy} and start the same command again"
+                    f"{name} fold {fold} could not be trained: {error}; finished fits are kept: "
+                    f"{attempt.remedy} and start the same command again"
                 )
-            left.pop((task_name, fold), None)
+            left.pop((name, fold), None)
             if error:
-                failures.append(TaskFailure(task_name, fold, error))
-            report(f"{task_name} fold {fold} FAILED, " if error else "")
+                failures.append(TaskFailure(name, fold, error))
+            report(f"{name} fold {fold} FAILED, " if error else "")
     for run in {task.run for task in tasks}:
         shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
@@ -193,17 +194,26 @@ def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) ->
     return f"running {', '.join(running[:3])}{more}" if running else ""
 
 
-Attempted = tuple[str, int, str, str | None, list[logging.LogRecord]]
-"""Learner, fold, the error of a failed task, a remedy where the error is not the learner's, and what was logged."""
+class Attempt(NamedTuple):
+    """A task that was done, or failed."""
+
+    learner: str
+    fold: int
+    error: str
+    """Empty where it was done."""
+    remedy: str | None
+    """Where the error is the machine's, not the learner's."""
+    records: list[logging.LogRecord]
+    """What was logged."""
 
 
 @contextmanager
 def _workers(
-    scheduler: str | None, waiting: Sequence[FoldTask], pools: Mapping[str, int], threads: int
-) -> Iterator[tuple[dict[str, list[FoldTask]], dict[str, int], Iterator[Attempted]]]:
+    scheduler: str | None, waiting: Sequence[FoldTask], processes: Mapping[str, int], threads: int
+) -> Iterator[tuple[dict[str, list[FoldTask]], dict[str, int], Iterator[Attempt]]]:
     """Give tasks to the processes of every device, or all to a cluster.
 
-    Yields tasks and numbers of workers by device, and the outcomes as they come. Left with an error, no worker goes on
+    Yields tasks and numbers of workers by device, and the attempts as they end. Left with an error, no worker goes on
     to the next task while the error is reported.
     """
     level = ALL_LOGS.getEffectiveLevel()
@@ -215,16 +225,16 @@ def _workers(
             places = {*(task.run for task in absolute), *(data.location for data in events)}
             refuse_unshared(client, sorted(place for place in places if place is not None))
             at_once = min(len(client.ncores()), len(waiting))
-            with closing(on_cluster(_attempt, [(task, level) for task in absolute], client)) as outcomes:
-                yield {"cluster": list(waiting)}, {"cluster": at_once}, outcomes
+            with closing(on_cluster(_attempt, [(task, level) for task in absolute], client)) as attempts:
+                yield {"cluster": list(waiting)}, {"cluster": at_once}, attempts
         return
-    parts = {device: part for device, part in by_device(waiting, pools, lambda task: task.device).items() if part}
-    processes = {device: min(pools[device], len(part)) for device, part in parts.items()}
+    parts = {device: part for device, part in by_device(waiting, processes, lambda task: task.device).items() if part}
+    workers = {device: min(processes[device], len(part)) for device, part in parts.items()}
     # A process that is used again stays in the folder in which it began.
-    attempts = {device: [(task.absolute(), level) for task in part] for device, part in parts.items()}
-    work = in_devices(_attempt, attempts, processes, threads=threads, spoilt=_gpu_failed)
-    with local_processes(threads), closing(work) as outcomes:
-        yield parts, processes, outcomes
+    arguments = {device: [(task.absolute(), level) for task in part] for device, part in parts.items()}
+    work = in_devices(_attempt, arguments, workers, threads=threads, spoilt=_gpu_failed)
+    with local_processes(threads), closing(work) as attempts:
+        yield parts, workers, attempts
 
 
 @contextmanager
@@ -237,17 +247,18 @@ def local_processes(threads: int) -> Iterator[None]:
         yield
 
 
-def _gpu_failed(outcome: Attempted) -> bool:
-    return outcome[3] == GPU_FAILED
+def _gpu_failed(attempt: Attempt) -> bool:
+    return attempt.remedy == GPU_FAILED
 
 
-def _attempt(task: FoldTask, level: int) -> Attempted:
+def _attempt(task: FoldTask, level: int) -> Attempt:
     with captured(level) as records:
         error, remedy = _error_of(task)
-    return task.name, task.fold, error, remedy, records
+    return Attempt(task.name, task.fold, error, remedy, records)
 
 
 def _error_of(task: FoldTask) -> tuple[str, str | None]:
+    """Do a task; return its error, empty where it was done, and the remedy of :class:`Attempt`."""
     # An error of the learner is its failure, in manifest and report. One of the machine has a remedy, and ends the run.
     try:
         if task.is_done():  # a cluster repeats work whose result was lost with the worker

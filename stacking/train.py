@@ -127,7 +127,7 @@ def run(job: Job) -> StackResult:
         write_json(folder / MANIFEST_FILE, manifest)
         with job.ctx.bars("training", "fits") as progress:
             failures = run_tasks(
-                tasks, pools=job.pools, threads=config.threads, scheduler=config.scheduler, progress=progress
+                tasks, processes=job.processes, threads=config.threads, scheduler=config.scheduler, progress=progress
             )
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with limited_threads(1):

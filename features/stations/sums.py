@@ -1,7 +1,6 @@
-"""Sums over stations and over rings, seen from the fitted core: what profile, muon and quality features are made of.
+"""Sums over stations and over rings around the fitted core, from which profile, muon and quality features are made.
 
-What is summed and under which names; :mod:`showerstack.features.stations.compiled` sums on the CPU, ``kernel.cu`` on a
-GPU.
+Here are their names; :mod:`showerstack.features.stations.compiled` sums on the CPU, ``kernel.cu`` on a GPU.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ LCM_RING = ("stations", "seen", "seen_2", "expected", "expected_2", "variance")
 """Stations in a ring of LCm and sums of their densities (``_2``: of squares), named ``lcm_e_stations`` and so on."""
 RINGS, PATTERNS = "rings", "patterns"
 PARTS = frozenset({RINGS, PATTERNS})
-"""What is summed beside ``PLAIN`` where a group asks for it: profiles; ``PATTERN`` and densities for LCm."""
+"""Sums beside ``PLAIN`` that some groups of features need: ``RING``; ``PATTERN`` and ``LCM_RING``."""
 CHANNELS = ("e", "mu")
 Sums = dict[str, Any]
 """Arrays by name, float32: (n,), of rings (n, rings); ``fitted`` is (n,) bool."""

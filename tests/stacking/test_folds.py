@@ -158,14 +158,14 @@ def test_no_device_works_on_while_an_error_is_told(
 
 
 @pytest.mark.parametrize(
-    ("workers", "where", "pools"),
+    ("workers", "where", "processes"),
     [(4, "cuda cuda", {"cuda": 1}), (4, "cuda cpu", {"cuda": 1, "cpu": 3}), (1, "cuda cpu", {"cuda": 1}),
      (4, "cpu cpu", {"cpu": 4})],
 )  # fmt: skip
-def test_one_process_trains_on_a_gpu(workers: int, where: str, pools: dict[str, int], tmp_path: Path) -> None:
+def test_one_process_trains_on_a_gpu(workers: int, where: str, processes: dict[str, int], tmp_path: Path) -> None:
     config = TableConfig(run=tmp_path / "run", table=tmp_path / "table", label="kind", workers=workers)
     devices = dict(zip("ab", where.split(), strict=True))
-    assert Job(config, TASKS["composition"], None, None, devices).pools == pools  # type: ignore[arg-type]
+    assert Job(config, TASKS["composition"], None, None, devices).processes == processes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("always", [False, True])
