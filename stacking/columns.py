@@ -120,9 +120,9 @@ class Schema:
 
     def encoded(self, frame: pl.DataFrame, file: Path) -> tuple[pl.DataFrame, list[str]]:
         """Return the columns as float32, and remarks on values that are taken as missing."""
-        each = {column.name: column.encoded(frame[column.name], file, self.gaps) for column in self.columns}
-        remarks = [remark for _, remark in each.values() if remark]
-        return pl.DataFrame({name: values for name, (values, _) in each.items()}), remarks
+        encoded = {column.name: column.encoded(frame[column.name], file, self.gaps) for column in self.columns}
+        remarks = [remark for _, remark in encoded.values() if remark]
+        return pl.DataFrame({name: values for name, (values, _) in encoded.items()}), remarks
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON content."""
@@ -131,7 +131,7 @@ class Schema:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Schema:
         """Read what :meth:`as_json` returned."""
-        columns = tuple(Column(**{**one, "levels": tuple(one["levels"])}) for one in content["columns"])
+        columns = tuple(Column(**{**column, "levels": tuple(column["levels"])}) for column in content["columns"])
         listed = {name: tuple(content[name]) for name in ("classes", "gaps")}
         return cls(**{**content, **listed, "columns": columns})
 

@@ -233,12 +233,12 @@ class StackConfig(RunConfig, ShowerOptions):
 
     def _array_of_weights(self, learner: LearnerSpec) -> DetectorArray:
         """Return the array on whose showers a learner's initial weights were trained."""
-        given = self.settings_of(learner.name)
-        if not learner.pretrained or "weights" not in given:
+        settings = self.settings_of(learner.name)
+        if not learner.pretrained or "weights" not in settings:
             return KASCADE
         from showerstack.models.pretraining.weights import read_pretrained
 
-        return read_pretrained(given["weights"], given.get("weights_sha256", "")).array
+        return read_pretrained(settings["weights"], settings.get("weights_sha256", "")).array
 
     @property
     def train_folder(self) -> Path:

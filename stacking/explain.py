@@ -109,7 +109,7 @@ def explain_events(
     if run.task.target is not None:
         raise InputError(f"{run.folder} estimates a quantity: only a choice between classes can be explained")
     fits = [run.fits(name) for name in run.chain.needed]
-    events = open_events(run, data, tuple(dict.fromkeys(name for one in fits for name in one.columns)), ctx)
+    events = open_events(run, data, tuple(dict.fromkeys(name for saved in fits for name in saved.columns)), ctx)
     usable = events.usable()
     for event in which:
         if not 0 <= event < len(events):

@@ -184,8 +184,7 @@ def write_unseen_predictions(task: FoldTask, learner: Learner, folder: Path) -> 
     if len(holdout):
         write_npz(folder / HOLDOUT_FILE, **_predict_arrays(task, learner, task.train, holdout))
     if task.test is not None:
-        every = np.arange(len(task.test))
-        write_npz(folder / TEST_FILE, **_predict_arrays(task, learner, task.test, every))
+        write_npz(folder / TEST_FILE, **_predict_arrays(task, learner, task.test, np.arange(len(task.test))))
 
 
 class TimeLimitReached(Exception):

@@ -134,11 +134,11 @@ def choose_holdout(
     holdout = none.copy()
     holdout[rows] = taken[group_of_row]
     n_classes = int(labels.max()) + 1
-    enough = [(int(np.bincount(labels[holdout], minlength=n_classes).min()), least, "events")]
+    minima = [(int(np.bincount(labels[holdout], minlength=n_classes).min()), least, "events")]
     if groups is not None:
         n_groups = class_counts(labels[holdout], groups[holdout], n_classes)
-        enough.append((int(n_groups.min()), EVALUATION_FOLDS, "groups"))
-    for fewest, needed, what in enough:
+        minima.append((int(n_groups.min()), EVALUATION_FOLDS, "groups"))
+    for fewest, needed, what in minima:
         if fewest < needed:
             return none, (
                 f"too few {what} for an outer holdout ({fewest} of one class, fewer than {needed}): single fits are "

@@ -288,8 +288,8 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
     is_tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
     if is_tiny and resolved.workers is None:
         resolved = resolved.model_copy(update={"workers": 1})
-    given = zip(LABEL_COLUMNS, (labels, groups, weights, folds), strict=True)
-    label_frame = pl.DataFrame({name: values for name, values in given if values is not None})
+    optional = zip(LABEL_COLUMNS, (labels, groups, weights, folds), strict=True)
+    label_frame = pl.DataFrame({name: values for name, values in optional if values is not None})
     folder, task = config.run / TABLE_FOLDER, Task(TASK_NAME, classes)
     test_frame, test, identifiers = None, None, train.select(config.id)
     if config.test_table:

@@ -40,7 +40,7 @@ from showerstack.stacking.folds import Folds
 from showerstack.stacking.gate import entropy, leak_remarks
 from showerstack.stacking.job import Job
 from showerstack.stacking.sample import Sample
-from showerstack.stacking.schedule import TaskFailure
+from showerstack.stacking.schedule import Attempt
 
 MARGIN = 1e-4
 """Log-loss by which averaged weights may be worse than averaged predictions."""
@@ -117,7 +117,7 @@ class Collected:
         return tuple(self.out_of_fold)
 
 
-def collect(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure]) -> Collected:
+def collect(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Attempt]) -> Collected:
     """Collect the predictions, leave out failed learners, make one network where that is as good, look for leaks."""
     task_of = {task.name: task for task in tasks}
     errors = {failure.learner: f"fold {failure.fold}: {failure.error}" for failure in reversed(failures)}

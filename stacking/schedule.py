@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,13 +116,17 @@ def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
 
-@dataclass(frozen=True)
-class TaskFailure:
-    """A task that raised: the learner is left out and the run goes on."""
+class Attempt(NamedTuple):
+    """A task that was done, or failed."""
 
     learner: str
     fold: int
     error: str
+    """Empty where it was done."""
+    remedy: str | None
+    """Where the error is the machine's, not the learner's."""
+    records: list[logging.LogRecord]
+    """What was logged."""
 
 
 def run_tasks(
@@ -133,7 +136,7 @@ def run_tasks(
     threads: int,
     scheduler: str | None = None,
     progress: Progress | None = None,
-) -> list[TaskFailure]:
+) -> list[Attempt]:
     """Do all tasks that are not done yet, in parallel processes.
 
     Parameters
@@ -148,7 +151,7 @@ def run_tasks(
 
     Returns
     -------
-    Failures, one per failed task: one learner cannot stop the others.
+    The failed attempts: one learner cannot stop the others.
 
     Raises
     ------
@@ -159,7 +162,7 @@ def run_tasks(
     for late in {task.run / CHECKPOINTS / task.name / LATE_FILE for task in tasks}:
         late.unlink(missing_ok=True)  # an earlier start had less time
     waiting = [task for task in tasks if not task.is_done()]
-    failures: list[TaskFailure] = []
+    failures: list[Attempt] = []
     with _workers(scheduler, waiting, processes, threads) as (parts, at_once, attempts):
         left = {(task.name, task.fold): device for device, part in parts.items() for task in part}
 
@@ -169,17 +172,17 @@ def run_tasks(
 
         report()
         for attempt in attempts:
-            name, fold, error = attempt.learner, attempt.fold, attempt.error
+            name = f"{attempt.learner} fold {attempt.fold}"
             replay(attempt.records)
             if attempt.remedy:
                 raise InputError(
-                    f"{name} fold {fold} could not be trained: {error}; finished fits are kept: "
-                    f"{attempt.remedy} and start the same command again"
+                    f"{name} could not be trained: {attempt.error}; finished fits are kept: {attempt.remedy} and start "
+                    "the same command again"
                 )
-            left.pop((name, fold), None)
-            if error:
-                failures.append(TaskFailure(name, fold, error))
-            report(f"{name} fold {fold} FAILED, " if error else "")
+            left.pop((attempt.learner, attempt.fold), None)
+            if attempt.error:
+                failures.append(attempt)
+            report(f"{name} FAILED, " if attempt.error else "")
     for run in {task.run for task in tasks}:
         shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
@@ -192,19 +195,6 @@ def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) ->
         running += [f"{name} fold {fold}" for (name, fold), where in left.items() if where == device][:n]
     more = f" and {len(running) - 3} more" if len(running) > 3 else ""
     return f"running {', '.join(running[:3])}{more}" if running else ""
-
-
-class Attempt(NamedTuple):
-    """A task that was done, or failed."""
-
-    learner: str
-    fold: int
-    error: str
-    """Empty where it was done."""
-    remedy: str | None
-    """Where the error is the machine's, not the learner's."""
-    records: list[logging.LogRecord]
-    """What was logged."""
 
 
 @contextmanager

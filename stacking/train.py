@@ -49,7 +49,7 @@ from showerstack.stacking.run import (
     write_run_checksums,
 )
 from showerstack.stacking.sample import Sample
-from showerstack.stacking.schedule import TaskFailure, run_tasks
+from showerstack.stacking.schedule import Attempt, run_tasks
 from showerstack.stacking.targets import TargetCalibration, fits_of
 
 LOG = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class Judged:
 
 
 def _second_level(
-    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any]
+    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Attempt], manifest: dict[str, Any]
 ) -> StackResult:
     """Collect predictions of the fits, find the pool, calibrate, pass the gate, predict the test events, write."""
     run, config, procedure = job.config.run, job.config, stacking_of(job.task)
@@ -299,7 +299,7 @@ def _second_level(
     return StackResult(run, manifest, predictions)
 
 
-def _training_costs(tasks: list[FoldTask], failures: list[TaskFailure]) -> list[Cost]:
+def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Cost]:
     failed = {(failure.learner, failure.fold) for failure in failures}
     return [
         Cost(**read_json(task.folder / TASK_FILE)["cost"]) for task in tasks if (task.name, task.fold) not in failed
