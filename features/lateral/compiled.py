@@ -3,8 +3,8 @@
 The formulas are those of :mod:`showerstack.features.lateral.station`, the steps of the fit those of
 :mod:`showerstack.features.lateral.fit`. Loops are written so that LLVM vectorises them: straight-line code in float32,
 short, because one long chain of root, logarithm, exponential and division keeps the processor waiting for itself; and
-all planes of an event in one record (:func:`planes_of`), because their places in it are constants of the compiler,
-which then need not ask at every call whether two planes overlap.
+all planes of an event in one record (:func:`planes_of`), because their places in it are constants of the compiler: no
+call then tests whether two planes overlap.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WORK = {"p": 4, "q": 2, "terms": 25, "tried": 25, "step": 4, "trial": 4, "factor
 the solution of the linear system."""
 LINE = 64
 MUON_STEP = 64
-"""Muon planes are filled up to a multiple of this with detectors of no area, which say nothing: sizes are part of the
+"""Muon planes are filled up to a multiple of this with detectors of no area, which add nothing: sizes are part of the
 machine code, and an array with a few dead detectors is not to be compiled for anew."""
 
 

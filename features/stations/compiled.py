@@ -60,11 +60,12 @@ from showerstack.showers.array import DetectorArray
 PLANES = (
     "x", "y", "area_e_m2", "area_m_m2",  # the array's
     "s_e", "s_m", "area_e", "area_m", "live_e", "live_m",
-    "r", "far", "outer", "mid", "electrons", "muons", "template",
+    "r", "far", "outer", "mid", "electrons", "muons", "typical",
     "mean_e", "var_e", "mean_m", "var_m", "var_fit", "punch", "value",
     "d_e", "d_m", "f_e", "f_m", "v_e", "v_m",  # densities: signal, expected, variance
 )  # fmt: skip
-"""Planes of one event, (cells,) float32 each; see :func:`expect` and :func:`add_lcm`."""
+"""Planes of one event, (cells,) float32 each; see :func:`expect` and :func:`add_lcm`. ``typical``: muons expected at
+level 0 and the mean age."""
 N_RINGS, N_LCM = len(RINGS_M), len(LCM_RINGS_M)
 PLAIN_SUMS, PATTERN_SUMS = (np.dtype([(name, np.float32) for name in names]) for names in (PLAIN, PATTERN))
 """Sums by name, of an event and of one of its channels."""
@@ -99,7 +100,7 @@ def expect(
 ) -> None:
     """Fill signals, areas, distances and zones, and both channels' expectations and variances."""
     full_vectors()
-    x, y, r, electrons, muons, template = z.x, z.y, z.r, z.electrons, z.muons, z.template
+    x, y, r, electrons, muons, typical = z.x, z.y, z.r, z.electrons, z.muons, z.typical
     s_e, s_m, area_e, area_m, live_e, live_m = z.s_e, z.s_m, z.area_e, z.area_m, z.live_e, z.live_m
     area_e_m2, area_m_m2, far, outer, mid = z.area_e_m2, z.area_m_m2, z.far, z.outer, z.mid
     mean_e, var_e, mean_m, var_m, var_fit, punch = z.mean_e, z.var_e, z.mean_m, z.var_m, z.var_fit, z.punch
@@ -120,7 +121,7 @@ def expect(
         r[k] = np.sqrt(q)
         _, electrons[k] = electron_logs(q, r[k], level, age)
         _, muons[k] = muon_logs(q, r[k], level_m, muon_age)
-        _, template[k] = muon_logs(q, r[k], ZERO, mean_age)
+        _, typical[k] = muon_logs(q, r[k], ZERO, mean_age)
     for k in range(x.size):
         far[k] = ONE if r[k] > FAR else ZERO
         outer[k] = ONE if r[k] > OUTER else ZERO
@@ -128,7 +129,7 @@ def expect(
     for k in range(x.size):
         electrons[k] = vexp2(electrons[k])
         muons[k] = vexp2(muons[k])
-        template[k] = vexp2(template[k]) * area_m[k]
+        typical[k] = vexp2(typical[k]) * area_m[k]
     for k in range(x.size):
         mean, variance, _ = electron_expected(res, area_e[k], r[k], electrons[k], muons[k])
         mean_e[k] = mean * live_e[k]
@@ -172,7 +173,7 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
     """Fill everything of ``PLAIN`` but the deviances."""
     full_vectors()
     s_e, s, area_e, area, live, far, outer, mid = z.s_e, z.s_m, z.area_e, z.area_m, z.live_m, z.far, z.outer, z.mid
-    muons, template, punch, mean, far_signal = z.muons, z.template, z.punch, z.mean_m, z.value
+    muons, typical, punch, mean, far_signal = z.muons, z.typical, z.punch, z.mean_m, z.value
     far_seen = far_hits = far_live = far_area = far_seen_e = ZERO
     for k in range(s.size):
         far_signal[k] = s[k] * far[k]
@@ -199,7 +200,7 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
         by_fit = empty(res, area[k] * muons[k]) * counted
         fit_empty += by_fit
         fit_empty_var += by_fit * (ONE - by_fit)
-        expected = reco * template[k] * far[k]
+        expected = reco * typical[k] * far[k]
         reco_expected += expected
         by_reco = empty(res, expected) * counted
         reco_empty += by_reco
@@ -212,7 +213,7 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
         near_hits += ONE if s[k] * close > ZERO else ZERO
         beyond, variance = over_punch(res, area[k], s[k], punch[k])
         unexplained += max(beyond - TWO * np.sqrt(variance), ZERO)
-        weight = template[k] / (variance + TINY)
+        weight = typical[k] / (variance + TINY)
         signal += weight * beyond
         signal_var += weight * weight * variance
     out.far_seen, out.far_hits, out.far_live, out.far_area = far_seen, far_hits, far_live, far_area
@@ -250,9 +251,12 @@ def root_lg_tail(row: Any, column: Any, table: Any) -> Any:
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def add_pattern(
-    fit: Any, ca: Any, sa: Any, s: Any, live: Any, mean: Any, var: Any, tails: Any, z: Any, out: Any
+    fit: Any, cosine: Any, sine: Any, s: Any, live: Any, mean: Any, var: Any, tails: Any, z: Any, out: Any
 ) -> None:
-    """Fill the sums of ``PATTERN`` of one channel; ``tails``: its dispersion and its table of probabilities."""
+    """Fill the sums of ``PATTERN`` of one channel.
+
+    ``cosine`` and ``sine`` are those of the azimuth, ``tails`` the channel's dispersion and its table of probabilities.
+    """
     full_vectors()
     core_x, core_y = fit.electron[0], fit.electron[1]
     dispersion, table = f32(tails[0]), tails[1]
@@ -279,7 +283,7 @@ def add_pattern(
         deviate = min(max(deviate, -LIMIT), LIMIT) * live[k]
         dx, dy = x[k] - core_x, y[k] - core_y
         per_length = ONE / np.sqrt(max(dx * dx + dy * dy, MICRO))
-        c, d = (dx * ca + dy * sa) * per_length, (dy * ca - dx * sa) * per_length
+        c, d = (dx * cosine + dy * sine) * per_length, (dy * cosine - dx * sine) * per_length
         dipole_cos += deviate * c
         dipole_sin += deviate * d
         quadrupole_cos += deviate * (c * c - d * d)
@@ -374,9 +378,12 @@ def _sum_events(
         if with_rings:
             add_rings(z, rings[n])
         if with_patterns:
-            ca, sa = cos_azimuth[n], sin_azimuth[n]
-            add_pattern(fit, ca, sa, z.s_e, z.live_e, z.mean_e, z.var_e, tails[0], z, pattern[n, 0])
-            add_pattern(fit, ca, sa, z.s_m, z.live_m, z.mean_m, z.var_m, tails[1], z, pattern[n, 1])
+            add_pattern(
+                fit, cos_azimuth[n], sin_azimuth[n], z.s_e, z.live_e, z.mean_e, z.var_e, tails[0], z, pattern[n, 0]
+            )
+            add_pattern(
+                fit, cos_azimuth[n], sin_azimuth[n], z.s_m, z.live_m, z.mean_m, z.var_m, tails[1], z, pattern[n, 1]
+            )
             add_lcm(z, lcm[n])
 
 
