@@ -51,13 +51,9 @@ class TaskStacking:
     """Outputs of an exported run beside the log-probabilities, with their meaning."""
 
     def decide(self, judged: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
-        """Learn the rules of answers from out-of-fold or holdout predictions; write arrays for later below ``meta/``.
+        """Return the manifest's entry on the answers, and each system's rule, learned from the judged events.
 
-        The most probable class needs no rule.
-
-        Returns
-        -------
-        The manifest's entry, and by system its rule.
+        The most probable class needs no rule. Arrays for later are written below ``meta/``.
         """
         return {"chosen": "argmax"}, {}
 
@@ -84,16 +80,7 @@ class TaskStacking:
     ) -> dict[str, np.ndarray]:
         """Return arrays that replace those of :meth:`arrays` where true quantities are estimated as well; none here.
 
-        Parameters
-        ----------
-        rules
-            By system, those that :meth:`decide` returned.
-        posteriors
-            (N, C) log-posteriors, by system.
-        own
-            Estimates of true quantities and their errors, (N,) each.
-        context
-            As above.
+        ``rules`` and ``posteriors`` are those of all systems, ``own`` the estimates and their errors, (N,) each.
         """
         return {}
 
@@ -106,14 +93,9 @@ class TaskStacking:
     def answers(
         self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield a system's answers by each of its rules: the rule's name and (N,) values.
+        """Yield the answers to (N, C) posteriors of a system by each of its rules: the rule's name and (N,) values.
 
-        Parameters
-        ----------
-        log_proba
-            (N, C) posteriors of a system.
-        stored
-            Returns one of :meth:`test_arrays` from its file, or None where the file has none of that name.
+        ``stored`` returns one of :meth:`test_arrays` from its file, or None where the file has none of that name.
         """
         yield "argmax", log_proba.argmax(axis=1)
 

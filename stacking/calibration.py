@@ -37,19 +37,9 @@ def fit_scale(log_proba: np.ndarray, sample: Sample) -> float:
 
 
 def calibrated(log_proba: np.ndarray, sample: Sample) -> tuple[float, np.ndarray]:
-    """Fit the scale that ships, and calibrate each fold by the scale of the other folds.
+    """Return the scale of (N, C) log-probabilities, and (N, C) to score them by, each fold scaled by the other folds.
 
-    Parameters
-    ----------
-    log_proba
-        (N, C) of events that no fit learned from.
-    sample
-        The N events.
-
-    Returns
-    -------
-    The scale, 1 where it does not gain :data:`KEEP_SIGMA` standard errors, and (N, C) log-probabilities to score the
-    system by, none calibrated with its own label.
+    The scale is 1 where it does not gain :data:`KEEP_SIGMA` standard errors. No fit learned from the N events.
     """
     cross_fitted = np.empty_like(log_proba)
     for k in np.unique(sample.folds):

@@ -72,13 +72,9 @@ def average_of(log_proba: np.ndarray) -> np.ndarray:
 
 
 def combined(learners: Mapping[str, np.ndarray], pool: Pool) -> dict[str, np.ndarray]:
-    """Return learners, ``average`` and ``stack``, before calibration: (N, C) each.
+    """Return learners, ``average`` and ``stack``, before calibration: (N, C) log-probabilities each.
 
-    Parameters
-    ----------
-    learners
-        (N, C) log-probabilities. ``average`` is that of the pool's learners; it needs all of them, ``stack`` only those
-        with a weight.
+    ``average`` is that of the pool's learners and needs all of them, ``stack`` only those with a weight.
     """
     systems = dict(learners)
     if all(name in systems for name in pool.learners):
@@ -125,12 +121,9 @@ class Chain:
         return self.pool.needed if self.shipped == "stack" else (self.shipped,)
 
     def posteriors(self, fits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return (N, C) log-posteriors of every learner given and, where enough are given, of average and stack.
+        """Return (N, C) log-posteriors of learners and, where there are enough, of average and stack.
 
-        Parameters
-        ----------
-        fits
-            Per learner, (F, N, C) raw log-probabilities of its fits.
+        ``fits`` holds, per learner, the (F, N, C) raw log-probabilities of its fits.
         """
         averages = {name: average_of(z) for name, z in fits.items()}
         return {name: scaled(z, self.scales[name]) for name, z in combined(averages, self.pool).items()}
@@ -215,13 +208,7 @@ def save_chain(run: Path, chain: Chain) -> None:
 
 
 def load_chain(checksums: Checksums, task: Task, systems: Collection[str], config_hash: str) -> Chain:
-    """Read what :func:`save_chain` wrote, each file compared with its checksum.
-
-    Parameters
-    ----------
-    systems
-        Names of the learners that finished, ``average`` and ``stack``.
-    """
+    """Read what :func:`save_chain` wrote of ``systems``, each file compared with its checksum."""
     with _meta(checksums, META_FILE) as stack:
         pool, shipped, n_fits = Pool.from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
         prior = tuple(float(share) for share in stack["prior"]) if "prior" in stack else None

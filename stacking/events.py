@@ -327,19 +327,7 @@ class ComputedEvents(ShowerEvents):
 
     @classmethod
     def of(cls, dataset: Path, task: Task, columns: Iterable[str], ctx: Context = Context()) -> Self:
-        """Prepare events for prediction.
-
-        Parameters
-        ----------
-        dataset
-            Dataset folder; labels are not looked at.
-        task
-            What is predicted.
-        columns
-            Features that the learners need.
-        ctx
-            Device, and threads at work at once on a CPU.
-        """
+        """Prepare a dataset folder for a prediction that needs these features; labels are not looked at."""
         state, data = state_of(dataset), Dataset.open(dataset, labels=False)
         wanted = tuple(dict.fromkeys(columns))
         missing = [name for name in wanted if name not in column_names(data.age is not None, _groups(wanted))]
@@ -434,7 +422,7 @@ class ComputedEvents(ShowerEvents):
 def compute_columns(
     grids: np.ndarray, scalars: np.ndarray, age: np.ndarray | None, wanted: tuple[str, ...], array: DetectorArray
 ) -> np.ndarray:
-    """Return features of events in memory, (n, F) float32, Fortran-ordered.
+    """Return the F wanted features of events in memory, (n, F) float32, Fortran-ordered.
 
     Parameters
     ----------
@@ -444,10 +432,6 @@ def compute_columns(
         (n, 5) float32.
     age
         (n,) float32, or None where the protocol has none.
-    wanted
-        The F features.
-    array
-        The stations.
     """
     return _matrix(compute_events(grids, scalars, age, _groups(wanted), array), wanted)
 

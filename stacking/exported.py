@@ -170,19 +170,7 @@ def open_predictor(folder: str | Path, *, whole: bool = True) -> Run:
 def predict_exported(
     events: Events, learners: Sequence[ExportedLearner], ctx: Context, progress: Progress
 ) -> Iterator[Piece]:
-    """Yield the log-probabilities of all fits, as :func:`showerstack.stacking.predict.predict_fits` does.
-
-    Parameters
-    ----------
-    events
-        Unlabelled events.
-    learners
-        Those that are needed.
-    ctx
-        Processors to be used at most.
-    progress
-        Called with (predictions of single fits done, all of them, the last one).
-    """
+    """Yield the log-probabilities of all fits, as :func:`showerstack.stacking.predict.predict_fits` does."""
     jobs = [(learner.name, fold, fit) for learner in learners for fold, fit in enumerate(learner.fits)]
     opened = {file: session(file) for _, _, fit in jobs for file, _ in fit.files}
     done, total = 0, len(jobs) * len(events)

@@ -207,9 +207,7 @@ class LearningTime:
 def _fit(task: FoldTask, train: Batch, valid: Batch) -> tuple[Learner, bool]:
     """Fit from where a killed fit of the same task stopped, or from the start if that state cannot be used.
 
-    Returns
-    -------
-    The learner, and whether the time limit ended its fit.
+    Returns the learner, and whether the time limit ended its fit.
     """
     now = time.time()
     limit = None if task.deadline is None else LearningTime(now + task.share * max(0.0, task.deadline - now))
@@ -315,8 +313,6 @@ def predict(
     ------
     TimeLimitReached
         If ``deadline`` is reached before a piece.
-    ValueError
-        If the learner returns something else than finite log-probabilities.
     """
     log_proba = np.empty((len(rows), len(learner.classes)))
     for piece in pieces(len(rows)):
@@ -334,13 +330,7 @@ def estimate(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[
 
 
 def check_log_proba(log_proba: np.ndarray, learner: Learner, batch: Batch) -> np.ndarray:
-    """Return a learner's log-probabilities as (n, C) float64.
-
-    Raises
-    ------
-    ValueError
-        If they are something else than finite log-probabilities.
-    """
+    """Return a learner's log-probabilities as (n, C) float64; a ValueError if they are not, or not finite."""
     checked = np.asarray(log_proba, dtype=np.float64)
     if checked.shape != (len(batch), len(learner.classes)):
         raise ValueError(f"{len(batch)} events got log-probabilities of shape {checked.shape}")

@@ -31,16 +31,14 @@ def assign_folds(
     groups: np.ndarray | None = None,
     classes: tuple[str, ...] | None = None,
 ) -> np.ndarray:
-    """Assign events to folds, stratified by class and energy bin, groups kept together.
+    """Assign events to two folds or more, stratified by class and energy bin, groups kept together.
+
+    Same seed, same events: same folds.
 
     Parameters
     ----------
     labels
         (N,) integer class numbers.
-    n_folds
-        Number of folds, at least 2.
-    seed
-        Same seed, same events: same folds.
     energy
         (N,) lg(E/eV), or None for no stratification in energy.
     groups

@@ -61,7 +61,7 @@ def decide_gate(
     Parameters
     ----------
     stacked
-        (N, C) log-probabilities of the stack: the average of fits on the outer holdout, calibrated as for new events;
+        (N, C) log-probabilities of the stack: the average of fits on the holdout, calibrated as for new events;
         without a holdout nested out-of-fold ones.
     learners
         Per learner, (N, C) log-probabilities of the same events, made in the same way.
@@ -212,11 +212,8 @@ def entropy(log_proba: np.ndarray) -> np.ndarray:
 def leak_remarks(entropies: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, str]:
     """Return why learners are suspected of having learned from labels of what they predict, by learner.
 
-    Parameters
-    ----------
-    entropies
-        Per learner, entropies (N,) out-of-fold of training events that pass the evaluation cuts, and (M,) of the events
-        to be predicted that pass them too, both by single fits. One learner alone cannot be compared.
+    ``entropies`` holds, per learner, those of training events under the evaluation cuts, (N,) out-of-fold, and those of
+    events to be predicted under them, (M,), both by single fits. One learner alone cannot be compared.
     """
     shifts = {name: float(new.mean() - known.mean()) for name, (known, new) in entropies.items()}
     remarks = {}

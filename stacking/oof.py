@@ -49,15 +49,7 @@ MARGIN = 1e-4
 def read_fits(
     run: Path, learner: str, fits: Iterable[Fit], file: str = TEST_FILE, array: str = LOG_PROBA
 ) -> np.ndarray:
-    """Read an array of each of a learner's fits: (F, M, C) log-probabilities, or (F, M, T, 2) estimates.
-
-    Parameters
-    ----------
-    file
-        :data:`TEST_FILE` or :data:`HOLDOUT_FILE`.
-    array
-        :data:`LOG_PROBA` or :data:`TRUTH`.
-    """
+    """Read an array of each of a learner's fits: :data:`LOG_PROBA`, (F, M, C), or :data:`TRUTH`, (F, M, T, 2)."""
     return np.stack([_read_array(fold_folder(run, learner, fit), file, array) for fit in fits])
 
 
@@ -72,8 +64,6 @@ def read_out_of_fold(
         (R, N) int8, the folds of each repetition; -1 in the holdout.
     predicted
         (N,) bool: rows that were predicted.
-    array
-        As in :func:`read_fits`.
     """
     n_folds, shape = int(partitions.max()) + 1, partitions.shape
     parts = [_read_array(fold_folder(run, learner, fit), OOF_FILE, array) for fit in range(len(partitions) * n_folds)]
@@ -189,12 +179,8 @@ def _entropies(
 def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[str, Paired], list[str]]:
     """Make one network of the fits of each learner that declares it.
 
-    Returns
-    -------
-    dict
-        By learner, its log-loss minus that of averaged predictions, where that is small enough.
-    list
-        Remarks on the others.
+    Returns, by learner, its log-loss minus that of averaged predictions where that is small enough, and remarks on the
+    others.
     """
     networks, remarks = {}, []
     for name in dict.fromkeys(task.name for task in tasks if task.spec.one_network):
@@ -218,27 +204,14 @@ def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float 
     """Make one network of a learner's fits, and keep it if it is as good as their averaged predictions.
 
     Its folder holds the learner and its predictions of the holdout and of the test events, and is kept only if its
-    log-loss on the holdout is above that of the averaged predictions by :data:`MARGIN` at most.
-
-    Parameters
-    ----------
-    tasks
-        All finished tasks of the learner.
-    holdout
-        The holdout, which is not empty.
-    deadline
-        When its predictions have to be done, seconds since 1970; None without a limit.
-
-    Returns
-    -------
-    The network's log-loss minus that of averaged predictions, in pairs.
+    log-loss on the holdout is above that of the averaged predictions by :data:`MARGIN` at most. Returns the difference.
 
     Raises
     ------
     InputError
         If the fits cannot be averaged.
     TimeLimitReached
-        If ``deadline`` does not leave enough for its predictions.
+        If ``deadline``, seconds since 1970, does not leave enough for its predictions.
     """
     first = replace(tasks[0], deadline=deadline, gives_up=True)
     target = fold_folder(first.run, first.name, None)

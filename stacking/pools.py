@@ -131,17 +131,7 @@ def _calibrated_pool(z: np.ndarray, sample: Sample) -> Fitted:
 
 
 def fit_pool(name: str, log_proba: LogProba, sample: Sample) -> Pool:
-    """Fit one pool by log-loss.
-
-    Parameters
-    ----------
-    name
-        As in :func:`pool_specs`.
-    log_proba
-        By learner, (N, C) out-of-fold log-probabilities.
-    sample
-        The N events.
-    """
+    """Fit one pool of :func:`pool_specs` to out-of-fold log-probabilities of the events of a sample."""
     rows = sample.subsample(FIT_EVENTS)
     z = np.stack([of_learner[rows] for of_learner in log_proba.values()])
     weights, scales, bias = (np.asarray(values, float) for values in pool_specs()[name].fit(z, sample.take(rows)))
@@ -310,19 +300,7 @@ def fit_stack(
     names: Sequence[str] = POOLS,
     survival: bool = False,
 ) -> Stack:
-    """Leave out learners, choose the pool, fit it on all events.
-
-    Parameters
-    ----------
-    log_proba
-        By learner, (N, C) out-of-fold log-probabilities.
-    sample
-        The N events.
-    tolerance, survival
-        As in :func:`left_out`.
-    names
-        Pools to choose from.
-    """
+    """Leave out learners as :func:`left_out` does, choose one of the pools named, fit it on all events."""
     dropped = left_out(log_proba, sample, tolerance, survival=survival)
     kept = {name: z for name, z in log_proba.items() if name not in {learner.name for learner in dropped}}
     tried = {name: cross_validated(name, kept, sample) for name in pool_specs() if name in names}

@@ -127,16 +127,11 @@ class PredictionStream:
 def prediction_table(
     predictions: Predictions, task: Task, first: int = 0, identifiers: pl.DataFrame | None = None
 ) -> pl.DataFrame:
-    """Return predictions as a table.
+    """Return predictions as a table, whose rows count from ``first``.
 
     Columns of showers: event, ``p_<class>``; of composition ``predicted``, the most probable class; of gamma the score;
     energy and core with errors where a learner learned them (:data:`showerstack.stacking.targets.UNITS`). Of rows of a
     table: row, identifiers, ``p_<class>``, most probable class.
-
-    Parameters
-    ----------
-    first
-        Number of the first event.
     """
     frame = probabilities(predictions.log_proba, task.classes, identifiers, first)
     if task.name in TASKS:
@@ -239,13 +234,7 @@ def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _
 
 
 def refuse_other_kind(run: Run, data: Dataset) -> None:
-    """Refuse events of another array, or of scalars rounded otherwise, than those that a run was trained on.
-
-    Raises
-    ------
-    InputError
-        If they are, as far as the run records it.
-    """
+    """Refuse events of another array, or of scalars rounded otherwise, than those that a run was trained on."""
     trained_on = run.manifest.get("data", {})
     source = trained_on.get("train_source")
     if source is not None and not (array := array_of(source)).is_like(data.array):
@@ -356,16 +345,8 @@ def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, pr
     Each piece is read once for all learners of the same columns, every model file once for each thread that needs
     it at the same time, and memory does not grow with the events.
 
-    Parameters
-    ----------
-    events
-        Unlabelled events.
-    learners
-        Their fits; each piece has (F, n, C) float64 per name, or (F, n, T, 2) of true quantities.
-    ctx
-        Cores to be used at most; numerical threads of each fit, as in training.
-    progress
-        Called with (predictions of single fits done, all of them, the last one).
+    A piece has (F, n, C) float64 by name, or (F, n, T, 2) of true quantities. ``progress`` is called with the number of
+    predictions of single fits done, that of all, and the last one.
     """
     folders = {folder for learner in learners for folder in learner.folders}
     open_fits, all_pieces, n_fits = _OpenFits(folders), list(pieces(len(events))), len(folders)

@@ -62,13 +62,7 @@ NOT_OF_THE_LEARNER = (OOF_FILE, HOLDOUT_FILE, TEST_FILE, TASK_FILE, HISTORY_FILE
 
 @contextmanager
 def opened_for_writing(run: Path) -> Iterator[None]:
-    """Hold the run folder for this process alone.
-
-    Raises
-    ------
-    InputError
-        If the folder holds something else than a run, or is in use.
-    """
+    """Hold the run folder for this process alone; refuse one that holds something else, or is in use."""
     if run.exists() and not run.is_dir():
         raise InputError(f"{run} is a file: expected a run folder")
     if run.is_dir() and any(run.iterdir()) and not (run / MANIFEST_FILE).exists() and not (run / LOCK_FILE).exists():
@@ -166,12 +160,7 @@ def read_oof(file: Path, classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
 def evaluated_rows(stack: np.ndarray, folds: np.ndarray, *, holdout: bool) -> np.ndarray:
     """Return the training events that systems were evaluated on, (N,) bool: the holdout, or all predicted ones.
 
-    Parameters
-    ----------
-    stack, folds
-        What :func:`read_oof` returns of the stack.
-    holdout
-        Whether there is a holdout.
+    ``stack`` and ``folds`` are what :func:`read_oof` returns of the stack.
     """
     rows: np.ndarray = ~np.isnan(stack[:, -1]) & ((folds < 0) | (not holdout))
     return rows

@@ -33,13 +33,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @contextmanager
 def connected(scheduler: str) -> Iterator[Any]:
-    """Connect to the scheduler at an address (``tcp://host:port``); yields Dask's client.
-
-    Raises
-    ------
-    InputError
-        If Dask is not installed, no scheduler answers, or it has no workers.
-    """
+    """Connect to the scheduler at an address (``tcp://host:port``), which must have workers; yield Dask's client."""
     need("cluster", what="option scheduler")
     from distributed import Client
 
@@ -54,13 +48,7 @@ def connected(scheduler: str) -> Iterator[Any]:
 
 
 def refuse_unshared(client: Any, paths: Iterable[Path]) -> None:
-    """Refuse a cluster that does not share the file system.
-
-    Raises
-    ------
-    InputError
-        If a worker does not see one of the paths; both are named.
-    """
+    """Refuse a cluster with a worker on whose machine one of the paths is missing."""
     for worker, missing in sorted(client.run(_missing, [str(path) for path in paths]).items()):
         if missing:
             raise InputError(

@@ -228,8 +228,6 @@ class TargetCalibration:
 
         Parameters
         ----------
-        learner
-            Name of the learner.
         fits
             (F, n, T, 2) standardised estimates and errors.
         targets

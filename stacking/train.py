@@ -101,14 +101,7 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
 
 
 def run(job: Job) -> StackResult:
-    """Do the whole run, or what is left of it.
-
-    Raises
-    ------
-    InputError
-        If the run folder belongs to another configuration, a class has fewer events than folds, or no learner could
-        be trained.
-    """
+    """Do the whole run, or what is left of it."""
     job = _within_limit(job)
     config, folder = job.config, job.config.run
     with opened_for_writing(folder), logging_to(LogFile(folder / LOG_FILE)):
