@@ -279,7 +279,7 @@ def convert(
     straddling = None
     if events.groups is not None:
         straddling = int(np.intersect1d(*(events.groups[split.rows] for split in splits)).size)
-    digest = hashlib.sha256("\n".join(archive.digest for archive in readers).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join(archive.members for archive in readers).encode()).hexdigest()
     jobs = []
     for split in splits:
         folder = out / split.folder
@@ -447,7 +447,7 @@ def _refuse_copies(readers: list[SimulatedReader], truth: list[np.ndarray]) -> N
         if copies > MAX_COPIES * thrown[later].height:
             raise InputError(
                 f"{readers[later].path('true_features')}: {copies} of {thrown[later].height} showers are "
-                f"exactly those of {readers[earlier].mode}: an earlier simulation copied them; simulate again"
+                f"exactly those of {readers[earlier].name}: an earlier simulation copied them; simulate again"
             )
 
 
@@ -520,7 +520,7 @@ def _true_table(events: RawEvents, rows: np.ndarray, groups: np.ndarray) -> pl.D
     """Return ``truth.parquet`` of these rows, in their order."""
     assert events.truth is not None
     ends = np.cumsum([reader.n_events for reader in events.readers])
-    modes = pl.Series("model", [reader.mode for reader in events.readers])
+    modes = pl.Series("model", [reader.name for reader in events.readers])
     model = modes.gather(np.searchsorted(ends, rows, side="right"))
     return true_quantities(events.truth[rows]).with_columns(model, pl.Series("shower", groups))
 

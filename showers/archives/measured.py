@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,14 @@ from showerstack.runtime.logs import remark
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
 from showerstack.showers.archives.convert import MAX_UNKNOWN
-from showerstack.showers.archives.formats import DEPOSITS, UNITS
 from showerstack.showers.archives.raw import (
     TIMES_KIND,
+    ArchiveReader,
+    Archives,
     archive_path,
     arrival_times,
-    chunks_of,
-    head_of,
-    n_columns,
     read_times,
-    sets_in,
-    stream_npz,
-)  # fmt: skip
+)
 from showerstack.showers.array import DEAD_MUON_DETECTORS, DEAD_STATIONS, KASCADE, RAW_SHAPE, DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import BadValue, EventFiles, bad_cells
@@ -90,7 +86,6 @@ def dead_detectors(hits: np.ndarray, array: DetectorArray = KASCADE) -> dict[str
 class RunSummary:
     """Sums over a run's events, filled block by block."""
 
-    run: str
     scalar_type: Any = np.float16
     """In which the folder stores scalars: cuts are made on what is stored, as everywhere."""
     n_events: int = 0
@@ -499,50 +494,12 @@ class DamagedRun(InputError):
 
 
 @dataclass(frozen=True)
-class MeasuredReader:
-    """A run whose heads have been read and compared."""
+class MeasuredReader(ArchiveReader):
+    """The archives of one run."""
 
-    folder: Path
-    name: str
-    n_events: int
-    source: dict[str, Any] | None
-    digest: str
-
-    @classmethod
-    def open(cls, folder: Path, name: str) -> MeasuredReader:
-        lengths, sources, members = {}, {}, []
-        for kind, shape in MEASURED_KINDS.items():
-            lengths[kind], sources[kind], content = head_of(archive_path(folder, name, kind), kind, shape)
-            members += content
-        path = archive_path(folder, name, "features")
-        if lengths["features"] != lengths["matrices"]:
-            raise InputError(f"{path} has {lengths['features']} events, but the grids have {lengths['matrices']}")
-        if not lengths["features"]:
-            raise InputError(f"{path} holds no events")
-        if sources["features"] != sources["matrices"]:
-            raise InputError(f"{path} and the grids beside it were not made together")
-        digest = hashlib.sha256("\n".join(members).encode()).hexdigest()
-        return cls(Path(folder), name, lengths["features"], sources["features"], digest)
-
-    array = KASCADE
+    kinds = MEASURED_KINDS
+    columns = COLUMNS
     is_simulated = False
-
-    @property
-    def units(self) -> dict[str, str]:
-        """Column to unit."""
-        return {name: UNITS[name] for name in (*COLUMNS, DEPOSITS)}
-
-    def path(self, kind: str) -> Path:
-        """Return the path of one archive."""
-        return archive_path(self.folder, self.name, kind)
-
-    def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-        """Yield columns of consecutive events."""
-        return chunks_of(self.path, COLUMNS, names)
-
-    def features(self) -> np.ndarray:
-        """Return (N, 8) float32 reconstructed quantities."""
-        return np.concatenate(list(stream_npz(self.path("features"), "features", 1 << 18))).astype(np.float32)
 
     def bad_values(self, values: np.ndarray) -> list[BadValue]:
         """Return why events cannot be used, from their (N, 8) quantities; refuse columns in other units."""
@@ -567,7 +524,7 @@ def _source(run: MeasuredReader, protocol: str, times: bool, keep_arrival_times:
         "generator": MEASUREMENT,
         "simulated": run.source is not None,
         "conversion_version": CONVERSION_VERSION,
-        "raw": run.digest,
+        "raw": hashlib.sha256(run.members.encode()).hexdigest(),
         "task": "measured",
         "run": run.name,
         "protocol": protocol,
@@ -631,7 +588,7 @@ def _write(
 ) -> tuple[int, int]:
     """Write the folder of a run; return how many events it has, and without times how many are as another one."""
     try:
-        features = run.features()
+        features = run.read("features").astype(np.float32)
     except InputError as error:
         raise DamagedRun(str(error)) from None
     bad_rows, layout = run.bad_values(features), _LAYOUTS[str(source["protocol"])]
@@ -649,7 +606,7 @@ def _write(
     age = features[:, COLUMNS.index("Age")]
     usable = np.ones(n_events, dtype=bool)
     usable[[bad.row for bad in left_out]] = False
-    summary = RunSummary(run.name, layout.scalar_type)
+    summary = RunSummary(layout.scalar_type)
     written = dict(source)
     with_arrival_times = bool(source.get("arrival_times"))
     with write_dataset(
@@ -701,7 +658,7 @@ def is_first_of_its_kind(features: np.ndarray, seconds: np.ndarray | None) -> np
 
 def _grids(run: MeasuredReader, kind: Any) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """Yield (n, 16, 16, 2) deposits, MeV, and (n, 16, 16) arrival times, ns."""
-    blocks = stream_npz(run.path("matrices"), "matrices")
+    blocks = run.stream("matrices")
     while True:
         try:
             block = next(blocks, None)
@@ -725,26 +682,12 @@ def measured_folders(path: Path) -> list[Path]:
     return folders
 
 
-class MeasuredArchives:
+class MeasuredArchives(Archives):
     """The format of the public measured runs."""
 
     name = "raw archives of measured runs"
     holds = "{run}_matrices.npz and {run}_features.npz with 8 columns"
-    is_foreign = False
-
-    def accepts(self, path: Path) -> bool:
-        """Return whether a folder holds runs."""
-        return n_columns(path) == len(COLUMNS)
-
-    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[MeasuredReader]:
-        """Open every run; those that cannot be used are told."""
-        readers = []
-        for run in sets_in(path):
-            try:
-                readers.append(MeasuredReader.open(path, run))
-            except InputError as error:
-                tell(str(error))
-        return readers
+    reader = MeasuredReader
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the commands that convert all runs, for learners of each kind of training sets."""

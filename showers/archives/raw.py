@@ -27,7 +27,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from itertools import repeat
 from math import prod
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from showerstack.runtime.arrays import Header, full_disk_as_input_error, read_he
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import open_regular
 from showerstack.showers.archives.formats import DEPOSITS, TABLE_EVENTS, UNITS
-from showerstack.showers.array import KASCADE, RAW_SHAPE
+from showerstack.showers.array import KASCADE, RAW_SHAPE, DetectorArray
 from showerstack.showers.protocols import LABELS_FROM_TYPE, MODES
 from showerstack.showers.schema import SOURCE_FILE
 
@@ -59,82 +59,85 @@ _DAMAGE_ERRORS = (
 
 
 @dataclass(frozen=True)
-class SimulatedReader:
-    """The archives of one mode, their heads read and compared; use :meth:`open`."""
+class ArchiveReader:
+    """The archives of one mode or run, their heads read and compared; use :meth:`open`."""
 
+    kinds: ClassVar[dict[str, tuple[int, ...]]]
+    """Archives: key of the array and its shape per event."""
+    columns: ClassVar[tuple[str, ...]]
+    """Of the quantities."""
+    is_simulated: ClassVar[bool]
+    array: ClassVar[DetectorArray] = KASCADE
     folder: Path
-    mode: str
+    name: str
     n_events: int
     source: dict[str, Any] | None
     """What the simulation wrote about its making; None for archives of another origin."""
-    digest: str
-    """Names, lengths and CRC-32 of all members."""
-    has_truth: bool = True
+    members: str
+    """Names, lengths and CRC-32 of all members, a line each."""
 
     @classmethod
-    def open(cls, folder: Path, mode: str) -> SimulatedReader:
-        """Compare the heads of a mode's archives, before anything is unpacked.
+    def open(cls, folder: Path, name: str) -> Self:
+        """Compare the heads of the archives, before anything is unpacked.
 
         Raises
         ------
         InputError
             If one is missing, damaged or of another shape, if they differ in length, or were not made together.
         """
-        lengths, sources, members = {}, {}, []
-        has_truth = archive_path(folder, mode, TRUTH_KIND).exists()
-        for kind, shape in KINDS.items():
-            if kind == TRUTH_KIND and not has_truth:
+        lengths, sources, members = dict[Path, int](), dict[Path, Any](), list[str]()
+        for kind, shape in cls.kinds.items():
+            path = archive_path(folder, name, kind)
+            if kind == TRUTH_KIND and not path.exists():
                 continue
-            path = archive_path(folder, mode, kind)
             lengths[path], sources[path], content = head_of(path, kind, shape)
             members += content
-        first = archive_path(folder, mode, next(iter(KINDS)))
+        first = next(iter(lengths))
         for path in lengths:
             if lengths[path] != lengths[first]:
                 raise InputError(f"{path} has {lengths[path]} events, but {first.name} beside it has {lengths[first]}")
             if sources[path] != sources[first]:
                 raise InputError(f"{path} and {first.name} beside it were not made together: make them again")
-        return cls(folder, mode, lengths[first], sources[first], "\n".join(members), has_truth)
-
-    array = KASCADE
-    is_simulated = True
+        return cls(Path(folder), name, lengths[first], sources[first], "\n".join(members))
 
     @property
     def units(self) -> dict[str, str]:
         """Column to unit."""
-        return {name: UNITS[name] for name in (*RAW_COLUMNS, DEPOSITS)}
-
-    @property
-    def name(self) -> str:
-        """The mode."""
-        return self.mode
+        return {name: UNITS[name] for name in (*self.columns, DEPOSITS)}
 
     def path(self, kind: str) -> Path:
         """Return the path of one archive."""
-        return archive_path(self.folder, self.mode, kind)
+        return archive_path(self.folder, self.name, kind)
 
     def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-        """Yield columns of consecutive events."""
-        return chunks_of(self.path, RAW_COLUMNS, names)
+        """Yield quantities and, where they are asked for, deposits of consecutive events."""
+        size = EVENTS_AT_ONCE if DEPOSITS in names else TABLE_EVENTS
+        grids = self.stream("matrices", size) if DEPOSITS in names else repeat(None)
+        for values, block in zip(self.stream("features", size), grids, strict=False):
+            chunk = {name: values[:, self.columns.index(name)] for name in names if name != DEPOSITS}
+            yield chunk if block is None else chunk | {DEPOSITS: block[..., 1:]}
 
     def stream(self, kind: str, events_at_once: int = EVENTS_AT_ONCE) -> Iterator[np.ndarray]:
         """Yield consecutive events of one archive."""
         return stream_npz(self.path(kind), kind, events_at_once)
 
     def read(self, kind: str) -> np.ndarray:
-        """Return all events of one archive of columns, (N, 10)."""
-        return np.concatenate([np.empty((0, *KINDS[kind]), np.float32), *self.stream(kind, 1 << 18)])
+        """Return all events of one archive of columns, (N, C)."""
+        return np.concatenate(list(self.stream(kind, 1 << 18)))
 
 
-def chunks_of(
-    path: Callable[[str], Path], columns: Sequence[str], names: Sequence[str]
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield quantities and, where they are asked for, deposits of consecutive events of one pair of archives."""
-    size = EVENTS_AT_ONCE if DEPOSITS in names else TABLE_EVENTS
-    grids = stream_npz(path("matrices"), "matrices", size) if DEPOSITS in names else repeat(None)
-    for values, block in zip(stream_npz(path("features"), "features", size), grids, strict=False):
-        chunk = {name: values[:, columns.index(name)] for name in names if name != DEPOSITS}
-        yield chunk if block is None else chunk | {DEPOSITS: block[..., 1:]}
+@dataclass(frozen=True)
+class SimulatedReader(ArchiveReader):
+    """The archives of one simulated mode."""
+
+    kinds = KINDS
+    columns = RAW_COLUMNS
+    is_simulated = True
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether there are true quantities."""
+        return self.path(TRUTH_KIND).exists()
 
 
 def arrival_times(grids: np.ndarray) -> np.ndarray:
@@ -185,8 +188,8 @@ def head_of(path: Path, key: str, shape: tuple[int, ...]) -> tuple[int, dict[str
     InputError
         If the archive is missing, damaged, or its events have another shape.
     """
-    with _open_array(path, key) as (archive, file):
-        header = _checked_header(path, key, archive.getinfo(f"{key}.npy"), file)
+    with _open_array(path, key) as (archive, member, file):
+        header = _checked_header(path, key, member, file)
         if not header.shape[0]:
             raise InputError(f"{path} holds no events")
         if header.shape[1:] != shape:
@@ -203,8 +206,8 @@ def stream_npz(path: Path, key: str, events_at_once: int = EVENTS_AT_ONCE) -> It
     InputError
         If the archive or the array is missing, damaged, holds Python objects, or promises more than it holds.
     """
-    with _open_array(path, key) as (archive, file):
-        header = _checked_header(path, key, archive.getinfo(f"{key}.npy"), file)
+    with _open_array(path, key) as (_, member, file):
+        header = _checked_header(path, key, member, file)
         if header.fortran:
             yield from _blocks_of_columns(path, key, header, file, events_at_once)
             return
@@ -235,16 +238,6 @@ def _blocks_of_columns(
 
 
 @contextmanager
-def open_member(path: Path, name: str) -> Iterator[tuple[zipfile.ZipInfo, IO[bytes]]]:
-    """Open one member of an archive as a stream."""
-    with _open_archive(path) as archive:
-        if name not in archive.namelist():
-            raise InputError(f"{path} holds no {name}")
-        with archive.open(name) as file:
-            yield archive.getinfo(name), file
-
-
-@contextmanager
 def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     with open_regular(path) as stream:
         try:
@@ -258,12 +251,13 @@ def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 @contextmanager
-def _open_array(path: Path, key: str) -> Iterator[tuple[zipfile.ZipFile, IO[bytes]]]:
+def _open_array(path: Path, key: str) -> Iterator[tuple[zipfile.ZipFile, zipfile.ZipInfo, IO[bytes]]]:
+    """Open one array of an archive as a stream."""
     with _open_archive(path) as archive:
         if f"{key}.npy" not in archive.namelist():
             raise InputError(f"{path} holds no array {key!r} of a known format")
         with archive.open(f"{key}.npy") as file:
-            yield archive, file
+            yield archive, archive.getinfo(f"{key}.npy"), file
 
 
 def _checked_header(path: Path, key: str, member: zipfile.ZipInfo, file: IO[bytes]) -> Header:
@@ -317,7 +311,7 @@ def read_times(path: Path, n_events: int) -> np.ndarray:
     InputError
         If the file is missing, damaged, of another shape, or holds anything but numbers, text and dates.
     """
-    with open_member(path, f"{TIMES_KIND}.npy") as (member, file):
+    with _open_array(path, TIMES_KIND) as (_, member, file):
         if member.file_size > MAX_HEAD_BYTES + MAX_BYTES_AN_EVENT * n_events:
             raise InputError(f"{path}: {member.file_size:,} bytes are too many for {n_events:,} events")
         shape = _object_shape(path, file)
@@ -444,51 +438,53 @@ def n_columns(folder: Path) -> int:
     """Return how many quantities the first readable archive of a folder has, 0 where there is none."""
     for name in sets_in(folder):
         try:
-            with _open_array(archive_path(folder, name, "features"), "features") as (archive, file):
-                header = _checked_header(
-                    archive_path(folder, name, "features"), "features", archive.getinfo("features.npy"), file
-                )
+            path = archive_path(folder, name, "features")
+            with _open_array(path, "features") as (_, member, file):
+                header = _checked_header(path, "features", member, file)
             return int(header.shape[1]) if len(header.shape) == 2 else 0
         except InputError:
             continue
     return 0
 
 
-class SimulatedArchives:
-    """The format of the public simulation."""
+class Archives:
+    """What the formats of simulated and of measured archives have in common."""
 
-    name = "raw archives of simulated modes"
-    holds = "{mode}_matrices.npz and {mode}_features.npz with 10 columns"
+    name: str
+    holds: str
     is_foreign = False
+    reader: ClassVar[type[ArchiveReader]]
 
     def accepts(self, path: Path) -> bool:
-        """Return whether a folder holds modes."""
-        return n_columns(path) == len(RAW_COLUMNS)
+        """Return whether a folder holds such archives, by the number of quantities."""
+        return n_columns(path) == len(self.reader.columns)
 
-    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[SimulatedReader]:
-        """Open every mode; those that cannot be used are told."""
+    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[ArchiveReader]:
+        """Open every mode or run; those that cannot be used are told."""
         readers = []
-        for mode in sets_in(path):
+        for name in sets_in(path):
             try:
-                readers.append(SimulatedReader.open(path, mode))
+                readers.append(self.reader.open(path, name))
             except InputError as error:
                 tell(str(error))
         return readers
 
+
+class SimulatedArchives(Archives):
+    """The format of the public simulation."""
+
+    name = "raw archives of simulated modes"
+    holds = "{mode}_matrices.npz and {mode}_features.npz with 10 columns"
+    reader = SimulatedReader
+
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that makes the sets of each possible protocol, newest first."""
         present = set(sets_in(path))
-
-        def possible(protocol: str, task: str, modes: tuple[str, ...]) -> bool:
-            true = (protocol, task) in LABELS_FROM_TYPE or all(
-                archive_path(path, m, TRUTH_KIND).exists() for m in modes
-            )
-            return set(modes) <= present and true
-
+        with_truth = {mode for mode in present if archive_path(path, mode, TRUTH_KIND).exists()}
         commands = [
             f"python cli.py convert --raw {path} --task {task} --protocol {protocol} --out data"
             for (protocol, task), modes in reversed(MODES.items())
-            if possible(protocol, task, modes)
+            if set(modes) <= (present if (protocol, task) in LABELS_FROM_TYPE else with_truth)
         ]
         return commands or ["no protocol can be made: modes are missing (see docs/data.md)"]
 

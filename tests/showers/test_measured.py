@@ -225,7 +225,7 @@ def damaged(raw: Path, out: Path) -> dict[str, str]:
     return {
         "005000": r"holds no events",
         "005001": r"damaged",
-        "005011": r"events, but the grids have",
+        "005011": r"events, but 005011_matrices.npz beside it has",
         "005021": r"not made together",
     }
 
@@ -869,7 +869,7 @@ def test_sums_of_a_run_by_hand() -> None:
     scalars = np.tile(np.array([15.5, 10.0, 100.0, 5.5, 4.5]), (4, 1))
     scalars[2, 0] = 15.9
     scalars[3, 1] = 45.0  # too inclined
-    summary = RunSummary("7")
+    summary = RunSummary()
     summary.add(grids[:2], scalars[:2], np.full(2, 1.0), np.array([30.0, 20.0]))
     summary.add(grids[2:], scalars[2:], np.full(2, 1.0), np.array([25.0, 40.0]))
     content = summary.as_json()
