@@ -39,7 +39,6 @@ def download_raw(
     protocol: str,
     *,
     base_url: str | None = None,
-    attempts: int = 5,
     bars: Bars = silent,
 ) -> list[Path]:
     """Download the raw archives from which a protocol's sets are converted.
@@ -75,7 +74,7 @@ def download_raw(
             try:
                 with bars(target.name, "MB") as progress:
                     url = f"{base_url or RAW_BUCKET}/{target.name}"
-                    fetch(url, target, attempts=attempts, progress=progress, form=NPZ)
+                    fetch(url, target, progress=progress, form=NPZ)
             except NotServed:
                 if kind != TRUTH_KIND or task.target or (protocol, task.name) not in LABELS_FROM_TYPE:
                     raise
@@ -98,7 +97,6 @@ def download_measured(
     runs: Sequence[str] | None = None,
     times: bool = False,
     base_url: str = MEASURED_BUCKET,
-    attempts: int = 5,
     bars: Bars = silent,
 ) -> list[str]:
     """Download the archives of measured runs; complete files are not fetched again.
@@ -113,8 +111,6 @@ def download_measured(
         Also the files with the events' times.
     base_url
         Another bucket of the same layout.
-    attempts
-        Tries per file before giving up; what was received is kept for the next call.
 
     Returns
     -------
@@ -142,7 +138,7 @@ def download_measured(
             if not (out / file).exists():
                 with bars(f"{file} ({number} of {len(names)})", "MB") as progress:
                     url = f"{bucket}/{urllib.parse.quote(file)}"
-                    fetch(url, out / file, attempts=attempts, progress=progress, form=NPZ)
+                    fetch(url, out / file, progress=progress, form=NPZ)
     return names
 
 
@@ -222,7 +218,6 @@ def download(
     *,
     splits: tuple[str, ...] = ("train", "test"),
     base_url: str = BUCKET,
-    attempts: int = 5,
     bars: Bars = silent,
 ) -> list[Path]:
     """Download the dataset folders of a task and check them.
@@ -237,8 +232,6 @@ def download(
         Which of the two.
     base_url
         Folder on the server that holds ``{task}_{split}/``.
-    attempts
-        Tries per file before giving up; what was received is kept for the next call.
 
     Returns
     -------
@@ -263,7 +256,7 @@ def download(
                 discard(folder / name)  # what a killed download left beside its complete file
                 continue
             with bars(f"{folder.name}/{name}", "MB") as progress:
-                fetch(f"{base_url}/{folder.name}/{name}", folder / name, attempts=attempts, progress=progress)
+                fetch(f"{base_url}/{folder.name}/{name}", folder / name, progress=progress)
         Dataset.open(folder, task)
         if not (folder / CHECKSUMS_FILE).exists():
             write_checksums(folder, [MATRICES_FILE, SCALARS_FILE, str(task.label_file)])

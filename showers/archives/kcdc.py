@@ -443,57 +443,44 @@ def stations_by_cores(chunks: Iterable[dict[str, np.ndarray]], file: Path) -> np
     """
     cells = np.flatnonzero(KASCADE.has_station.ravel())
     x, y = KASCADE.x_m.ravel()[cells], KASCADE.y_m.ravel()[cells]
-    halves = [_Correlation.of(len(cells)) for _ in range(2)]
+    sums = np.zeros((2, 1 + 2 * len(cells), 1 + 2 * len(cells)))
     for chunk in chunks:
         signal = np.log1p(np.maximum(np.nan_to_num(np.asarray(chunk[SIGNALS[0]], np.float64)), 0.0))
         signal -= signal.mean(axis=1, keepdims=True)
         r = np.hypot(np.asarray(chunk["Xc"])[:, None] - x, np.asarray(chunk["Yc"])[:, None] - y)
         nearness = 1 / (1 + (r / REACH_M) ** 2)
         good = np.isfinite(nearness).all(axis=1)
-        for k, half in enumerate(halves):
-            half.add(signal[good][k::2], nearness[good][k::2])
+        values = np.column_stack([np.ones(good.sum()), signal[good], nearness[good]])
+        for k, half in enumerate(sums):
+            half += values[k::2].T @ values[k::2]
     from scipy.optimize import linear_sum_assignment
 
-    assignments = [linear_sum_assignment(-half.values())[1] for half in halves]
+    correlation = [_correlations(half) for half in sums]
+    assignments = [linear_sum_assignment(-values)[1] for values in correlation]
     differing = int((assignments[0] != assignments[1]).sum())
     if differing:
-        n_events = sum(half.n for half in halves)
         raise InputError(
-            f"{file}: {n_events:,} showers do not tell which station is which ({differing} of {len(cells)} stand "
-            "elsewhere in one half of them): ask KCDC for more, or is EDeposit not in MeV by station?"
+            f"{file}: {sums[:, 0, 0].sum():,.0f} showers do not tell which station is which ({differing} of "
+            f"{len(cells)} stand elsewhere in one half of them): ask KCDC for more, or is EDeposit not in MeV by "
+            "station?"
         )
-    both = halves[0].values() + halves[1].values()
-    return cells[linear_sum_assignment(-both)[1]]
+    return cells[linear_sum_assignment(-sum(correlation))[1]]
 
 
-@dataclass
-class _Correlation:
-    """Sums over events for the correlation of every signal (columns of one array) with every nearness."""
+def _correlations(products: np.ndarray) -> np.ndarray:
+    """Return the correlation of every signal with every nearness, (n, n); 0 where a signal never changes.
 
-    n: int
-    a: np.ndarray
-    b: np.ndarray
-    aa: np.ndarray
-    bb: np.ndarray
-    ab: np.ndarray
-
-    @classmethod
-    def of(cls, size: int) -> _Correlation:
-        a, b, aa, bb = np.zeros((4, size))
-        return cls(0, a, b, aa, bb, np.zeros((size, size)))
-
-    def add(self, a: np.ndarray, b: np.ndarray) -> None:
-        self.n += len(a)
-        self.a, self.b = self.a + a.sum(axis=0), self.b + b.sum(axis=0)
-        self.aa, self.bb = self.aa + (a**2).sum(axis=0), self.bb + (b**2).sum(axis=0)
-        self.ab = self.ab + a.T @ b
-
-    def values(self) -> np.ndarray:
-        """(signals, places); 0 where a signal never changes."""
-        n = max(self.n, 1)
-        variances = np.outer(self.aa / n - (self.a / n) ** 2, self.bb / n - (self.b / n) ** 2)
-        covariance = self.ab / n - np.outer(self.a, self.b) / n**2
-        return np.divide(covariance, np.sqrt(np.maximum(variances, 1e-24)))
+    Parameters
+    ----------
+    products
+        (1 + 2 n, 1 + 2 n) sums over events of the products of 1, n signals and n nearnesses.
+    """
+    n_events, n = max(products[0, 0], 1), len(products) // 2
+    mean = products[0] / n_events
+    covariance = products / n_events - np.outer(mean, mean)
+    variance = np.diag(covariance)
+    scale = np.sqrt(np.maximum(np.outer(variance[1 : n + 1], variance[n + 1 :]), 1e-24))
+    return np.divide(covariance[1 : n + 1, n + 1 :], scale)
 
 
 FORMAT = KcdcDownload()
