@@ -39,7 +39,7 @@ class Entry:
     """(N,) bool, what McNemar's table counts, as the task's report says."""
 
 
-def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> RenderableType:
+def compare(runs: Sequence[Path], data: Path) -> RenderableType:
     """Return the comparison of every run with the first one, ready to be printed.
 
     Parameters
@@ -54,16 +54,16 @@ def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> Re
     InputError
         If they are fewer than two, of different tasks, made for other events, or cannot be read.
     """
-    entries, truth, task = _read_entries(runs, data, task)
+    entries, truth, task = _read_entries(runs, data)
     parts: list[RenderableType] = [_overview(entries, truth, task)]
     for other in entries[1:]:
         parts.extend(_pair(entries[0], other, truth, task))
     return Group(*parts)
 
 
-def differences(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> dict[str, Any]:
+def differences(runs: Sequence[Path], data: Path) -> dict[str, Any]:
     """Return the comparison for programs: the metric of every run, and the first one's minus that of each other."""
-    entries, truth, task = _read_entries(runs, data, task)
+    entries, truth, task = _read_entries(runs, data)
     metric = metric_for(task)
     return {
         "task": task.name,
@@ -79,20 +79,15 @@ def differences(runs: Sequence[Path], data: Path, *, task: Task | None = None) -
     }
 
 
-def _read_entries(runs: Sequence[Path], data: Path, task: Task | None) -> tuple[list[Entry], Truth, Task]:
+def _read_entries(runs: Sequence[Path], data: Path) -> tuple[list[Entry], Truth, Task]:
     if len(runs) < 2:
         raise InputError("compare needs at least two runs")
-    task = task or _task_of(runs)
+    tasks = {(task_of(Path(run)) if Path(run).is_file() else Run.open(run).task).name for run in runs}
+    if len(tasks) > 1:
+        raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(tasks))}")
+    task = task_named(tasks.pop())
     truth = read_truth(data, task)
-    names = _names(runs)
-    return [_entry(run, name, truth, task) for run, name in zip(runs, names, strict=True)], truth, task
-
-
-def _task_of(runs: Sequence[Path]) -> Task:
-    names = {(task_of(Path(run)) if Path(run).is_file() else Run.open(run).task).name for run in runs}
-    if len(names) > 1:
-        raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(names))}")
-    return task_named(names.pop())
+    return [_entry(run, name, truth, task) for run, name in zip(runs, _names(runs), strict=True)], truth, task
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
@@ -168,14 +163,10 @@ def _table_of_places(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
         n, groups = int(mask.sum()), None if truth.groups is None else truth.groups[mask]
         split = mcnemar(a.is_right[mask], b.is_right[mask], groups)
         share = paired_accuracy(np.ones(n, bool), a.is_right[mask], b.is_right[mask], groups)
-        table.add_row(
-            f"{kind} {name}",
-            f"{n:,}",
-            f"{split.only_a:,}",
-            f"{split.only_b:,}",
-            f"{100 * share.difference:+z.2f} [{100 * share.interval.low:+z.2f}, {100 * share.interval.high:+z.2f}]",
-            p_text(split.p_value).removeprefix("p ").removeprefix("= "),
-        )
+        low, high = 100 * share.interval.low, 100 * share.interval.high
+        difference = f"{100 * share.difference:+z.2f} [{low:+z.2f}, {high:+z.2f}]"
+        p = p_text(split.p_value).removeprefix("p ").removeprefix("= ")
+        table.add_row(f"{kind} {name}", f"{n:,}", f"{split.only_a:,}", f"{split.only_b:,}", difference, p)
     table.caption = f"{len(rows)} parts of the test set are compared: one p of 0.05 among 20 is expected by chance."
     table.caption_justify = "left"
     return table

@@ -43,7 +43,7 @@ def source_hash(paths: Iterable[Path], packages: Iterable[str] = ()) -> str:
     digest = hashlib.sha256("python {}.{}".format(*platform.python_version_tuple()).encode())
     for top in paths:
         for path in _files(Path(top)):
-            digest.update(f"{path.relative_to(Path(top).parent).as_posix()}\0{_hash_of_meaning(path)}\0".encode())
+            digest.update(f"{path.relative_to(Path(top).parent).as_posix()}\0{_parsed(path)[1]}\0".encode())
     for name in packages:
         digest.update(f"{name}=={version_of(name)}\0".encode())
     return digest.hexdigest()
@@ -71,11 +71,6 @@ Parsing the sources of all kernels takes a third of a second, more than loading 
 """
 
 
-def _hash_of_meaning(path: Path) -> str:
-    """Return the SHA-256 of what a file means: its syntax tree without docstrings."""
-    return str(_parsed(path)[1])
-
-
 @cache
 def _parsed(path: Path) -> tuple[str, str, list[tuple[str, list[str]]]]:
     """Return the SHA-256 of a file's bytes and of its meaning, and each import: a module, and names from it."""
@@ -87,13 +82,11 @@ def _parsed(path: Path) -> tuple[str, str, list[tuple[str, list[str]]]]:
     if kept.get(key, ("",))[0] != digest:
         tree = ast.parse(content)
         imports: list[tuple[str, list[str]]] = []
-        imports += [(alias.name, []) for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-        imports += [
-            (node.module, [alias.name for alias in node.names])
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module
-        ]
         for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imports += [(alias.name, []) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imports.append((node.module, [alias.name for alias in node.names]))
             body = getattr(node, "body", None)
             if isinstance(body, list):
                 # Bare strings are docstrings, of modules, classes, functions and constants alike: they do nothing.
@@ -208,17 +201,8 @@ def objects_by_name(modules: Iterable[ModuleType], attribute: str, name_of: Call
 
 
 PACKAGES = (
-    "numpy",
-    "scipy",
-    "numba",
-    "polars",
-    "scikit-learn",
-    "lightgbm",
-    "xgboost",
-    "catboost",
-    "torch",
-    "showerstack",
-)
+    "numpy", "scipy", "numba", "polars", "scikit-learn", "lightgbm", "xgboost", "catboost", "torch", "showerstack",
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -253,16 +237,10 @@ def git_revision() -> str | None:
     if not (source / ".git").exists() or not (source / "showerstack" / "__init__.py").exists():
         return None
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=source, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=source,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        commit, changes = (
+            subprocess.run(["git", *words.split()], cwd=source, capture_output=True, text=True, check=True).stdout
+            for words in ("rev-parse HEAD", "status --porcelain --untracked-files=no")
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return commit + ("+" if changes.strip() else "")
+    return commit.strip() + ("+" if changes.strip() else "")

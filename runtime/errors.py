@@ -84,8 +84,8 @@ _ADVICE = {
     errno.EIO: "the disk or network failed: try again, then look at the disk",
     errno.ESTALE: "the network disk failed: try again",
 }
-_LIMITS = {"-t": resource.RLIMIT_CPU, "-d": resource.RLIMIT_DATA, "-v": resource.RLIMIT_AS}
-"""Options of ``ulimit`` for processor time and memory."""
+_LIMITS = {"-d": resource.RLIMIT_DATA, "-v": resource.RLIMIT_AS}
+"""Options of ``ulimit`` for memory."""
 LEAST_BYTES = {"-d": 350 << 20, "-v": 800 << 20}
 """Memory that the libraries take when they are loaded; where they do not get it, OpenBLAS waits without end."""
 ADVICE = "check the place and give the same command again"
@@ -139,12 +139,6 @@ def need(*names: str, what: str) -> None:
     if missing:
         first = missing if len(missing) <= MANY else [*missing[: MANY - 1], f"{len(missing) - MANY + 1} more"]
         raise InputError(f"{what} needs {listed(first)}: {how_to_install(missing)}")
-
-
-def session_limits() -> dict[str, int]:
-    """Return the hard limits that this process was started with: seconds or bytes by option of ``ulimit``."""
-    hard = {option: resource.getrlimit(kind)[1] for option, kind in _LIMITS.items()}
-    return {option: value for option, value in hard.items() if value != resource.RLIM_INFINITY}
 
 
 def refuse_little_memory() -> None:

@@ -48,9 +48,8 @@ class LogFile(logging.FileHandler):
         Where to; made with the first line.
     """
 
-    def __init__(self, file: Path, level: int | str = logging.NOTSET) -> None:
+    def __init__(self, file: Path) -> None:
         super().__init__(file, encoding="utf-8", delay=True)
-        self.setLevel(level)
         self.setFormatter(_FORMAT)
 
     def handleError(self, record: logging.LogRecord) -> None:

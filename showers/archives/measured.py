@@ -33,7 +33,7 @@ from showerstack.showers.archives.raw import (
     arrival_times,
     read_times,
 )
-from showerstack.showers.array import DEAD_MUON_DETECTORS, DEAD_STATIONS, KASCADE, RAW_SHAPE, DetectorArray
+from showerstack.showers.array import DEAD_MUON_DETECTORS, DEAD_STATIONS, KASCADE, RAW_SHAPE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import BadValue, EventFiles, bad_cells
 from showerstack.showers.protocols import PUBLISHED_LAYOUT, layout_of
@@ -52,7 +52,7 @@ DEAD_CHANCE = 1e-6
 """A detector without any hit is dead where a working one would have none with a smaller probability than this."""
 
 
-def dead_detectors(hits: np.ndarray, array: DetectorArray = KASCADE) -> dict[str, list[int]]:
+def dead_detectors(hits: np.ndarray) -> dict[str, list[int]]:
     """Return flat cells of dead stations, and of dead muon detectors at others, as ``source.json`` has them.
 
     Parameters
@@ -68,9 +68,9 @@ def dead_detectors(hits: np.ndarray, array: DetectorArray = KASCADE) -> dict[str
     """
     least = -2 * np.log(DEAD_CHANCE)
     dead_by_channel = []
-    for channel, installed in enumerate((array.has_station, array.has_muon)):
+    for channel, installed in enumerate((KASCADE.has_station, KASCADE.has_muon)):
         n_hits, dead = hits[..., channel], np.zeros(installed.shape, dtype=bool)
-        rings = [installed & (array.square_ring == ring) for ring in np.unique(array.square_ring[installed])]
+        rings = [installed & (KASCADE.square_ring == ring) for ring in np.unique(KASCADE.square_ring[installed])]
         median = np.array([np.median(hit) if (hit := n_hits[ring & (n_hits > 0)]).size else np.inf for ring in rings])
         for ring, typical in zip(rings, np.where(np.isinf(median), median.min(), median), strict=True):
             if least < typical < np.inf:

@@ -98,9 +98,7 @@ def test_compare_finds_the_better_run(composition_world: tuple[Path, Path], othe
     assert "McNemar: labels right or wrong" in shown
     for place in ("lg E 15.0-15.5", "zenith 10-20 deg", "class iron"):
         assert place in shown
-    assert "no difference is shown" in text(
-        compare([run, run.parent / "." / run.name / "predictions.npz"], data, task=COMPOSITION)
-    )
+    assert "no difference is shown" in text(compare([run, run.parent / "." / run.name / "predictions.npz"], data))
 
 
 def test_compare_of_gamma_runs(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
