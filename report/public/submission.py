@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from showerstack.models.registry import LEARNERS, spec
-from showerstack.report.shared.subject import read_labels, read_run_output, score_systems
+from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import SIGNS, duration, metric_text, totals
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import atomic_folder, write_npz
-from showerstack.scoring.score import read_output, score_arrays
-from showerstack.scoring.tasks import metric_for, scoring_of
-from showerstack.scoring.tasks.truth import Truth, origin_of
-from showerstack.showers.source import is_simulated, read_source
+from showerstack.scoring.score import read_output
+from showerstack.scoring.tasks import scoring_of
+from showerstack.scoring.tasks.truth import origin_of
 from showerstack.stacking.run import Run
 
 PACKAGE = Path(__file__).parents[2]
@@ -66,45 +65,38 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     tasks = [run.task.name for run in opened]
     if not opened or len(set(tasks)) != len(tasks):
         raise InputError(f"a submission holds one run of each task, got {', '.join(tasks) or 'none'}")
-    truths = [read_labels(run, data) for run in opened]
-    outputs = [read_run_output(run, truth) for run, truth in zip(opened, truths, strict=True)]
-    handed_in = [truth.published(output) for truth, output in zip(truths, outputs, strict=True)]
+    parts = [EvaluatedRun.read(run, data) for run in runs]
     with atomic_folder(Path(out) / name) as folder:
-        arrays = {
-            run.task.output_array: output.astype(scoring_of(run.task).dtype)
-            for run, output in zip(opened, handed_in, strict=True)
-        }
-        write_npz(folder / "predictions.npz", **arrays)
-        scored = [
-            score_arrays(truth, output, run.task) for run, truth, output in zip(opened, truths, outputs, strict=True)
-        ]
-        (folder / "README.md").write_text(_readme(name, opened, truths, scored), encoding="utf-8")
-        metadata = _metadata(name, opened, truths, scored)
-        (folder / "metadata.yaml").write_text(yaml_text(metadata), encoding="utf-8")
-        snapshot(folder / "code", [name for run in opened for name in run.learners])
-        check_submission(folder, opened, truths, handed_in)
+        write_npz(folder / "predictions.npz", **{part.task.output_array: _handed_in(part) for part in parts})
+        (folder / "README.md").write_text(_readme(name, parts), encoding="utf-8")
+        (folder / "metadata.yaml").write_text(yaml_text(_metadata(name, parts)), encoding="utf-8")
+        snapshot(folder / "code", [name for part in parts for name in part.run.learners])
+        check_submission(folder, parts)
     return Path(out) / name
 
 
-def check_submission(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: Sequence[np.ndarray]) -> None:
+def _handed_in(part: EvaluatedRun) -> np.ndarray:
+    """Return the answers (N,) in the published order of rows."""
+    return part.truth.published(part.output).astype(scoring_of(part.task).dtype)
+
+
+def check_submission(folder: Path, parts: Sequence[EvaluatedRun]) -> None:
     """Read a submission folder back as scoring does, and compare with what it was made from."""
-    sources = (f"code/{source.name}" for run in runs for source in _packages_of(run.learners))
-    for part in sources:
-        if not (folder / part).exists():
-            raise InputError(f"{folder / part} is missing, of which a learner is")
-    for part in ("predictions.npz", "README.md", "metadata.yaml", "code/pyproject.toml", "code/cli.py"):
-        if not (folder / part).is_file() or not (folder / part).stat().st_size:
-            raise InputError(f"{folder / part} is missing or empty")
-    for run, truth, output in zip(runs, truths, outputs, strict=True):
-        stored, _ = read_output(folder / "predictions.npz", run.task, len(truth.labels))
-        if not np.array_equal(stored, output):
-            raise InputError(f"{folder / 'predictions.npz'} differs from {run.predictions}")
+    for source in (source for part in parts for source in _packages_of(part.run.learners)):
+        if not (folder / "code" / source.name).exists():
+            raise InputError(f"{folder / 'code' / source.name} is missing, of which a learner is")
+    for name in ("predictions.npz", "README.md", "metadata.yaml", "code/pyproject.toml", "code/cli.py"):
+        if not (folder / name).is_file() or not (folder / name).stat().st_size:
+            raise InputError(f"{folder / name} is missing or empty")
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in ("README.md", "metadata.yaml")}
     home = str(Path.home())
-    for part in ("README.md", "metadata.yaml"):
-        text = (folder / part).read_text(encoding="utf-8")
-        for run in runs:
-            if str(run.folder.resolve()) in text or (home != "/" and home in text):
-                raise InputError(f"{folder / part} names a folder of this machine")
+    for part in parts:
+        stored, _ = read_output(folder / "predictions.npz", part.task, len(part.labels))
+        if not np.array_equal(stored, part.truth.published(part.output)):
+            raise InputError(f"{folder / 'predictions.npz'} differs from {part.run.predictions}")
+        for name, text in texts.items():
+            if str(part.run.folder.resolve()) in text or (home != "/" and home in text):
+                raise InputError(f"{folder / name} names a folder of this machine")
 
 
 def snapshot(target: Path, learners: Sequence[str] = ()) -> None:
@@ -128,33 +120,31 @@ def _packages_of(learners: Sequence[str]) -> list[Path]:
     return [file.parent if file.name == "__init__.py" else file for file in files]
 
 
-def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
+def _scores(part: EvaluatedRun) -> dict[str, str]:
     """Return the headline numbers with their confidence intervals."""
-    scoring = scoring_of(run.task)
-    value, interval = scoring.headline(metrics)
+    scoring = scoring_of(part.task)
+    value, interval = scoring.headline(part.metrics)
     assert interval is not None
     words = metric_text(value, interval, scoring.metric)
-    return {scoring.metric.name: words, **scoring_of(run.task).details(metrics)}
+    return {scoring.metric.name: words, **scoring.details(part.metrics)}
 
 
-def _is_public(run: Run, truth: Truth) -> bool:
-    return origin_of(truth.folder, run.task).public
+def _is_public(part: EvaluatedRun) -> bool:
+    return origin_of(part.truth.folder, part.task).public
 
 
-def _metadata(
-    name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    parts = {}
-    for run, truth, metrics in zip(runs, truths, scored, strict=True):
-        manifest = run.manifest
+def _metadata(name: str, parts: Sequence[EvaluatedRun]) -> dict[str, Any]:
+    content = {}
+    for part in parts:
+        manifest = part.run.manifest
         steps = manifest.get("steps", [])
         cost = totals(steps)
         options = {k: v for k, v in manifest.get("config", {}).items() if k not in ("run", "data") and v is not None}
-        parts[run.task.name] = {
-            "model": f"{run.shipped} of {', '.join(run.learners)}",
-            "scores": _scores(run, truth, metrics),
-            "test_events": len(truth.labels),
-            "public_test_set": _is_public(run, truth),
+        content[part.task.name] = {
+            "model": f"{part.run.shipped} of {', '.join(part.run.learners)}",
+            "scores": _scores(part),
+            "test_events": len(part.labels),
+            "public_test_set": _is_public(part),
             "tuned_on_test": False,
             "configuration": options,
             "configuration_hash": str(manifest.get("config_hash")),
@@ -167,7 +157,7 @@ def _metadata(
             "number_of_trainings": sum(step.get("step") == "train" for step in steps),
             "versions": manifest.get("versions", {}),
         }
-    return {"name": name, "tasks": parts}
+    return {"name": name, "tasks": content}
 
 
 def yaml_text(content: Mapping[str, Any]) -> str:
@@ -184,35 +174,40 @@ def _markdown(text: Any) -> str:
     return re.sub(r"([\\`*_\[\]<>|#&$~!])", r"\\\1", escaped(str(text)))
 
 
-def _readme(name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Sequence[dict[str, Any]]) -> str:
+def _readme(name: str, parts: Sequence[EvaluatedRun]) -> str:
     lines = [f"# {name}", ""]
-    for run, truth, metrics in zip(runs, truths, scored, strict=True):
-        lines += [f"## {run.task.name}", ""]
-        if not _is_public(run, truth):
-            kind = "simulated " if is_simulated(read_source(truth.folder)) else ""
-            warning = f"**Not the public test set** ({len(truth.labels):,} {kind}events)"
+    for part in parts:
+        lines += [f"## {part.task.name}", ""]
+        if not _is_public(part):
+            kind = "simulated " if part.simulated else ""
+            warning = f"**Not the public test set** ({len(part.labels):,} {kind}events)"
             lines += [f"{warning}: these scores belong in no public table.", ""]
         lines += [f"### Scores ({SIGNS})", ""]
-        lines += [f"- {key}: {text}" for key, text in _scores(run, truth, metrics).items()]
-        lines += ["", "### Approach", "", *_approach(run), "", "### Learners on the test set", ""]
-        lines += [*_learner_rows(run, truth), "", "### What failed or did not help", "", *_failures(run), ""]
-    shuffled = any(truth.order is not None for truth in truths)
+        lines += [f"- {key}: {text}" for key, text in _scores(part).items()]
+        lines += ["", "### Approach", "", *_approach(part.run), "", "### Learners on the test set", ""]
+        lines += [f"| system | {part.shipped.beside.head} | {part.metric.name} |", "|---|---|---|"]
+        for one in part.systems:
+            value = metric_text(one.value, one.interval, part.metric)
+            lines.append(f"| {_markdown(one.name)} | {one.beside.bracketed} | {value} |")
+        lines += ["", "### What failed or did not help", "", *_failures(part.run), ""]
+    shuffled = any(part.truth.order is not None for part in parts)
     in_order = " --published-order" if shuffled else ""
     lines += [
         "Rows are in the published order; the run's own predictions follow the shuffled test folder (`order.npy`)."
         if shuffled
         else "Rows are in the published order, which is also that of the run's own predictions.",
         "",
-    ]
-    lines += [
         "## Making it again",
         "",
         "`code/` holds the source. In it, with the benchmark's files under `data/`:",
         "",
         "```",
         "make env",
-        *(f".venv/bin/python cli.py stack --data data {_options(run)} --run runs/{run.task.name}" for run in runs),
-        f".venv/bin/python verify.py --task {runs[0].task.name} --data data{in_order} ../predictions.npz",
+        *(
+            f".venv/bin/python cli.py stack --data data {_options(part.run)} --run runs/{part.task.name}"
+            for part in parts
+        ),
+        f".venv/bin/python verify.py --task {parts[0].task.name} --data data{in_order} ../predictions.npz",
         "```",
         "",
     ]
@@ -246,16 +241,6 @@ def _approach(run: Run) -> list[str]:
     for source in _packages_of(run.learners):
         lines.append(f"- `code/{source.name}` is another package, to be installed with its entry point")
     lines.append(f"- cost: {duration(cost['cpu_s'])} of CPU time, {cost['peak_mb']:,.0f} MB peak")
-    return lines
-
-
-def _learner_rows(run: Run, truth: Truth) -> list[str]:
-    metric = metric_for(run.task)
-    systems = score_systems(run, truth)
-    lines = [f"| system | {systems[0].beside.head} | {metric.name} |", "|---|---|---|"]
-    for one in systems:
-        value = metric_text(one.value, one.interval, metric)
-        lines.append(f"| {_markdown(one.name)} | {one.beside.bracketed} | {value} |")
     return lines
 
 
