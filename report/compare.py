@@ -42,17 +42,7 @@ class Entry:
 def compare(runs: Sequence[Path], data: Path) -> RenderableType:
     """Return the comparison of every run with the first one, ready to be printed.
 
-    Parameters
-    ----------
-    runs
-        Two or more run folders or ``predictions.npz`` files, of the same task.
-    data
-        Folder that holds ``{task}_test``.
-
-    Raises
-    ------
-    InputError
-        If they are fewer than two, of different tasks, made for other events, or cannot be read.
+    Two or more run folders or ``predictions.npz`` files of one task; ``data`` holds ``{task}_test``.
     """
     entries, truth, task = _read_entries(runs, data)
     parts: list[RenderableType] = [_overview(entries, truth, task)]

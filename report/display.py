@@ -59,13 +59,7 @@ class Shower:
 
 
 def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
-    """Read events of a dataset and fit their lateral distributions.
-
-    Raises
-    ------
-    InputError
-        If an event does not exist, or its grid holds NaN, infinite or negative cells.
-    """
+    """Read events of a dataset and fit their lateral distributions; refuse impossible cells."""
     n_events = len(dataset)
     for event in events:
         if not 0 <= event < n_events:

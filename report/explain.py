@@ -21,13 +21,7 @@ MEANINGS = GROUPS | {STATIONS: "the deposits themselves, station by station"}
 
 
 def explain_event(run: Path, data: Path, event: int, out: Path, ctx: Context = Context()) -> Explanation:
-    """Explain one event of a dataset folder or table, and draw it into a file (``.png``, ``.svg`` or ``.pdf``).
-
-    Raises
-    ------
-    InputError
-        If the run or the event cannot be explained, or the suffix is of no known format.
-    """
+    """Explain one event of a dataset folder or table, and draw it into a file (``.png``, ``.svg`` or ``.pdf``)."""
     check_target(out, (".png", ".svg", ".pdf"))
     opened = load(run)
     explanation = explain(opened, data, event, ctx)

@@ -280,22 +280,10 @@ def run_demo(
     console: Console,
     ctx: Context = Context(),
 ) -> None:
-    """Simulate, extract features, stack, predict, verify and report, for both tasks.
+    """Simulate, extract features, stack, predict, verify and report, for both tasks, into ``out``.
 
-    Simulated sets and finished runs that are there already, made with the same numbers, are used again; a run
-    that was killed is continued.
-
-    Parameters
-    ----------
-    out
-        Gets ``data/`` and ``runs/``.
-    n_train, n_test
-        Showers a task, drawn under the test's cuts.
-
-    Raises
-    ------
-    InputError
-        If ``out`` holds sets of another size or seed.
+    Simulated sets and finished runs that are there already, made with the same numbers, are used again; a run that was
+    killed is continued. Sets of another size or seed are refused. Showers are drawn under the test's cuts.
     """
     started = time.monotonic()
     data = out / "data"

@@ -89,13 +89,7 @@ def _mass(row: dict[str, float | None]) -> str:
 
 
 def write_spectra(options: SpectraOptions, ctx: Context = Context()) -> Spectra:
-    """Measure spectra; write their tables and their page, ``spectra.html``.
-
-    Raises
-    ------
-    showerstack.InputError
-        As :func:`showerstack.analysis.spectra.run.measure_spectra`.
-    """
+    """Measure spectra; write their tables and their page, ``spectra.html``."""
     check_out_folder(options.out)
     result, remarks = measure_spectra(replace(options, data=looked_at(options.data, options.blinding)), ctx)
     write_spectra_page(result, options.out, remarks)
@@ -326,13 +320,7 @@ def limits_text(photon_search: PhotonSearch) -> WholeTable:
 
 
 def write_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonResult:
-    """Look for photons; write the tables of the search and its page, ``gamma_limit.html``.
-
-    Raises
-    ------
-    showerstack.InputError
-        As :func:`showerstack.analysis.photons.search.search_photons`.
-    """
+    """Look for photons; write the tables of the search and its page, ``gamma_limit.html``."""
     check_out_folder(options.out)
     result = PhotonResult(search_photons(replace(options, data=looked_at(options.data, options.blinding)), ctx))
     result.write(options.out)

@@ -170,14 +170,10 @@ class _Notes(logging.Handler):
 
 
 def reproduce(plan: Reproduction, ctx: Context = Context()) -> tuple[Path, list[Score]]:
-    """Do all steps, or what is left of them, and write ``RESULT.md``.
+    """Do all steps, or what is left of them; return ``RESULT.md``, which is written, and the scores by seed.
 
     With a time limit every seed gets an equal share of it. A seed that would begin after the limit is left out, the
     first one never. What interrupted calls used counts.
-
-    Returns
-    -------
-    The file written, and the scores by seed.
     """
     task, out = plan.task, Path(plan.out)
     raw, stages = plan.raw or out / "raw", Stages.open(out)

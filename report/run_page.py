@@ -235,12 +235,7 @@ def importance(evaluated: EvaluatedRun) -> Section | None:
 def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[int]]:
     """Return which showers the gallery shows: most confident (of different predictions), most wrong, most ambiguous.
 
-    Parameters
-    ----------
-    labels
-        (N,) true classes.
-    log_proba
-        (N, C) natural logarithms of posteriors.
+    By true classes (N,) and log-probabilities (N, C).
     """
     guessed, top = log_proba.argmax(axis=1), log_proba.max(axis=1)
     confident: list[int] = []

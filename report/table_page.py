@@ -50,10 +50,7 @@ MEANING = (
 def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[str] = ()) -> Path:
     """Write ``RUN/report.html`` of a finished run on a table; the test table is scored where it has labels.
 
-    Parameters
-    ----------
-    without
-        Parts to be left out: ``importance``. The report says so.
+    Parts left out, ``importance``, are named in it.
     """
     run = Run.open(folder)
     if run.has_grids:

@@ -86,11 +86,6 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None
     """Compile a function with :func:`numba.njit` when it is first called, or load its machine code from disk.
 
     Only functions that Python calls need this; what they call is compiled into them and stays plain ``njit``.
-
-    Parameters
-    ----------
-    options
-        Options of :func:`numba.njit`.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

@@ -14,16 +14,9 @@ from showerstack.scoring.metrics.paired import Paired
 
 
 def learners_picture(systems: Sequence[ScoredSystem], label: str, *, logarithmic: bool = False) -> Figure:
-    """Draw one line a system: value and confidence interval.
+    """Draw one line a system, top to bottom: value and confidence interval.
 
-    Parameters
-    ----------
-    systems
-        In the order of the picture, top to bottom.
-    label
-        Name of the axis, with what is better.
-    logarithmic
-        For survivals; a value of zero is drawn as its upper limit.
+    On a logarithmic axis, of survivals, a value of zero is drawn as its upper limit.
     """
     with one_plot(0.75 + 0.27 * max(len(systems), 3)) as (figure, axes):
         for y, one in enumerate(systems):

@@ -25,18 +25,10 @@ def flux_picture(
     energy_ev: np.ndarray, flux: np.ndarray, statistical: np.ndarray, total: np.ndarray, names: tuple[str, ...],
     *, first: int = 0, title: str = "",
 ) -> Figure:  # fmt: skip
-    """Draw one or more spectra on one pair of axes: thick bars statistical, thin ones total errors.
+    """Draw spectra (B, C) of C groups on one pair of axes: thick bars statistical, thin ones total errors.
 
-    Parameters
-    ----------
-    energy_ev
-        (B,) middles of the bins.
-    flux, statistical, total
-        (B, C) in m^-2 sr^-1 s^-1 eV^-1; NaN is left out.
-    names
-        C names.
-    first
-        Place of the first one among the colours and markers.
+    Fluxes are in m^-2 sr^-1 s^-1 eV^-1 at energies (B,); NaN is left out. ``first`` is the place of the first group
+    among the colours and markers.
     """
     scale = energy_ev**POWER
     with one_plot(3.2) as (figure, axes):
@@ -140,18 +132,9 @@ BANDS = ((0, 4, 0.18), (1, 3, 0.38))
 def limit_picture(
     lg_edges: np.ndarray, limit: np.ndarray, expected: np.ndarray, label: str, *, integral: bool, level: float
 ) -> Figure:
-    """Draw observed limits with the band expected without photons.
+    """Draw observed limits (R,) with the band of quantiles (R, 5) expected without photons.
 
-    Parameters
-    ----------
-    lg_edges
-        (R, 2) energy ranges, lg(E/eV).
-    limit
-        (R,) observed, in the units of ``label``.
-    expected
-        (R, 5) quantiles.
-    integral
-        Ranges are open above: drawn at their lower ends.
+    Energy ranges are lg(E/eV) (R, 2); integral ones are open above, and drawn at their lower ends.
     """
     with one_plot(3.2) as (figure, axes):
         x = 10.0 ** (lg_edges[:, 0] if integral else lg_edges.mean(axis=1))
@@ -183,16 +166,9 @@ def score_picture(
     borders: tuple[float, float],
     title: str,
 ) -> Figure:
-    """Draw how many events lie above each score: data, simulated hadrons, and photons to scale.
+    """Draw how many events lie above each score: data (N,), simulated hadrons, and photons to scale.
 
-    Parameters
-    ----------
-    data
-        (N,) scores of measured events.
-    hadrons, photons
-        Scores and weights of simulated events; photons are scaled to all data.
-    borders
-        Lower end of the sideband, and the threshold.
+    Of simulated events scores and weights are given; borders are the lower end of the sideband and the threshold.
     """
     with one_plot(3.0) as (figure, axes):
         n = len(data)

@@ -56,13 +56,7 @@ def _draw_confusion(axes: Axes, matrix: np.ndarray, digits: int, **text: Any) ->
 
 
 def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str = "") -> Figure:
-    """Draw P(predicted | true) in per cent; a class without events has an empty row.
-
-    Parameters
-    ----------
-    matrix
-        (C, C) integer counts, row = true class.
-    """
+    """Draw P(predicted | true) in per cent of counts (C, C), row = true class; rows without events are empty."""
     with one_plot(3.3, 3.6) as (figure, axes):
         _draw_confusion(axes, matrix, 1)
         labels = [f"{name}\n{int(n):,}" for name, n in zip(classes, matrix.sum(axis=1), strict=True)]
@@ -81,10 +75,7 @@ SYMBOLS = {"proton": "p", "helium": "He", "carbon": "C", "silicon": "Si", "iron"
 def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]) -> Figure:
     """Draw P(predicted | true) of several selections, one or more, as small multiples on one scale.
 
-    Parameters
-    ----------
-    matrices
-        Title to (C, C) integer counts, row = true class.
+    By title, the counts (C, C), row = true class.
     """
     columns = min(3, len(matrices))
     rows = -(-len(matrices) // columns)
@@ -180,15 +171,7 @@ def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
 
 
 def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> Figure:
-    """Draw, for each class, how often it is true against the probability it was given, with binomial intervals.
-
-    Parameters
-    ----------
-    labels
-        (N,) integer class numbers.
-    log_proba
-        (N, C) natural logarithms of posteriors.
-    """
+    """Draw, for each class, how often it is true against the probability it was given, with binomial intervals."""
     with one_plot(3.3) as (figure, axes):
         axes.plot([0, 1], [0, 1], color=INK, lw=0.7, ls="--")
         edges = np.linspace(0, 1, N_RELIABILITY_BINS + 1)
@@ -220,18 +203,8 @@ def roc_picture(
 ) -> Figure:  # fmt: skip
     """Draw hadron survival (logarithmic) against gamma efficiency of several systems, the operating point marked.
 
-    Parameters
-    ----------
-    labels
-        (N,) 0 gamma, 1 hadron.
-    scores
-        Name to (N,) scores; the last one is the scored system and drawn boldest, with its interval as a band.
-    metrics
-        Metrics of the scored system with intervals.
-    weights
-        (N,) importance weights, or None.
-    published
-        Whether to mark the best published systems: on KASCADE's showers.
+    Scores (N,) stand by name; the last one is the scored system, whose ``metrics`` are given, and is drawn boldest
+    with its interval as a band. The best published systems are marked on KASCADE's showers.
     """
     n_hadron = int((labels == HADRON).sum())
     least = 1.0 / n_hadron
@@ -340,16 +313,9 @@ SPREADS = 4.0
 
 
 def by_bin_picture(binned: dict[str, Any], name: str, label: str) -> Figure:
-    """Draw one metric by bin of the true value with its confidence interval; bins with too few events are left out.
+    """Draw one metric, ``bias`` or ``resolution``, by bin of the true value with its confidence interval.
 
-    Parameters
-    ----------
-    binned
-        ``true_binned`` of :class:`showerstack.scoring.tasks.target.TargetScoring`.
-    name
-        ``bias`` or ``resolution``.
-    label
-        Of the horizontal axis.
+    Bins with too few events are left out.
     """
     with one_plot(2.6) as (figure, axes):
         shown = {where: row for where, row in binned.items() if not row["too_few_events"]}
@@ -390,17 +356,7 @@ MIN_EVENTS = 3
 def plane_picture(
     n_e: np.ndarray, n_mu: np.ndarray, value: np.ndarray, label: str, limits: tuple[float, float]
 ) -> Figure:
-    """Draw the mean of a value in cells of the lg Ne - lg Nmu plane.
-
-    Parameters
-    ----------
-    n_e, n_mu
-        (N,) lg of the reconstructed sizes.
-    value
-        (N,) what colours the plane.
-    label, limits
-        Of the colour scale.
-    """
+    """Draw the mean of a value (N,) in cells of the plane of lg Ne and lg Nmu (N,)."""
     with one_plot(3.4) as (figure, axes):
         cells = axes.hexbin(
             n_e, n_mu, C=value, gridsize=45, mincnt=MIN_EVENTS if len(value) > 500 else 1, cmap=colour_map(),

@@ -86,11 +86,8 @@ class Standing:
 def march_of_nines(value: float, weakest: float, best: float) -> float | None:
     """Return the normalised score (phi(s) - phi(min)) / (phi(best) - phi(min)), phi(s) = -lg s.
 
-    0 is the weakest valid result, 1 the published best, above 1 beats it; each factor of ten counts the same.
-
-    Returns
-    -------
-    None where it is undefined: a perfect value, or weakest and best coincide.
+    0 is the weakest valid result, 1 the published best, above 1 beats it; each factor of ten counts the same. None
+    where it is undefined: a perfect value, or weakest and best coincide.
 
     >>> march_of_nines(1e-3, 1e-2, 1e-4)
     0.5
@@ -104,17 +101,8 @@ def march_of_nines(value: float, weakest: float, best: float) -> float | None:
 def leaderboard(runs: Sequence[Path], *, data: Path | None = None) -> RenderableType:
     """Return the tables of all protocols that the runs belong to.
 
-    Parameters
-    ----------
-    runs
-        Scored run folders (``metrics_{task}.json`` beside ``predictions.npz``), or predictions files.
-    data
-        Folder with the test sets, if they are no longer where the runs' manifests say.
-
-    Raises
-    ------
-    InputError
-        If there is no run, or one cannot be read, was not scored, or predicted other events.
+    They are scored run folders (``metrics_{task}.json`` beside ``predictions.npz``) or predictions files; ``data``
+    holds their test sets if they are no longer where the manifests say.
     """
     by_table = tables(runs, data)
     shown: list[RenderableType] = []

@@ -30,29 +30,11 @@ _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff
 
 
 def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path = Path("submissions")) -> Path:
-    """Write ``OUT/NAME`` with predictions.npz, README.md, metadata.yaml and a snapshot of the source.
+    """Write ``OUT/NAME`` with predictions.npz, README.md, metadata.yaml and a snapshot of the source, and check it.
 
-    Parameters
-    ----------
-    runs
-        One finished run, or one of each task. Rows are handed in in the order of the published files; under the 2026
-        protocol, which forbids rules that shift decisions, the most probable class is.
-    name
-        Name of the folder: letters, digits, dot, dash, underscore.
-    data
-        Folder that holds the test sets; their labels give the scores in the README.
-    out
-        Where submissions go.
-
-    Returns
-    -------
-    The folder, complete and checked.
-
-    Raises
-    ------
-    InputError
-        For a name that is no folder name, two runs of one task, a folder that exists already, or predictions that
-        scoring would refuse or that were made for other events.
+    Of one finished run, or one of each task. Rows are handed in in the order of the published files; under the 2026
+    protocol, which forbids rules that shift decisions, the most probable class is. Labels of the test sets in ``data``
+    give the scores in the README. What scoring would refuse is refused here.
     """
     if not NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: use letters, digits, dot, dash and underscore, beginning with a letter")

@@ -100,23 +100,8 @@ def write_cards(
 ) -> dict[str, list[str]]:
     """Write task folders and their shared data, check them, and return what was checked, by folder.
 
-    Parameters
-    ----------
-    data
-        Folder with ``{task}_train`` and ``{task}_test``.
-    out
-        Gets ``shared/<dataset>/<task>``, and task folders: ``<name>`` (airs), ``mlgym/<name>``.
-    tasks
-        ``composition``, ``gamma``.
-    layouts
-        ``airs``, ``mlgym``.
-    variant
-        Whether the showers are a variant: names then end in a hash of the test's readings.
-
-    Raises
-    ------
-    InputError
-        If a task has no card, data cannot be read, or a check fails: nothing is then left of that folder.
+    ``out`` gets ``shared/<dataset>/<task>`` and task folders: ``<name>`` of the layout airs, ``mlgym/<name>``. Where a
+    check fails, nothing is left of that folder. The names of a variant end in a hash of the test's readings.
     """
     result = {}
     for task in tasks:
@@ -146,14 +131,8 @@ def write_variants(
 ) -> dict[str, list[str]]:
     """Write task folders of new showers: constants drawn from the priors of pretraining, the protocol's rules.
 
-    The same seed gives the same showers. It stands in no file, since who knows it can simulate the labels.
-
-    Parameters
-    ----------
-    seed
-        0 or larger; one that nobody guesses.
-    n_train, n_test
-        Showers of each task; both sets are under the test's cuts.
+    The same seed gives the same showers. It stands in no file, since who knows it can simulate the labels: take one
+    that nobody guesses. Both sets are under the test's cuts.
     """
     from showerstack.models.pretraining.stream import draw_world
 

@@ -161,13 +161,7 @@ class EvaluatedRun:
 
 
 def read_labels(run: Run, data: Path) -> Truth:
-    """Read the test labels that a run is scored by.
-
-    Raises
-    ------
-    InputError
-        If they cannot be read, are of other events than the run predicted, or it was trained on a table.
-    """
+    """Read the test labels that a run is scored by; refuse those of other events than it predicted."""
     run.require_showers("a test set of showers")
     truth = read_truth(data, run.task)
     check_test_set(run, truth.folder)
@@ -186,12 +180,8 @@ def check_test_set(run: Run, folder: Path) -> None:
 def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     """Read what is scored from a run's own ``predictions.npz``: (N,) hard labels or scores.
 
-    Of labels, the most probable class where the protocol of the test set takes no other.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is damaged, or was made by another run or for other events.
+    Of labels, the most probable class where the protocol of the test set takes no other. A file that another run made,
+    or that was made for other events, is refused.
     """
     output, origin = read_output(run.predictions, run.task, len(truth.labels))
     check_run(run.predictions, origin, run.manifest)
@@ -204,12 +194,8 @@ def read_run_output(run: Run, truth: Truth) -> np.ndarray:
 def labelled_test_rows(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
     """Return which rows of the test table have a known label, their classes, and remarks.
 
-    None where there is no test table, it is no longer the one that was predicted, or has no labels.
-
-    Raises
-    ------
-    InputError
-        If it has labels, and none is a class of the training.
+    None where there is no test table, it is no longer the one that was predicted, or has no labels; labels of which
+    none is a class of the training are refused.
     """
     config, identity = run.manifest["config"], run.manifest["identity"]
     file = Path(config["test_table"]) if config["test_table"] else None

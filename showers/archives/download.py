@@ -41,26 +41,10 @@ def download_raw(
     base_url: str | None = None,
     bars: Bars = silent,
 ) -> list[Path]:
-    """Download the raw archives from which a protocol's sets are converted.
+    """Download the raw archives from which a protocol's sets are converted; return them.
 
-    Parameters
-    ----------
-    task, protocol
-        Which modes are needed.
-    out
-        Gets ``{mode}_{kind}.npz``; archives that are complete are not fetched again. True quantities are left out where
-        the server has none and the protocol takes its labels from elsewhere.
-
-    Returns
-    -------
-    list of Path
-        The archives.
-
-    Raises
-    ------
-    InputError
-        If there is no such protocol, the server does not have a file or cannot be reached, or what it sent is not a
-        set of raw archives.
+    ``out`` gets ``{mode}_{kind}.npz``; archives that are complete are not fetched again. True quantities are left out
+    where the server has none and the protocol takes its labels from elsewhere.
     """
     modes = modes_of(protocol, task)
     check_address(base_url or RAW_BUCKET)
@@ -99,28 +83,10 @@ def download_measured(
     base_url: str = MEASURED_BUCKET,
     bars: Bars = silent,
 ) -> list[str]:
-    """Download the archives of measured runs; complete files are not fetched again.
+    """Download the archives of measured runs; complete files are not fetched again. Return the names of the runs.
 
-    Parameters
-    ----------
-    out
-        Folder for ``{run}_matrices.npz``, ``{run}_features.npz`` and, with times, ``{run}_extra_features.npz``.
-    runs
-        Only these, without asking for the list; all runs in use if None.
-    times
-        Also the files with the events' times.
-    base_url
-        Another bucket of the same layout.
-
-    Returns
-    -------
-    list of str
-        The names of the runs.
-
-    Raises
-    ------
-    InputError
-        If the server cannot be reached, lists no runs, lacks a file, or sends something else.
+    ``out`` gets ``{run}_matrices.npz``, ``{run}_features.npz`` and, with times, ``{run}_extra_features.npz``: of
+    ``runs``, without asking for the list, or of all in use. ``base_url`` is a bucket of the same layout.
     """
     out = Path(out)
     bucket = resolve_region(base_url)

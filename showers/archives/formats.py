@@ -120,21 +120,8 @@ def _log(line: str) -> None:
 def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[str], None] = _log) -> list[Path]:
     """Write what another program wrote as dataset folders, or as tables where there are no deposits.
 
-    Parameters
-    ----------
-    path
-        Of any format that is not the project's own.
-    out
-        Gets a folder or a Parquet file for each set.
-    task
-        Whose labels to take, where the events have some.
-    tell
-        Gets remarks; the log unless said otherwise.
-
-    Raises
-    ------
-    InputError
-        If no format knows it, it is one of the project's own, or its files cannot be used.
+    ``out`` gets a folder or a Parquet file for each set, with labels of ``task`` where there are some; ``tell`` gets
+    remarks. What is of no known format, or of one of the project's own, is refused.
     """
     path, out = Path(path), Path(out)
     if not path.exists():

@@ -470,10 +470,7 @@ def stations_by_cores(chunks: Iterable[dict[str, np.ndarray]], file: Path) -> np
 def _correlations(products: np.ndarray) -> np.ndarray:
     """Return the correlation of every signal with every nearness, (n, n); 0 where a signal never changes.
 
-    Parameters
-    ----------
-    products
-        (1 + 2 n, 1 + 2 n) sums over events of the products of 1, n signals and n nearnesses.
+    From the sums over events of the products (1 + 2 n, 1 + 2 n) of 1, n signals and n nearnesses.
     """
     n_events, n = max(products[0, 0], 1), len(products) // 2
     mean = products[0] / n_events

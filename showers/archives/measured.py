@@ -140,16 +140,6 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
     and errors are over events that pass the cuts with age; ``off`` names the means that lie more than 5 standard
     deviations from the median run, the scatter of the runs included, and the pass rate likewise. Dead detectors are
     flat cells (16 row + column) between blanks.
-
-    Parameters
-    ----------
-    folders
-        Dataset folders as the conversion of measured runs writes them.
-
-    Raises
-    ------
-    InputError
-        If a folder has no summary.
     """
     rows, means, errors = [], [], []
     for folder in folders:
