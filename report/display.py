@@ -43,6 +43,8 @@ ROOM_FOR_LEGEND = 0.28
 """Above the densities, in decades for each decade that they span."""
 MAX_AGE = 1.5
 """Above this age the integral of the electron distribution diverges; the curve is drawn with it."""
+MAX_MUON_AGE = 2.1
+"""The same of the muon distribution."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def _lateral(axes: Axes, shower: Shower) -> None:
     age = min(fit["fit_age"], MAX_AGE)
     electrons = np.asarray(rho_electron(r, 10 ** fit["fit_lg_ne"], age))
     s_mu = fit["fit_muon_age"] if np.isfinite(fit["fit_muon_age"]) else STATION.muon_age_mean
-    muons = rho_muon_curve(r, fit["fit_lg_nmu"], s_mu)
+    muons = np.asarray(rho_muon(r, 10 ** fit["fit_lg_nmu"], min(s_mu, MAX_MUON_AGE)))
     # An e/gamma detector counts muons too, each as one particle; a muon detector sees electrons punch through.
     both = electrons + muons / energy_correction(r, STATION, np)
     punched = muons + electrons * STATION.punch_through * np.exp(-r / STATION.punch_through_scale_m)
@@ -266,8 +268,3 @@ def ring_means(r_m: np.ndarray, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray
             rows.append((r_m[inside].mean(), rho[inside].mean(), rho[inside].std(ddof=1) / np.sqrt(n)))
     centre, mean, error = np.array(rows).T if rows else np.empty((3, 0))
     return centre, mean, error
-
-
-def rho_muon_curve(r_m: np.ndarray, lg_n_mu: float, s_mu: float) -> np.ndarray:
-    """Return the muon density, m^-2, at distances (n,) in m; shapes beyond the integrable range are clipped."""
-    return np.asarray(rho_muon(r_m, 10**lg_n_mu, min(s_mu, 2.1)))

@@ -288,9 +288,9 @@ def _result_text(
         f"- Protocol {plan.protocol}, modes {', '.join(map(str, sets['test'].source['modes']))}; the raw predictions "
         "are scored where the protocol forbids decision rules.",
         *(
-            f"- {split}: {len(result):,} events, {int(result.usable.sum()):,} of them usable; fingerprint "
-            f"`{result.fingerprint()}`"
-            for split, result in sets.items()
+            f"- {split}: {len(dataset):,} events, {int(dataset.usable.sum()):,} of them usable; fingerprint "
+            f"`{dataset.fingerprint()}`"
+            for split, dataset in sets.items()
         ),
         f"- Raw archives (names, lengths and checksums of all members): `{sets['test'].source['raw']}`",
         f"- Showers put into both sets by the protocol's split: {sets['test'].source['showers_in_both_splits']}",

@@ -32,8 +32,8 @@ from showerstack.stacking.explain import group_of
 from showerstack.stacking.fits import HISTORY_FILE, TASK_FILE, fold_folder
 from showerstack.stacking.run import Run
 
-IMPORTANCE_S = 3.0
-"""Processor time of the importance of columns, s: the best learner is opened and predicts."""
+IMPORTANCE_S = 15.0
+"""Processor time of the importance of columns, s: the best learner is opened and predicts once a group of features."""
 GALLERY_S = 3.0
 """Processor time of the displays of single showers, s."""
 

@@ -451,27 +451,15 @@ def convert_measured(
                 converted.left_out.append(LeftOut(name, str(error)))
                 continue
             source = _source(run, protocol, times, keep_arrival_times)
-            if _is_made(folder, source):
-                converted.folders.append(folder)
-                converted.remarks.extend(_remarks_on(folder))
-            else:
+            if not _is_made(folder, source):
                 seconds = _times(run, converted.remarks) if times else None
                 try:
-                    n_written, n_alike = _write(folder, run, source, seconds, strict=strict)
-                    n_repeated = run.n_events - n_written
-                    converted.folders.append(folder)
-                    if n_repeated:
-                        repeated = (
-                            f"{n_repeated:,} of {run.n_events:,} events are there again, time and quantities alike"
-                        )
-                        converted.remarks.append(f"{name}: {repeated}: counted once")
-                    if n_alike:
-                        look_alike = f"{n_alike:,} of {n_written:,} events have deposits and quantities of another one"
-                        converted.remarks.append(f"{name}: {look_alike}: with --times they count once")
-                    converted.remarks.extend(_remarks_on(folder))
+                    converted.remarks.extend(_write(folder, run, source, seconds, strict=strict))
                 except DamagedRun as error:
                     converted.left_out.append(LeftOut(name, str(error)))
                     continue
+            converted.folders.append(folder)
+            converted.remarks.extend(_remarks_on(folder))
             if delete_raw:
                 archive_path(raw, name, "matrices").unlink()
             progress(done, len(names), name)
@@ -575,8 +563,8 @@ def _remarks_on(folder: Path) -> list[str]:
 
 def _write(
     folder: Path, run: MeasuredReader, source: dict[str, Any], seconds: np.ndarray | None, *, strict: bool = False
-) -> tuple[int, int]:
-    """Write the folder of a run; return how many events it has, and without times how many are as another one."""
+) -> list[str]:
+    """Write the folder of a run; return remarks on events that are there again."""
     try:
         features = run.read("features").astype(np.float32)
     except InputError as error:
@@ -634,7 +622,14 @@ def _write(
         convention = azimuth_convention(front, scalars[: len(front), 2], scalars[: len(front), 1])
         if convention.is_known:
             written[AZIMUTH] = convention.as_json()
-    return n_events, alike
+    remarks = []
+    if n_events < run.n_events:
+        repeated = f"{run.n_events - n_events:,} of {run.n_events:,} events are there again, time and quantities alike"
+        remarks.append(f"{run.name}: {repeated}: counted once")
+    if alike:
+        look_alike = f"{alike:,} of {n_events:,} events have deposits and quantities of another one"
+        remarks.append(f"{run.name}: {look_alike}: with --times they count once")
+    return remarks
 
 
 def is_first_of_its_kind(features: np.ndarray, seconds: np.ndarray | None) -> np.ndarray:
