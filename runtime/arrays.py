@@ -49,19 +49,9 @@ class Header:
 
 
 def read_header(stream: BinaryIO, where: str) -> Header:
-    """Read the head of an array, and no more.
+    """Read the head of an array, and no more, from a stream at its first byte.
 
-    Parameters
-    ----------
-    stream
-        At the array's first byte.
-    where
-        What error messages call it.
-
-    Raises
-    ------
-    InputError
-        If it is not in NumPy's format, or holds Python objects.
+    ``where`` is what messages call it. What is not in NumPy's format, or holds Python objects, is refused.
     """
     start = stream.tell()
     try:
@@ -92,13 +82,7 @@ class MappedArray(np.memmap):
 
 
 def open_npy(path: Path) -> np.ndarray:
-    """Memory-map a ``.npy`` file read-only.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, no regular file, truncated, not in NumPy's format, or holds Python objects.
-    """
+    """Memory-map a ``.npy`` file read-only; refuse a truncated one, and Python objects."""
     path = Path(path)
     with open_regular(path) as file:
         header = read_header(file, str(path))
@@ -222,18 +206,11 @@ _DAMAGE_ERRORS = (
 
 
 def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] | None = None) -> dict[str, np.ndarray]:
-    """Read those of the wanted arrays that an ``.npz`` archive holds.
+    """Read those of the wanted arrays that an ``.npz`` archive holds; refuse an archive that holds none.
 
-    Parameters
-    ----------
-    check
-        Called with the name and head of each wanted array before any is unpacked; refuses by an ``InputError``.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, no regular file, no complete archive, damaged, holds none of the arrays, or a wanted
-        array holds Python objects or would be larger than any predictions packed into a file of this size.
+    ``check`` is called with the name and head of each wanted array before any is unpacked, and refuses by an
+    :class:`InputError`. Refused are damaged archives, Python objects, and arrays larger than any predictions packed
+    into a file of this size.
     """
     file = Path(file)
     if file.is_dir():
@@ -300,12 +277,7 @@ COPY_BYTES = 1 << 22
 def write_pieces(file: Path, n_events: int, pieces: Iterable[Mapping[str, np.ndarray]]) -> None:
     """Write an uncompressed ``.npz``, with the bytes that :func:`showerstack.runtime.files.write_npz` would give.
 
-    Parameters
-    ----------
-    n_events
-        Of all pieces together.
-    pieces
-        The same arrays in each: (n,) or (n, C), and scalars, which are equal in all.
+    Pieces, of ``n_events`` together, hold the same arrays (n,) or (n, C), and scalars, which are equal in all.
     """
     with atomic_path(file) as temporary, ExitStack() as stack:
         streams: dict[str, BinaryIO] = {}

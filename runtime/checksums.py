@@ -35,19 +35,9 @@ class Checksums:
 
     @classmethod
     def open(cls, folder: str | Path, required: Iterable[str] = ()) -> Self:
-        """Read ``checksums.json`` of a folder.
+        """Read ``checksums.json`` of a finished folder; refuse one that leads out of it.
 
-        Parameters
-        ----------
-        folder
-            The finished folder.
-        required
-            Relative paths that the list must name; whoever reads a folder knows what it cannot do without.
-
-        Raises
-        ------
-        InputError
-            If there is no list, it is damaged, names a path outside the folder, or lacks a required file.
+        It must name the ``required`` relative paths: whoever reads a folder knows what it cannot do without.
         """
         folder = Path(folder)
         file = folder / CHECKSUMS_FILE
@@ -73,13 +63,7 @@ class Checksums:
         return checksums
 
     def path(self, name: str) -> Path:
-        """Return the path of a file after comparing its bytes; within a process an unchanged file is read once.
-
-        Raises
-        ------
-        InputError
-            If the file is not in the list, missing, or not the one that was written.
-        """
+        """Return the path of a file after comparing its bytes; within a process an unchanged file is read once."""
         problem = self.problem(name)
         if problem:
             raise InputError(problem)

@@ -32,13 +32,8 @@ _CODE_SUFFIXES = {".py", ".cu"}
 def source_hash(paths: Iterable[Path], packages: Iterable[str] = ()) -> str:
     """Return a SHA-256 of code and of the library versions that can change its numbers.
 
-    Parameters
-    ----------
-    paths
-        Files, or folders that are walked with all sub-folders for ``.py`` and ``.cu`` files. Python counts without
-        comments, layout and docstrings; CUDA counts as it stands.
-    packages
-        Installed distributions whose version belongs to the result; one that is not installed counts as such.
+    Of files, or of folders that are walked with all sub-folders for ``.py`` and ``.cu`` files. Python counts without
+    comments, layout and docstrings; CUDA counts as it stands. A package that is not installed counts as such.
     """
     digest = hashlib.sha256("python {}.{}".format(*platform.python_version_tuple()).encode())
     for top in paths:
@@ -111,15 +106,7 @@ def _is_bare_string(node: ast.AST) -> bool:
 
 
 def imported_files(module: str, packages: Iterable[str]) -> list[Path]:
-    """Return the file of a module and of all that it imports from the given packages, directly or not.
-
-    Parameters
-    ----------
-    module
-        Dotted name of a module that can be imported.
-    packages
-        Packages, by dotted name, whose modules are followed.
-    """
+    """Return the file of a module and of all that it imports from the given packages, directly or not."""
     packages, file_of, pending = tuple(packages), dict[str, Path](), [module]
     while pending:
         name = pending.pop()
@@ -157,10 +144,7 @@ def _is_within(module: str, packages: tuple[str, ...]) -> bool:
 def installed_modules(group: str) -> dict[str, ModuleType]:
     """Return the modules that installed distributions declare as entry points of a group, by their names.
 
-    Raises
-    ------
-    ImportError
-        Naming the distribution whose module cannot be imported.
+    An :class:`ImportError` names the distribution whose module cannot be imported.
     """
     modules = {}
     for entry in sorted(importlib.metadata.entry_points(group=group), key=lambda entry: entry.name):
@@ -181,14 +165,9 @@ def installed_versions(group: str) -> list[str]:
 
 
 def objects_by_name(modules: Iterable[ModuleType], attribute: str, name_of: Callable[[Any], str]) -> dict[str, Any]:
-    """Return what modules declare under one attribute, by name.
+    """Return what modules declare under one attribute, by name; a name that is declared twice is an error.
 
     A module may declare one object or a tuple of them; modules without the attribute are passed over.
-
-    Raises
-    ------
-    ValueError
-        If a name is declared twice.
     """
     objects: dict[str, Any] = {}
     for module in modules:

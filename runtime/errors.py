@@ -121,19 +121,9 @@ MANY = 4
 
 
 def need(*names: str, what: str) -> None:
-    """Refuse to begin something whose libraries are not installed.
+    """Refuse to begin something whose extras or libraries are not installed, with the command that installs them.
 
-    Parameters
-    ----------
-    names
-        Extras, or single libraries of them.
-    what
-        What needs them, as it begins a sentence.
-
-    Raises
-    ------
-    InputError
-        One line with the command that installs them.
+    ``what`` needs them, as it begins a sentence.
     """
     missing = lacking(*names)
     if missing:
@@ -167,16 +157,8 @@ def _first_line(error: BaseException) -> str:
 def reporting_errors(interrupted: Callable[[], str]) -> Iterator[None]:
     """Turn whatever leaves a command into a line on standard error and an exit code.
 
-    Parameters
-    ----------
-    interrupted
-        Returns what to say after Ctrl-C.
-
-    Raises
-    ------
-    SystemExit
-        2 with one line for what can be mended; 130 after Ctrl-C; 1 with a traceback and a hint for a mistake in this
-        program; 0 when whoever read the output has closed it.
+    2 with one line for what can be mended; 130 after Ctrl-C, with what ``interrupted`` returns; 1 with a traceback and
+    a hint for a mistake in this program; 0 when whoever read the output has closed it.
     """
     try:
         yield

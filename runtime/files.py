@@ -30,13 +30,7 @@ from showerstack.runtime.errors import InputError, did_you_mean
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, cannot be read, or is a folder, pipe, socket or device.
-    """
+    """Open a regular file for reading; refuse folders, pipes, sockets and devices."""
     try:
         # Without O_NONBLOCK, opening a pipe waits for its other end.
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -51,13 +45,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Return the content of a TOML file.
-
-    Raises
-    ------
-    InputError
-        If it is missing, no regular file, or no TOML.
-    """
+    """Return the content of a TOML file."""
     try:
         with open_regular(file) as content:
             return tomllib.loads(content.read().decode())
@@ -77,12 +65,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     The parent folder is created. On an exception the temporary file is removed and ``path`` is untouched. The
     temporary file is new and empty, its name cannot be foretold (a link planted there would be written through), and
-    it keeps the suffix, because some libraries choose a format by it.
-
-    Raises
-    ------
-    InputError
-        If ``path`` is a folder, a device, a pipe or a socket.
+    it keeps the suffix, because some libraries choose a format by it. Where ``path`` is a folder, a device, a pipe or
+    a socket it is refused.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -104,10 +88,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside ``path``; on success rename it to ``path``.
 
-    Raises
-    ------
-    InputError
-        If ``path`` exists and ``overwrite`` is false, or is no folder.
+    A ``path`` that exists is refused, unless it is a folder to be overwritten.
     """
     path = Path(path)
     if path.is_symlink() or path.exists():
@@ -198,13 +179,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, no regular file, or not JSON.
-    """
+    """Read a JSON file."""
     with open_regular(Path(path)) as file:
         try:
             return json.loads(file.read().decode())
@@ -279,14 +254,9 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made if need be, for this process alone.
+    """Hold a folder, which is made if need be, for this process alone; refuse one that another process holds.
 
     The lock file is opened without following links, without waiting and without changing what is in it.
-
-    Raises
-    ------
-    InputError
-        If another process holds the folder, its lock file is not a plain file, or it cannot be written.
     """
     file = Path(folder) / LOCK_FILE
     try:
@@ -322,17 +292,8 @@ _FIRST_BYTES = {
 def check_target(path: Path, suffixes: tuple[str, ...]) -> None:
     """Make sure before long work that a result can be written to ``path``; makes its parent folder.
 
-    Parameters
-    ----------
-    path
-        The file to write; an existing one of the same kind will be replaced.
-    suffixes
-        Kinds of file that can be written, with the dot.
-
-    Raises
-    ------
-    InputError
-        If the suffix is another one, the file there is of another kind, or its folder cannot be made or written.
+    Its suffix must be one of those given (with the dot); an existing file of the same kind will be replaced, others
+    are refused.
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is {kind_of(path)}: choose the name of a file")

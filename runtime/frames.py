@@ -22,12 +22,8 @@ def is_frame(values: Any) -> bool:
 def frame_of(values: Any, columns: Mapping[str, Any] | None = None) -> pl.DataFrame:
     """Return an array (N, F), its columns ``x0``, ``x1``..., or a data frame, with columns (N,) added by name.
 
-    Masked entries are missing.
-
-    Raises
-    ------
-    InputError
-        If a column cannot be converted exactly; it is named. If an added one is not as long, or its name is taken.
+    Masked entries are missing. A column that cannot be converted exactly is refused by name; so is an added one that
+    is not as long, or whose name is taken.
     """
     if isinstance(values, pl.DataFrame):
         frame = values

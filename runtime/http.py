@@ -95,16 +95,8 @@ def fetch(
 ) -> None:
     """Download one file to ``target``, continuing ``target``'s ``.part`` file if there is one.
 
-    Parameters
-    ----------
-    form
-        What the file must look like; by default ``.npy``.
-
-    Raises
-    ------
-    InputError
-        If the server refuses, sends something of another form, or fails ``attempts`` times in a row without
-        getting further than before; or if the disk is full.
+    What is of another ``form`` (by default ``.npy``) is refused; so is a server that fails ``attempts`` times in a row
+    without getting further than before.
     """
     failures = 0
     remove_leftovers(_tag_file(target))

@@ -116,10 +116,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None
 def cached_table(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], Callable[[float], np.ndarray]]:
     """Keep the table that a function makes of a number beside the machine code, tied to its sources in the same way.
 
-    Parameters
-    ----------
-    libraries
-        Distributions whose version can change the table.
+    Versions of ``libraries`` count as well.
     """
 
     def decorate(function: Callable[[float], np.ndarray]) -> Callable[[float], np.ndarray]:

@@ -66,10 +66,7 @@ def remark(log: logging.Logger, lines: Iterable[str]) -> None:
 def logging_to(*handlers: logging.Handler, level: int | str | None = None) -> Iterator[None]:
     """Give what the package logs to handlers as well, and close them at the end.
 
-    Parameters
-    ----------
-    level
-        What is logged at all meanwhile; None leaves it as it is.
+    ``level`` is what is logged at all meanwhile; None leaves it as it is.
     """
     before = LOG.level
     if level is not None:

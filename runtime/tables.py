@@ -106,15 +106,8 @@ def _scan(file: Path, separator: str | None, *, header: bool = False) -> pl.Lazy
 def read_text(file: Path, separator: str, *, n_rows: int | None = None) -> pl.DataFrame:
     """Read a text file of one header line and rows, all columns as text, null where nothing is written.
 
-    Parameters
-    ----------
-    n_rows
-        0: the header alone.
-
-    Raises
-    ------
-    InputError
-        If a row has not as many fields as the header (its line is named), or the header repeats a name.
+    With no row wanted, the header alone. A row that has not as many fields as the header is refused with its line; so
+    is a header that repeats a name.
     """
     source = _unpacked(file) if file.name.lower().endswith(".gz") else file
     blank = _blank_rows(file, source, separator, n_rows)

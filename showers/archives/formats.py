@@ -201,10 +201,7 @@ def numbers_of_labels(task: Task) -> dict[Any, int]:
 def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarray:
     """Return what a label file holds of labels (n,) as they are written: class numbers or names, or true values.
 
-    Raises
-    ------
-    InputError
-        If one is missing, no whole number of a class, no name of a class, or no possible true value.
+    What is no whole number of a class, no name of one, or no possible true value is refused.
     """
     if task.target:
         if values.dtype.kind not in "fiu":

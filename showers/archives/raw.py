@@ -201,10 +201,7 @@ def head_of(path: Path, key: str, shape: tuple[int, ...]) -> tuple[int, dict[str
 def stream_npz(path: Path, key: str, events_at_once: int = EVENTS_AT_ONCE) -> Iterator[np.ndarray]:
     """Yield consecutive blocks of one array of an NPZ archive without loading it whole.
 
-    Raises
-    ------
-    InputError
-        If the archive or the array is missing, damaged, holds Python objects, or promises more than it holds.
+    An archive that is damaged, holds Python objects, or promises more than it holds is refused.
     """
     with _open_array(path, key) as (_, member, file):
         header = _checked_header(path, key, member, file)
@@ -293,23 +290,9 @@ MAX_HEAD_BYTES = 1 << 16
 
 
 def read_times(path: Path, n_events: int) -> np.ndarray:
-    """Return the UTC times of a run's events.
+    """Return the UTC times (N,) float64 of a run's N events, seconds since 1970-01-01.
 
-    Parameters
-    ----------
-    path
-        ``{run}_extra_features.npz``.
-    n_events
-        How many events the run has.
-
-    Returns
-    -------
-    (N,) float64, seconds since 1970-01-01 UTC.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, damaged, of another shape, or holds anything but numbers, text and dates.
+    From ``{run}_extra_features.npz``; anything but numbers, text and dates in it is refused.
     """
     with _open_array(path, TIMES_KIND) as (_, member, file):
         if member.file_size > MAX_HEAD_BYTES + MAX_BYTES_AN_EVENT * n_events:

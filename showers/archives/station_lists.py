@@ -141,13 +141,7 @@ class ListedEvents:
 
 
 def array_in(path: Path) -> DetectorArray:
-    """Return the array that a table of stations lists, or that a dataset folder is of.
-
-    Raises
-    ------
-    InputError
-        If the path is neither, or the table lacks a column.
-    """
+    """Return the array that a table of stations lists, or that a dataset folder is of."""
     if path.is_dir():
         return Dataset.open(path, labels=False).array
     stations = _read(path, FILES["stations"])
