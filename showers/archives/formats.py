@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
@@ -140,21 +139,9 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
     return written
 
 
-@dataclass(frozen=True)
-class _Extra:
-    """A file of measured events beside the grids."""
-
-    stem: str
-    kind: type
-    columns: tuple[str, ...]
-    value: Callable[..., np.ndarray]
-
-
-_EXTRAS = (
-    _Extra(Path(CORE_X_FILE).stem, np.float32, ("Xc",), lambda x: x),
-    _Extra(Path(CORE_Y_FILE).stem, np.float32, ("Yc",), lambda y: y),
-    _Extra(Path(TIMES_FILE).stem, np.float64, ("Gt", "Mt"), lambda s, ns: s + 1e-9 * ns),
-)
+_CORES = {Path(CORE_X_FILE).stem: "Xc", Path(CORE_Y_FILE).stem: "Yc"}
+_TIMES, _TIME_COLUMNS = Path(TIMES_FILE).stem, ("Gt", "Mt")
+"""Files of measured events beside the grids, and the columns that they are made of."""
 
 
 def _dataset(
@@ -163,16 +150,18 @@ def _dataset(
     folder, columns = out / reader.name, set(reader.units)
     labelled = task if task is not None and LABEL in columns else None
     source: dict[str, Any] = {"generator": f"{CONVERSION} of {source_format.name}", "evaluation_cuts": "none"}
-    layout, extras = Layout(np.float32, np.float32), list[_Extra]()
+    layout, cores, has_times = Layout(np.float32, np.float32), dict[str, str](), False
     if reader.array != KASCADE:  # its positions are counted from another place than its cores
         source |= {"array": reader.array.as_json()}
     else:
-        extras = [extra for extra in _EXTRAS if set(extra.columns) <= columns]
+        cores = {stem: column for stem, column in _CORES.items() if column in columns}
+        has_times = set(_TIME_COLUMNS) <= columns
     if reader.array == KASCADE and AGE.name in columns:
         layout = Layout(np.float32, np.float32, "column")
         source |= {"protocol": "2026", "age": True, "evaluation_cuts": MATCHED.name}
-    names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *(c for extra in extras for c in extra.columns)]
-    types = {extra.stem: extra.kind for extra in extras}
+    names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *cores.values()]
+    names += _TIME_COLUMNS if has_times else ()
+    types = dict.fromkeys(cores, np.float32) | ({_TIMES: np.float64} if has_times else {})
     start = 0
     with write_dataset(folder, reader.n_events, labelled, source=source, extras=types, layout=layout) as writer:
         for chunk in reader.chunks(names):
@@ -183,7 +172,8 @@ def _dataset(
                 for remark in units_remarks(reader.name, scalars, layout.scalars):
                     tell(remark)
             writer.left_out += bad_cells(grids, reader.name, start)
-            values: dict[str, Any] = {extra.stem: extra.value(*(chunk[c] for c in extra.columns)) for extra in extras}
+            values: dict[str, Any] = {stem: chunk[column] for stem, column in cores.items()}
+            values |= {_TIMES: chunk["Gt"] + 1e-9 * chunk["Mt"]} if has_times else {}
             labels = labels_of(chunk[LABEL], labelled, reader.name, start) if labelled else None
             writer.put(start, grids, scalars, labels, **values)
             start += len(grids)
