@@ -48,10 +48,11 @@ class Header:
         return self.offset + prod(self.shape) * self.dtype.itemsize
 
 
-def read_header(stream: BinaryIO, where: str) -> Header:
+def read_header(stream: BinaryIO, where: str, *, objects: bool = False) -> Header:
     """Read the head of an array, and no more, from a stream at its first byte.
 
-    ``where`` is what messages call it. What is not in NumPy's format, or holds Python objects, is refused.
+    ``where`` is what messages call it. What is not in NumPy's format, or holds Python objects
+    where there must be none, is refused.
     """
     start = stream.tell()
     try:
@@ -59,7 +60,7 @@ def read_header(stream: BinaryIO, where: str) -> Header:
     except Exception as error:  # a damaged head is parsed as Python literals and can raise nearly anything
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{where} cannot be read as a NumPy array (truncated or damaged?): {why}") from None
-    if dtype.hasobject or not dtype.itemsize:
+    if (dtype.hasobject and not objects) or not dtype.itemsize:
         raise InputError(f"{where} cannot be read as a NumPy array: it holds Python objects, expected numbers")
     if any(isinstance(length, bool) or length < 0 for length in shape):
         raise InputError(f"{where} cannot be read as a NumPy array (damaged?): its shape is {shape}")

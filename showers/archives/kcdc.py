@@ -423,20 +423,10 @@ REACH_M = 25.0
 def stations_by_cores(chunks: Iterable[dict[str, np.ndarray]], file: Path) -> np.ndarray:
     """Return the cell (n_stations,) of each station number, from where the showers fell that it saw.
 
-    Parameters
-    ----------
-    chunks
-        ``EDeposit`` (n, n_stations) MeV, ``Xc``, ``Yc`` (n,) m, of consecutive events.
-    file
-        For messages.
+    Chunks of consecutive events have ``EDeposit`` (n, n_stations) MeV, ``Xc`` and ``Yc`` (n,) m; ``file`` is for
+    messages. If two halves of the events do not give the same answer (too few, or no deposits by station), they are
+    refused.
 
-    Raises
-    ------
-    InputError
-        If two halves of the events do not give the same answer: too few, or no deposits by station.
-
-    Notes
-    -----
     Over events, ln(1 + deposit / MeV) of a number, less the event's mean over stations, is correlated with the
     nearness 1 / (1 + (r / 25 m)^2) of a place, r from the core. Of all assignments of numbers to places the one with
     the largest sum of correlations is taken.

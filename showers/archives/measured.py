@@ -55,16 +55,10 @@ DEAD_CHANCE = 1e-6
 def dead_detectors(hits: np.ndarray) -> dict[str, list[int]]:
     """Return flat cells of dead stations, and of dead muon detectors at others, as ``source.json`` has them.
 
-    Parameters
-    ----------
-    hits
-        (rows, columns, 2) events in which each detector has a deposit.
-
-    Notes
-    -----
-    A working detector is expected to have at least half as many hits as the median of those that have some on its
-    square ring about the array's centre; on a ring without hits, as the smallest such median. A station whose e/gamma
-    detectors are dead is missing as a whole.
+    From the number of events in which each detector has a deposit, (rows, columns, 2). A working detector is expected
+    to have at least half as many hits as the median of those that have some on its square ring about the array's
+    centre; on a ring without hits, as the smallest such median. A station whose e/gamma detectors are dead is missing
+    as a whole.
     """
     least = -2 * np.log(DEAD_CHANCE)
     dead_by_channel = []
@@ -230,22 +224,9 @@ MIN_ZENITH_DEG = 10.0
 def front_azimuth(times_ns: np.ndarray, hit: np.ndarray, x_m: np.ndarray, y_m: np.ndarray) -> np.ndarray:
     """Return where showers come from by a plane through their arrival times: azimuth from +x, anticlockwise, deg.
 
-    Parameters
-    ----------
-    times_ns
-        (n, rows, columns) arrival times.
-    hit
-        (n, rows, columns) bool: stations whose time counts; finite times alone are used.
-    x_m, y_m
-        (rows, columns) station positions.
-
-    Returns
-    -------
-    (n,) float64, NaN for events with fewer than :data:`MIN_STATIONS` stations.
-
-    Notes
-    -----
-    Unweighted least squares, done again without stations that are late or early by more than 100 ns.
+    (n,) float64, NaN for events with fewer than :data:`MIN_STATIONS` stations, from arrival times in ns (n, rows,
+    columns) of the stations that are ``hit`` and have a finite one, at positions (rows, columns) in m. Unweighted
+    least squares, done again without stations that are late or early by more than 100 ns.
     """
     n = len(times_ns)
     used = (hit & np.isfinite(times_ns)).reshape(n, -1)
@@ -404,34 +385,16 @@ def convert_measured(
 ) -> Converted:
     """Write a dataset folder for every run; folders that are there already, made from the same archives, are kept.
 
-    Parameters
-    ----------
-    raw
-        Folder with the runs' archives.
-    out
-        Gets a folder ``{run}`` each: grids, scalars, ``age.npy``, ``core_x_m.npy``, ``core_y_m.npy`` and, with times,
-        ``times.npy``; its ``source.json`` has the run's summary.
-    runs
-        Only these; all runs in use if None.
-    protocol
-        The protocol of the sets that learners were trained on: ``v2`` (scalars rounded to float16, no age for
-        learners), ``matched`` (float32 scalars, with age) or ``2026`` (float32, the age a column of the scalars).
-    times
-        Read the events' times.
-    delete_raw
-        Delete the archive of each run's grids as soon as its folder is complete.
-    strict
-        Leave runs out that hold events which cannot be used.
-    keep_arrival_times
-        Also keep the arrival times, in ``arrival_ns.npy``; no learner reads them.
-    bars
-        Progress.
+    ``out`` gets a folder ``{run}`` each: grids, scalars, ``age.npy``, ``core_x_m.npy``, ``core_y_m.npy`` and, with
+    times, ``times.npy``; its ``source.json`` has the run's summary. Without a list of ``runs`` all in use are
+    converted.
 
-    Raises
-    ------
-    InputError
-        If the protocol is unknown, there are no runs, a folder of the same name holds something else, or the disk is
-        full.
+    The protocol is that of the sets that learners were trained on: ``v2`` (scalars rounded to float16, no age for
+    learners), ``matched`` (float32 scalars, with age) or ``2026`` (float32, the age a column of the scalars).
+
+    With ``delete_raw`` the archive of each run's grids is deleted as soon as its folder is complete; with ``strict``
+    runs with events that cannot be used are left out; arrival times are kept in ``arrival_ns.npy``, which no learner
+    reads.
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")

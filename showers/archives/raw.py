@@ -177,16 +177,8 @@ def read_source(path: Path) -> dict[str, Any] | None:
 def head_of(path: Path, key: str, shape: tuple[int, ...]) -> tuple[int, dict[str, Any] | None, list[str]]:
     """Compare the head of an archive of one array with what it holds, before anything is unpacked.
 
-    Returns
-    -------
-    tuple
-        Number of events, what the simulation wrote about its making (None for archives of another origin), and names,
-        lengths and CRC-32 of all members.
-
-    Raises
-    ------
-    InputError
-        If the archive is missing, damaged, or its events have another shape.
+    Return the number of events, what the simulation wrote about its making (None for archives of another origin), and
+    names, lengths and CRC-32 of all members. Events of another shape are refused.
     """
     with _open_array(path, key) as (archive, member, file):
         header = _checked_header(path, key, member, file)
@@ -297,7 +289,10 @@ def read_times(path: Path, n_events: int) -> np.ndarray:
     with _open_array(path, TIMES_KIND) as (_, member, file):
         if member.file_size > MAX_HEAD_BYTES + MAX_BYTES_AN_EVENT * n_events:
             raise InputError(f"{path}: {member.file_size:,} bytes are too many for {n_events:,} events")
-        shape = _object_shape(path, file)
+        header = read_header(cast("Any", file), str(path), objects=True)
+        shape = header.shape
+        if header.dtype != np.dtype(object) or header.fortran:
+            raise InputError(f"{path}: type {header.dtype}, expected rows of objects")
         if len(shape) != 2 or shape[0] != n_events or shape[1] <= TIME_COLUMN:
             raise InputError(f"{path}: shape {shape}, expected ({n_events}, {TIME_COLUMN + 1} or more)")
         try:
@@ -321,20 +316,6 @@ def _seconds(path: Path, times: list[Any]) -> np.ndarray:
         except (ValueError, OverflowError):
             raise InputError(f"{path}: row {row}, column {TIME_COLUMN} holds a date out of range") from None
     return seconds
-
-
-def _object_shape(path: Path, file: IO[bytes]) -> tuple[int, ...]:
-    """Read the array's head and leave the stream at the first byte of the pickle."""
-    stream = cast("Any", file)
-    try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
-    except Exception as error:  # a damaged head is parsed as Python literals and can raise nearly anything
-        raise InputError(f"{path} cannot be read as a NumPy array: {type(error).__name__}") from None
-    if dtype != np.dtype(object) or fortran:
-        raise InputError(f"{path}: type {dtype}, expected rows of objects")
-    return tuple(shape)
 
 
 class _NameNotAdmitted(Exception):
