@@ -136,7 +136,7 @@ def _body(
     limits = [*GENERAL_LIMITS, TABLE_LIMIT]
     if task in TASKS:
         limits[-1:] = [*SHOWER_LIMITS, SIMULATED_LIMIT if simulated else PUBLIC_LIMIT]
-    limits += [f"Warning of the run: {_plain(line)}" for line in (*manifest.get("remarks", ()), *remarks)]
+    limits += [f"Warning of the run: {_plain(line)}" for line in (*manifest["remarks"], *remarks)]
     cost = totals(manifest["steps"])
     yield from (f"# Model card: {_plain(name)}", "", USES.get(task, TABLE_USE), "")
     yield f"Classes: {', '.join(map(_plain, manifest['classes']))}."
@@ -148,7 +148,7 @@ def _body(
     yield f"Software and models: {LICENCE}. Data: {f'simulated data: {LICENCE}' if simulated else OTHERS_DATA}."
     yield from ("", "## Cost", "", f"{cost['cpu_s'] / 3600:.3f} CPU hours, {cost['peak_mb']:,.0f} MB peak memory.")
     started, where, device, revision = (
-        _plain(manifest.get(key)) for key in ("started", "machine", "device", "git_revision")
+        _plain(manifest[key]) for key in ("started", "machine", "device", "git_revision")
     )
     yield from ("", "## Made", "")
     yield (
@@ -159,20 +159,20 @@ def _body(
 
 
 def _model(manifest: Mapping[str, Any]) -> Iterator[str]:
-    pool, decision = manifest.get("pool", {}), manifest.get("decision", {})
-    yield f"Used for predictions: **{_plain(shipped_system(manifest))}** ({_plain(manifest['gate'].get('reason'))})."
-    yield f"Pool: {_plain(pool.get('chosen'))}; decision: {_plain(decision.get('chosen'))}."
+    pool, decision = manifest["pool"], manifest["decision"]
+    yield f"Used for predictions: **{_plain(shipped_system(manifest))}** ({_plain(manifest['gate']['reason'])})."
+    yield f"Pool: {_plain(pool['chosen'])}; decision: {_plain(decision.get('chosen'))}."
     yield from ("", "| learner | from | parameters a fit | weight in the stack | held-out log-loss |")
     yield "|---|---|---|---|---|"
     for row in manifest["learners"]:
         name = row["name"] if row["status"] == "ok" else f"{row['name']} (left out)"
-        size, loss, weight = row.get("n_parameters"), row["log_loss"], pool.get("weights", {}).get(row["name"])
+        size, loss, weight = row["n_parameters"], row["log_loss"], pool["weights"].get(row["name"])
         numbers = ["-" if size is None else f"{size:,}", *("-" if x is None else f"{x:.4f}" for x in (weight, loss))]
-        yield f"| {' | '.join(map(_plain, (name, row.get('source'), *numbers)))} |"
+        yield f"| {' | '.join(map(_plain, (name, row['source'], *numbers)))} |"
 
 
 def _data(manifest: Mapping[str, Any], sources: Mapping[str, Any]) -> Iterator[str]:
-    data, identity = manifest["data"], manifest.get("identity", {})
+    data, identity = manifest["data"], manifest["identity"]
     yield from ("| set | events | origin | fingerprint |", "|---|---|---|---|")
     for split in (split for split in ("train", "test") if data[f"n_{split}"]):
         source, origin = sources.get(split, {}), "not simulated here"
@@ -187,16 +187,16 @@ def _data(manifest: Mapping[str, Any], sources: Mapping[str, Any]) -> Iterator[s
     protocol = sources.get("test", sources.get("train", {})).get("protocol")
     yield ""
     yield (
-        f"Benchmark protocol: {_plain(protocol or 'none stated')}. {identity.get('folds')} folds, repeated "
-        f"{identity.get('repeats')} times; the system in use was scored on: "
-        f"{_plain(manifest.get('judged', {}).get('on'))}. "
+        f"Benchmark protocol: {_plain(protocol or 'none stated')}. {identity['folds']} folds, repeated "
+        f"{identity['repeats']} times; the system in use was scored on: "
+        f"{_plain(manifest['judged']['on'])}. "
         "Test labels were read after predictions were on disk, for scoring and reports alone."
     )
 
 
 def _scores(gate: Mapping[str, Any], metrics: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"[a, b] is a {LEVEL_TEXT} interval, ± one standard error.", "")
-    if gate.get("gain") is not None:
+    if gate["gain"] is not None:
         yield (
             f"* Stack against the best learner on held-out training events: log-loss lower by {gate['gain']:.4f} ± "
             f"{gate['standard_error']:.4f}."

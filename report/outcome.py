@@ -69,7 +69,7 @@ def learner_table(run: Path, data: Path) -> Table:
     truth = read_labels(opened, data)
     scoring = scoring_of(opened.task)
     metric = scoring.metric
-    held_out = {row["name"]: row["log_loss"] for row in opened.manifest["learners"] if "log_loss" in row}
+    held_out = {row["name"]: row["log_loss"] for row in opened.manifest["learners"]}
     systems = sorted(score_systems(opened, truth), key=lambda one: -held_out.get(one.name, -math.inf))
     rivals = [one for one in systems if one.name.startswith("published.")]
     published = min(rivals, key=lambda one: one.value, default=None)
@@ -122,7 +122,7 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
 
     What has learned from more showers than the others is named, and why the stack is one learner where it is.
     """
-    out_of_fold = run.manifest.get("judged", {}).get("on") == "out-of-fold"
+    out_of_fold = run.manifest["judged"].get("on") == "out-of-fold"
     scored_on = "out-of-fold predictions" if out_of_fold else "held-out showers"
     metric = scoring_of(run.task).metric
     lines = ["±: one standard error" + (f"; [a, b]: {LEVEL_TEXT} interval" if metric.logarithmic else "")]
@@ -135,8 +135,8 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
         if one.name.startswith("pretrained"):
             number = "" if one.name in own else f"{SHOWERS_SEEN / 1e6:.0f} million "
             lines.append(f"{one.name}: had learned from {number}other simulated showers before")
-    pool = run.manifest.get("pool", {})
-    if len(pool.get("weights", ())) == 1 and pool.get("left_out"):
+    pool = run.manifest["pool"]
+    if len(pool["weights"]) == 1 and pool["left_out"]:
         lines.append(
             f"stack: {next(iter(pool['weights']))} alone; leaving out all other learners costs less than "
             f"{run.manifest['config'].get('prune', TOLERANCE):g} in log-loss"
@@ -176,19 +176,19 @@ def outcome(
     """
     opened = Run.open(run)
     manifest, task = opened.manifest, opened.task
-    remark(LOG, manifest.get("remarks", ()))
+    remark(LOG, manifest["remarks"])
     parts_left_out = no_time_for(opened, deadline)
     left_out_lines = [Text(escaped(left_out_line(parts_left_out, run, data)), style="yellow")] if parts_left_out else []
     parts: list[RenderableType] = list(_notes(manifest))
-    gate = manifest.get("gate", {})
+    gate = manifest["gate"]
     content: dict[str, Any] = {
         "run": str(run),
-        "task": manifest.get("task"),
+        "task": manifest["task"],
         "shipped": shipped_system(manifest),
-        "reason": gate.get("reason"),
-        "gain_claimed": gate.get("claimed"),
-        "learners": {row["name"]: row["status"] for row in manifest.get("learners", [])},
-        "remarks": manifest.get("remarks", []),
+        "reason": gate["reason"],
+        "gain_claimed": gate["claimed"],
+        "learners": {row["name"]: row["status"] for row in manifest["learners"]},
+        "remarks": manifest["remarks"],
         "predictions": str(run / "predictions.npz"),
     }
     if not opened.has_grids or data is None:
@@ -248,11 +248,10 @@ def _table_outcome(run: Path, content: Mapping[str, Any]) -> Iterator[Renderable
 
 def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
     """Yield which learners failed or are one network."""
-    for row in manifest.get("learners", []):
+    for row in manifest["learners"]:
         if row["status"] != "ok":
             yield Text(escaped(f"learner {row['name']} was left out, {row['error']}"), style="bold red")
-        if row.get("one_network"):
-            worse = row["one_network"]
+        if worse := row["one_network"]:
             low, high = worse["interval"]["low"], worse["interval"]["high"]
             yield Text(
                 f"{row['name']} is one network with the mean weights of its fits: log-loss {worse['difference']:+z.5f} "

@@ -81,13 +81,10 @@ def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: boo
 
 def plain_words(evaluated: EvaluatedRun) -> Section:
     """Return the summary in plain language, and what the data do not show."""
-    scoring, lines = scoring_of(evaluated.task), []
-    gate = evaluated.run.manifest.get("gate", {})
-    if gate:
-        reason = str(gate.get("reason", ""))
-        where = evaluated.run.manifest.get("judged", {}).get("on", "held-out events")
-        where = f"the {where}" if where == "outer holdout" else where
-        lines.append(f"Used for new showers: {evaluated.shipped_words}. On {where} of the training set, {reason}.")
+    scoring, manifest = scoring_of(evaluated.task), evaluated.run.manifest
+    where, reason = manifest["judged"]["on"], manifest["gate"]["reason"]
+    where = f"the {where}" if where == "outer holdout" else where
+    lines = [f"Used for new showers: {evaluated.shipped_words}. On {where} of the training set, {reason}."]
     ours = evaluated.shipped_words
     # A stack that predicts is compared with its best learner, a learner that predicts with the stack.
     other = evaluated.best_learner if evaluated.shipped.name == COMBINED[-1] else COMBINED[-1]
@@ -165,8 +162,8 @@ def learners(evaluated: EvaluatedRun) -> Section:
         "system", evaluated.shipped.beside.head, scoring.loss_head, evaluated.metric.name,
         f"{scoring.loss_name} − {used}", f"metric − {used}",
     )  # fmt: skip
-    failed = [row for row in evaluated.run.manifest.get("learners", []) if row.get("status") == "failed"]
-    notes = "".join(paragraph(f"{row['name']} failed and was left out: {row.get('error')}", "warn") for row in failed)
+    failed = [row for row in evaluated.run.manifest["learners"] if row["status"] == "failed"]
+    notes = "".join(paragraph(f"{row['name']} failed and was left out: {row['error']}", "warn") for row in failed)
     against = paragraph(
         f"± is one standard error, [a, b] a {LEVEL_TEXT} interval. Differences are to {evaluated.shipped_words}, which "
         "predicts new showers; the bold row is what predictions.npz holds.",
@@ -329,7 +326,7 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequenc
     of_array = f"showers of array {evaluated.dataset.array.name}"
     of_array = f"protocol {evaluated.dataset.protocol}" if evaluated.of_kascade else of_array
     kind = "simulated showers" if evaluated.simulated else of_array
-    began = str(evaluated.run.manifest.get("started", ""))
+    began = str(evaluated.run.manifest["started"])
     lead = paragraph("; ".join(filter(None, (kind, escaped(began)))), "quiet")
     title = f"{escaped(evaluated.run.name)}: {scoring_of(evaluated.task).title.lower()}"
     return write_page(Path(run) / REPORT_FILE, title, lead + headline(evaluated), sections)

@@ -95,14 +95,14 @@ def training(run: Run) -> Section | None:
     return Section("training", "Learning curves", pictures([picture(figure, caption)]))
 
 
-def choices(run: Run) -> Section | None:
+def choices(run: Run) -> Section:
     """Return what was chosen on held-out showers: the pool with its weights, and thresholds."""
     manifest = run.manifest
     parts = []
-    pool = manifest.get("pool", {})
-    if pool.get("log_losses"):
+    pool = manifest["pool"]
+    if pool["log_losses"]:
         rows = [(name.replace("_", " "), f"{loss:.5f}") for name, loss in pool["log_losses"].items()]
-        chosen = str(pool.get("chosen")).replace("_", " ")
+        chosen = pool["chosen"].replace("_", " ")
         parts.append(paragraph(f"Pool: {chosen}, the simplest within one standard error in folds of the training set."))
         parts.append(table(("pool", "log-loss"), rows))
         parts.append(
@@ -111,14 +111,12 @@ def choices(run: Run) -> Section | None:
                 "quiet",
             )
         )
-    if isinstance(pool.get("weights"), dict):
-        rows = [(name, f"{weight:.3f}") for name, weight in pool["weights"].items() if isinstance(weight, float)]
-        parts.append(table(("learner", "weight in the stack"), rows))
-    decision = manifest.get("decision", {})
-    if decision.get("thresholds"):
-        parts.append(_thresholds(decision["thresholds"]))
-    parts += [paragraph(str(remark), "warn") for remark in manifest.get("remarks", [])]
-    return Section("choices", "What was chosen on held-out training events", "".join(parts)) if parts else None
+    rows = [(name, f"{weight:.3f}") for name, weight in pool["weights"].items()]
+    parts.append(table(("learner", "weight in the stack"), rows))
+    if "thresholds" in manifest["decision"]:
+        parts.append(_thresholds(manifest["decision"]["thresholds"]))
+    parts += [paragraph(str(remark), "warn") for remark in manifest["remarks"]]
+    return Section("choices", "What was chosen on held-out training events", "".join(parts))
 
 
 def _thresholds(rows: list[dict[str, Any]]) -> str:
@@ -143,14 +141,12 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
     return "<h3>Thresholds for use</h3>" + table(heads, cells) + note
 
 
-def cost(run: Run) -> Section | None:
+def cost(run: Run) -> Section:
     """Return time and memory of each step, folds summed."""
-    steps = run.manifest.get("steps", [])
-    if not steps:
-        return None
+    steps = run.manifest["steps"]
     grouped: dict[str, list[dict[str, Any]]] = {}
     for step in steps:
-        name = f"{step.get('step')} {step['learner']}" if step.get("learner") else str(step.get("step"))
+        name = f"{step['step']} {step['learner'] or ''}".rstrip()
         grouped.setdefault(name, []).append(step)
     rows = []
     for name, members in [*grouped.items(), ("all", steps)]:
@@ -167,17 +163,17 @@ def provenance(run: Run, source: Mapping[str, Any] | None = None) -> Section:
     manifest = run.manifest
     rows = [
         ("model card", "model_card.md beside this page"),
-        ("configuration hash", str(manifest.get("config_hash"))),
-        ("source revision", str(manifest.get("git_revision"))),
+        ("configuration hash", str(manifest["config_hash"])),
+        ("source revision", str(manifest["git_revision"])),
         *((key, str(manifest[key])) for key in ("started", "machine", "command") if manifest.get(key)),
-        ("seed", str(manifest.get("seed"))),
-        ("device", str(manifest.get("device"))),
+        ("seed", str(manifest["seed"])),
+        ("device", str(manifest["device"])),
     ]
-    data = {key: value for key, value in manifest.get("data", {}).items() if not isinstance(value, dict)}
+    data = {key: value for key, value in manifest["data"].items() if not isinstance(value, dict)}
     rows += [(f"data: {key.replace('_', ' ')}", str(value)) for key, value in data.items()]
     rows += [(f"test set: {key}", str(value)) for key, value in (source or {}).items()]
-    rows += [(f"option: {key}", str(value)) for key, value in manifest.get("config", {}).items() if value is not None]
-    rows += [(f"version: {name}", str(version)) for name, version in manifest.get("versions", {}).items()]
+    rows += [(f"option: {key}", str(value)) for key, value in manifest["config"].items() if value is not None]
+    rows += [(f"version: {name}", str(version)) for name, version in manifest["versions"].items()]
     return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
 
 
@@ -220,7 +216,7 @@ def shuffled_losses(evaluated: EvaluatedRun) -> tuple[str, dict[str, Paired]] | 
     By one fit. None of tasks with a target, and where the learner or the test set's feature table is gone.
     """
     run, folder = evaluated.run, default_path(evaluated.truth.folder)
-    rows = [row for row in run.manifest["learners"] if row["name"] in run.learners and row.get("features")]
+    rows = [row for row in run.manifest["learners"] if row["name"] in run.learners and row["features"]]
     rows = [row for row in rows if row["name"] in LEARNERS]
     if not rows or evaluated.task.target:
         return None
@@ -228,14 +224,14 @@ def shuffled_losses(evaluated: EvaluatedRun) -> tuple[str, dict[str, Paired]] | 
         FeatureTable.open(folder)
     except InputError:
         return None
-    best = min(rows, key=lambda row: row.get("log_loss") or np.inf)
-    learner = load(run.fit_folder(best["name"], None if best.get("one_network") else 0))
+    best = min(rows, key=lambda row: row["log_loss"])
+    learner = load(run.fit_folder(best["name"], None if best["one_network"] else 0))
     events = ShowerEvents(evaluated.truth.folder, folder, evaluated.task)
     rng = np.random.default_rng(SEED)
     n_events = len(evaluated.labels)
     chosen = np.sort(rng.choice(n_events, min(MAX_EVENTS, n_events), replace=False))
     columns = tuple(best["features"])
-    batch = events.batch(chosen, columns, grids=bool(best.get("needs_grid")))
+    batch = events.batch(chosen, columns, grids=bool(best["needs_grid"]))
     labels = evaluated.labels[chosen].astype(np.int64)
     weights = None if evaluated.truth.weights is None else evaluated.truth.weights[chosen]
     before = learner.predict_log_proba(batch)

@@ -63,7 +63,7 @@ def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[s
     sections += how_it_was_made(run)
     sections += left_out_section(without, folder)
     name, table_name = escaped(run.name), escaped(Path(run.manifest["config"]["table"]).name)
-    lead = f'<p class="quiet">{escape(table_name)}; {escape(str(run.manifest.get("started", "")))}</p>'
+    lead = f'<p class="quiet">{escape(table_name)}; {escape(str(run.manifest["started"]))}</p>'
     return write_page(folder / REPORT_FILE, f"{name}: classes of {table_name}", lead + _boxes(metrics), sections)
 
 

@@ -138,18 +138,17 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
         raise InputError(f"{file} does not exist: score the run first (python verify.py --task {run.task.name} ...)")
     stored = read_json(file)
     check_run(file, Origin(stored.get("config_hash"), stored.get("test_fingerprint")), run.manifest)
-    stated = run.manifest.get("data", {}).get("test")
+    stated = run.manifest["data"].get("test")
     place = data / f"{run.task.name}_test" if data else Path(str(stated))
     if not place.is_dir():
         raise InputError(f"{place}, the test set of {run.folder}, does not exist: say where it is with --data")
     # What stands in the file may have been changed: it has no checksum, since a run is scored as often as one likes.
     truth = read_labels(run, place.parent)
     counted = _counted(run.name, truth, read_run_output(run, truth), run.task, origin_of(place, run.task).protocol)
-    steps = totals(run.manifest.get("steps", []))
+    steps = totals(run.manifest["steps"])
     cost = duration(steps["wall_s"]), duration(steps["cpu_s"]), f"{steps['peak_mb']:,.0f}"
-    learners = run.manifest.get("learners", [])
-    parameters = sum(row.get("n_parameters") or 0 for row in learners if row.get("status", "ok") == "ok")
-    return replace(counted, n_parameters=parameters or None, cost=(*cost, str(run.manifest.get("device", "?"))))
+    parameters = sum(row["n_parameters"] or 0 for row in run.manifest["learners"] if row["status"] == "ok")
+    return replace(counted, n_parameters=parameters or None, cost=(*cost, str(run.manifest["device"])))
 
 
 def _standing_of_file(file: Path, data: Path | None) -> Standing:

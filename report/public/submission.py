@@ -119,9 +119,9 @@ def _metadata(name: str, parts: Sequence[EvaluatedRun]) -> dict[str, Any]:
     content = {}
     for part in parts:
         manifest = part.run.manifest
-        steps = manifest.get("steps", [])
+        steps = manifest["steps"]
         cost = totals(steps)
-        options = {k: v for k, v in manifest.get("config", {}).items() if k not in ("run", "data") and v is not None}
+        options = {k: v for k, v in manifest["config"].items() if k not in ("run", "data") and v is not None}
         content[part.task.name] = {
             "model": f"{part.run.shipped} of {', '.join(part.run.learners)}",
             "scores": _scores(part),
@@ -129,15 +129,15 @@ def _metadata(name: str, parts: Sequence[EvaluatedRun]) -> dict[str, Any]:
             "public_test_set": _is_public(part),
             "tuned_on_test": False,
             "configuration": options,
-            "configuration_hash": str(manifest.get("config_hash")),
-            "source_revision": str(manifest.get("git_revision")),
-            "device": str(manifest.get("device")),
+            "configuration_hash": str(manifest["config_hash"]),
+            "source_revision": str(manifest["git_revision"]),
+            "device": str(manifest["device"]),
             "wall_clock_s": round(cost["wall_s"], 1),
             "cpu_time_s": round(cost["cpu_s"], 1),
             "peak_memory_mb": round(cost["peak_mb"]),
-            "number_of_experiments": len(manifest.get("learners", [])),
-            "number_of_trainings": sum(step.get("step") == "train" for step in steps),
-            "versions": manifest.get("versions", {}),
+            "number_of_experiments": len(manifest["learners"]),
+            "number_of_trainings": sum(step["step"] == "train" for step in steps),
+            "versions": manifest["versions"],
         }
     return {"name": name, "tasks": content}
 
@@ -197,7 +197,7 @@ def _readme(name: str, parts: Sequence[EvaluatedRun]) -> str:
 
 
 def _options(run: Run) -> str:
-    config = run.manifest.get("config", {})
+    config = run.manifest["config"]
     words = [f"--task {run.task.name}"]
     words += [
         f"--{key} {shlex.quote(escaped(str(config[key])))}" for key in ("preset", "seed") if config.get(key) is not None
@@ -209,16 +209,15 @@ def _options(run: Run) -> str:
 
 def _approach(run: Run) -> list[str]:
     manifest = run.manifest
-    pool, gate = (manifest.get(key) or {} for key in ("pool", "gate"))
-    cost = totals(manifest.get("steps", []))
-    folds = sum(step.get("step") == "train" for step in manifest.get("steps", [])) // max(len(run.learners), 1)
+    cost = totals(manifest["steps"])
+    folds = sum(step["step"] == "train" for step in manifest["steps"]) // max(len(run.learners), 1)
     lines = [
         f"Base learners ({_markdown(', '.join(run.learners))}) predict out of fold ({folds} trainings each); "
         "their log-probabilities are combined by a pool that was fitted on rows that they did not learn from. "
         "No test label took part in any choice.",
         "",
-        f"- pool: {_markdown(pool.get('chosen', 'see metadata'))}",
-        f"- acceptance test: {_markdown(gate.get('reason', 'see metadata'))}",
+        f"- pool: {_markdown(manifest['pool']['chosen'])}",
+        f"- acceptance test: {_markdown(manifest['gate']['reason'])}",
     ]
     for source in _packages_of(run.learners):
         lines.append(f"- `code/{source.name}` is another package, to be installed with its entry point")
@@ -228,13 +227,11 @@ def _approach(run: Run) -> list[str]:
 
 def _failures(run: Run) -> list[str]:
     lines = [
-        f"- {_markdown(row['name'])} failed: {_markdown(row.get('error'))}"
-        for row in run.manifest.get("learners", [])
-        if row.get("status") == "failed"
+        f"- {_markdown(row['name'])} failed: {_markdown(row['error'])}"
+        for row in run.manifest["learners"]
+        if row["status"] == "failed"
     ]
     if run.shipped != "stack":
-        lines.append(
-            f"- {_markdown(run.shipped)} predicts instead of the stack: "
-            f"{_markdown((run.manifest.get('gate') or {}).get('reason', 'see metadata'))}"
-        )
+        reason = _markdown(run.manifest["gate"]["reason"])
+        lines.append(f"- {_markdown(run.shipped)} predicts instead of the stack: {reason}")
     return lines or ["- nothing failed in this run"]

@@ -143,10 +143,9 @@ class EvaluatedRun:
         return self.shipped.system.log_proba
 
     @property
-    def best_learner(self) -> str | None:
+    def best_learner(self) -> str:
         """The base learner that was best on held-out training showers."""
-        named = self.run.manifest.get("gate", {}).get("best_learner")
-        return str(named) if named else None
+        return str(self.run.manifest["gate"]["best_learner"])
 
     @cached_property
     def against_shipped(self) -> dict[str, tuple[Paired, Paired]]:
@@ -171,7 +170,7 @@ def read_labels(run: Run, data: Path) -> Truth:
 def check_test_set(run: Run, folder: Path) -> None:
     """Refuse a test set whose events are not those that the run predicted."""
     run.require_showers("a test set of showers")
-    fingerprint = run.manifest.get("data", {}).get("test_fingerprint")
+    fingerprint = run.manifest["data"].get("test_fingerprint")
     if not fingerprint:
         raise InputError(f"{run.folder / MANIFEST_FILE} does not say which test set the run predicted")
     check_events(str(run.folder), str(fingerprint), folder)
@@ -260,8 +259,7 @@ def _weights_of_test(run: Run) -> tuple[np.ndarray | None, list[str]]:
 def log_proba_of_test(run: Run, system: str) -> np.ndarray:
     """Return a system's (N, C) log-probabilities of the test rows."""
     log_proba = run.test(system, "log_proba")
-    if log_proba is None:
-        raise InputError(f"{run.folder} keeps no posteriors of {system}")
+    assert log_proba is not None
     return log_proba
 
 

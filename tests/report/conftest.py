@@ -25,6 +25,13 @@ def posteriors(labels: np.ndarray, n_classes: int, rng: np.random.Generator, noi
     return log_density - np.logaddexp.reduce(log_density, axis=1, keepdims=True)
 
 
+LEARNER = {
+    "status": "ok", "error": None, "features": ["E", "Ze", "Ne", "Nmu"], "needs_grid": False, "source": "showerstack",
+    "n_parameters": None, "one_network": None, "log_loss": None, "accuracy": None,
+}  # fmt: skip
+"""A manifest's entry of a learner."""
+
+
 def make_dataset(folder: Path, task: Task, labels: np.ndarray, rng: np.random.Generator) -> Path:
     """Write a dataset folder with plausible scalars and sparse grids."""
     n = len(labels)
@@ -96,19 +103,25 @@ def _manifest(task: Task, learners: list[str], n_test: int, train: Path, test: P
         "git_revision": "0" * 40,
         "device": "cpu",
         "learners": [
-            {"name": name, "status": "ok", "error": None, "log_loss": 1.1, "accuracy": 0.5, "n_parameters": 1000}
-            | {"features": ["E", "Ze", "Ne", "Nmu"]}
-            for name in learners
+            LEARNER | {"name": name, "log_loss": 1.1, "accuracy": 0.5, "n_parameters": 1000} for name in learners
         ]
-        + [{"name": "lenet", "status": "failed", "error": "out of memory", "log_loss": None, "accuracy": None}],
+        + [LEARNER | {"name": "lenet", "status": "failed", "error": "out of memory"}],
+        "judged": {"on": "held-out events", "events": n_test, "fits": 3},
+        "pool": {"chosen": "average", "weights": dict.fromkeys(learners, 1 / 3), "log_losses": {}, "left_out": []},
+        "remarks": [],
+        "identity": {"folds": 3, "repeats": 1},
+        "started": "2026-01-01 00:00 UTC",
+        "machine": "Linux",
+        "command": None,
         "gate": {
             "shipped": True,
             "reason": "the log-loss of the stack is 0.004 ± 0.001 lower than that of mlp",
             "gain": 0.004,
             "standard_error": 0.001,
+            "claimed": True,
             "best_learner": "mlp",
         },
-        "decision": {"rule": "argmax", "fraction_error": 0.106},
+        "decision": {"chosen": "argmax"},
         "steps": [
             {"step": "fit", "learner": name, "fold": fold, "wall_s": 12.0, "cpu_s": 11.0, "peak_mb": 400.0}
             for name in learners

@@ -45,6 +45,7 @@ from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking.run import write_run_checksums
+from tests.report.conftest import LEARNER
 
 ROOT = Path(__file__).parents[2]
 
@@ -257,7 +258,7 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     guessed = log_proba.argmax(axis=1).astype(np.int8)
     for name in ("lightgbm", "average", "stack"):
         write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, predictions=guessed)
-    row = {"name": "lightgbm", "status": "ok", "features": list(COLUMNS), "needs_grid": False, "log_loss": 0.1}
+    row = LEARNER | {"name": "lightgbm", "features": list(COLUMNS), "log_loss": 0.1}
     # a data folder whose labels are the ones that were learnt
     data = tmp_path_factory.mktemp("data")
     source = tiny_composition / "composition_test"
