@@ -153,15 +153,16 @@ def _page(url: str) -> tuple[list[str], str | None]:
         raise InputError(f"{url}: the server answers {error.code}: name the runs with --runs") from None
     except BROKEN as error:
         raise InputError(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
+    no_list = InputError(f"{url}: what it sent is no list of files: name the runs with --runs")
     # A document type could define entities without end; lists of files have none.
     if len(content) > MAX_LIST_BYTES or b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise InputError(f"{url}: what it sent is no list of files: name the runs with --runs")
+        raise no_list
     try:
         root = ElementTree.fromstring(content)
     except (ElementTree.ParseError, ValueError, LookupError):
-        raise InputError(f"{url}: what it sent is no list of files: name the runs with --runs") from None
+        raise no_list from None
     if not root.tag.endswith("ListBucketResult"):
-        raise InputError(f"{url}: what it sent is no list of files: name the runs with --runs")
+        raise no_list
     space = root.tag.removesuffix("ListBucketResult")
     keys = [key.text or "" for key in root.iterfind(f"{space}Contents/{space}Key")]
     following = root.findtext(f"{space}NextContinuationToken")

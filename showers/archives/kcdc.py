@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -44,19 +44,9 @@ KCDC_UNITS = {"R": "", "Ev": "", "T": "deg C", "P": "hPa", "Datetime": "ISO", "N
 UNCHECKED = "no such file was there when this reader was written: tables are known by their columns"
 
 
-class Table(Protocol):
-    """One table of a download."""
-
-    @property
-    def columns(self) -> Mapping[str, tuple[int, ...]]:
-        """Name as stored to shape of a row's value: () for a number or text."""
-
-    @property
-    def length(self) -> int:
-        """Rows."""
-
-    def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
-        """Return columns of consecutive rows."""
+Table: TypeAlias = "TextTable | Hdf5Table | RootTable"
+"""One table of a download: its ``columns`` (name as stored to shape of a row's value, () for a number or text), its
+``length`` in rows, and ``read``, which returns columns of consecutive rows."""
 
 
 @dataclass(frozen=True)
@@ -170,19 +160,15 @@ class RootTable:
             trees = {name: opened[name] for name in names}
         except Exception as error:  # a damaged file raises nearly anything in the parser
             raise InputError(f"{file} cannot be read as ROOT: {' '.join(str(error).split())[:120]}") from None
-        return {
-            name: cls({b.name: b.interpretation.inner_shape if _is_plain(b) else (-1,) for b in tree.branches},
-                      tree.num_entries, tree)
-            for name, tree in trees.items()
-        }  # fmt: skip
+
+        def columns(tree: Any) -> dict[str, tuple[int, ...]]:
+            # A branch with another number of values for each event has no shape.
+            return {b.name: getattr(b.interpretation, "inner_shape", (-1,)) for b in tree.branches}
+
+        return {name: cls(columns(tree), tree.num_entries, tree) for name, tree in trees.items()}
 
     def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
         return dict(self.tree.arrays(list(names), entry_start=start, entry_stop=stop, library="np"))
-
-
-def _is_plain(branch: Any) -> bool:
-    """Return whether a branch holds as many values for each event."""
-    return hasattr(branch.interpretation, "inner_shape")
 
 
 def _library(name: str, file: Path) -> Any:
