@@ -109,15 +109,13 @@ def _made_of(provenance: Path) -> list[Section]:
     if not provenance.exists():
         return []
     stored = read_json(provenance)
-    data, flow = stored.get("data", []), stored.get("cut_flow", {})
-    if not data:
-        return []
+    data, flow = stored["data"], stored["cut_flow"]
     names = ", ".join(data) if len(data) <= NAMED else f"{', '.join(data[:NAMED])} and {len(data) - NAMED} more"
     of_live_time = stored.get("exposure_of_live_time_m2_sr_s")
     exposure = f"{stored['exposure_m2_sr_s']:.4g} m2 sr s ({stored['exposure_from']})"
     if of_live_time is not None and stored["exposure_from"] == "option":
         ratio = stored["exposure_m2_sr_s"] / of_live_time
-        exposure += f", {ratio:.3g} times that of the runs' of_live_time live time, {of_live_time:.4g} m2 sr s"
+        exposure += f", {ratio:.3g} times that of the runs' own live time, {of_live_time:.4g} m2 sr s"
     exposure += f", ± {100 * stored['exposure_relative_error']:.0f} % assumed, common to all energies"
     if of_live_time is not None:
         dead = stored["dead_time_s"]
