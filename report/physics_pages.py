@@ -109,7 +109,9 @@ def _made_of(provenance: Path) -> list[Section]:
     if not provenance.exists():
         return []
     stored = read_json(provenance)
-    data, flow = stored["data"], stored["cut_flow"]
+    data, flow = stored.get("data", []), stored.get("cut_flow", {})
+    if not data:
+        return []
     names = ", ".join(data) if len(data) <= NAMED else f"{', '.join(data[:NAMED])} and {len(data) - NAMED} more"
     of_live_time = stored.get("exposure_of_live_time_m2_sr_s")
     exposure = f"{stored['exposure_m2_sr_s']:.4g} m2 sr s ({stored['exposure_from']})"
