@@ -382,7 +382,7 @@ def network_of(system: str, inputs: InputTransform) -> nn.Module:
         if system == STATIONS:
             return FeaturesAndStations(inputs, n_classes, width=256, blocks=4, hidden=512)
         width = 256 if system == FEATURES else 128
-        return ResidualMLP(inputs.n_inputs, n_classes, width, blocks=4, hidden=2 * width, dropout=0.0)
+        return ResidualMLP(inputs, n_classes, KASCADE, width, blocks=4, hidden=2 * width, dropout=0.0)
 
 
 @dataclass

@@ -33,7 +33,7 @@ class FlatMLP(nn.Module):
 
     def __init__(
         self,
-        n_inputs: int,
+        inputs: InputTransform,
         n_classes: int,
         array: DetectorArray,
         hidden: tuple[int, ...],
@@ -43,7 +43,7 @@ class FlatMLP(nn.Module):
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        width = array.n_cells * N_CHANNELS + n_inputs
+        width = array.n_cells * N_CHANNELS + inputs.n_inputs
         for size in hidden:
             layers.append(nn.Linear(width, size))
             if norm:
@@ -53,13 +53,13 @@ class FlatMLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(width, n_classes))
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
-        """Return class logits."""
         return Output(self.layers(torch.cat([grid.flatten(1), inputs], dim=1)))
 
 
 class FlatMLPLearner(NetworkLearner):
     """MLP on the flattened grid; settings ``hidden``, ``activation`` (relu, elu, gelu), ``norm``, ``dropout``."""
 
+    architecture = FlatMLP
     needs_grid = True
     defaults: ClassVar[dict[str, Any]] = {
         "hidden": (512, 512),
@@ -73,14 +73,6 @@ class FlatMLPLearner(NetworkLearner):
         "channels_last": False,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
-        """Return the MLP."""
-        chosen = self.chosen
-        hidden = tuple(int(size) for size in chosen["hidden"])
-        return FlatMLP(
-            inputs.n_inputs, n_classes, array, hidden, chosen["activation"], chosen["norm"], float(chosen["dropout"])
-        )
-
 
 def pooled_side(side: int) -> int:
     """Return the side of the last feature map; 16 cells: 15, 14, 12, 11, 8, 4, 3."""
@@ -92,7 +84,7 @@ class LeNet(nn.Module):
 
     def __init__(
         self,
-        n_inputs: int,
+        inputs: InputTransform,
         n_classes: int,
         array: DetectorArray,
         channels: int,
@@ -122,7 +114,7 @@ class LeNet(nn.Module):
         n_features = channels * pooled_side(array.grid_shape[0]) * pooled_side(array.grid_shape[1])
         self.auxiliary = nn.Linear(n_features, n_classes) if auxiliary else None
         self.dense = nn.Sequential(
-            nn.Linear(n_features + n_inputs, dense[0]),
+            nn.Linear(n_features + inputs.n_inputs, dense[0]),
             nn.ReLU(),
             nn.Dropout(dropout),
             nn.Linear(*dense),
@@ -140,6 +132,7 @@ class LeNet(nn.Module):
 class LeNetLearner(NetworkLearner):
     """LeNet; settings ``channels``, ``dense`` widths, ``norm`` (batch norm), ``auxiliary`` head, ``dropout``."""
 
+    architecture = LeNet
     needs_grid = True
     defaults: ClassVar[dict[str, Any]] = {
         "channels": 16,
@@ -154,21 +147,6 @@ class LeNetLearner(NetworkLearner):
         "auxiliary_weight": 0.3,
         "patience": 6,
     }
-
-    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
-        """Return the LeNet."""
-        chosen = self.chosen
-        first, second = (int(width) for width in chosen["dense"])
-        return LeNet(
-            inputs.n_inputs,
-            n_classes,
-            array,
-            chosen["channels"],
-            (first, second),
-            chosen["norm"],
-            chosen["auxiliary"],
-            float(chosen["dropout"]),
-        )
 
 
 class BasicBlock(nn.Module):
@@ -195,7 +173,15 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """Stem, residual stages that halve the picture, mean pooling, head that sees the scalars."""
 
-    def __init__(self, n_inputs: int, n_classes: int, widths: tuple[int, ...], blocks: int, dropout: float) -> None:
+    def __init__(
+        self,
+        inputs: InputTransform,
+        n_classes: int,
+        array: DetectorArray,
+        widths: tuple[int, ...],
+        blocks: int,
+        dropout: float,
+    ) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(N_CHANNELS, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
@@ -207,10 +193,9 @@ class ResNet(nn.Module):
                 layers.append(BasicBlock(width, n_out, 2 if stage and not block else 1))
                 width = n_out
         self.body = nn.Sequential(*layers)
-        self.head = mlp((width + n_inputs, 128, n_classes), dropout=dropout, activation=nn.ReLU)
+        self.head = mlp((width + inputs.n_inputs, 128, n_classes), dropout=dropout, activation=nn.ReLU)
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
-        """Return class logits."""
         features = self.body(self.stem(grid)).mean(dim=(2, 3))
         return Output(self.head(torch.cat([features, inputs.to(features.dtype)], dim=1)))
 
@@ -218,6 +203,7 @@ class ResNet(nn.Module):
 class ResNetLearner(NetworkLearner):
     """Residual CNN; settings ``widths`` of the stages, ``blocks`` per stage, ``dropout``."""
 
+    architecture = ResNet
     needs_grid = True
     defaults: ClassVar[dict[str, Any]] = {
         "widths": (32, 64, 128),
@@ -229,11 +215,6 @@ class ResNetLearner(NetworkLearner):
         "patience": 4,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
-        """Return the ResNet."""
-        widths = tuple(int(width) for width in self.chosen["widths"])
-        return ResNet(inputs.n_inputs, n_classes, widths, self.chosen["blocks"], self.chosen["dropout"])
-
 
 PATCH = 4
 
@@ -243,7 +224,7 @@ class ViT(nn.Module):
 
     def __init__(
         self,
-        n_inputs: int,
+        inputs: InputTransform,
         n_classes: int,
         array: DetectorArray,
         width: int,
@@ -256,14 +237,13 @@ class ViT(nn.Module):
         if rows % PATCH or columns % PATCH:
             raise InputError(f"array {array.name} has {rows} x {columns} cells, which patches of {PATCH} do not divide")
         self.patches = nn.Conv2d(N_CHANNELS, width, PATCH, stride=PATCH)
-        self.scalars = mlp((n_inputs, 96, width))
+        self.scalars = mlp((inputs.n_inputs, 96, width))
         self.position = nn.Parameter(0.02 * torch.randn(1, array.n_cells // PATCH**2 + 1, width))
         self.layers = nn.ModuleList(Attention(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = mlp((width, width, n_classes), dropout=dropout)
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
-        """Return class logits."""
         patches = self.patches(grid).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.scalars(inputs)[:, None].to(patches.dtype), patches], dim=1)
         tokens = tokens + self.position
@@ -275,6 +255,7 @@ class ViT(nn.Module):
 class ViTLearner(NetworkLearner):
     """Vision transformer; settings ``width``, ``layers``, ``heads``, ``dropout``."""
 
+    architecture = ViT
     needs_grid = True
     defaults: ClassVar[dict[str, Any]] = {
         "width": 128,
@@ -288,12 +269,6 @@ class ViTLearner(NetworkLearner):
         "warmup": 0.1,
         "patience": 4,
     }
-
-    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
-        """Return the transformer."""
-        chosen = self.chosen
-        names = ("width", "layers", "heads", "dropout")
-        return ViT(inputs.n_inputs, n_classes, array, *(chosen[name] for name in names))
 
 
 class ChannelGate(nn.Module):
@@ -328,13 +303,20 @@ class Hybrid(nn.Module):
     """Stages with 2 x 2 mean pooling between them; mean and maximum of the last join the scalars' perceptron."""
 
     def __init__(
-        self, n_inputs: int, n_classes: int, widths: tuple[int, ...], scalar_width: int, head_width: int, dropout: float
+        self,
+        inputs: InputTransform,
+        n_classes: int,
+        array: DetectorArray,
+        widths: tuple[int, ...],
+        scalar_width: int,
+        head_width: int,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(
             Stage(n_in, n_out) for n_in, n_out in zip((N_CHANNELS, *widths[:-1]), widths, strict=True)
         )
-        self.scalars = mlp((n_inputs, 2 * scalar_width, scalar_width), dropout=dropout)
+        self.scalars = mlp((inputs.n_inputs, 2 * scalar_width, scalar_width), dropout=dropout)
         self.head = nn.Sequential(
             nn.LayerNorm(2 * widths[-1] + scalar_width),
             nn.Dropout(dropout),
@@ -342,7 +324,6 @@ class Hybrid(nn.Module):
         )
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
-        """Return class logits."""
         x = grid
         for k, stage in enumerate(self.stages):
             x = stage(nn.functional.avg_pool2d(x, 2) if k else x)
@@ -353,6 +334,7 @@ class Hybrid(nn.Module):
 class HybridLearner(NetworkLearner):
     """CNN and MLP; settings ``widths`` of the stages, ``scalar_width``, ``head_width``, ``dropout``."""
 
+    architecture = Hybrid
     needs_grid = True
     defaults: ClassVar[dict[str, Any]] = {
         "widths": (32, 88, 184),
@@ -364,11 +346,3 @@ class HybridLearner(NetworkLearner):
         "weight_decay": 0.03,
         "patience": 5,
     }
-
-    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
-        """Return the hybrid."""
-        chosen = self.chosen
-        widths = tuple(int(width) for width in chosen["widths"])
-        return Hybrid(
-            inputs.n_inputs, n_classes, widths, chosen["scalar_width"], chosen["head_width"], chosen["dropout"]
-        )

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import os
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +24,7 @@ from torch import nn
 from showerstack.models.base.inputs import LOGARITHM, InputTransform
 from showerstack.models.base.learner import Batch, Learner, check_grids, check_settings, check_training
 from showerstack.models.base.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
-from showerstack.models.base.saving import plain, read_header, write_header
+from showerstack.models.base.saving import plain
 from showerstack.models.networks import data
 from showerstack.models.networks.data import EventTensors, GridSource
 from showerstack.models.networks.layers import GridFront, fit_front
@@ -98,8 +97,11 @@ class NetworkLearner(Learner):
     (reconstructed scalars that join the inputs, where the protocol has them and the table does not), ``grid``
     (``log1p`` standardised, or ``raw`` MeV), ``augment`` (the 8 symmetries), ``size_jitter`` (standard deviation, in
     lg, of a common random shift of Ne and Nmu in training), ``channels_last``, ``deterministic``, ``class_weights``.
-    A subclass adds its own in ``defaults`` and gives :meth:`build`.
+    A subclass adds its own in ``defaults``, and its ``architecture`` takes these by name.
     """
+
+    architecture: ClassVar[type[nn.Module]]
+    """Called with the inputs, the number of classes, the array and the subclass's own settings."""
 
     needs_table = False
     gpu_expected = True
@@ -123,19 +125,19 @@ class NetworkLearner(Learner):
 
     network_: nn.Module
 
-    @abstractmethod
     def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the network: called with (grid (n, 2, rows, columns) float32 or None, inputs (n, S) float32)."""
+        common = (*TRAINING_NAMES, *INPUT_DEFAULTS)
+        own = {name: self.chosen[name] for name in self.defaults if name not in common}
+        return self.architecture(inputs, n_classes, array, **own)
 
     @classmethod
     def gpu_obstacle(cls) -> str | None:
-        """Return why torch has no GPU here; None if it has one."""
         return torch_obstacle()
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
-        """Learn from ``train``; see :meth:`showerstack.models.base.learner.Learner.fit`."""
         check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
         self.array_ = train.array
         if self.needs_grid:
@@ -158,7 +160,6 @@ class NetworkLearner(Learner):
         return self
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
-        """Return (n, C) float64 log-posteriors with natural priors."""
         self._check_fitted()
         if not len(batch):
             return np.empty((0, len(self.classes)))
@@ -288,7 +289,6 @@ class NetworkLearner(Learner):
         return sum(parameter.numel() for parameter in self.network_.parameters())
 
     def save(self, folder: Path) -> None:
-        """Write weights and header into ``folder``."""
         self._check_fitted()
         assert self.inputs_ is not None
         assert self.history_ is not None
@@ -297,9 +297,6 @@ class NetworkLearner(Learner):
         with atomic_path(folder / WEIGHTS_FILE) as temporary:
             save_file({name: value.contiguous() for name, value in self.network_.state_dict().items()}, temporary)
         content = {
-            "classes": self.classes,
-            "settings": self.settings,
-            "threads": self.threads,
             "columns": self.inputs_.columns,
             "inputs": self.inputs_.state(),
             "class_weights": self.class_weights_,
@@ -308,13 +305,12 @@ class NetworkLearner(Learner):
             "losses": self.history_.losses,
             "best_epoch": self.history_.best_epoch,
         }
-        write_header(folder, type(self).__name__, (WEIGHTS_FILE,), content)
+        self._write_header(folder, (WEIGHTS_FILE,), content)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read what :meth:`save` wrote; it predicts on a GPU only if it was trained on one that still answers."""
-        header = read_header(Path(folder), cls.__name__)
-        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        learner, header = cls._from_header(Path(folder))
         learner.inputs_ = InputTransform.from_state(header["inputs"])
         if header.get("array"):
             learner.array_ = DetectorArray.from_json(header["array"])

@@ -50,9 +50,18 @@ class ResidualBlock(nn.Module):
 class ResidualMLP(nn.Module):
     """Linear embedding, residual blocks, norm, linear head."""
 
-    def __init__(self, n_inputs: int, n_classes: int, width: int, blocks: int, hidden: int, dropout: float) -> None:
+    def __init__(
+        self,
+        inputs: InputTransform,
+        n_classes: int,
+        array: DetectorArray,
+        width: int,
+        blocks: int,
+        hidden: int,
+        dropout: float,
+    ) -> None:
         super().__init__()
-        self.embed = nn.Linear(n_inputs, width)
+        self.embed = nn.Linear(inputs.n_inputs, width)
         self.blocks = nn.Sequential(*(ResidualBlock(width, hidden, dropout) for _ in range(blocks)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_classes)
@@ -65,6 +74,7 @@ class ResidualMLP(nn.Module):
 class TabularMLP(NetworkLearner):
     """Residual MLP on the table; settings ``width``, ``blocks``, ``hidden``, ``dropout``."""
 
+    architecture = ResidualMLP
     needs_table = True
     defaults: ClassVar[dict[str, Any]] = {
         "width": 128,
@@ -80,13 +90,6 @@ class TabularMLP(NetworkLearner):
         "patience": 6,
         "precision": "float32",
     }
-
-    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
-        """Return the residual MLP."""
-        chosen = self.chosen
-        return ResidualMLP(
-            inputs.n_inputs, n_classes, chosen["width"], chosen["blocks"], chosen["hidden"], chosen["dropout"]
-        )
 
 
 LG_A = {name: math.log10(mass) for name, mass in zip(COMPOSITION.classes, MASS_NUMBERS, strict=True)}
@@ -205,8 +208,8 @@ class PhysicsLearner(NetworkLearner):
         chosen = self.chosen
         sizes = {name: chosen[name] for name in ("width", "blocks", "station_width", "heads", "dropout")}
         regress = set(self.classes) <= set(self.class_values)
-        widths = tuple(int(width) for width in chosen["widths"])
+        picture = {name: chosen[name] for name in ("widths", "scalar_width", "head_width", "dropout")}
         return PhysicsNetwork(
             StationNetwork(inputs, n_classes, array, **sizes, regress=regress),
-            Hybrid(inputs.n_inputs, n_classes, widths, chosen["scalar_width"], chosen["head_width"], chosen["dropout"]),
+            Hybrid(inputs, n_classes, array, **picture),
         )

@@ -137,7 +137,6 @@ class SetTransformer(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(n_features), nn.Dropout(dropout), mlp((n_features, width, n_classes)))
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
-        """Return class logits."""
         with torch.autocast(grid.device.type, enabled=False):
             tokens, present = self.tokens(grid, inputs)
         tokens, present = pack(tokens[..., :N_INVARIANT], present)
@@ -153,6 +152,7 @@ class SetTransformer(nn.Module):
 class SetTransformerLearner(NetworkLearner):
     """Set transformer; settings ``width``, ``blocks``, ``heads``, ``seeds``, ``dropout``."""
 
+    architecture = SetTransformer
     needs_grid = True
     defaults: ClassVar[dict[str, Any]] = {
         "width": 48,
@@ -171,11 +171,6 @@ class SetTransformerLearner(NetworkLearner):
         "channels_last": False,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
-        """Return the set transformer."""
-        names = ("width", "blocks", "heads", "seeds", "dropout")
-        return SetTransformer(inputs, n_classes, array, *(self.chosen[name] for name in names))
-
 
 class HitTransformer(nn.Module):
     """Transformer encoder over hits as they are (array coordinates), mean over hits, head that sees the scalars."""
@@ -190,7 +185,6 @@ class HitTransformer(nn.Module):
         self.head = mlp((width + inputs.n_inputs, 2 * width, n_classes))
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
-        """Return class logits."""
         with torch.autocast(grid.device.type, enabled=False):
             tokens, present = self.tokens(grid, inputs)
         tokens, present = pack(tokens, present)
@@ -205,6 +199,7 @@ class HitTransformer(nn.Module):
 class HitTransformerLearner(NetworkLearner):
     """Transformer over raw hits; settings ``width``, ``layers``, ``heads``."""
 
+    architecture = HitTransformer
     needs_grid = True
     defaults: ClassVar[dict[str, Any]] = {
         "width": 16,
@@ -217,10 +212,6 @@ class HitTransformerLearner(NetworkLearner):
         "patience": 3,
         "channels_last": False,
     }
-
-    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
-        """Return the encoder."""
-        return HitTransformer(inputs, n_classes, array, *(self.chosen[name] for name in ("width", "layers", "heads")))
 
 
 def pack(tokens: torch.Tensor, present: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
