@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -178,18 +179,8 @@ class _LogitPosterior(Posterior):
         return margins
 
 
-def network_graph(learner: NetworkLearner) -> Portable:
-    """Return a network with everything between columns and log-posteriors."""
-    shape = tuple(learner.array_.grid_shape) if learner.needs_grid else None
-    return _graph(_NetworkPosterior(learner), shape)
-
-
-def logit_graph(learner: QuadraticLogit) -> Portable:
-    """Return a logistic regression with everything between columns and log-posteriors."""
-    return _graph(_LogitPosterior(learner), None)
-
-
-def _graph(module: Posterior, grid_shape: tuple[int, ...] | None) -> Portable:
+def _graph(module: Posterior, grid_shape: tuple[int, ...] | None = None) -> Portable:
+    """Return everything between columns (and grids) and log-posteriors."""
     columns = module.inputs.columns
     examples: dict[str, torch.Tensor] = {COLUMNS: torch.linspace(0, 1, EXAMPLES * len(columns)).reshape(EXAMPLES, -1)}
     if grid_shape is not None:
@@ -266,7 +257,7 @@ def graphs_of(learner: Learner) -> list[Portable]:
     if isinstance(learner, AsNumbers):
         return [_of_numbers(learner)]
     if isinstance(learner, NetworkLearner):
-        return [network_graph(learner)]
+        return [_graph(_NetworkPosterior(learner), tuple(learner.array_.grid_shape) if learner.needs_grid else None)]
     if isinstance(learner, TableLearner):
         return [_of_table(learner)]
     raise NotPortable(f"{type(learner).__name__} has no ONNX form")
@@ -288,22 +279,24 @@ def _of_numbers(learner: AsNumbers) -> Portable:
     return Portable(graph.model, tuple(column_of[name] for name in graph.columns), graph.grid_shape)
 
 
+MARGINS: dict[type[Learner], Callable[[Any, Nodes], tuple[str, int]]] = {
+    LightGBM: lightgbm_margins,
+    XGBoost: xgboost_margins,
+    CatBoost: catboost_margins,
+    HistBoosting: hist_boosting_margins,
+}
+
+
 def _of_table(learner: TableLearner) -> Portable:
     if learner.levels_.codes:
         raise NotPortable(f"columns of categories ({', '.join(learner.levels_.codes)}) have no ONNX form")
     if isinstance(learner, QuadraticLogit):
-        return logit_graph(learner)
+        return _graph(_LogitPosterior(learner))
     nodes = Nodes()
     if isinstance(learner, RandomForest):
         log_q = forest_log_proba(learner, nodes)
-    elif isinstance(learner, LightGBM):
-        log_q = margins_to_log(nodes, *lightgbm_margins(learner, nodes))
-    elif isinstance(learner, XGBoost):
-        log_q = margins_to_log(nodes, *xgboost_margins(learner, nodes))
-    elif isinstance(learner, CatBoost):
-        log_q = margins_to_log(nodes, *catboost_margins(learner, nodes))
-    elif isinstance(learner, HistBoosting):
-        log_q = margins_to_log(nodes, *hist_boosting_margins(learner, nodes))
+    elif type(learner) in MARGINS:
+        log_q = margins_to_log(nodes, *MARGINS[type(learner)](learner, nodes))
     else:
         raise NotPortable(f"{type(learner).__name__} has no ONNX form")
     return nodes.finished(

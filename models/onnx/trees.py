@@ -22,6 +22,12 @@ from showerstack.models.tables.sklearn import HistBoosting, RandomForest, Regres
 from showerstack.models.tables.xgboost import XGBoost
 
 LESS_EQUAL, LESS, GREATER, LEAF = "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GT", "LEAF"
+NODE_ATTRIBUTES = (
+    *("nodes_treeids", "nodes_nodeids", "nodes_featureids", "nodes_values", "nodes_modes"),
+    *("nodes_truenodeids", "nodes_falsenodeids", "nodes_missing_value_tracks_true"),
+)
+LEAF_ATTRIBUTES = ("target_treeids", "target_nodeids", "target_ids", "target_weights")
+"""Attributes of ONNX's ensemble, in the order of :class:`TreeTable`'s rows."""
 
 
 def float32_below(borders: np.ndarray) -> np.ndarray:
@@ -38,46 +44,22 @@ class TreeTable:
     """Nodes of all trees and the numbers that their leaves add to T sums."""
 
     n_sums: int
-    trees: list[int] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    columns: list[int] = field(default_factory=list)
-    borders: list[float] = field(default_factory=list)
-    modes: list[str] = field(default_factory=list)
-    met: list[int] = field(default_factory=list)
-    unmet: list[int] = field(default_factory=list)
-    missing_meets: list[int] = field(default_factory=list)
-    leaf_trees: list[int] = field(default_factory=list)
-    leaf_ids: list[int] = field(default_factory=list)
-    leaf_sums: list[int] = field(default_factory=list)
-    leaf_values: list[float] = field(default_factory=list)
+    nodes: list[tuple[int, int, int, float, str, int, int, int]] = field(default_factory=list)
+    """Tree, number, column, border, mode, node where met, node where not, whether a missing value meets."""
+    leaves: list[tuple[int, int, int, float]] = field(default_factory=list)
+    """Tree, number, sum, what is added to it."""
 
     def split(
         self, tree: int, number: int, column: int, border: float, mode: str, met: int, unmet: int, *, missing: bool
     ) -> None:
         """Add a node; ``missing`` says whether an undefined value goes where the condition is met."""
-        self._node(tree, number, column, border, mode, met, unmet, missing)
+        self.nodes.append((tree, number, int(column), float(border), mode, int(met), int(unmet), int(missing)))
 
     def leaf(self, tree: int, number: int, values: dict[int, float]) -> None:
         """Add a leaf and what it adds, by sum."""
-        self._node(tree, number, 0, 0.0, LEAF, 0, 0, False)
+        self.nodes.append((tree, number, 0, 0.0, LEAF, 0, 0, 0))
         # A leaf without any number is not found by every program.
-        for sum_number, value in (values or {0: 0.0}).items():
-            self.leaf_trees.append(tree)
-            self.leaf_ids.append(number)
-            self.leaf_sums.append(sum_number)
-            self.leaf_values.append(float(value))
-
-    def _node(
-        self, tree: int, number: int, column: int, border: float, mode: str, met: int, unmet: int, missing: bool
-    ) -> None:
-        self.trees.append(tree)
-        self.ids.append(number)
-        self.columns.append(int(column))
-        self.borders.append(float(border))
-        self.modes.append(mode)
-        self.met.append(int(met))
-        self.unmet.append(int(unmet))
-        self.missing_meets.append(int(missing))
+        self.leaves += [(tree, number, sum_number, float(value)) for sum_number, value in (values or {0: 0.0}).items()]
 
     def sums(self, nodes: Nodes, offset: np.ndarray) -> str:
         """Add the ensemble to a graph; return the name of its (n, T) float64 sums.
@@ -91,24 +73,15 @@ class TreeTable:
         """
         from onnx import TensorProto
 
+        of_nodes = zip(NODE_ATTRIBUTES, zip(*self.nodes, strict=True), strict=True)
+        of_leaves = zip(LEAF_ATTRIBUTES, zip(*self.leaves, strict=True), strict=True)
         sums = nodes.add(
             "TreeEnsembleRegressor",
             [COLUMNS],
             domain="ai.onnx.ml",
             n_targets=self.n_sums,
-            nodes_treeids=self.trees,
-            nodes_nodeids=self.ids,
-            nodes_featureids=self.columns,
-            nodes_values=self.borders,
-            nodes_modes=self.modes,
-            nodes_truenodeids=self.met,
-            nodes_falsenodeids=self.unmet,
-            nodes_missing_value_tracks_true=self.missing_meets,
-            target_treeids=self.leaf_trees,
-            target_nodeids=self.leaf_ids,
-            target_ids=self.leaf_sums,
-            target_weights=self.leaf_values,
             post_transform="NONE",
+            **{name: list(values) for name, values in (*of_nodes, *of_leaves)},
         )
         wide = nodes.add("Cast", [sums], to=TensorProto.DOUBLE)
         return nodes.add("Add", [wide, nodes.constant(np.asarray(offset, dtype=np.float64))])
