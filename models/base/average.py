@@ -11,7 +11,6 @@ import numpy as np
 
 from showerstack.models.base.learner import Batch, Enough, Learner, check_settings
 from showerstack.models.base.posterior import log_softmax
-from showerstack.models.base.saving import read_header, write_header
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 
@@ -60,7 +59,6 @@ class LearnerAverage(Learner):
         return self
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
-        """Return (n, C) float64 log-posteriors with natural priors."""
         self._check_fitted()
         each = np.stack([member.predict_log_proba(batch) for member in self.members])
         if self.chosen["space"] == "log":
@@ -77,15 +75,11 @@ class LearnerAverage(Learner):
         self._check_fitted()
         for k, member in enumerate(self.members):
             member.save(Path(folder) / f"member-{k}")
-        content = {"classes": self.classes, "settings": self.settings, "threads": self.threads}
-        content["members"] = len(self.members)
-        write_header(Path(folder), type(self).__name__, (), content)
+        self._write_header(Path(folder), (), {"members": len(self.members)})
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what :meth:`save` wrote."""
-        header = read_header(Path(folder), cls.__name__)
-        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        learner, header = cls._from_header(Path(folder))
         members = learner.members[: int(header.get("members", len(learner.members)))]
         learner.members = [type(member).load(Path(folder) / f"member-{k}") for k, member in enumerate(members)]
         learner.fitted_ = True

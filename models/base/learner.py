@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from showerstack.models.base.saving import read_header, write_header
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
@@ -180,6 +181,17 @@ class Learner(ABC):
     @abstractmethod
     def load(cls, folder: Path) -> Self:
         """Read what :meth:`save` wrote; predictions are bit-identical to those of the saved learner."""
+
+    def _write_header(self, folder: Path, files: tuple[str, ...], content: dict[str, Any]) -> None:
+        """Write ``learner.json`` beside the learner's files: what makes it again, then what it has learned."""
+        made_by = {"classes": self.classes, "settings": self.settings, "threads": self.threads}
+        write_header(folder, type(self).__name__, files, {**made_by, **content})
+
+    @classmethod
+    def _from_header(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
+        """Return the untrained learner that a folder's ``learner.json`` describes, and what that file holds."""
+        header = read_header(folder, cls.__name__)
+        return cls(tuple(header["classes"]), header["settings"], threads=header["threads"]), header
 
     @property
     def n_parameters(self) -> int | None:

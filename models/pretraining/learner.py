@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -26,7 +26,7 @@ from showerstack.models.base.average import LearnerAverage
 from showerstack.models.base.inputs import TARGETS, InputTransform, has_column
 from showerstack.models.base.learner import Batch, check_training
 from showerstack.models.base.posterior import log_softmax
-from showerstack.models.base.saving import plain, read_header, write_header
+from showerstack.models.base.saving import plain, read_header
 from showerstack.models.networks.learner import NetworkLearner, torch_as_asked
 from showerstack.models.networks.loop import History, predict_outputs
 from showerstack.models.networks.step import TRUTH_SHARE, Output
@@ -132,15 +132,12 @@ class PretrainedLearner(NetworkLearner):
         return self
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
-        """Return (n, C) float64 log-posteriors with natural priors."""
         return super().predict_log_proba(_without_truth(batch))
 
     def predict_targets(self, batch: Batch) -> np.ndarray:
-        """Return (n, T, 2) float64 estimates; see :meth:`showerstack.models.base.learner.Learner.predict_targets`."""
         return self.predict_both(batch)[1]
 
     def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Return both in one pass; see :meth:`showerstack.models.base.learner.Learner.predict_both`."""
         self._check_fitted()
         network = self.network_.network
         assert isinstance(network, FineTuned)
@@ -306,7 +303,6 @@ class PretrainedFeatures(LearnerAverage):
         return super().fit(self._extended(train), self._extended(valid), seed=seed, device=device, progress=progress)
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
-        """Return (n, C) float64 log-posteriors with natural priors."""
         self._check_fitted()
         return super().predict_log_proba(self._extended(batch))
 
@@ -320,7 +316,9 @@ class PretrainedFeatures(LearnerAverage):
                 embeddings.append(self.network_.body(part, unknown).double().numpy())
                 outputs = self.network_(part, unknown)
             logits = (outputs.composition.double().numpy(), outputs.gamma.double().numpy())
-            estimates.append(np.column_stack([*(log_softmax(z) for z in logits), outputs.mean.double().numpy()]))
+            estimates.append(
+                np.column_stack([*(log_softmax(z) for z in logits), outputs.truth.chunk(2, dim=1)[0].double().numpy()])
+            )
         return np.concatenate(embeddings), np.concatenate(estimates)
 
     def _extended(self, batch: Batch) -> Batch:
@@ -349,18 +347,11 @@ class PretrainedFeatures(LearnerAverage):
         tensors = {name: value.contiguous() for name, value in self.network_.state_dict().items()}
         with atomic_path(folder / NETWORK_FILE) as temporary:
             save_file({**tensors, "basis": self.basis_}, temporary)
-        content = {
-            "classes": self.classes,
-            "settings": self.settings,
-            "threads": self.threads,
-            "sizes": self.network_.sizes.as_json(),
-            "inputs": self.inputs_.state(),
-        }
-        write_header(folder, type(self).__name__, (NETWORK_FILE,), content)
+        content = {"sizes": asdict(self.network_.sizes), "inputs": self.inputs_.state()}
+        self._write_header(folder, (NETWORK_FILE,), content)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what :meth:`save` wrote."""
         learner = super().load(folder)
         header = read_header(Path(folder), cls.__name__)
         learner.inputs_ = InputTransform.from_state(header["inputs"])

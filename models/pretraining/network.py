@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -32,10 +32,6 @@ class Architecture:
     n_world: int = N_WORLD
     n_targets: int = len(TARGETS)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what JSON holds."""
-        return asdict(self)
-
 
 class ShowerOutputs(NamedTuple):
     """What the network estimates of (n,) showers."""
@@ -44,10 +40,8 @@ class ShowerOutputs(NamedTuple):
     """(n, 5) logits."""
     gamma: torch.Tensor
     """(n, 2) logits."""
-    mean: torch.Tensor
-    """(n, T) standardised targets."""
-    log_width: torch.Tensor
-    """(n, T) logarithm of their errors."""
+    truth: torch.Tensor
+    """(n, 2 T) standardised targets, then the logarithms of their errors."""
 
 
 class ShowerBody(nn.Module):
@@ -87,20 +81,13 @@ class ShowerNetwork(nn.Module):
     def forward(self, inputs: torch.Tensor, world: torch.Tensor) -> ShowerOutputs:
         """Return all estimates; arguments as in :meth:`ShowerBody.forward`."""
         embedding = self.body(inputs, world)
-        mean, log_width = truth_estimates(self.truth, embedding).chunk(2, dim=1)
-        return ShowerOutputs(self.composition(embedding), self.gamma(embedding), mean, log_width)
+        return ShowerOutputs(self.composition(embedding), self.gamma(embedding), truth_estimates(self.truth, embedding))
 
 
 def truth_estimates(head: nn.Module, embedding: torch.Tensor) -> torch.Tensor:
     """Return (n, 2 T): estimates of the standardised targets, then the logarithms of their errors."""
     mean, log_width = head(embedding).chunk(2, dim=1)
     return torch.cat([mean, log_width.clamp(*LOG_WIDTH_RANGE)], dim=1)
-
-
-def truth_loss(outputs: ShowerOutputs, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean negative logarithm of the normal densities, without constant; targets (n, T), NaN counts not."""
-    losses, known = truth_losses(torch.cat([outputs.mean, outputs.log_width], dim=1), targets)
-    return losses.sum() / known.sum().clamp_min(1)
 
 
 def pretraining_loss(
@@ -121,7 +108,8 @@ def pretraining_loss(
     truth_weight
         Weight of the true quantities.
     """
-    total = truth_weight * truth_loss(outputs, targets)
+    losses, known = truth_losses(outputs.truth, targets)
+    total = truth_weight * (losses.sum() / known.sum().clamp_min(1))
     for number, logits in enumerate((outputs.composition, outputs.gamma)):
         # Marked, not picked out: on a GPU picking waits for the count.
         labels_of_task = torch.where(task == number, labels, IGNORED)

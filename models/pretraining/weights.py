@@ -108,7 +108,7 @@ def write_pretrained(
     if file.suffix != ".safetensors":
         raise InputError(f"{file}: the name of a weights' file ends in .safetensors")
     with atomic_path(file) as temporary:
-        described = {"sizes": network.sizes.as_json(), "inputs": plain(inputs.state()), **array_entry(array)}
+        described = {"sizes": asdict(network.sizes), "inputs": plain(inputs.state()), **array_entry(array)}
         metadata = {"network": json.dumps(described)}
         save_file({name: value.contiguous() for name, value in network.state_dict().items()}, temporary, metadata)
     card = {

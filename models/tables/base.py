@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from showerstack.models.base.learner import Batch, Learner, check_settings, check_training, select_table
+from showerstack.models.base.learner import Batch, Enough, Learner, check_settings, check_training, select_table
 from showerstack.models.base.posterior import class_weight_vector, undo_training_prior
-from showerstack.models.base.saving import read_header, write_header
 from showerstack.models.tables.categories import Levels
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
@@ -58,7 +57,6 @@ class TableLearner(Learner):
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
-        """Learn from ``train``; see :meth:`showerstack.models.base.learner.Learner.fit`."""
         check_training(train, valid, self.classes, table=True, grid=False)
         assert train.labels is not None
         self.columns_ = tuple(train.columns)
@@ -69,7 +67,6 @@ class TableLearner(Learner):
         return self
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
-        """Return (n, C) float64 log-posteriors with natural priors."""
         self._check_fitted()
         table = self._table(batch)
         log_q = [self._log_proba(table[k : k + PREDICT_ROWS]) for k in range(0, len(batch), PREDICT_ROWS)]
@@ -78,28 +75,22 @@ class TableLearner(Learner):
         return undo_training_prior(np.concatenate(log_q), self.class_weights_)
 
     def save(self, folder: Path) -> None:
-        """Write model files and header into ``folder``."""
         self._check_fitted()
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._write(folder)
         content = {
-            "classes": self.classes,
-            "settings": self.settings,
-            "threads": self.threads,
             "columns": self.columns_,
             "class_weights": self.class_weights_,
             "device": self.device_,
             **({"levels": self.levels_.state()} if self.levels_.codes else {}),
             **self._state(),
         }
-        write_header(folder, type(self).__name__, self.model_files, content)
+        self._write_header(folder, self.model_files, content)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what :meth:`save` wrote."""
-        header = read_header(Path(folder), cls.__name__)
-        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        learner, header = cls._from_header(Path(folder))
         learner.columns_ = tuple(header["columns"])
         weights = header["class_weights"]
         learner.class_weights_ = None if weights is None else np.asarray(weights, dtype=np.float64)
@@ -156,6 +147,15 @@ class TableLearner(Learner):
     def _state(self) -> dict[str, Any]:
         """Return small learned numbers for the header."""
         return {}
+
+
+def goes_on(progress: Progress, done: int, total: int, loss: float) -> bool:
+    """Report a round and its validation log-loss; return whether the fit goes on, False to keep the best so far."""
+    try:
+        progress(done, total, f"log-loss {loss:.4f}")
+    except Enough:
+        return False
+    return True
 
 
 def native_names(columns: tuple[str, ...]) -> list[str]:

@@ -10,9 +10,9 @@ from catboost import CatBoost as Booster
 from catboost import CatBoostError, FeaturesData, Pool
 from catboost.utils import get_gpu_device_count
 
-from showerstack.models.base.learner import Batch, Enough
+from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_of_margins
-from showerstack.models.tables.base import TableLearner, TableRows, normalised, unfold_contributions
+from showerstack.models.tables.base import TableLearner, TableRows, goes_on, normalised, unfold_contributions
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
@@ -71,7 +71,6 @@ class CatBoost(TableLearner):
 
     @classmethod
     def gpu_obstacle(cls) -> str | None:
-        """Return why CatBoost has no GPU here; None if it has one."""
         return None if get_gpu_device_count() else "CatBoost finds no GPU: its driver may be missing or too old"
 
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
@@ -171,11 +170,7 @@ class _Reporter:
 
     def after_iteration(self, info: Any) -> bool:
         loss = next(iter(info.metrics["validation"].values()))[-1]
-        try:
-            self.progress(info.iteration, self.rounds, f"log-loss {loss:.4f}")
-        except Enough:
-            return False
-        return True
+        return goes_on(self.progress, info.iteration, self.rounds, loss)
 
 
 class _Patience:

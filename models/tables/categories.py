@@ -15,7 +15,6 @@ import numpy as np
 
 from showerstack.models.base.average import member_class
 from showerstack.models.base.learner import Batch, Learner, check_training, select_table
-from showerstack.models.base.saving import read_header, write_header
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 
@@ -183,7 +182,6 @@ class AsNumbers(Learner):
         return self
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
-        """Return (n, C) float64 log-posteriors with natural priors."""
         if self.numbers_ is None:
             raise InputError(f"this {type(self).__name__} has not been trained yet")
         return self.inner.predict_log_proba(self.numbers_.apply(batch))
@@ -208,14 +206,11 @@ class AsNumbers(Learner):
         if self.numbers_ is None:
             raise InputError(f"this {type(self).__name__} has not been trained yet")
         self.inner.save(Path(folder) / "inner")
-        content = {"classes": self.classes, "settings": self.settings, "threads": self.threads}
-        write_header(Path(folder), type(self).__name__, (), {**content, "numbers": self.numbers_.state()})
+        self._write_header(Path(folder), (), {"numbers": self.numbers_.state()})
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what :meth:`save` wrote."""
-        header = read_header(Path(folder), cls.__name__)
-        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        learner, header = cls._from_header(Path(folder))
         learner.numbers_ = CategoryEncoder.from_state(header["numbers"])
         learner.inner = type(learner.inner).load(Path(folder) / "inner")
         return learner

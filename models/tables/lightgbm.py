@@ -15,9 +15,16 @@ import lightgbm as lgb
 import numpy as np
 
 from showerstack.features.device import gpu_answers
-from showerstack.models.base.learner import Batch, Enough
+from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_of_margins
-from showerstack.models.tables.base import TableLearner, TableRows, native_names, normalised, unfold_contributions
+from showerstack.models.tables.base import (
+    TableLearner,
+    TableRows,
+    goes_on,
+    native_names,
+    normalised,
+    unfold_contributions,
+)
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
@@ -198,9 +205,7 @@ def _reporter(progress: Progress) -> Any:
         nonlocal best
         loss = environment.evaluation_result_list[0][2]
         best = min(best, (loss, environment.iteration))
-        try:
-            progress(environment.iteration + 1, environment.end_iteration, f"log-loss {loss:.4f}")
-        except Enough:
-            raise lgb.callback.EarlyStopException(best[1], environment.evaluation_result_list) from None
+        if not goes_on(progress, environment.iteration + 1, environment.end_iteration, loss):
+            raise lgb.callback.EarlyStopException(best[1], environment.evaluation_result_list)
 
     return report

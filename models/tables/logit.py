@@ -11,9 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from showerstack.models.base.inputs import InputTransform
-from showerstack.models.base.learner import Batch, Enough
+from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import event_log_loss, log_of_margins
-from showerstack.models.tables.base import TableLearner, TableRows
+from showerstack.models.tables.base import TableLearner, TableRows, goes_on
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_npz
@@ -72,10 +72,7 @@ class QuadraticLogit(TableLearner):
             if loss >= best:
                 break
             best, self.weights_, self.bias_ = loss, model.coef_.copy(), model.intercept_.copy()
-            try:
-                if progress:
-                    progress(k + 1, len(strengths), f"log-loss {loss:.4f}")
-            except Enough:
+            if progress and not goes_on(progress, k + 1, len(strengths), loss):
                 break
 
     inputs_: InputTransform

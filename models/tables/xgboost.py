@@ -10,9 +10,16 @@ import numpy as np
 import xgboost as xgb
 
 from showerstack.features.device import cupy_obstacle, gpu_answers
-from showerstack.models.base.learner import Batch, Enough
+from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_of_margins
-from showerstack.models.tables.base import TableLearner, TableRows, native_names, normalised, unfold_contributions
+from showerstack.models.tables.base import (
+    TableLearner,
+    TableRows,
+    goes_on,
+    native_names,
+    normalised,
+    unfold_contributions,
+)
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
@@ -177,8 +184,4 @@ class _Reporter(xgb.callback.TrainingCallback):
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         loss = next(iter(evals_log["valid"].values()))[-1]
-        try:
-            self.progress(epoch + 1, self.rounds, f"log-loss {loss:.4f}")
-        except Enough:
-            return True
-        return False
+        return not goes_on(self.progress, epoch + 1, self.rounds, loss)

@@ -29,7 +29,7 @@ from showerstack.models.base.saving import plain
 from showerstack.models.pretraining import stream, train
 from showerstack.models.pretraining import train as plan
 from showerstack.models.pretraining.learner import FineTuned, PretrainedFeatures, PretrainedLearner, inputs_of
-from showerstack.models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss, truth_loss
+from showerstack.models.pretraining.network import IGNORED, Architecture, ShowerNetwork, pretraining_loss
 from showerstack.models.pretraining.stream import (
     COLUMNS,
     LIMIT,
@@ -247,8 +247,9 @@ def test_unknown_truth_teaches_nothing() -> None:
     answers = network(torch.randn(4, 7), torch.zeros(N_WORLD + 1))
     targets = torch.randn(4, len(TARGETS))
     targets[:, 2:] = torch.nan
-    some = truth_loss(answers, targets)
-    parts = [array[:, :2] for array in (answers.mean, answers.log_width)]
+    of_no_class = torch.full((4,), IGNORED)
+    some = pretraining_loss(answers, torch.zeros(4, dtype=torch.int64), of_no_class, targets, 1.0)
+    parts = [array[:, :2] for array in answers.truth.chunk(2, dim=1)]
     expected = (0.5 * ((targets[:, :2] - parts[0]) * torch.exp(-parts[1])) ** 2 + parts[1]).mean()
     torch.testing.assert_close(some, expected)
     some.backward()
@@ -676,7 +677,7 @@ def test_shipped_weights_know_the_features_and_worlds_of_this_version() -> None:
         answers = network(visited.inputs, world)
         loss = float(pretraining_loss(answers, visited.task, visited.labels, visited.targets, 0.0))
     assert loss < 1.25, "chance is 1.57; the features are not those that the network was trained on"
-    error = (answers.mean[:, 1] - visited.targets[:, 1]).abs().median() * 0.5
+    error = (answers.truth[:, 1] - visited.targets[:, 1]).abs().median() * 0.5
     assert error < 0.06, "lg Ne"
 
 
