@@ -48,10 +48,10 @@ class LearnerAverage(Learner):
         for k, member in enumerate(self.members):
             if self.checkpoint is not None:
                 member.checkpoint = self.checkpoint / f"member-{k}"
-            report = None if progress is None else _part_of_progress(progress, k, len(self.members))
-            member_seed = int(np.random.SeedSequence([seed, k]).generate_state(1)[0] >> 1)
             ended: list[None] = []
-            member.fit(train, valid, seed=member_seed, device=device, progress=_noting_the_end(report, ended))
+            report = None if progress is None else _part_of_progress(progress, k, len(self.members), ended)
+            member_seed = int(np.random.SeedSequence([seed, k]).generate_state(1)[0] >> 1)
+            member.fit(train, valid, seed=member_seed, device=device, progress=report)
             if ended:  # what no time was left for would only be noise beside the others
                 self.members = self.members[: max(1, k)]
                 break
@@ -107,23 +107,14 @@ def member_class(path: str) -> type[Learner]:
     return found
 
 
-def _noting_the_end(progress: Progress | None, ended: list[None]) -> Progress | None:
-    """Return what notes in ``ended`` that the member was asked to end."""
-    if progress is None:
-        return None
+def _part_of_progress(progress: Progress, k: int, n_parts: int, ended: list[None]) -> Progress:
+    """Return what member ``k`` reports to; it notes in ``ended`` that the member was asked to end."""
 
     def report(done: float, total: float, note: str = "") -> None:
         try:
-            progress(done, total, note)
+            progress(k + done / max(total, 1e-9), n_parts, note)
         except Enough:
             ended.append(None)
             raise
-
-    return report
-
-
-def _part_of_progress(progress: Progress, k: int, n_parts: int) -> Progress:
-    def report(done: float, total: float, note: str = "") -> None:
-        progress(k + done / max(total, 1e-9), n_parts, note)
 
     return report

@@ -44,18 +44,13 @@ class QuadraticLogit(TableLearner):
     }
 
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
-        rows = np.arange(len(train.labels))
-        if len(rows) > self.chosen["max_events"]:
-            rows = np.sort(np.random.default_rng(seed).choice(rows, int(self.chosen["max_events"]), replace=False))
+        rows = _at_most(int(self.chosen["max_events"]), np.arange(len(train.labels)), seed)
         self.inputs_ = InputTransform.fit(_as_batch(train.table[rows], self.columns_), self.columns_)
         limit = self._most_events(self.inputs_.n_inputs)
-        if len(rows) > limit:
-            rows = np.sort(np.random.default_rng(seed).choice(rows, limit, replace=False))
+        rows = _at_most(limit, rows, seed)
         x, weights = self._terms(train.table[rows]), None if train.weights is None else train.weights[rows]
         # Validation orders three strengths: a quarter as many events as training does it, at a fixed memory.
-        valid_rows = np.arange(len(valid.labels))
-        if len(valid_rows) > max(1, limit // 4):
-            valid_rows = np.sort(np.random.default_rng(seed).choice(valid_rows, max(1, limit // 4), replace=False))
+        valid_rows = _at_most(max(1, limit // 4), np.arange(len(valid.labels)), seed)
         x_valid, y_valid = self._terms(valid.table[valid_rows]), valid.labels[valid_rows]
         w_valid = None if valid.weights is None else valid.weights[valid_rows]
         strengths = [float(c) for c in self.chosen["strengths"]]
@@ -128,6 +123,11 @@ class QuadraticLogit(TableLearner):
 
     def _state(self) -> dict[str, Any]:
         return {"inputs": self.inputs_.state()}
+
+
+def _at_most(limit: int, rows: np.ndarray, seed: int) -> np.ndarray:
+    """Return the rows, or a random part of them in the same order."""
+    return rows if len(rows) <= limit else np.sort(np.random.default_rng(seed).choice(rows, limit, replace=False))
 
 
 def _as_batch(table: np.ndarray, columns: tuple[str, ...]) -> Batch:
