@@ -55,11 +55,6 @@ class Pretrained:
     array: DetectorArray
     """The only one whose showers they know."""
 
-    @property
-    def sha256(self) -> str:
-        """Hash of the weights' file."""
-        return str(self.card["sha256"])
-
 
 def card_path(file: Path) -> Path:
     """Return where the card of a weights' file is."""

@@ -445,7 +445,7 @@ def _spoil_card(**changes: Any) -> Callable[[Path], None]:
 def test_other_weights_are_refused_in_one_line(spoil: Callable[[Path], None], message: str, tmp_path: Path) -> None:
     file = small_weights(tmp_path)
     sha256 = hash_file(file)
-    assert read_pretrained(str(file), sha256).sha256 == sha256
+    assert read_pretrained(str(file), sha256).card["sha256"] == sha256
     spoil(file)
     with pytest.raises(InputError, match=message) as refusal:
         read_pretrained(str(file), sha256)
