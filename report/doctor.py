@@ -108,11 +108,12 @@ def _libraries() -> Iterator[Finding]:
     if not lacking("torch"):
         import torch
 
-        names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+        cuda = torch.cuda.is_available()
         build = f"built for CUDA {torch.version.cuda}, no GPU answers" if torch.version.cuda else "CPU build"
-        if torch.cuda.is_available():
+        if cuda:  # without a driver that works, the names of devices that are there cannot be read
+            names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
             build = f"{', '.join(names)}, {'with' if torch.cuda.is_bf16_supported() else 'without'} bf16"
-        yield Finding("torch", f"{torch.__version__}: {build}", "ok" if torch.cuda.is_available() else "note")
+        yield Finding("torch", f"{torch.__version__}: {build}", "ok" if cuda else "note")
     if not lacking("xgboost"):
         import xgboost
 

@@ -264,8 +264,9 @@ def in_silent_process(function: Callable[[], Any]) -> Any:
             "pathlib.Path(sys.argv[1]).write_text(json.dumps(function()))",
         )
         subprocess.run(
-            [sys.executable, "-c", "\n".join(lines), str(file)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            # Modules come from where this process has them: a file of the user's here may be called json.py.
+            [sys.executable, "-P", "-c", "\n".join(lines), str(file)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(place or str(Path.cwd()) for place in sys.path)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -182,10 +182,11 @@ def predict_exported(
         for piece in pieces(len(events)):
             rows = np.arange(piece.start, piece.stop)
             batches = {one.name: events.batch(rows, one.columns, grids=one.needs_grid) for one in learners}
-            predictions = [pool.submit(predict_fit, fit, batches[name]) for name, _, fit in jobs]
             fits: dict[str, list[np.ndarray]] = {learner.name: [] for learner in learners}
-            for (name, fold, _), prediction in zip(jobs, predictions, strict=True):
-                fits[name].append(prediction.result())
+            # An error or Ctrl-C takes back what has not begun.
+            predictions = pool.map(predict_fit, (fit for _, _, fit in jobs), (batches[name] for name, _, _ in jobs))
+            for (name, fold, _), log_proba in zip(jobs, predictions, strict=True):
+                fits[name].append(log_proba)
                 done += len(rows)
                 progress(done, total, f"{name} fold {fold}")
-            yield piece, {name: np.stack(log_proba) for name, log_proba in fits.items()}
+            yield piece, {name: np.stack(of_fits) for name, of_fits in fits.items()}

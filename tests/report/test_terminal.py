@@ -132,6 +132,19 @@ def test_the_machine_is_asked_what_its_gpu_can_be_used_for(monkeypatch: pytest.M
     assert "features" in by_name["--device auto"].outcome
 
 
+def test_a_gpu_whose_driver_does_not_work_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(k: int) -> str:
+        raise RuntimeError("the NVIDIA driver on your system is too old")
+
+    for name, value in (("is_available", lambda: False), ("device_count", lambda: 1), ("get_device_name", fail)):
+        monkeypatch.setattr(f"torch.cuda.{name}", value)
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr(lightgbm, "trains_on_cuda", lambda: False)
+    (torch,) = [finding for finding in doctor.findings() if finding.what == "torch"]
+    assert torch.state == "note"
+    assert torch.outcome.endswith("built for CUDA 13.0, no GPU answers")
+
+
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_table_keeps_every_cell_at_any_width(width: int) -> None:
     table = WholeTable("energy", title="limits")

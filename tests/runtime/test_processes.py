@@ -83,6 +83,15 @@ def test_a_silent_process_prints_nothing(capfd: pytest.CaptureFixture[str]) -> N
         in_silent_process(lost)
 
 
+def test_a_silent_process_takes_no_module_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise RuntimeError('not this one')")
+    monkeypatch.chdir(tmp_path)
+    (number,) = in_silent_process(heard)
+    assert number != os.getpid()
+
+
 SPOILT: list[int] = []
 """What has spoilt this process, as an error of CUDA does: whatever it does on the GPU later fails too."""
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,11 +35,20 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.export import combination_graph, export_run
-from showerstack.stacking.exported import averaged, open_predictor, run_graph, session
+from showerstack.stacking.exported import (
+    ExportedFit,
+    ExportedLearner,
+    averaged,
+    open_predictor,
+    predict_exported,
+    run_graph,
+    session,
+)
 from showerstack.stacking.pools import POOLS, fit_pool
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.targets import OWN_ENERGY
 from showerstack.stacking.train import stack
 from tests.program import ROOT, environment
@@ -207,6 +217,23 @@ def test_an_export_that_lacks_something_is_refused(
     (copy / "meta" / "stack.json").unlink()
     with pytest.raises(InputError, match=r"meta/stack\.json"):
         open_predictor(copy)
+
+
+def test_an_error_takes_back_predictions_that_have_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+
+    def fail(opened: Any, columns: tuple[str, ...], batch: Batch) -> np.ndarray:
+        begun.append(opened)
+        time.sleep(0.02)
+        raise RuntimeError("no such graph")
+
+    monkeypatch.setattr("showerstack.stacking.exported.session", lambda file: file)
+    monkeypatch.setattr("showerstack.stacking.exported.run_graph", fail)
+    fits = tuple(ExportedFit(((Path(f"{k}.onnx"), ("x",)),), "log") for k in range(50))
+    events = FrameEvents(np.zeros((3, 1), np.float32), ("x",), "hash")
+    with pytest.raises(RuntimeError, match="no such graph"):
+        list(predict_exported(events, [ExportedLearner("one", ("x",), False, fits)], Context(workers=1), print))
+    assert len(begun) < 50
 
 
 def test_check_finds_damage_to_an_export(exported: Path, tmp_path: Path) -> None:
