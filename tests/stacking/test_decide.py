@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
 
 from showerstack.models.base.posterior import log_sigmoid_pair
 from showerstack.scoring.metrics.classes import gamma_scores, threshold_table
@@ -36,19 +37,19 @@ def test_log_survivals_agree_with_the_benchmark_definition_and_stay_finite() -> 
 
 def test_paired_error_covers_repeated_experiments() -> None:
     differences, errors = [], []
-    for seed in range(30):
-        labels, a = _events(4000, seed)
-        b = a + 0.6 * np.random.default_rng(seed + 100).normal(size=len(a))
-        difference, error = paired_log_survival(labels, a, b)
+    for seed in range(200):
+        labels, a = _events(2000, seed)
+        b = a + 0.6 * np.random.default_rng(seed + 1000).normal(size=len(a))
+        difference, error = paired_log_survival(labels, a, b, n_samples=100)
         differences.append(difference)
         errors.append(error)
-    assert np.mean(differences) < -3 * np.std(differences) / np.sqrt(30), "noise makes it worse"
-    assert 0.7 < np.mean(errors) / np.std(differences) < 1.4
+    assert np.mean(differences) < -3 * np.std(differences) / np.sqrt(200), "noise makes it worse"
+    assert 0.7 < np.mean(errors) / np.std(differences) < 1.5
 
 
 def test_threshold_table_holds_on_new_events() -> None:
-    labels, scores = _events()
-    new_labels, new_scores = _events(seed=9)
+    labels, scores = _events(60_000)
+    new_labels, new_scores = _events(100_000, seed=9)
     table = threshold_table(labels, scores)
     assert [row["efficiency"] for row in table] == [0.25, 0.5, 0.6, 0.75, 0.9, 0.95, 0.99]
     for row in table:
@@ -83,10 +84,10 @@ def test_copies_of_events_narrow_no_interval_of_thresholds() -> None:
 def test_paired_error_is_the_plain_bootstraps_with_few_gammas() -> None:
     rng = np.random.default_rng(3)
     labels = np.repeat([0, 1], [30, 400])
-    gammas = np.sort(rng.normal(size=30))
-    # Hadrons among the lowest tenth of the gammas: they survive only where the resampled gammas are low.
-    a = np.concatenate([gammas, rng.uniform(gammas[0], gammas[2], 400)])
-    b = np.concatenate([gammas + 0.1 * rng.normal(size=30), rng.normal(-30.0, 1.0, 400)])
+    gammas = ndtri((np.arange(30) + 0.5) / 30)
+    # Hadrons among the lowest fifth of the gammas: they survive only where the resampled gammas are low.
+    a = np.concatenate([gammas, np.linspace(gammas[0], gammas[5], 400)])
+    b = np.concatenate([gammas, np.full(400, -30.0)])
     _, error = paired_log_survival(labels, a, b, n_samples=1_000)
     plain = []
     for _ in range(1_000):
@@ -139,10 +140,10 @@ def test_weighted_log_survivals_are_those_of_a_natural_sample() -> None:
     def sample(n: int, share: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         x = rng.normal(np.where(rng.random(n) < share, 3.0, 0.0), 1.0)
         weights = 1.0 / (1.0 - share + share * np.exp(3.0 * x - 4.5))
-        labels = np.repeat([0, 1], [3000, n])
-        return labels, np.concatenate([rng.normal(3.7, 1.0, 3000), x]), np.concatenate([np.ones(3000), weights])
+        labels, gammas = np.repeat([0, 1], [3000, n]), 3.7 + ndtri((np.arange(3000) + 0.5) / 3000)
+        return labels, np.concatenate([gammas, x]), np.concatenate([np.ones(3000), weights])
 
-    labels, scores, _ = sample(200_000, 0.0)
+    labels, scores, _ = sample(1_000_000, 0.0)
     natural = log_survivals(labels, scores)
     rare_labels, rare_scores, weights = sample(10_000, 0.5)
     np.testing.assert_allclose(log_survivals(rare_labels, rare_scores, weights), natural, atol=0.25)
