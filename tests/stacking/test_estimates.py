@@ -55,7 +55,7 @@ def test_a_mixture_has_the_spread_of_its_parts() -> None:
 
 def test_estimates_come_back_as_energy_and_core_with_errors_that_hold() -> None:
     rng = np.random.default_rng(1)
-    n = 4000
+    n = 20_000
     fitted = rng.uniform(-80, 80, (n, 2))
     truth = pl.DataFrame(
         {"lg_energy": rng.uniform(15, 16, n), "core_x_m": fitted[:, 0] + rng.normal(0, 2, n),
@@ -113,22 +113,22 @@ def test_held_out_residuals_are_in_units_and_in_errors() -> None:
 
 def test_rare_showers_move_energies_and_cores_by_their_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(12)
-    rare = np.arange(4000) % 2 == 1
-    targets = np.zeros((4000, len(TARGETS)))
-    fits = np.full((1, 4000, len(TARGETS), 2), 0.1)
+    rare = np.arange(16_000) % 2 == 1
+    targets = np.zeros((16_000, len(TARGETS)))
+    fits = np.full((1, 16_000, len(TARGETS), 2), 0.1)
     fits[0, :, :, 0] = rng.normal(0, 0.1, targets.shape) * np.where(rare, 8.0, 1.0)[:, None]
     weights = np.where(rare, 1e-3, 1.0)
     weighted, record = TargetCalibration.of("taught", fits, targets, weights)
     ignoring, _ = TargetCalibration.of("taught", fits, targets)
-    assert weighted.scale == pytest.approx((1.0, 1.0, 1.0), abs=0.07)
+    assert weighted.scale == pytest.approx((1.0, 1.0, 1.0), abs=0.06)
     assert min(ignoring.scale) > 1.7
     entry = record["held_out"]["lg_energy"]
-    assert entry["resolution"] == pytest.approx(0.1 * TARGETS[OWN_ENERGY].width, rel=0.07)
+    assert entry["resolution"] == pytest.approx(0.1 * TARGETS[OWN_ENERGY].width, rel=0.06)
     assert entry["in_errors"]["resolution"] == pytest.approx(1.0, abs=0.2)
     # The second level hands over the weights of the events that it measures on.
-    rows = np.arange(4000) % 4 < 2
+    rows = np.arange(16_000) % 4 < 2
     oof = SimpleNamespace(names=("taught",), networks=())
-    sample = Sample(np.zeros(2000, int), np.zeros(2000, int), None, weights[rows])
+    sample = Sample(np.zeros(8000, int), np.zeros(8000, int), None, weights[rows])
     judged = Judged(ON_HOLDOUT, rows, sample, {})
     job = SimpleNamespace(
         config=SimpleNamespace(run=None, n_folds=1, repeats=1), train=SimpleNamespace(targets=targets.__getitem__)
