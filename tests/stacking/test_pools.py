@@ -56,7 +56,7 @@ def _problem(n: int = 5_000, n_classes: int = 3, seed: int = 0) -> tuple[LogProb
 
 @pytest.mark.parametrize("name", [name for name in POOLS if name != "average"])
 def test_each_pool_finds_the_known_one(name: str) -> None:
-    (train, sample), (new, other) = _problem(), _problem(seed=1)
+    (train, sample), (new, other) = _problem(20_000), _problem(20_000, seed=1)
     pool = fit_pool(name, train, sample)
     exact = other.losses(log_softmax(new["left"] + new["right"])).mean()
     assert other.losses(pool(new)).mean() < exact + 0.012
@@ -70,7 +70,7 @@ def test_each_pool_finds_the_known_one(name: str) -> None:
 def test_weights_are_recovered_never_negative_and_those_of_zero_not_needed() -> None:
     log_proba, sample = _problem(40_000)
     pool = fit_pool("log_pool", log_proba, sample)
-    np.testing.assert_allclose(pool.weights, [1, 1, 0], atol=0.06)
+    np.testing.assert_allclose(pool.weights, [1, 1, 0], atol=0.08)
     np.testing.assert_allclose(pool.bias - pool.bias.mean(), 0, atol=0.06)
     hostile = {"left": log_proba["left"], "wrong": -3 * log_proba["left"]}
     assert fit_pool("log_pool", hostile, sample).weights.min() >= 0
@@ -130,7 +130,7 @@ def _twins(n: int = 20_000, n_classes: int = 3) -> tuple[LogProba, Sample]:
 
 
 def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
-    log_proba, sample = _twins()
+    log_proba, sample = _twins(60_000)
     found = fit_stack(log_proba, sample)
     assert set(found.pool.learners) in ({"left", "right"}, {"twin", "right"})
     total = found.left_out[-1].cost
@@ -222,7 +222,7 @@ def test_rare_events_of_small_weight_stay_rare_in_the_posterior() -> None:
         assert ignoring > weighted + 0.01
 
 
-N_CALIBRATION = 6_000
+N_CALIBRATION = 20_000
 
 
 def _truth(n_classes: int = 3, n: int = N_CALIBRATION) -> tuple[np.ndarray, Sample]:
