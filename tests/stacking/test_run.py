@@ -293,7 +293,7 @@ def test_repeats_off_cut_weight_and_gamma(tiny_gamma: Path, tmp_path: Path) -> N
     again = predict(run, tiny_gamma / "gamma_test", Context()).concatenated()
     np.testing.assert_array_equal(again.scores, result.predictions.scores)
     (row,) = run.thresholds((0.8,), (1e-3,))
-    assert 0.8 <= row["gamma_efficiency"] < 0.85
+    assert 0.8 <= row["gamma_efficiency"] < 0.9
     assert list(row["purity"]) == ["0.001"]
     with pytest.raises(InputError, match="outside"):
         run.thresholds((1.2,))
@@ -552,7 +552,7 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "one network with their mean weights raises the log-loss of the holdout by 0.0"),
+        ({}, "one network with their mean weights raises the log-loss of the holdout by "),
         ({"holdout": 0.0}, "without an outer holdout"),
     ],
 )
