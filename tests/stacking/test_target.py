@@ -51,15 +51,15 @@ def _two_estimates(n: int, errors: np.ndarray, correlation: float, seed: int) ->
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.7])
 def test_a_pool_of_two_estimates_reaches_the_theoretical_error(correlation: float) -> None:
     first, second = 0.1, 0.08
-    errors = np.array([[first], [second]]) * np.ones(20_000)
+    errors = np.array([[first], [second]]) * np.ones(60_000)
     pool = EstimatePool.of(("a", "b"), *_inputs(errors, correlation, 1))
     again = EstimatePool.from_json(json.loads(json.dumps(pool.as_json())))
-    values, truth = _two_estimates(20_000, errors, correlation, 2)
+    values, truth = _two_estimates(60_000, errors, correlation, 2)
     estimate, error = again(values, errors)
     least = (first * second) ** 2 * (1 - correlation**2) / (first**2 + second**2 - 2 * correlation * first * second)
-    assert np.sqrt(np.mean((estimate - truth) ** 2)) == pytest.approx(np.sqrt(least), rel=0.02)
-    assert np.std((estimate - truth) / error) == pytest.approx(1.0, abs=0.03)
-    assert abs(np.mean(estimate - truth)) < 0.003
+    assert np.sqrt(np.mean((estimate - truth) ** 2)) == pytest.approx(np.sqrt(least), rel=0.025)
+    assert np.std((estimate - truth) / error) == pytest.approx(1.0, abs=0.04)
+    assert abs(np.mean(estimate - truth)) < 0.005
     assert sum(pool.shares(errors).values()) == pytest.approx(1.0)
 
 
@@ -70,10 +70,10 @@ def _inputs(errors: np.ndarray, correlation: float, seed: int) -> tuple[np.ndarr
 
 def test_a_pool_learns_from_showers_by_their_weight() -> None:
     """Half of the showers weigh nearly nothing; there the first estimate is far better, elsewhere the second."""
-    errors = np.full((2, 20_000), 0.1)
-    light = np.arange(20_000) % 2 == 0
+    errors = np.full((2, 60_000), 0.1)
+    light = np.arange(60_000) % 2 == 0
     scatter = np.where(light, [[0.02], [0.5]], [[0.5], [0.02]])
-    values, truth = _two_estimates(20_000, scatter, 0.0, 5)
+    values, truth = _two_estimates(60_000, scatter, 0.0, 5)
     weights = np.where(light, 1e-6, 1.0)
     pool = EstimatePool.of(("a", "b"), values, errors, truth, weights)
     estimate, error = pool(values, errors)
@@ -84,13 +84,13 @@ def test_a_pool_learns_from_showers_by_their_weight() -> None:
 
 
 def test_an_estimate_gives_way_in_showers_of_which_it_knows_little() -> None:
-    errors = np.full((2, 20_000), 0.1)
+    errors = np.full((2, 60_000), 0.1)
     errors[0, ::5] = 1.0  # as in an open bin
     values, _, truth = _inputs(errors, 0.0, 3)
     pool = EstimatePool.of(("bins", OWN), values, errors, truth)
-    values, truth = _two_estimates(20_000, errors, 0.0, 4)
+    values, truth = _two_estimates(60_000, errors, 0.0, 4)
     estimate, error = pool(values, errors)
-    known = np.arange(20_000) % 5 != 0
+    known = np.arange(60_000) % 5 != 0
     for rows, expected in ((known, 0.1 / np.sqrt(2)), (~known, 0.1 / np.sqrt(1.01))):
         assert np.std((estimate - truth)[rows]) == pytest.approx(expected, rel=0.04)
         assert np.std(((estimate - truth) / error)[rows]) == pytest.approx(1.0, abs=0.05)
