@@ -201,7 +201,7 @@ def test_errors_of_direction_and_core_are_as_set(lg_ne: float, lg_nmu: float) ->
     hits = np.maximum(readings.hits, 5)
     core_m = settings.reconstruction.core_m * np.sqrt((np.clip(60.0 / hits, 0.4, 4.0) ** 2).mean())
     angle_deg = settings.reconstruction.angle_deg * np.sqrt((np.clip(np.sqrt(60.0 / hits), 0.7, 3.0) ** 2).mean())
-    assert (event.core_x_m - 12.0).std() == pytest.approx(core_m, rel=0.08)
+    assert (event.core_x_m - 12.0).std() == pytest.approx(core_m, rel=0.1)
     assert (event.zenith_deg - 20.0).std() == pytest.approx(angle_deg, rel=0.08)
     across_deg = (event.azimuth_deg - 65.0) * np.sin(np.radians(20.0))
     assert across_deg.std() == pytest.approx(angle_deg, rel=0.08), "the same error across the shower's direction"
