@@ -240,8 +240,12 @@ class FoldedResponse:
         sums = np.einsum("kct,kt->kc", self.accepted, weight)
         everywhere = sums.sum(axis=1, keepdims=True) / np.maximum(events.sum(axis=1, keepdims=True), 1.0)
         half = 0.5 * np.where(events > 0, sums / np.maximum(events, 1.0), everywhere)
-        half = np.maximum(half, 1e-300)
-        ln = {key: np.log((np.einsum("kct,kt->kc", m, weight) + half) / (sums + half)) for key, m in self.moved.items()}
+        # A group without events, or with those of energies at which none was thrown, tells nothing of how it moves.
+        known = sums + half > 0
+        moved = {key: np.einsum("kct,kt->kc", m, weight) for key, m in self.moved.items()}
+        ln = {
+            key: np.log(np.divide(m + half, sums + half, out=np.ones(shape), where=known)) for key, m in moved.items()
+        }
         for j in self.active:
             up, down = ln[j + 1,], ln[-j - 1,]
             linear[j] = self._smooth((up - down) / (2 * STEP), events, ENERGY_DEGREE)

@@ -353,6 +353,17 @@ def test_expectations_move_with_the_scales_as_their_logarithms_do(
     np.testing.assert_allclose(slope, np.broadcast_to((a + 2 * q @ x)[:, None, None], slope.shape), atol=1e-5)
 
 
+def test_a_group_without_events_does_not_move(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
+    cells, events, thrown = world
+    response = make_response(events, cells, thrown)
+    accepted = response.accepted * (np.arange(5) != 2)[:, None, None]
+    phi = np.ones_like(response.thrown)
+    moves, whole = replace(response, accepted=accepted).moves(phi), response.moves(phi)
+    assert (moves.linear[:, 2] == 0).all()
+    assert (moves.quadratic[:, :, 2] == 0).all()
+    np.testing.assert_array_equal(moves.linear[:, :2], whole.linear[:, :2])
+
+
 def test_moves_are_smoothed_by_a_polynomial_weighted_by_events(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
     cells, events, thrown = world
     response = make_response(events, cells, thrown, scales=False)
