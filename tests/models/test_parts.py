@@ -348,7 +348,7 @@ def test_regression_forest_estimates_the_probability(rare_gammas: tuple[Any, Any
     train, valid, test = rare_gammas
     forest = RegressionForest(GAMMA.classes, {"trees": 40, "min_samples_leaf": 5}).fit(train.batch, valid.batch, seed=1)
     log_proba = forest.predict_log_proba(test.batch)
-    assert abs(np.exp(log_proba[:, 0]).mean() - 0.06) < 0.015
+    assert abs(np.exp(log_proba[:, 0]).mean() - 0.06) < 0.025
     forest.save(tmp_path)
     np.testing.assert_array_equal(registry.load(tmp_path).predict_log_proba(test.batch), log_proba)
     with pytest.raises(InputError, match="2 classes"):

@@ -224,7 +224,7 @@ def test_sampled_value_is_the_closed_form_up_to_its_draws() -> None:
     truth = rng.integers(0, 5, 30_000)
     guess = np.where(rng.random(30_000) < 0.5, truth, rng.integers(0, 5, 30_000))
     matrix = confusion_matrix(truth, guess)
-    assert fraction_error(truth, guess) == pytest.approx(expected_fraction_error(matrix), abs=4e-4)
+    assert fraction_error(truth, guess) == pytest.approx(expected_fraction_error(matrix), abs=3e-3)
 
 
 def test_a_missing_class_is_refused_by_number() -> None:
