@@ -46,9 +46,9 @@ def test_biases_of_shares_are_zero_at_home_and_seen_abroad() -> None:
     pulls = np.array(pulls)
     # Means of 40 pulls have an error of .16; their width, from four independent shares each, one of .06.
     assert np.abs(pulls.mean(axis=0)).max() < 0.6
-    assert 0.8 < pulls.std() < 1.25
+    assert 0.7 < pulls.std() < 1.35
     bias, error = share_bias(_posteriors(labels, rng, 0.6), labels, response, prior, 1)
-    assert np.abs(bias / error).max() > 5
+    assert np.abs(bias / error).max() > 3
 
 
 def test_the_error_of_a_weighted_auc_is_its_scatter() -> None:
@@ -96,7 +96,7 @@ def test_jitter_changes_sizes_together(tiny_composition: Path, tmp_path: Path) -
     copy = Dataset.open(jittered(source, tmp_path / "copy", 0.05, 3), COMPOSITION)
     old = Dataset.open(source, COMPOSITION)
     moved = copy.scalars[:, 4].astype(float) - old.scalars[:, 4].astype(float)
-    assert moved.std() == pytest.approx(0.05, rel=0.1)
+    assert moved.std() == pytest.approx(0.05, rel=0.15)
     sums = [np.asarray(data.matrices[..., 1], dtype=float).sum(axis=(1, 2)) for data in (copy, old)]
     np.testing.assert_allclose(np.log10(sums[0] / sums[1]), moved, atol=0.01)
     np.testing.assert_array_equal(copy.labels, old.labels)
