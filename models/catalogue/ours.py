@@ -204,9 +204,6 @@ GRID_NETWORKS = (
     ),
 )
 
-OURS: tuple[LearnerSpec, ...] = (*TREES, *SMOOTH, *GRID_NETWORKS)
-
-
 PRETRAINED: tuple[LearnerSpec, ...] = (
     LearnerSpec(
         "pretrained",
@@ -229,4 +226,4 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
     ),
 )
 
-LEARNERS: tuple[LearnerSpec, ...] = (*OURS, *PRETRAINED)
+LEARNERS: tuple[LearnerSpec, ...] = (*TREES, *SMOOTH, *GRID_NETWORKS, *PRETRAINED)

@@ -39,6 +39,13 @@ from showerstack.runtime.files import atomic_path
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import COMPOSITION, GAMMA
 
+
+def name_shipped(chosen: dict[str, Any]) -> None:
+    """Set the hash of the shipped weights: as that of a file's, it is part of a training's identity."""
+    if chosen["weights"] == SHIPPED:
+        chosen["weights_sha256"] = SHIPPED_SHA256
+
+
 LEAST_KNOWN = 100
 """Training events in which a true quantity must be known for its estimates to count as learned."""
 
@@ -103,9 +110,7 @@ class PretrainedLearner(NetworkLearner):
 
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
         super().__init__(classes, settings, threads=threads)
-        if self.chosen["weights"] == SHIPPED:
-            # Part of the identity of a training, as the setting is where the weights come from a file.
-            self.chosen["weights_sha256"] = SHIPPED_SHA256
+        name_shipped(self.chosen)
         if self.chosen["truth_weight"] < 0:
             raise InputError(f"truth_weight must be at least 0, got {self.chosen['truth_weight']}")
         self.rate_factors = {"body.": self.chosen["body_rate"], "world": self.chosen["world_rate"]}
@@ -277,9 +282,7 @@ class PretrainedFeatures(LearnerAverage):
 
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
         super().__init__(classes, settings, threads=threads)
-        if self.chosen["weights"] == SHIPPED:
-            # Part of the identity of a training, as the setting is where the weights come from a file.
-            self.chosen["weights_sha256"] = SHIPPED_SHA256
+        name_shipped(self.chosen)
         if self.chosen["components"] < 0:
             raise InputError(f"components must be at least 0, got {self.chosen['components']}")
 
