@@ -59,22 +59,9 @@ def create(
     preset: str = "good",
     n_rows: int | None = None,
 ) -> Learner:
-    """Return an untrained learner.
+    """Return an untrained learner for class names in label order.
 
-    Parameters
-    ----------
-    spec
-        Registered learner, as :func:`spec` returns it.
-    classes
-        Class names in label order.
-    threads
-        Numerical threads it may use.
-    overrides
-        Settings that replace the registered ones.
-    preset
-        Which registered settings.
-    n_rows
-        Training rows, where settings depend on their number.
+    It has the settings registered for ``preset`` and ``n_rows`` training rows, those in ``overrides`` replaced.
     """
     settings = {**spec.settings_for(preset, n_rows), **(overrides or {})}
     return learner_class(spec.learner)(classes, settings, threads=threads)
@@ -87,14 +74,7 @@ def most_events(learner: Learner) -> int | None:
 
 
 def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
-    """Open a saved learner of any registered class.
-
-    Parameters
-    ----------
-    folder
-        Where it was saved.
-    classes
-        Class names it must have, in this order; None for any.
+    """Open a saved learner of any registered class, for these class names in this order; None for any.
 
     Raises
     ------

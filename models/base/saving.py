@@ -32,14 +32,7 @@ def write_header(folder: Path, learner: str, files: tuple[str, ...], content: di
 
 
 def read_header(folder: Path, learner: str | None = None) -> dict[str, Any]:
-    """Read and check ``learner.json``.
-
-    Parameters
-    ----------
-    folder
-        Where the learner was saved.
-    learner
-        Class key it must have; None for any.
+    """Read and check ``learner.json``, which must be of the class ``learner``; None for any.
 
     Raises
     ------

@@ -205,17 +205,7 @@ def _symmetries_on(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
 
 
 def move_grids(grids: torch.Tensor, symmetry: torch.Tensor, array: DetectorArray = KASCADE) -> torch.Tensor:
-    """Return each grid moved by its own symmetry; channels stay what they are.
-
-    Parameters
-    ----------
-    grids
-        (n, rows, columns, 2).
-    symmetry
-        (n,) int64, numbers of :data:`SYMMETRIES`.
-    array
-        The stations.
-    """
+    """Return grids (n, rows, columns, 2), each moved by its own of :data:`SYMMETRIES`; (n,) int64."""
     sources = _cell_sources_on(grids.device, array)[symmetry]
     flat = grids.reshape(len(grids), array.n_cells, -1)
     rows = torch.arange(len(grids), device=grids.device)[:, None]
@@ -223,16 +213,9 @@ def move_grids(grids: torch.Tensor, symmetry: torch.Tensor, array: DetectorArray
 
 
 def move_vectors(inputs: torch.Tensor, pairs: tuple[tuple[int, int], ...], symmetry: torch.Tensor) -> torch.Tensor:
-    """Return inputs whose vectors moved along.
+    """Return inputs (n, S) float32 whose vectors moved along, each event by its own symmetry.
 
-    Parameters
-    ----------
-    inputs
-        (n, S) float32.
-    pairs
-        Positions of the x and y component of each vector among the S inputs; both must be scaled alike, without shift.
-    symmetry
-        (n,) int64.
+    ``pairs`` are the positions of the vectors' x and y among the inputs; both must be scaled alike, without shift.
     """
     if not pairs:
         return inputs
@@ -247,18 +230,10 @@ def move_vectors(inputs: torch.Tensor, pairs: tuple[tuple[int, int], ...], symme
 def jitter_sizes(
     inputs: torch.Tensor, columns: tuple[int, ...], scales: tuple[float, ...], generator: torch.Generator
 ) -> torch.Tensor:
-    """Return inputs with one common random shift per event added to all sizes, as if their scale were uncertain.
+    """Return inputs (n, S) with one common random shift per event added to all sizes, as if their scale were uncertain.
 
-    Parameters
-    ----------
-    inputs
-        (n, S) float32.
-    columns
-        Positions of the sizes (lg Ne, lg Nmu) among the S inputs.
-    scales
-        Standard deviation of the shift in the units of each of these inputs.
-    generator
-        Source of randomness, on the device of ``inputs``.
+    ``columns`` are the positions of the sizes among the inputs, ``scales`` the shift's standard deviation in the units
+    of each; the generator is on the inputs' device.
     """
     if not columns:
         return inputs

@@ -317,12 +317,7 @@ class Stepper:
 def truth_losses(estimates: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return negative logarithms of normal densities, without constant, and which of them count; (n, T) each.
 
-    Parameters
-    ----------
-    estimates
-        (n, 2 T): means, then logarithms of the errors.
-    targets
-        (n, T); NaN counts not.
+    ``estimates`` (n, 2 T) are means, then logarithms of the errors; a target (n, T) that is NaN counts not.
     """
     mean, log_width = estimates.chunk(2, dim=1)
     known = ~torch.isnan(targets)
@@ -341,10 +336,7 @@ def optimiser_of(
 ) -> torch.optim.AdamW:
     """Return AdamW that decays matrices and kernels, not biases, norms and scales.
 
-    Parameters
-    ----------
-    factors
-        Learning rates of parameters in units of the schedule's, by the beginning of their names; 1 for all others.
+    ``factors`` are learning rates in units of the schedule's, by the beginning of parameters' names; 1 for all others.
     """
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in network.named_parameters():

@@ -62,15 +62,7 @@ class TreeTable:
         self.leaves += [(tree, number, sum_number, float(value)) for sum_number, value in (values or {0: 0.0}).items()]
 
     def sums(self, nodes: Nodes, offset: np.ndarray) -> str:
-        """Add the ensemble to a graph; return the name of its (n, T) float64 sums.
-
-        Parameters
-        ----------
-        nodes
-            The graph.
-        offset
-            (T,) float64 that is added to the sums.
-        """
+        """Add the ensemble to a graph; return the name of its (n, T) float64 sums, each with its (T,) offset."""
         from onnx import TensorProto
 
         of_nodes = zip(NODE_ATTRIBUTES, zip(*self.nodes, strict=True), strict=True)

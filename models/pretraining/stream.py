@@ -197,16 +197,10 @@ class SimulatedBatch:
 
 
 def draw_portion(seed: int, number: int, split: str = "train", array: DetectorArray = KASCADE) -> SimulatedBatch:
-    """Return portion ``number`` of a seed's stream.
+    """Return portion ``number`` of a seed's stream, as the stations of an array see it.
 
-    Parameters
-    ----------
-    seed, number
-        Same numbers, same showers (to the last digit: on the same kind of machine).
-    split
-        ``train``, or ``test`` for a stream of its own, to validate on.
-    array
-        The stations that see the showers.
+    Same numbers, same showers (to the last digit: on the same kind of machine). The split ``test`` is a stream of its
+    own, to validate on.
     """
     pieces = []
     blocks = [(task, cuts) for task, cuts, count in PLAN for _ in range(count)]

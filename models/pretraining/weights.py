@@ -87,18 +87,9 @@ def weights_file(path: Path) -> Path:
 def write_pretrained(
     file: Path, network: ShowerNetwork, inputs: InputTransform, making: dict[str, Any], array: DetectorArray = KASCADE
 ) -> None:
-    """Write weights and card.
+    """Write the weights, ``.safetensors``, and beside them the card, ``.json``, which says what is in ``making``.
 
-    Parameters
-    ----------
-    file
-        Name ending in ``.safetensors``; the card gets ``.json``.
-    network, inputs
-        What was trained.
-    making
-        What the card says about its making.
-    array
-        The stations that saw the showers; the file holds it, under its hash.
+    The weights' file holds the array whose stations saw the showers, under its hash.
     """
     if file.suffix != ".safetensors":
         raise InputError(f"{file}: the name of a weights' file ends in .safetensors")
