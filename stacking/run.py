@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import polars as pl
@@ -207,6 +207,17 @@ class SavedFits:
     """Whether its estimates of true quantities, (n, T, 2) a fit, are needed instead of its log-probabilities."""
 
 
+class _Entries(dict[str, Any]):
+    """The entries of a manifest; one that runs of an earlier version do not have is refused when it is needed."""
+
+    def __init__(self, content: Mapping[str, Any], file: Path) -> None:
+        super().__init__(content)
+        self.file = file
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise InputError(f"{self.file} has no entry {name!r} (made by an earlier version?): train again")
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run folder, of showers or of a table; see :meth:`open`. :mod:`showerstack.stacking.predict` predicts
@@ -240,7 +251,7 @@ class Run:
             raise InputError(f"{file} names no task: expected the manifest of a stacking run")
         for row in manifest.get("learners", []):
             check_name(row["name"], file)
-        return cls(folder, manifest, checksums)
+        return cls(folder, _Entries(manifest, file), checksums)
 
     @property
     def name(self) -> str:

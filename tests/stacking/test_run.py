@@ -28,6 +28,7 @@ from showerstack.features.build import build_table
 from showerstack.models.base.posterior import log_softmax
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import LEARNERS, spec
+from showerstack.report.card import write_card
 from showerstack.report.outcome import _notes
 from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.context import Context
@@ -207,6 +208,8 @@ def test_a_run_of_an_earlier_version_says_to_train_again(finished: Path, tmp_pat
     with pytest.raises(InputError, match=r"made by version 0 of the stacking, which is now \d+: train again") as caught:
         load(run)
     assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=r"manifest\.json has no entry 'pool' \(made by an earlier version\?\): train"):
+        write_card(run)
 
 
 def test_another_configuration_is_refused_and_named(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
