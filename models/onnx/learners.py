@@ -295,10 +295,11 @@ def _of_table(learner: TableLearner) -> Portable:
     nodes = Nodes()
     if isinstance(learner, RandomForest):
         log_q = forest_log_proba(learner, nodes)
-    elif type(learner) in MARGINS:
-        log_q = margins_to_log(nodes, *MARGINS[type(learner)](learner, nodes))
     else:
-        raise NotPortable(f"{type(learner).__name__} has no ONNX form")
+        margins = next((margins for kind, margins in MARGINS.items() if isinstance(learner, kind)), None)
+        if margins is None:
+            raise NotPortable(f"{type(learner).__name__} has no ONNX form")
+        log_q = margins_to_log(nodes, *margins(learner, nodes))
     return nodes.finished(
         natural_posterior(nodes, log_q, learner.class_weights_), learner.columns_, len(learner.classes)
     )

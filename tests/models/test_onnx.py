@@ -196,6 +196,19 @@ def test_numbers_that_were_numbers_before_keep_their_names() -> None:
     assert largest_difference(graphs, "log", learner, test) < TOLERANCE / 10
 
 
+class OwnLightGBM(LightGBM):
+    """A booster of a distribution of the user's own."""
+
+
+def test_a_booster_made_from_ours_has_a_graph() -> None:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 3, 300)
+    table = np.asfortranarray(rng.normal(size=(300, 2)) + labels[:, None], dtype=np.float32)
+    rows = Batch(index=np.arange(300), table=table, columns=("a", "b"), labels=labels)
+    learner = OwnLightGBM(("a", "b", "c"), {"rounds": 5}).fit(rows, rows, seed=1)
+    assert largest_difference(graphs_of(learner), space_of(learner), learner, rows) < TOLERANCE
+
+
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(InputError, match=r"ONNX export needs onnxscript: pip install 'showerstack\[export\]'"):
