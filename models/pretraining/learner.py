@@ -350,7 +350,7 @@ class PretrainedFeatures(LearnerAverage):
         tensors = {name: value.contiguous() for name, value in self.network_.state_dict().items()}
         with atomic_path(folder / NETWORK_FILE) as temporary:
             save_file({**tensors, "basis": self.basis_}, temporary)
-        content = {"sizes": asdict(self.network_.sizes), "inputs": self.inputs_.state()}
+        content = {"sizes": asdict(self.network_.sizes), "inputs": self.inputs_.state(), "members": len(self.members)}
         self._write_header(folder, (NETWORK_FILE,), content)
 
     @classmethod

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from showerstack.features.catalogue import CATALOGUE, feature_set
 from showerstack.models.base.inputs import LOGARITHM, TARGETS, InputTransform
-from showerstack.models.base.learner import Batch
+from showerstack.models.base.learner import Batch, Enough
 from showerstack.models.base.posterior import log_softmax
 from showerstack.models.base.saving import plain
 from showerstack.models.pretraining import stream, train
@@ -714,6 +714,11 @@ def test_answers_become_columns_of_another_learner(small: dict[str, Any], tmp_pa
     again = PretrainedFeatures.load(tmp_path / "saved")
     np.testing.assert_array_equal(again.predict_log_proba(new), learner.predict_log_proba(new))
     assert again.predict_log_proba(new.take(np.arange(0))).shape == (0, 5)
+    two = PretrainedFeatures(COMPOSITION.classes, {**settings, "members": [member, member]})
+    two.fit(train, valid, seed=1, progress=Mock(side_effect=Enough)).save(tmp_path / "ended")
+    ended = PretrainedFeatures.load(tmp_path / "ended")
+    assert len(ended.members) == 1, "no time was left for the second"
+    np.testing.assert_array_equal(ended.predict_log_proba(new), two.predict_log_proba(new))
     with pytest.raises(InputError, match="has SHA-256"):
         PretrainedFeatures(COMPOSITION.classes, {**settings, "weights_sha256": "0" * 64}).fit(train, valid, seed=1)
     with pytest.raises(InputError, match="components must be at least 0"):
