@@ -154,6 +154,38 @@ def coverage() -> Figure:
     return figure
 
 
+def known_sky() -> Figure:
+    """True and measured fluxes of one simulated data set."""
+    figure = new_figure(4.0)
+    rows = [cells for cells in table("closure", "lg(E/eV) | group") if cells[3]]
+    upper, lower = figure.subfigures(2, 1)
+    for part, names in ((upper, ("proton", "helium", "carbon", "silicon", "iron")), (lower, ("light", "heavy", "all"))):
+        panels = part.subplots(1, len(names), sharey=True, sharex=True)
+        for draw, name in zip(panels, names, strict=True):
+            mine = [cells for cells in rows if cells[1] == name]
+            low, high = np.array([numbers(cells[0]) for cells in mine]).T
+            energy_low, energy_high = 10.0**low, 10.0**high
+            steep = 1.7 * (energy_high - energy_low) / (energy_low**-1.7 - energy_high**-1.7)
+            true, flux, statistical, total = (
+                steep * 1e-19 * np.array([[float(x) for x in cells[2:]] for cells in mine]).T
+            )
+            draw.hlines(true, low, high, color=INK, linewidth=1.3)
+            middle, colour = (low + high) / 2, COLOURS[name]
+            draw.errorbar(middle, flux, total, fmt=MARKERS[0], color=colour, elinewidth=0.8, markersize=3.5)
+            draw.errorbar(middle, flux, statistical, fmt="none", color=colour, elinewidth=2.5)
+            draw.axhline(0, color=INK, linewidth=0.6)
+            draw.set(title=name, xlim=(15.1, 16.9), xticks=(15.5, 16.5))
+        panels[len(names) // 2].set_xlabel("lg(E/eV)")
+        panels[0].set_ylabel("flux x $E^{2.7}$")
+    return figure
+
+
+COLOURS = dict(zip(("proton", "helium", "carbon", "silicon", "iron"), PALETTE, strict=False)) | {
+    "light": PALETTE[0], "heavy": PALETTE[4], "all": PALETTE[6],
+}  # fmt: skip
+"""Of groups and their sums."""
+
+
 def short(name: str) -> str:
     """Return fewer letters for a row of the coverage."""
     for long, words in (("share of iron", "iron"), ("fractions", "shares"), ("scales ", ""), (",000 events", " k")):
@@ -231,7 +263,7 @@ def energy() -> Figure:
 
 
 FIGURES: tuple[Callable[[], Figure], ...] = (
-    learning_curve, learners, hadronic_models, coverage, resolution, survival, energy,
+    learning_curve, learners, hadronic_models, coverage, known_sky, resolution, survival, energy,
 )  # fmt: skip
 
 
