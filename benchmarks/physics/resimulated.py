@@ -170,7 +170,7 @@ def main() -> None:
             if nature.kind not in ("as simulated", "energy"):  # these share their showers
                 shutil.rmtree(folder)
     print(table(done))
-    if done:
+    if done and "fluxes" in done[0]:  # results kept by an earlier version have none
         print(flux_table(done[0]["fluxes"]))
 
 

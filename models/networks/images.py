@@ -112,14 +112,15 @@ class LeNet(nn.Module):
             nn.Flatten(),
         )
         n_features = channels * pooled_side(array.grid_shape[0]) * pooled_side(array.grid_shape[1])
+        first, second = dense
         self.auxiliary = nn.Linear(n_features, n_classes) if auxiliary else None
         self.dense = nn.Sequential(
-            nn.Linear(n_features + inputs.n_inputs, dense[0]),
+            nn.Linear(n_features + inputs.n_inputs, first),
             nn.ReLU(),
             nn.Dropout(dropout),
-            nn.Linear(*dense),
+            nn.Linear(first, second),
             nn.ReLU(),
-            nn.Linear(dense[1], n_classes),
+            nn.Linear(second, n_classes),
         )
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:

@@ -288,7 +288,7 @@ def test_real_posteriors_do_not_deviate_and_others_do() -> None:
     assert np.abs(target.deviations(real.labels, real.posteriors)).max() < 1e-6
     bolder = decisions(real.posteriors)
     assert (target.deviations(real.labels, bolder) ** 2).sum() > 100.0
-    # Half of the events: deviations of the size of the sampling error, far below a unit.
+    # Half of the events deviate by their sampling error, at most 2 to 3 tolerances.
     half = target.deviations(real.labels[::2], real.posteriors[::2])
     assert np.abs(half).max() < 5
 
