@@ -87,7 +87,7 @@ class Dataset:
     labels: np.ndarray | None = None
     """(N,) int8 class numbers (float32 true values of a target), or None where they were not asked for."""
     weights: np.ndarray | None = None
-    """(N,) float64 importance weights, if the folder has them and was opened with labels: they tell classes apart."""
+    """(N,) float64 importance weights of mean 1, or None: read with the labels, as they tell classes apart."""
     age: np.ndarray | None = None
     """(N,) float32: a sixth column of the scalars, or ``age.npy`` where ``source.json`` says that it counts."""
     groups: np.ndarray | None = None

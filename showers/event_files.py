@@ -35,7 +35,7 @@ from showerstack.showers.schema import (
     TargetQuantity,
     Task,
 )
-from showerstack.showers.source import check_weights
+from showerstack.showers.source import checked_weights
 
 
 @dataclass(frozen=True)
@@ -211,12 +211,11 @@ class EventFiles:
         return labels.astype(task.label_type)
 
     def weights(self, task: Task, n_events: int) -> np.ndarray | None:
-        """Return the importance weights (N,) float64 of the events, None where the folder has none."""
+        """Return the importance weights (N,) float64 of the events, of mean 1, None where the folder has none."""
         if not self.has(WEIGHT_FILE):
             return None
         weights = self.array(WEIGHT_FILE, (), np.float32, n_events).astype(np.float64)
-        check_weights(weights, task, self.folder / WEIGHT_FILE)
-        return weights
+        return checked_weights(weights, task, self.folder / WEIGHT_FILE)
 
 
 class StoredGrids:

@@ -24,8 +24,31 @@ def read_source(folder: Path) -> dict[str, Any]:
     return dict(read_json(file)) if file.exists() else {}
 
 
-def check_weights(weights: np.ndarray, task: Task, path: Path) -> None:
-    """Refuse importance weights (N,) that are negative, not finite or all zero, or of a task that has none."""
+WEIGHT_BITS = 24
+"""Binary digits of a weight that count, as many as float32 has: a constant factor moves digits far behind them."""
+
+
+def weight_ratios(weights: np.ndarray) -> np.ndarray:
+    """Return weights (N,) as ratios to their mean, (N,) float64, the same bytes for weights times a constant.
+
+    Weights say how much a row counts beside others. Libraries take them as numbers of rows instead: a booster does not
+    split rows that weigh 1e-6 each. Everything that is given weights is therefore given these.
+    """
+    if not len(weights) or not weights.max() > 0:
+        return weights.astype(np.float64)
+    to_largest = weights / weights.max()  # first, so that no sum overflows
+    digits, exponent = np.frexp(to_largest / to_largest.mean())
+    return np.ldexp(np.round(np.ldexp(digits, WEIGHT_BITS)), exponent - WEIGHT_BITS)
+
+
+def checked_weights(weights: np.ndarray, task: Task, path: Path) -> np.ndarray:
+    """Return importance weights (N,) as :func:`weight_ratios`.
+
+    Raises
+    ------
+    InputError
+        If they are negative, not finite or all zero, or of a task that has none.
+    """
     if task != GAMMA:
         raise InputError(f"{path} holds weights, which task {task.name} has none of: remove the file")
     bad = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
@@ -36,3 +59,4 @@ def check_weights(weights: np.ndarray, task: Task, path: Path) -> None:
         )
     if len(weights) and not weights.any():
         raise InputError(f"{path}: all {len(weights):,} weights are zero, from row 0 on: simulate the set again")
+    return weight_ratios(weights)

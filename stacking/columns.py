@@ -306,38 +306,3 @@ def _row_number_remarks(values: pl.Series, name: str, file: Path) -> list[str]:
     if not is_counting:
         return []
     return [f"{file}: column {name!r} holds whole numbers that are all different: set it apart (--id) if it names rows"]
-
-
-def repeated_remarks(train: pl.DataFrame, labels: np.ndarray, test: pl.DataFrame | None) -> list[str]:
-    """Return remarks on rows that are equal in all columns that learners get.
-
-    Parameters
-    ----------
-    train, test
-        These columns, as learners get them.
-    labels
-        (N,) class numbers of the training rows.
-
-    Notes
-    -----
-    Tables of few categories have equal rows by chance: nothing is removed.
-    """
-    hashes = train.hash_rows().to_numpy()
-    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-    n_copies = int(counts.sum() - len(counts))
-    remarks = []
-    if n_copies:
-        with_labels = np.unique(np.column_stack([hashes, labels.astype(np.uint64)]), axis=0)
-        n_contrary = len(with_labels) - len(first)
-        contrary = f", {n_contrary} of them with another label" if n_contrary else ""
-        remarks.append(
-            f"{n_copies} of {len(hashes)} training rows equal another one{contrary}: copies in several folds make "
-            "held-out scores too good; remove them, or keep them together with --group"
-        )
-    if test is not None:
-        n_known = int(np.isin(test.hash_rows().to_numpy(), hashes).sum())
-        if n_known:
-            remarks.append(
-                f"{n_known} of {test.height} test rows equal a training row: scores on them say nothing about new rows"
-            )
-    return remarks

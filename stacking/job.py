@@ -26,7 +26,7 @@ from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.schema import Task, task_named
-from showerstack.stacking.columns import Schema, learned_columns, repeated_remarks
+from showerstack.stacking.columns import Schema, learned_columns
 from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
 from showerstack.stacking.events import Events, ShowerEvents, class_numbers, unusable_remarks
 from showerstack.stacking.fits import FoldTask
@@ -39,6 +39,7 @@ from showerstack.stacking.folds import (
     evaluation_events,
     refuse_small_classes,
 )
+from showerstack.stacking.remarks import repeated_remarks, weight_remarks
 from showerstack.stacking.run import (
     COMBINED,
     METRICS_FILE,
@@ -243,6 +244,12 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
         *test_set.remarks,
         *unusable,
         *left_out,
+        *weight_remarks(
+            str(config.train_folder),
+            None if train_set.weights is None else train_set.weights[usable],
+            labels,
+            task.classes,
+        ),
         *(line for line in ordered if line),
         *device_remarks(devices),
     )
@@ -299,6 +306,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         remarks += more
         content_hash = hash_file(config.test_table)
         test = TableEvents(folder / TEST_FILE, schema.names, content_hash, categories=schema.categories)
+    remarks += weight_remarks(str(config.table), weights, labels, classes)
     remarks += repeated_remarks(frame, labels, test_frame)
     remark(LOG, remarks)
     return Job(

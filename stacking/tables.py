@@ -15,6 +15,7 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
 from showerstack.runtime.tables import column_names, read_table
+from showerstack.showers.source import weight_ratios
 from showerstack.stacking.columns import Schema, as_text
 from showerstack.stacking.events import Events
 
@@ -112,7 +113,7 @@ def read_groups(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndarr
 
 
 def read_weights(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndarray | None:
-    """Return (N,) float64 weights, all positive; None without such a column."""
+    """Return (N,) float64 weights of mean 1, all positive; None without such a column."""
     if column is None:
         return None
     stored = _complete(frame, file, column, "weight")
@@ -123,7 +124,7 @@ def read_weights(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndar
     if wrong.any():
         row = int(wrong.arg_true()[0])
         raise InputError(f"{file}: row {row}, column {column!r} holds {stored[row]!r}, expected a weight above 0")
-    return weights.to_numpy()
+    return weight_ratios(weights.to_numpy())
 
 
 def read_folds(

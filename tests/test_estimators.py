@@ -138,6 +138,25 @@ def test_weights_of_rows_count() -> None:
         StackClassifier(**QUICK).fit(x, y, sample_weight=np.zeros(600))
 
 
+@pytest.mark.parametrize("learner", ["table.logistic", "table.lightgbm", "table.xgboost", "table.catboost"])
+def test_weights_times_a_constant_change_no_byte(learner: str) -> None:
+    x, y = _two_classes(400)
+    weights = np.random.default_rng(3).uniform(0.5, 2, len(y))
+    options = QUICK | {"learners": learner}
+    plain, *others = (
+        StackClassifier(**options).fit(x, y, sample_weight=scale * weights).predict_proba(x)
+        for scale in (1, 1e-12, 1e-6, 1e12)
+    )
+    assert all(np.array_equal(plain, other) for other in others)
+    assert ((plain[:, 1] > 0.5) == (y == 1)).mean() > 0.85, "two Gaussians 2.8 standard deviations apart: .92"
+
+
+def test_a_class_of_no_weight_is_remarked() -> None:
+    x, y = _two_classes(400)
+    with pytest.warns(Remark, match=r"400 rows count like 1\d\d\.\d, class '1' has 1\.\de-04 of the weight"):
+        StackClassifier(**QUICK).fit(x, y, sample_weight=np.where(y == 1, 1e-4, 1.0))
+
+
 def test_folds_of_ones_own(tmp_path: Path) -> None:
     x, y = _two_classes()
     options = {name: value for name, value in QUICK.items() if name not in ("folds", "repeats", "holdout")}

@@ -27,7 +27,7 @@ from showerstack.showers.schema import (
     WEIGHT_FILE,
     Task,
 )
-from showerstack.showers.source import check_weights, is_simulated, read_source
+from showerstack.showers.source import checked_weights, is_simulated, read_source
 
 TEST_CLASSES = {
     ("composition", "v2"): (32_804, 26_886, 22_065, 19_584, 17_688),
@@ -61,7 +61,7 @@ class Truth:
     groups: np.ndarray | None = None
     """(N,) int64: events of one value are the same simulated shower; None where each is of its own."""
     weights: np.ndarray | None = None
-    """(N,) float64 importance weights; None where all events count alike."""
+    """(N,) float64 importance weights of mean 1; None where all events count alike."""
 
     def take(self, rows: np.ndarray) -> Truth:
         """Return some events of the test set, by (n,) row numbers or (N,) bool, without their order in the file."""
@@ -176,8 +176,7 @@ def _read_weights(file: Path, n_events: int, task: Task) -> np.ndarray:
     if len(weights) != n_events:
         what = f"{len(weights)} rows, but {task.label_file} beside it has {n_events}"
         raise InputError(f"{file} has {what}: simulate the set again")
-    check_weights(weights, task, file)
-    return weights
+    return checked_weights(weights, task, file)
 
 
 def check_classes(labels: np.ndarray, task: Task, file: Path) -> None:

@@ -23,6 +23,7 @@ from showerstack.scoring.tasks.truth import read_truth as read_labels
 from showerstack.showers.dataset import Dataset, ordering_by_labels, ordering_by_values, ordering_of
 from showerstack.showers.event_files import TRUTH_COLUMNS, bad_cells, open_grids, read_truth
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
+from showerstack.showers.source import weight_ratios
 from showerstack.showers.writer import is_dataset, problems, write_dataset
 
 N = 37
@@ -553,7 +554,7 @@ def test_weights_go_with_the_labels_alone(tmp_path: Path) -> None:
     _gammas(tmp_path / "with", weight=weights)
     _gammas(tmp_path / "without")
     data, plain = (Dataset.open(tmp_path / name) for name in ("with", "without"))
-    np.testing.assert_array_equal(data.weights, weights.astype(np.float64))
+    np.testing.assert_allclose(data.weights, weights / weights.mean(), rtol=1e-6)
     assert plain.weights is None
     assert data.labels_fingerprint() != plain.labels_fingerprint()
     unlabelled = Dataset.open(tmp_path / "with", labels=False)
@@ -566,6 +567,29 @@ def test_weights_go_with_the_labels_alone(tmp_path: Path) -> None:
     np.save(tmp_path / "with" / "weight.npy", weights[::-1])
     with pytest.raises(InputError, match=r"weight\.npy"):
         Dataset.open(tmp_path / "with")
+
+
+def test_weights_are_ratios() -> None:
+    """A constant factor changes no bit, ratios are those that were given, and no sum overflows."""
+    weights = np.random.default_rng(0).lognormal(0, 2, 5000)
+    ratios = weight_ratios(weights)
+    assert ratios.mean() == pytest.approx(1, rel=1e-6)
+    np.testing.assert_allclose(ratios, weights / weights.mean(), rtol=2**-24)
+    for scale in (1e-300, 1e-12, 1e-6, 1 / 3, 7.0, 1e12, 1e300):
+        np.testing.assert_array_equal(weight_ratios(weights * scale), ratios)
+    np.testing.assert_array_equal(weight_ratios(np.full(7, 0.1)), np.ones(7))
+    np.testing.assert_array_equal(weight_ratios(np.array([0.0, 3.0])), [0.0, 2.0])
+    assert weight_ratios(np.array([1e-60, 1.0]))[0] == pytest.approx(2e-60, rel=1e-6), "small is not zero"
+
+
+@pytest.mark.parametrize("scale", [2.0**-40, 2.0**-10, 2.0**30])
+def test_a_factor_of_weight_npy_changes_nothing(scale: float, tmp_path: Path) -> None:
+    weights = np.linspace(0.1, 1.9, N).astype(np.float32)
+    for name, values in (("gamma_test", weights), ("scaled/gamma_test", weights * np.float32(scale))):
+        _gammas(tmp_path / name, weight=values)
+    one, other = (Dataset.open(tmp_path / name).weights for name in ("gamma_test", "scaled/gamma_test"))
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(one, read_labels(tmp_path / "scaled", GAMMA).weights)
 
 
 def test_other_tasks_have_no_weights(tmp_path: Path) -> None:

@@ -29,10 +29,11 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.gamma import area_under_curve
-from showerstack.stacking.columns import Schema, learned_columns, repeated_remarks
+from showerstack.stacking.columns import Schema, learned_columns
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.job import table_job
 from showerstack.stacking.predict import predict
+from showerstack.stacking.remarks import repeated_remarks
 from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.tables import check_identifiers, class_positions, read_groups, read_labels, read_weights
