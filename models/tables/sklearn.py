@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn import __version__ as sklearn_version
 from sklearn.ensemble import (
     ExtraTreesClassifier,
     HistGradientBoostingClassifier,
@@ -77,12 +78,32 @@ def read_skops(file: Path, kind: type[Any], trusted: list[str]) -> Any:
     import skops.io
 
     unknown = sorted(set(skops.io.get_untrusted_types(file=file)) - set(trusted))
+    written_by = _sklearn_of(file)
+    if unknown and written_by not in (None, sklearn_version):
+        raise InputError(
+            f"{file} was written with scikit-learn {written_by}, and scikit-learn {sklearn_version}, installed here, "
+            f"cannot read it ({', '.join(unknown)}): install scikit-learn {written_by}, or train again"
+        )
     if unknown:
         raise InputError(f"{file} holds types that a {kind.__name__} does not need: {', '.join(unknown)}")
     model = skops.io.load(file, trusted=trusted)
     if type(model) is not kind:
         raise InputError(f"{file} holds a {type(model).__name__}, expected a {kind.__name__}")
     return model
+
+
+def _sklearn_of(file: Path) -> str | None:
+    """Return the version of scikit-learn that a model in a file says it was made with; None if it says none."""
+    with zipfile.ZipFile(file) as stored:
+        parts = [json.loads(stored.read(SCHEMA_FILE))]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            version = part.get("_sklearn_version")
+            if isinstance(version, dict) and isinstance(version.get("content"), str):
+                return version["content"].strip('"')
+        parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return None
 
 
 MODEL_FILE = "forest.skops"
@@ -137,9 +158,11 @@ class RandomForest(TableLearner):
             except Enough:
                 break
         mass = np.bincount(train.labels, weights=train.weights, minlength=len(self.classes))
-        scale = 1.0 if train.weights is None else float(train.weights.mean())
+        draws = min(most, len(train.labels))
         for tree in forest.estimators_:
-            smooth_leaves(tree.tree_, self._prior(mass), float(self.chosen["smoothing"]) * scale)
+            # Trees of a forest that draws by weight (scikit-learn 1.9) count draws, all others sum weights.
+            weight_of_event = float(tree.tree_.weighted_n_node_samples[0]) / draws
+            smooth_leaves(tree.tree_, self._prior(mass), float(self.chosen["smoothing"]) * weight_of_event)
         self.forest_ = forest
 
     def _prior(self, mass: np.ndarray) -> np.ndarray:

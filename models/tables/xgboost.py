@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -162,11 +163,32 @@ class XGBoost(TableLearner):
             temporary.write_bytes(bytes(self.booster_.save_raw("ubj")))
 
     def _read(self, folder: Path, header: dict[str, Any]) -> None:
+        raw = bytearray((folder / MODEL_FILE).read_bytes())
+        written_by, installed = version_of_model(raw), tuple(map(int, xgb.__version__.split(".")[:2]))
+        if written_by is not None and written_by[:2] > installed:
+            newer = ".".join(map(str, written_by))
+            raise InputError(
+                f"{folder / MODEL_FILE} was written with XGBoost {newer}; XGBoost {xgb.__version__}, installed here, "
+                f"would read it and predict wrongly: install XGBoost {newer} or newer"
+            )
         try:
-            raw = bytearray((folder / MODEL_FILE).read_bytes())
             self.booster_ = xgb.Booster({"nthread": self.threads}, model_file=raw)
         except xgb.core.XGBoostError as error:
             raise InputError(f"{folder / MODEL_FILE} is not an XGBoost model: {str(error).splitlines()[0]}") from None
+
+
+_VERSION_AT_END = re.compile(rb"L.{7}\x07version\[#L.{7}\x03i(.)i(.)i(.)}", re.DOTALL)
+"""Three small whole numbers in UBJSON, the last entry of a model's outermost object."""
+
+
+def version_of_model(stored: bytes | bytearray) -> tuple[int, ...] | None:
+    """Return the version of XGBoost that wrote a model in its binary format, from its last bytes; None if not there.
+
+    The library does not compare it with its own: 3.0 reads what 3.1 and later write, whose base score has become a
+    list of one number a class, and predicts other probabilities, without a word.
+    """
+    found = _VERSION_AT_END.search(stored[-64:])
+    return None if found is None else tuple(number[0] for number in found.groups())
 
 
 def check_ran_on_cuda(booster: xgb.Booster) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
+import xgboost
 
 from showerstack.features.device import gpu_answers
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.posterior import event_log_loss
 from showerstack.models.registry import LEARNERS, create, load, spec
+from showerstack.models.tables.base import TableRows
+from showerstack.models.tables.sklearn import HIST_MODEL_FILE
+from showerstack.models.tables.xgboost import MODEL_FILE, version_of_model
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import COMPOSITION
 
@@ -244,6 +251,59 @@ def test_damaged_files_are_refused(name: str, learners: dict[str, Learner], tmp_
     model.unlink()
     with pytest.raises(InputError, match="does not exist"):
         load(folder)
+
+
+def test_a_model_of_a_newer_xgboost_is_refused(learners: dict[str, Learner], tmp_path: Path) -> None:
+    """XGBoost 3.0 reads the files of 3.2 and predicts other probabilities."""
+    file = tmp_path / MODEL_FILE
+    learner = learners["xgboost"]
+    learner._write(tmp_path)  # type: ignore[attr-defined]
+    stored = file.read_bytes()
+    written_by = version_of_model(stored)
+    assert written_by is not None
+    assert ".".join(map(str, written_by)) == xgboost.__version__
+    file.write_bytes(stored.replace(b"\x03i" + bytes(written_by[:1]), b"\x03i\x63"))
+    with pytest.raises(InputError, match=r"written with XGBoost 99\.\d+\.\d+; .* install XGBoost 99"):
+        learner._read(tmp_path, {})  # type: ignore[attr-defined]
+
+
+def test_a_boosting_of_another_scikit_learn_names_both_versions(learners: dict[str, Learner], tmp_path: Path) -> None:
+    """As scikit-learn 1.8 writes it: the compiled loss is called ``_loss.CyHalfMultinomialLoss`` there."""
+    learner = learners["hist_boosting"]
+    learner._write(tmp_path)  # type: ignore[attr-defined]
+    file = tmp_path / HIST_MODEL_FILE
+    with zipfile.ZipFile(file) as stored:
+        parts = {name: stored.read(name) for name in stored.namelist()}
+    schema = parts["schema.json"].decode()
+    assert '"sklearn._loss._loss"' in schema
+    schema = schema.replace('"sklearn._loss._loss"', '"_loss"').replace(sklearn.__version__, "1.8.0")
+    parts["schema.json"] = schema.encode()
+    with zipfile.ZipFile(file, "w") as stored:
+        for name, content in parts.items():
+            stored.writestr(name, content)
+    installed = re.escape(sklearn.__version__)
+    line = rf"with scikit-learn 1\.8\.0, and scikit-learn {installed}, .*1\.8\.0, or train again"
+    with pytest.raises(InputError, match=line):
+        learner._read(tmp_path, {})  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["random_forest", "extra_trees"])
+@pytest.mark.parametrize("capped", [False, True])
+def test_leaves_are_smoothed_by_events_whatever_the_weights_are(name: str, capped: bool) -> None:
+    """Each leaf gets ``smoothing`` events of the training mix: a factor common to all weights says nothing."""
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, 2, 1200)
+    table = np.asfortranarray(rng.normal(size=(1200, 3)) + labels[:, None], dtype=np.float32)
+    settings = {"trees": 40, "min_samples_leaf": 3, **({"max_events": 400} if capped else {})}
+    loss = {}
+    for factor in (1.0, 1e4):
+        rows = TableRows(table[:600], labels[:600], np.full(600, factor))
+        learner = create(spec(name), ("gamma", "hadron"), overrides=settings)
+        learner._fit(rows, rows, seed=5, device="cpu", progress=None)  # type: ignore[attr-defined]
+        log_p = learner._log_proba(table[600:])  # type: ignore[attr-defined]
+        loss[factor] = -log_p[np.arange(600), labels[600:]].mean()
+    assert loss[1.0] < 0.55
+    assert loss[1e4] == pytest.approx(loss[1.0], abs=1e-3)  # other roundings of a split
 
 
 def test_lightgbm_without_cuda_says_so_and_trains_on_the_cpu(
