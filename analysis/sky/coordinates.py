@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +16,12 @@ LONGITUDE_DEG, LATITUDE_DEG, HEIGHT_M = 8.4, 49.1, 110.0
 CHUNK = 1 << 18
 RESOLUTION_S = 300.0
 """Positions of Earth are computed so often and interpolated between, far within a thousandth of a degree."""
+YEARS_BEYOND_TABLE = 10.0
+"""So long after its end the installed table of Earth's rotation is gone on with. UT1 - UTC has stayed within 0.9 s, or
+0.004 degrees of right ascension, since 1972."""
+MJD_OF_1970 = 40_587
+"""Modified Julian date of 1970-01-01."""
+DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,34 @@ class Azimuth:
         return np.mod(turned if self.clockwise else -turned, 360.0)
 
 
+@contextmanager
+def _installed_tables() -> Iterator[None]:
+    """Let astropy take the installed table of Earth's rotation as it is, however old; nothing is fetched."""
+    from astropy.utils.exceptions import AstropyWarning
+    from astropy.utils.iers import conf
+
+    with (
+        warnings.catch_warnings(),
+        conf.set_temp("auto_download", False),
+        conf.set_temp("auto_max_age", None),
+        conf.set_temp("iers_degraded_accuracy", "ignore"),
+    ):
+        warnings.simplefilter("ignore", AstropyWarning)
+        warnings.filterwarnings("ignore", "ERFA function .*dubious year")  # later than leap seconds are announced
+        yield
+
+
+def known_times() -> tuple[float, float]:
+    """Return between which times Earth's rotation is known to 0.004 degrees, UTC, seconds since 1970-01-01."""
+    need("sky", what="a sky map")
+    from astropy.utils.iers import earth_orientation_table
+
+    with _installed_tables():
+        days = earth_orientation_table.get()["MJD"].value
+    first, last = ((float(day) - MJD_OF_1970) * DAY_S for day in (days[0], days[-1]))
+    return first, last + YEARS_BEYOND_TABLE * 365.25 * DAY_S
+
+
 def equatorial(
     seconds: np.ndarray, zenith_deg: np.ndarray, azimuth_deg: np.ndarray, convention: Azimuth | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +75,7 @@ def equatorial(
     Parameters
     ----------
     seconds
-        (N,) UTC, seconds since 1970-01-01.
+        (N,) UTC, seconds since 1970-01-01, within :func:`known_times`.
     zenith_deg, azimuth_deg
         (N,) directions that showers come from.
     convention
@@ -54,20 +90,11 @@ def equatorial(
     from astropy.coordinates import ICRS, AltAz, EarthLocation
     from astropy.coordinates.erfa_astrom import ErfaAstromInterpolator, erfa_astrom
     from astropy.time import Time
-    from astropy.utils.exceptions import AstropyWarning
-    from astropy.utils.iers import conf
 
     site = EarthLocation.from_geodetic(LONGITUDE_DEG * units.deg, LATITUDE_DEG * units.deg, HEIGHT_M * units.m)
     compass = (convention or Azimuth()).compass(azimuth_deg)
     right_ascension, declination = np.empty(len(seconds)), np.empty(len(seconds))
-    # Nothing is fetched: beyond the installed tables of Earth's rotation less than a second (0.004 deg) is not known.
-    with (
-        warnings.catch_warnings(),
-        conf.set_temp("auto_download", False),
-        conf.set_temp("iers_degraded_accuracy", "ignore"),
-        erfa_astrom.set(ErfaAstromInterpolator(RESOLUTION_S * units.s)),
-    ):
-        warnings.simplefilter("ignore", AstropyWarning)
+    with _installed_tables(), erfa_astrom.set(ErfaAstromInterpolator(RESOLUTION_S * units.s)):
         for start in range(0, len(seconds), CHUNK):
             rows = slice(start, start + CHUNK)
             local = AltAz(

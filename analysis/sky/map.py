@@ -25,7 +25,15 @@ from scipy.stats import norm
 from showerstack.analysis.events import label_remarks, open_run, scalars
 from showerstack.analysis.options import SkyOptions
 from showerstack.analysis.photons.events import read_data, search_cuts
-from showerstack.analysis.sky.coordinates import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial
+from showerstack.analysis.sky.coordinates import (
+    DAY_S,
+    HEIGHT_M,
+    LATITUDE_DEG,
+    LONGITUDE_DEG,
+    Azimuth,
+    equatorial,
+    known_times,
+)
 from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, need
@@ -289,7 +297,22 @@ def _directions(dataset: Dataset, zenith_max_deg: float, rows: np.ndarray | None
     bad = np.flatnonzero(~np.isfinite(seconds))
     if bad.size:
         raise InputError(f"{dataset.path / TIMES_FILE}: row {kept[bad[0]]} holds no time ({bad.size} bad rows)")
+    first, last = known_times()
+    outside = np.flatnonzero((seconds < first) | (seconds > last))
+    if outside.size:
+        when, limits = _date(seconds[outside[0]]), f"{_date(first)} to {_date(last)}"
+        raise InputError(
+            f"{dataset.path / TIMES_FILE}: row {kept[outside[0]]} is of {when} ({outside.size} such rows), and Earth's "
+            f"rotation is known from {limits}: are these UTC seconds since 1970? Later times need a newer "
+            "astropy-iers-data"
+        )
     return (np.asarray(seconds), columns["Ze"][kept], columns["Az"][kept]) if len(kept) else None
+
+
+def _date(seconds: float) -> str:
+    """Return the day of a time in seconds since 1970; the year alone beyond what a calendar can hold."""
+    days = float(seconds) / DAY_S
+    return str(np.datetime64(int(days), "D")) if abs(days) < 2e6 else f"the year {1970 + days / 365.2425:.3g}"
 
 
 def count_run(
@@ -341,6 +364,8 @@ def write_fits(sky: SkyMap, file: Path) -> None:
     table.header.extend(
         [
             ("PIXTYPE", "HEALPIX", "HEALPix pixelisation"),
+            # Of the conventions that gammapy knows, others give a map of zeros to whoever names no column.
+            ("HPX_CONV", "HEALPY", "convention, for gammapy"),
             ("ORDERING", "RING", "rings from north to south"),
             ("NSIDE", sky.pixels.nside, "resolution parameter"),
             ("FIRSTPIX", 0, "first pixel"),

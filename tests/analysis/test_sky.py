@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import kstest, norm
 
 from showerstack.analysis.options import SkyOptions
-from showerstack.analysis.sky.coordinates import LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial
+from showerstack.analysis.sky.coordinates import LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial, known_times
 from showerstack.analysis.sky.map import (
     SkyPixels,
     after_trials,
@@ -58,6 +58,25 @@ def test_directions_agree_with_spherical_trigonometry() -> None:
     distance = _apart(*equatorial(*events), *_by_hand(*events))
     # Aberration (20") and nutation (17") are not in the formula; in the year 2000 precession is not seen.
     assert 0.003 < distance.max() < 0.012
+
+
+@pytest.mark.parametrize("year", [2027, 2034])
+def test_times_after_the_table_of_the_rotation_are_good_to_a_hundredth_degree(year: int) -> None:
+    """The installed table holds predictions for a year, which astropy refuses when they are older than a month."""
+    pytest.importorskip("astropy_healpix")
+    seconds, zenith, azimuth = isotropic(np.random.default_rng(1), 500)
+    seconds = seconds + (year - 2000) * 365.25 * DAY_S
+    assert seconds.max() < known_times()[1]
+    ra, dec = equatorial(seconds, zenith, azimuth)
+    from astropy import units
+    from astropy.coordinates import ICRS, PrecessedGeocentric, SkyCoord
+    from astropy.time import Time
+
+    equinox = Time(2000 + (seconds.mean() - J2000_S) / DAY_S / 365.25, format="jyear", scale="tt")
+    of_date = SkyCoord(*_by_hand(seconds, zenith, azimuth), unit="deg", frame=PrecessedGeocentric(equinox=equinox))
+    expected = SkyCoord(of_date.ra, of_date.dec, 1e6 * units.kpc, frame=of_date.frame).transform_to(ICRS())
+    # Aberration, nutation, and UT1 - UTC of less than 0.9 s.
+    assert _apart(ra, dec, expected.ra.deg, expected.dec.deg).max() < 0.02
 
 
 def test_azimuths_are_read_by_the_stated_convention() -> None:

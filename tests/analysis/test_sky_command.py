@@ -140,6 +140,7 @@ def test_astropy_reads_the_map_and_its_header(written: tuple[SkyMap, Path]) -> N
     with fits.open(file) as opened:
         opened.verify("exception")
         assert opened[1].header["PIXTYPE"] == "HEALPIX"
+        assert opened[1].header["HPX_CONV"] == "HEALPY"  # without it gammapy refuses the file
         assert opened[1].header["LASTPIX"] == pixels.npix - 1
     table = QTable.read(file, hdu=1)
     np.testing.assert_array_equal(table["COUNTS"].value, result.counts)
@@ -163,6 +164,18 @@ def test_healpy_reads_the_map(written: tuple[SkyMap, Path]) -> None:
     np.testing.assert_allclose(np.transpose([ra, dec]), np.transpose(result.pixels.centres(np.arange(len(counts)))))
 
 
+def test_gammapy_reads_the_map(written: tuple[SkyMap, Path]) -> None:
+    maps = pytest.importorskip("gammapy.maps")
+    result, file = written
+    read = maps.Map.read(file, colname="COUNTS")
+    np.testing.assert_array_equal(read.data, result.counts)
+    assert (read.geom.frame, int(read.geom.nside[0]), read.geom.nest) == ("icrs", 16, False)
+    centres = read.geom.get_coord()
+    expected = result.pixels.centres(np.arange(len(result.pixels)))
+    np.testing.assert_allclose(centres.skycoord.ra.deg, expected[0], atol=1e-6)
+    np.testing.assert_allclose(centres.skycoord.dec.deg, expected[1], atol=1e-6)
+
+
 def test_a_wrong_convention_of_azimuths_loses_the_source(runs: Path, tmp_path: Path, say: Say) -> None:
     code, said = say("--data", runs, "--out", tmp_path, "--nside", "16", "--scrambles", "5", "--counter-clockwise")
     assert code == 0, said
@@ -174,12 +187,19 @@ def test_what_cannot_be_is_said_in_one_line(runs: Path, tmp_path: Path, say: Say
     timeless = _folder(tmp_path / "timeless", _background(rng, 20), times=False)
     holes = _background(rng, 20)
     holes[3, 0] = np.nan
+    late, early = _background(rng, 20), _background(rng, 20)
+    late[0, 0], early[2, 0] = 3e9, 0.0
     steep = _background(rng, 20)
     steep[:, 1] = 44.0
     cases = [
         (SkyOptions([timeless]), r"has no event times \(times.npy\).*with --times"),
         (SkyOptions([runs / "004000", runs / "004000"]), "same events"),
         (SkyOptions([_folder(tmp_path / "holes", holes)]), r"holds no time \(1 bad rows\)"),
+        (
+            SkyOptions([_folder(tmp_path / "late", late)]),
+            r"row 19 is of 2065-01-24 \(1 such rows\), .* 1973-01",
+        ),
+        (SkyOptions([_folder(tmp_path / "early", early)]), r"times.npy: row 0 is of 1970-01-01 .*UTC seconds"),
         (SkyOptions([_folder(tmp_path / "steep", steep)]), "no event passes zenith < 30"),
         (SkyOptions([runs / "004000"], nside=0), "--nside 0: expected"),
         (SkyOptions([runs / "004000"], nside=24), "--nside 24: expected a power of two"),
