@@ -16,7 +16,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from showerstack.features.compute import compute_chunk
 from showerstack.features.groups.lateral import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
 from showerstack.features.lateral.events import energy_correction
-from showerstack.features.lateral.response import PUBLISHED as STATION
 from showerstack.report.pictures.style import PALETTE, colour_map, drawing, literal, new_figure, save_figure
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import check_target
@@ -24,6 +23,7 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import bad_cells, zero_if_not_finite
 from showerstack.showers.lateral import axis_distance, rho_electron, rho_muon
+from showerstack.showers.response import PUBLISHED as STATION
 from showerstack.showers.schema import MATRICES_FILE
 
 FIT_COLUMNS = ("fit_core_x_m", "fit_core_y_m", "fit_lg_ne", "fit_age", "fit_lg_nmu", "fit_muon_age", "fit_core_err_m")

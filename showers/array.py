@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -20,10 +21,16 @@ from typing import Any, Self
 import numpy as np
 
 from showerstack.runtime.errors import InputError
+from showerstack.showers.card import KASCADE_CARD, NO_CARD, ArrayCard
+from showerstack.showers.response import StationResponse
 
 CHANNELS = 2
 """Readings per cell: e/gamma and muon deposit."""
 _TYPES = {"cluster": np.int64}
+KASCADE_SIDE, KASCADE_PITCH_M = 16, 13.0
+"""KASCADE's grid: cells along a side, and their distance."""
+CORE_LIMIT_PITCHES = 3.5
+"""How far beyond the cells the fits look for cores, in pitches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +57,8 @@ class DetectorArray:
     """(R, C) float64, m2: sensitive muon area, 0 where there is no muon detector."""
     cluster: np.ndarray
     """(R, C) int64: number 0.. of the trigger unit a cell belongs to."""
+    card: ArrayCard = NO_CARD
+    """What the array says of itself; KASCADE's own where stations stand at its places and nothing is said."""
 
     def __post_init__(self) -> None:
         for name in PLANES:
@@ -65,6 +74,15 @@ class DetectorArray:
             raise InputError(f"array {self.name}: areas and cluster numbers must not be negative")
         if not self.has_station.any() or (self.has_muon & ~self.has_station).any():
             raise InputError(f"array {self.name}: expected stations, and muon detectors at stations only")
+        if self.card == NO_CARD:
+            object.__setattr__(self, "card", self._default_card)
+
+    @property
+    def _default_card(self) -> ArrayCard:
+        """The card of an array that says nothing."""
+        x_m, y_m = lattice(KASCADE_SIDE, KASCADE_PITCH_M)
+        at_kascade = np.array_equal(self.x_m, x_m) and np.array_equal(self.y_m, y_m)
+        return KASCADE_CARD if at_kascade else NO_CARD
 
     @property
     def grid_shape(self) -> tuple[int, int, int]:
@@ -122,6 +140,26 @@ class DetectorArray:
         return np.floor(np.maximum(np.abs(self.x_m), np.abs(self.y_m)) / self.pitch_m + 0.01).astype(np.int64)
 
     @property
+    def depth_g_cm2(self) -> float | None:
+        """Vertical atmospheric depth of the ground, g/cm2; None where nobody said."""
+        return self.card.depth_g_cm2
+
+    @cached_property
+    def core_limit_m(self) -> float:
+        """Largest coordinate of a fitted core from the centre, m: 3.5 pitches beyond the cells (KASCADE 150)."""
+        return self.card.fit.get("core_limit_m", self.half_side_m + CORE_LIMIT_PITCHES * self.pitch_m)
+
+    @cached_property
+    def core_spread_m(self) -> float:
+        """Prior spread of a core's coordinates, m: that of cores all over the square of the cells (KASCADE 60)."""
+        return self.card.fit.get("core_spread_m", self.half_side_m / math.sqrt(3.0))
+
+    @cached_property
+    def response(self) -> StationResponse:
+        """How a station answers to particles, as the fits have it."""
+        return self.card.station_response(self.core_spread_m)
+
+    @property
     def has_detector(self) -> np.ndarray:
         """(2, R, C) bool: which cells have an electron detector, and which a muon detector."""
         return np.stack([self.has_station, self.has_muon])
@@ -146,8 +184,10 @@ class DetectorArray:
 
     def as_json(self) -> dict[str, Any]:
         """Return what JSON needs to rebuild the array; float64 survives JSON exactly."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "card"}
+        plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+        # An array that says nothing is described as it was before there were cards: its digest is in use.
+        return plain if self.card == self._default_card else {**plain, "card": self.card.as_json()}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -160,17 +200,18 @@ class DetectorArray:
         """
         try:
             planes = {name: np.array(content[name], dtype=_TYPES.get(name, np.float64)) for name in PLANES}
-            return cls(name=str(content["name"]), pitch_m=float(content["pitch_m"]), **planes)
+            card = ArrayCard.from_json(content.get("card", {}))
+            return cls(name=str(content["name"]), pitch_m=float(content["pitch_m"]), **planes, card=card)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"the description of the detector array cannot be read: {error}") from None
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of name, positions, areas and clusters, in hexadecimal."""
+        """SHA-256 of name, positions, areas, clusters and card, in hexadecimal."""
         return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
 
     def is_like(self, other: DetectorArray) -> bool:
-        """Return whether stations stand alike, whatever the arrays are called."""
+        """Return whether stations stand and answer alike, whatever the arrays are called."""
         return replace(self, name=other.name) == other
 
     def __eq__(self, other: object) -> bool:
@@ -200,17 +241,17 @@ def square_clusters(side: int, width: int) -> np.ndarray:
 
 
 def _kascade() -> DetectorArray:
-    x_m, y_m = lattice(16, 13.0)
+    x_m, y_m = lattice(KASCADE_SIDE, KASCADE_PITCH_M)
     from_centre = np.maximum(np.abs(x_m), np.abs(y_m))
-    station, inner = from_centre > 13.0, from_centre < 4 * 13.0
+    station, inner = from_centre > KASCADE_PITCH_M, from_centre < 4 * KASCADE_PITCH_M
     return DetectorArray(
         name="KASCADE",
-        pitch_m=13.0,
+        pitch_m=KASCADE_PITCH_M,
         x_m=x_m,
         y_m=y_m,
         electron_area_m2=np.where(station, np.where(inner, 3.14, 1.57), 0.0),
         muon_area_m2=np.where(station & ~inner, 3.24, 0.0),
-        cluster=square_clusters(16, 4),
+        cluster=square_clusters(KASCADE_SIDE, 4),
     )
 
 

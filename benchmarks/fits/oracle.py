@@ -13,8 +13,8 @@ import polars as pl
 from showerstack.features.device import decode_float16, namespace
 from showerstack.features.groups import FittedEvents, lateral
 from showerstack.features.lateral.events import make_events
-from showerstack.features.lateral.response import PUBLISHED, StationResponse
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.response import PUBLISHED, StationResponse
 from showerstack.showers.schema import TRUTH_FILE
 from showerstack.showers.simulation.settings import Settings
 

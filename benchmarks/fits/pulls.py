@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 
 from showerstack.features.build import build_table
-from showerstack.features.lateral.response import PUBLISHED
 from showerstack.features.table import FeatureTable
 from showerstack.runtime.context import Context, bar
 from showerstack.showers.lateral import ELECTRON_R0_M
+from showerstack.showers.response import PUBLISHED
 from showerstack.showers.schema import COMPOSITION, TRUTH_FILE
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.settings import Settings

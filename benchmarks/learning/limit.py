@@ -52,7 +52,6 @@ from showerstack.features.compute import compute_events
 from showerstack.features.device import namespace
 from showerstack.features.groups import FittedEvents, lateral
 from showerstack.features.lateral.events import make_events
-from showerstack.features.lateral.response import PUBLISHED
 from showerstack.models.base.inputs import LOGARITHM, InputTransform
 from showerstack.models.base.learner import Batch
 from showerstack.models.networks.layers import Attention, mlp
@@ -75,6 +74,7 @@ from showerstack.runtime.files import write_npz
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss
 from showerstack.showers.array import KASCADE
+from showerstack.showers.response import PUBLISHED
 from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block

@@ -15,8 +15,9 @@ import numpy as np
 from numba import njit
 
 from showerstack.features.lateral import station, translate
-from showerstack.features.lateral.response import Recipe, StationResponse
+from showerstack.features.lateral.recipe import Recipe
 from showerstack.features.lateral.translate import FAST, f32, full_vectors, vexp2
+from showerstack.showers.response import StationResponse
 
 MODEL = translate.compiled()
 squared_distance, electron_logs, muon_logs = MODEL.squared_distance, MODEL.electron_logs, MODEL.muon_logs

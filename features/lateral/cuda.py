@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from showerstack.features.lateral.response import StationResponse
 from showerstack.features.lateral.translate import in_c
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import DetectorArray
+from showerstack.showers.response import StationResponse
 
 WARPS = 4
 """Events per block, at most: at KASCADE the fit then has 46 kB of shared memory."""

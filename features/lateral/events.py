@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_numpy_namespace
 
-from showerstack.features.lateral.response import PUBLISHED, StationResponse
 from showerstack.features.lateral.translate import float_of_half, full_vectors, on_arrays
 from showerstack.runtime.kernels import kernel
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.response import PUBLISHED, StationResponse
 
 
 @dataclass(frozen=True)

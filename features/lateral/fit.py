@@ -48,10 +48,11 @@ from showerstack.features.lateral.compiled import (
     start_muon,
 )
 from showerstack.features.lateral.events import EventBatch
-from showerstack.features.lateral.response import RECIPE, Recipe, StationResponse
+from showerstack.features.lateral.recipe import RECIPE, Recipe
 from showerstack.features.lateral.translate import f32, full_vectors
 from showerstack.runtime.kernels import kernel
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.response import StationResponse
 
 SIZES = {
     "electron": 4,

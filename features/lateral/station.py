@@ -21,7 +21,7 @@ Each function is about one station and plain arithmetic of numbers, as it stands
 :mod:`showerstack.features.lateral.translate` makes functions on arrays, compiled float32 functions and C of it, and
 therefore allows nothing but assignments, a return, arithmetic, the constants and functions here, and fields of
 ``res``, the
-:class:`~showerstack.features.lateral.response.StationResponse`.
+:class:`~showerstack.showers.response.StationResponse`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from math import exp2, log2, sqrt
 from typing import Any
 
 from showerstack.features.lateral.elementwise import LG_E
-from showerstack.features.lateral.response import StationResponse
 from showerstack.showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M, muon_normalisation
+from showerstack.showers.response import StationResponse
 
 ELECTRON_PIVOT_M = 50.0
 MUON_PIVOT_M = 100.0

@@ -30,7 +30,6 @@ from showerstack.features.lateral.compiled import (
 )
 from showerstack.features.lateral.events import EventBatch
 from showerstack.features.lateral.fit import RawFit
-from showerstack.features.lateral.response import StationResponse
 from showerstack.features.lateral.translate import FAST, f32, full_vectors, vexp2, vlog2
 from showerstack.features.stations import tail
 from showerstack.features.stations.sums import (
@@ -56,6 +55,7 @@ from showerstack.features.stations.sums import (
 from showerstack.features.stations.tail import tail_table
 from showerstack.runtime.kernels import kernel
 from showerstack.showers.array import DetectorArray
+from showerstack.showers.response import StationResponse
 
 PLANES = (
     "x", "y", "area_e_m2", "area_m_m2",  # the array's

@@ -16,10 +16,10 @@ import numpy as np
 from showerstack.features.lateral import cuda
 from showerstack.features.lateral.events import EventBatch
 from showerstack.features.lateral.fit import RawFit, record_in_c
-from showerstack.features.lateral.response import StationResponse
 from showerstack.features.stations import grid, sums, tail
 from showerstack.features.stations.sums import PARTS, PATTERNS, RINGS, Sums
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.response import StationResponse
 
 
 @lru_cache(maxsize=4)

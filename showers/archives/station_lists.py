@@ -19,6 +19,7 @@ import polars as pl
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS, numbers_of_labels
 from showerstack.showers.array import DetectorArray
+from showerstack.showers.card import CARD_FILE, NO_CARD, ArrayCard, read_card
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
 
@@ -63,7 +64,7 @@ class StationLists:
                 raise InputError(f"{path}: signals.parquet has {named.name} {named[0]!r}, the other file {other[0]!r}")
         _refuse_twice(stations, "id", path / "stations.parquet")
         _refuse_twice(events, "event", path / "events.parquet")
-        array, cell_of = array_of_stations(path.resolve().name, stations)
+        array, cell_of = array_of_stations(path.resolve().name, stations, card_beside(path, stations))
         cells = stations.select("id").with_columns(pl.Series("cell", cell_of)).rename({"id": "station"})
         numbered = events.select("event").with_row_index("row")
         placed = signals.join(cells, on="station", how="left", maintain_order="left")
@@ -146,7 +147,13 @@ def array_in(path: Path) -> DetectorArray:
         return Dataset.open(path, labels=False).array
     stations = _read(path, FILES["stations"])
     _refuse_twice(stations, "id", path)
-    return array_of_stations(path.resolve().parent.name, stations)[0]
+    return array_of_stations(path.resolve().parent.name, stations, card_beside(path.parent, stations))[0]
+
+
+def card_beside(folder: Path, stations: pl.DataFrame) -> tuple[str | None, ArrayCard]:
+    """Return name and card that ``array.toml`` in a folder gives the listed stations, if it is there."""
+    file = folder / CARD_FILE
+    return read_card(file, stations.height) if file.exists() else (None, NO_CARD)
 
 
 def _refuse_twice(table: pl.DataFrame, column: str, file: Path) -> None:
@@ -155,8 +162,10 @@ def _refuse_twice(table: pl.DataFrame, column: str, file: Path) -> None:
         raise InputError(f"{file}: {column} {twice[column][0]} appears more than once")
 
 
-def array_of_stations(name: str, stations: pl.DataFrame) -> tuple[DetectorArray, np.ndarray]:
-    """Return the array of listed stations, and the cell (n,) int64 of each.
+def array_of_stations(
+    name: str, stations: pl.DataFrame, named_card: tuple[str | None, ArrayCard] = (None, NO_CARD)
+) -> tuple[DetectorArray, np.ndarray]:
+    """Return the array of listed stations, and the cell (n,) int64 of each; its card's name counts before ``name``.
 
     Cells are filled row by row in the order of the list, whatever the positions are; those that are left have no
     station. Positions count from the mean of all.
@@ -175,13 +184,14 @@ def array_of_stations(name: str, stations: pl.DataFrame) -> tuple[DetectorArray,
 
     muon = stations["muon_area_m2"] if "muon_area_m2" in stations.columns else pl.Series(np.zeros(n))
     array = DetectorArray(
-        name=name,
+        name=named_card[0] or name,
         pitch_m=float(np.median(distance.min(axis=1))) if n > 1 else 1.0,
         x_m=plane(x),
         y_m=plane(y),
         electron_area_m2=plane(stations["electron_area_m2"].cast(pl.Float64).to_numpy()),
         muon_area_m2=plane(muon.cast(pl.Float64).to_numpy()),
         cluster=np.zeros(shape, np.int64),
+        card=named_card[1],
     )
     return array, np.arange(n)
 

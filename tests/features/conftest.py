@@ -26,10 +26,10 @@ from showerstack.features.device import decode_float16
 from showerstack.features.groups.lateral import MAX_AGE
 from showerstack.features.lateral import cuda
 from showerstack.features.lateral.events import EventBatch, make_events
-from showerstack.features.lateral.response import PUBLISHED, StationResponse
 from showerstack.features.lateral.station import ELECTRON_PIVOT_M
 from showerstack.showers.array import KASCADE
 from showerstack.showers.lateral import ELECTRON_R0_M, axis_distance, rho_electron, rho_muon
+from showerstack.showers.response import PUBLISHED, StationResponse
 from showerstack.showers.writer import write_dataset
 
 ELECTRON_SHAPE, MUON_SHAPE_E, MUON_SHAPE = 1 / 1.1, 5.0, 1 / 0.17

@@ -14,7 +14,7 @@ from iminuit import Minuit
 
 from showerstack.features.lateral.events import EventBatch, electron_density, energy_correction, muon_density
 from showerstack.features.lateral.fit import RawFit
-from showerstack.features.lateral.response import StationResponse
+from showerstack.showers.response import StationResponse
 from tests.features.reference import distances, freeze_electron, freeze_muon, half_deviance, signals
 
 MUON_LEVEL_TO_LN_N = 14.4737861

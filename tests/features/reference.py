@@ -15,7 +15,6 @@ import numpy as np
 from showerstack.features.lateral.elementwise import decay, defined
 from showerstack.features.lateral.events import EventBatch, electron_density, energy_correction, muon_density
 from showerstack.features.lateral.fit import RawFit
-from showerstack.features.lateral.response import StationResponse
 from showerstack.features.lateral.translate import on_arrays
 from showerstack.features.stations.grid import N_RINGS, N_TOP, QUANTILES, SUMS, UNIT_M
 from showerstack.features.stations.sums import (
@@ -35,6 +34,7 @@ from showerstack.features.stations.sums import (
 )
 from showerstack.features.stations.tail import LOW, MAX_MEAN, MEAN_STEP, MIN_MEAN, N_STEPS, STEP, flat_table
 from showerstack.showers.lateral import rho_muon
+from showerstack.showers.response import StationResponse
 
 NO_FLOOR = 1e30
 """No residual is below minus this."""

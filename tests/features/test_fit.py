@@ -20,12 +20,12 @@ from showerstack.features.lateral import fit
 from showerstack.features.lateral.cuda import OPTIONS
 from showerstack.features.lateral.events import make_events
 from showerstack.features.lateral.fit import N_NUMBERS, RECORD, RawFit, fit_cuda, fit_fused, kernel_source, record_in_c
-from showerstack.features.lateral.response import PUBLISHED
 from showerstack.features.stations import compiled, grid
 from showerstack.features.stations.compiled import sum_fused
 from showerstack.features.stations.cuda import kernel_source as sum_source
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.response import PUBLISHED
 from tests.features.oracle import Oracle, full
 from tests.features.reference import sum_reference
 

@@ -17,9 +17,10 @@ from showerstack.features.device import namespace
 from showerstack.features.groups import FittedEvents
 from showerstack.features.lateral import elementwise
 from showerstack.features.lateral.events import make_events
-from showerstack.features.lateral.response import PUBLISHED, RECIPE
+from showerstack.features.lateral.recipe import RECIPE
 from showerstack.features.stations.tail import asymptotic, flat_table, summed, tail_table
 from showerstack.showers.array import KASCADE
+from showerstack.showers.response import PUBLISHED
 from tests.features.conftest import draw_showers
 from tests.references import summary
 

@@ -31,9 +31,9 @@ from showerstack.features.lateral.compiled import (
     planes_of,
 )
 from showerstack.features.lateral.fit import fit_fused, kernel_source
-from showerstack.features.lateral.response import PUBLISHED
 from showerstack.features.lateral.translate import vexp2, vlog2
 from showerstack.showers.array import KASCADE
+from showerstack.showers.response import PUBLISHED
 
 NAMES = [node.name for node in translate._formulas()]
 N = 40

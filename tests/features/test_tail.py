@@ -8,9 +8,9 @@ import pytest
 from scipy.special import gammaincc, gammaln, log_ndtr
 
 from showerstack.features.device import namespace
-from showerstack.features.lateral.response import PUBLISHED
 from showerstack.features.stations.compiled import root_lg_tail, tail_place
 from showerstack.features.stations.tail import tail_table
+from showerstack.showers.response import PUBLISHED
 from tests.features.reference import minus_lg_tail
 
 DISPERSIONS = (PUBLISHED.electron_dispersion, PUBLISHED.muon_dispersion)

@@ -206,7 +206,7 @@ def test_processes_that_begin_together_compile_once(run, tmp_path):
     [
         (
             showerstack.features.lateral.fit,
-            {"features/lateral/compiled.py", "features/lateral/response.py", "showers/array.py"},
+            {"features/lateral/compiled.py", "features/lateral/recipe.py", "showers/response.py", "showers/array.py"},
         ),
         (
             showerstack.features.stations.compiled,

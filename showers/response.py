@@ -1,10 +1,9 @@
-"""How a station answers to particles, as far as publications and the data themselves tell; settings of the fits.
+"""How a station answers to particles, as far as publications and the data themselves tell: KASCADE's.
 
-These constants belong to the fits. They are deliberately not imported from the simulation: a fit that knew the
-simulation's own constants would look better than it is. ``benchmarks/fits/resolution.py`` shows what it costs when they
-are wrong. Some agree all the same, having been taken from the same public facts:
-benchmarks/results/shared_constants.md names them and moves each in the simulation. Settings of the minimisation are
-shared by both kernels.
+An array's card (:mod:`showerstack.showers.card`) may say otherwise. These constants belong to the fits. They are
+deliberately not imported from the simulation: a fit that knew the simulation's own constants would look better than it
+is. ``benchmarks/fits/resolution.py`` shows what it costs when they are wrong. Some agree all the same, having been
+taken from the same public facts: benchmarks/results/shared_constants.md names them and moves each in the simulation.
 
 Sources: [K] T. Antoni et al., Nucl. Instrum. Meth. A 513 (2003) 490 (detectors, lateral energy correction); [L] T.
 Antoni et al., Astropart. Phys. 14 (2001) 245; W. D. Apel et al., Astropart. Phys. 24 (2006) 467 (lateral
@@ -77,51 +76,4 @@ class StationResponse(NamedTuple):
 
 
 PUBLISHED = StationResponse()
-"""What the features use."""
-
-
-class Recipe(NamedTuple):
-    """How the lateral fits start, step and stop; a named tuple, so that compiled kernels take it as an argument."""
-
-    min_hits: float = 3.0
-    """Events with fewer hit e/gamma stations are not fitted."""
-    first_start_age: float = 0.7
-    """First of the three ages tried for the start."""
-    start_age_step: float = 0.3
-    muon_start_r_m: float = 40.0
-    """Muons beyond this distance set the muon level of the start."""
-    coarse: float = 0.1
-    """Decrement g H^-1 g at which the first minimisation stops."""
-    fine: float = 5e-4
-    """Decrement at which the last minimisation stops: the minimum is then 0.02 standard errors away."""
-    max_steps: float = 60.0
-    first_damping: float = 1e-2
-    good_ratio: float = 0.9
-    """Decrease of F over the expected one above which the damping is eased."""
-    poor_ratio: float = 0.7
-    """Decrease of F over the expected one below which the damping is stiffened."""
-    ease: float = 0.4
-    stiffen: float = 6.0
-    least_pivot: float = 0.1
-    """The Hessian serves a step if no pivot of its Cholesky factor falls below this share of Fisher's diagonal."""
-    min_damping: float = 1e-3
-    trusted_damping: float = 10.0
-    """Convergence is tested only with a damping up to this."""
-    max_damping: float = 1e8
-    rounding: float = 5e-7
-    """Relative rise of F that float32 rounding explains."""
-    max_core_step_m: float = 25.0
-    """Longest step in the core's coordinates."""
-    max_level_step: float = 1.5
-    max_age_step: float = 0.3
-    core_limit_m: float = 150.0
-    min_age: float = -0.3
-    max_age: float = 2.2
-    min_muon_age: float = 0.5
-    max_muon_age: float = 2.1
-    min_level: float = -25.0
-    max_level: float = 12.0
-
-
-RECIPE = Recipe()
-"""What the features use."""
+"""KASCADE's."""
