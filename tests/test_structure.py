@@ -146,12 +146,12 @@ def test_the_confidence_level_is_written_in_one_place() -> None:
 
 
 def test_variance_of_punch_through_is_written_in_one_file() -> None:
-    """Fits, sums over stations, CUDA code and the tests' reference are made from it; the response has its constants."""
+    """Fits, sums over stations, CUDA code and the tests' reference are made from it; showers/response.py has its constants."""
     folders = (ROOT / "features", ROOT / "tests" / "features")
     files = [path for folder in folders for end in ("*.py", "*.cu") for path in folder.rglob(end)]
     words = re.compile("punch_through_(dispersion|uncertainty)")
     named = {path.name for path in files if words.search(path.read_text(encoding="utf-8"))}
-    assert named == {"station.py", "response.py"}
+    assert named == {"station.py"}
 
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
