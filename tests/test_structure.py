@@ -146,7 +146,7 @@ def test_the_confidence_level_is_written_in_one_place() -> None:
 
 
 def test_variance_of_punch_through_is_written_in_one_file() -> None:
-    """Fits, sums over stations, CUDA code and the tests' reference are made from it; showers/response.py has its constants."""
+    """Fits, sums over stations, CUDA code and the tests' reference are made from it; constants are in showers/."""
     folders = (ROOT / "features", ROOT / "tests" / "features")
     files = [path for folder in folders for end in ("*.py", "*.cu") for path in folder.rglob(end)]
     words = re.compile("punch_through_(dispersion|uncertainty)")
