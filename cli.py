@@ -5,7 +5,14 @@ The commands are in ``commands/``. Each imports the packages it needs when it ru
 
 from __future__ import annotations
 
-from showerstack.__main__ import main
+import sys
+
+try:
+    from showerstack.__main__ import main
+except ImportError as error:
+    if error.name != "showerstack":
+        raise
+    sys.exit(f"error: {error}")  # a checkout without its links
 
 if __name__ == "__main__":
     main()

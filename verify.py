@@ -13,7 +13,12 @@ from __future__ import annotations
 
 import sys
 
-from showerstack.runtime.packages import libraries
+try:
+    from showerstack.runtime.packages import libraries
+except ImportError as error:
+    if error.name != "showerstack":
+        raise
+    sys.exit(f"error: {error}")  # a checkout without its links
 
 with libraries():
     from showerstack.commands import verify

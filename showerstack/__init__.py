@@ -16,7 +16,16 @@ folders stand at the top level, and this folder has a link to each.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+if not Path(__file__).with_name("runtime").is_dir():
+    # Git writes links as text files where it may not make them, and some programs that unpack archives drop them.
+    raise ImportError(
+        f"{Path(__file__).parent} lacks its links to the folders of this checkout: make them (git -c "
+        "core.symlinks=true checkout -- showerstack; Windows: in developer mode), or unpack with what keeps links",
+        name="showerstack",
+    )
 
 if TYPE_CHECKING:
     from showerstack.api import (

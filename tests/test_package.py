@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from nbclient import NotebookClient
 
 import cli
+from showerstack.runtime.packages import OWN
 
 HERE = Path(cli.__file__).resolve().parent
 LEFT_OUT = (
@@ -97,11 +99,43 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Pa
     )
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as content:
+        linked = {member.name.split("/", 1)[1]: member.linkname for member in content if member.issym()}
+        assert {f"showerstack/{package}": f"../{package}" for package in OWN}.items() <= linked.items()
+        inside = tuple(f"{link}/" for link in linked)
+        assert not [name for name in content.getnames() if name.split("/", 1)[-1].startswith(inside)]
         content.extractall(tmp_path / "unpacked", filter="data")
     (source,) = (tmp_path / "unpacked").iterdir()
     subprocess.run([*command, "build_wheel", str(tmp_path)], cwd=source, check=True, capture_output=True)
     (again,) = tmp_path.glob("*.whl")
     assert set(zipfile.ZipFile(again).namelist()) == set(zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.mark.parametrize("left", ["texts", "nothing"])
+def test_a_checkout_without_links_says_what_to_do(left: str, wheel: Path, tmp_path: Path) -> None:
+    """Git without leave to make links writes text files in their places; some unpackers leave them out."""
+    source = shutil.copytree(wheel.parent / "source", tmp_path / "source", symlinks=True)
+    for link in [path for path in (source / "showerstack").rglob("*") if path.is_symlink()]:
+        target = str(link.readlink())
+        link.unlink()
+        if left == "texts":
+            link.write_text(target)
+    build = "from setuptools import build_meta as b; b.build_wheel('wheel')"
+    said = {
+        arguments: outside(source, source, *arguments).stderr.splitlines()
+        for arguments in (("-c", "import showerstack"), ("cli.py", "doctor"), ("verify.py",), ("-c", build))
+    }
+    assert all("git -c core.symlinks=true checkout -- showerstack" in lines[-1] for lines in said.values()), said
+    assert {len(lines) for arguments, lines in said.items() if "import showerstack" not in arguments} == {1}, said
+    assert not list((source / "wheel").glob("*.whl"))
+
+
+def test_coverage_sees_every_module(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "coverage"]
+    kept, told = f"--data-file={tmp_path / 'measured'}", tmp_path / "coverage.json"
+    for arguments in (("run", kept, "--source=showerstack", "cli.py", "--version"), ("json", kept, "-o", str(told))):
+        subprocess.run([*program, *arguments], cwd=HERE, check=True, capture_output=True)
+    files = [path for folder in OWN for path in (HERE / folder).rglob("*.py") if (path.parent / "__init__.py").exists()]
+    assert {path.relative_to(HERE).as_posix() for path in files} < set(json.loads(told.read_text())["files"])
 
 
 def test_the_citation_file_agrees_with_the_project() -> None:
