@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.learning.stack import markdown, measures_of
 from benchmarks.shared.samples import sample
 from showerstack.features.build import build_table
 from showerstack.models.registry import load
@@ -31,8 +30,12 @@ from showerstack.report.shared.subject import read_labels
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.classes import gamma_scores
+from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
+from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
+from showerstack.scoring.tasks import metric_for
+from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, TASKS, Task
@@ -227,6 +230,26 @@ def read_names(folders: Sequence[Path]) -> set[str]:
 def _sets(texts: Sequence[str], names: set[str]) -> list[tuple[str, ...]]:
     sets = [tuple(name for name in text.split(",") if name in names) for text in texts]
     return [one for one in sets if 1 < len(one) < len(names)]
+
+
+def measures_of(task: Task) -> list[Metric]:
+    """Return the task's metric and, for gammas, the survival at 95 % efficiency, where more hadrons are left."""
+    if task.name != GAMMA.name:
+        return [metric_for(task)]
+    high = Metric(
+        "survival at 95 %",
+        "share at 95 % gamma efficiency",
+        lambda labels, scores: hadron_survival(labels, scores, 0.95).hadron_survival,
+        lambda labels, scores: survival_interval(labels, scores, efficiency=0.95),
+        lambda labels, a, b: paired_survival(labels, a, b, efficiency=0.95),
+    )
+    return [metric_for(task), high]
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def main() -> None:

@@ -6,9 +6,6 @@ Compared: our table with and without the fits (read, computed, written to disk),
 with scipy.optimize, published-style grid statistics in plain NumPy, and the floor: reading, decoding and summing the
 memory map. Rates are the best of several rounds beside the slowest. Numerical threads are held
 at one per process.
-
-With ``--against FOLDER``, another checkout of this project, the processor time of both by stage instead, in turn, and
-how far their results differ.
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from benchmarks.shared.results import HELP, store
-from benchmarks.speed.against import LIMIT, compare
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import FIT_GROUPS, GROUPS, SETS
 from showerstack.features.compute import warm_up
@@ -226,7 +222,6 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=joblib.cpu_count())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--store", action="store_true", help=HELP)
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="checkout to compare with, by stage")
     options = parser.parse_args()
     threadpool_limits(1)
     task: Task = COMPOSITION
@@ -235,15 +230,10 @@ def main() -> None:
         for title, cuts in (("Showers under the test's cuts", "test"), ("Showers without cuts", "none")):
             print(title, flush=True)
             folder, _ = simulate(task, Path(scratch) / cuts, n_train=options.events, n_test=1, train_cuts=cuts)
-            if options.against:
-                pieces.append(compare(options.against, folder, options.events, options.rounds, title))
-                continue
             results = measure(folder, options.events, options.workers, options.rounds)
             pieces.append(as_markdown(title, results, converged(folder)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    if options.against:
-        pieces.append(LIMIT)
     pieces.append(f"Largest resident memory of a process: {max(peak, children):,.0f} MB (simulation included).\n")
     print(pieces[-1])
     if options.store:

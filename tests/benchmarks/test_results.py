@@ -45,6 +45,13 @@ def test_pages_name_stored_results_that_exist() -> None:
             assert (results.ROOT / name).exists(), (page, name)
 
 
+def test_pages_name_scripts_that_exist_or_the_commit_that_had_them() -> None:
+    named = re.compile(r"`python -m\s+(benchmarks(?:\.\w+)+)[^`]*`(\s+of\s+commit\s+[0-9a-f]{7,})?")
+    for page in PAGES:
+        for module, commit in named.findall(page.read_text(encoding="utf-8")):
+            assert commit or (results.ROOT / f"{module.replace('.', '/')}.py").exists(), (page, module)
+
+
 @pytest.mark.parametrize("make", figures.FIGURES, ids=lambda make: make.__name__)
 def test_figures_are_drawn_from_stored_results(make: Callable[[], Figure], tmp_path: Path) -> None:
     with drawing():
