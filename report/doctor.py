@@ -36,7 +36,7 @@ from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
 from showerstack.scoring.tasks.truth import origin_of
 from showerstack.showers import writer
 from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in, tasks_of
-from showerstack.showers.archives.formats import DEPOSITS, UNITS, EventReader, format_of, formats
+from showerstack.showers.archives.formats import DEPOSITS, UNITS, EventReader, first_remarks, format_of, formats
 from showerstack.showers.archives.measured import MeasuredReader, azimuth_convention, front_azimuth
 from showerstack.showers.archives.raw import SimulatedReader, archive_path, stream_npz
 from showerstack.showers.array import KASCADE, DetectorArray
@@ -288,6 +288,7 @@ def _events(reader: EventReader) -> Iterator[Finding]:
     names = tuple(name for name in COMPARED if name in reader.units)
     parts = [np.column_stack([chunk[name] for name in names]) for chunk in reader.chunks(names)]
     yield from _units(reader.name, np.concatenate(parts), names)
+    yield from (Finding("units", line, "bad") for line in first_remarks(reader))
 
 
 def _units(name: str, values: np.ndarray, columns: tuple[str, ...]) -> Iterator[Finding]:

@@ -55,6 +55,7 @@ from showerstack.showers.schema import (
     WEIGHT_FILE,
     Task,
 )
+from showerstack.showers.units import LOOKED_AT, place_remarks, time_remarks
 
 SCAN_EVENTS = 16_384
 """Events read at once where a whole file is scanned (16 MB of grids)."""
@@ -338,6 +339,12 @@ class Dataset:
     def remarks(self) -> tuple[str, ...]:
         """What whoever uses the folder should know about it."""
         remarks = units_remarks(self.path.name, np.asarray(self.scalars), SCALAR_NAMES)
+        if self.array != KASCADE:
+            first = self.matrices[:LOOKED_AT]
+            lg_energy = np.asarray(self.scalars[:LOOKED_AT, SCALAR_NAMES.index("E")], np.float64)
+            remarks += place_remarks(self.path.name, self.array, first, lg_energy)
+        if self.files.has(TIMES_FILE):
+            remarks += time_remarks(self.path.name, self.files.times(), self.array)
         if self.files.checksums is None:
             remarks.append(
                 f"{self.path.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where it makes no sense"

@@ -21,6 +21,7 @@ from showerstack.runtime.arrays import check_kind, check_shape, open_array, open
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import read_json
+from showerstack.showers.array import KASCADE
 from showerstack.showers.schema import (
     AGE,
     LEFT_OUT_FILE,
@@ -36,6 +37,7 @@ from showerstack.showers.schema import (
     Task,
 )
 from showerstack.showers.source import checked_weights
+from showerstack.showers.units import time_unit
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,11 @@ class EventFiles:
         seconds = np.asarray(stored, dtype=np.float64)
         known = seconds[np.isfinite(seconds)]
         if known.size and np.median(known) > LATEST_S:
-            raise InputError(f"{path}: half of the times are above {LATEST_S:.0e}, expected seconds since 1970")
+            looks = time_unit(known, KASCADE)
+            raise InputError(
+                f"{path}: half of the times are above {LATEST_S:.0e}, which looks like {looks}: expected seconds since "
+                "1970"
+            )
         return seconds
 
     def left_out(self) -> list[BadValue]:

@@ -28,11 +28,13 @@ from showerstack.showers.schema import (
     CONVERSION,
     CORE_X_FILE,
     CORE_Y_FILE,
+    GROUPS_FILE,
     SCALAR_NAMES,
     SCALARS,
     TIMES_FILE,
     Task,
 )
+from showerstack.showers.units import place_remarks, time_remarks
 from showerstack.showers.writer import write_dataset
 
 LOG = logging.getLogger(__name__)
@@ -41,8 +43,10 @@ DEPOSITS = "deposits"
 """(n, rows, columns, 2) MeV by station: e/gamma, muon."""
 LABEL = "label"
 """Class number of a task, or true value of its target."""
+GROUP = "group"
+"""Whole number; events of one value are the same simulated shower."""
 UNITS = {scalar.name: scalar.unit for scalar in (*SCALARS, AGE)} | {
-    DEPOSITS: "MeV", LABEL: "", "type": "", "Xc": "m", "Yc": "m", "R": "m", "Gt": "s, UTC", "Mt": "ns",
+    DEPOSITS: "MeV", LABEL: "", GROUP: "", "type": "", "Xc": "m", "Yc": "m", "R": "m", "Gt": "s, UTC", "Mt": "ns",
 }  # fmt: skip
 """Of columns that several formats have."""
 TABLE_EVENTS = 65_536
@@ -140,6 +144,7 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
 
 
 _CORES = {Path(CORE_X_FILE).stem: "Xc", Path(CORE_Y_FILE).stem: "Yc"}
+_GROUPS = Path(GROUPS_FILE).stem
 _TIMES, _TIME_COLUMNS = Path(TIMES_FILE).stem, ("Gt", "Mt")
 """Files of measured events beside the grids, and the columns that they are made of."""
 
@@ -161,7 +166,9 @@ def _dataset(
         source |= {"protocol": "2026", "age": True, "evaluation_cuts": MATCHED.name}
     names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *cores.values()]
     names += _TIME_COLUMNS if has_times else ()
+    names += [GROUP] if GROUP in columns else []
     types = dict.fromkeys(cores, np.float32) | ({_TIMES: np.float64} if has_times else {})
+    types |= {_GROUPS: np.int64} if GROUP in columns else {}
     start = 0
     with write_dataset(folder, reader.n_events, labelled, source=source, extras=types, layout=layout) as writer:
         for chunk in reader.chunks(names):
@@ -169,11 +176,12 @@ def _dataset(
             grids = chunk[DEPOSITS].astype(np.float32)
             writer.left_out += bad_quantities(reader.name, scalars, layout.scalars, start)
             if not start:
-                for remark in units_remarks(reader.name, scalars, layout.scalars):
+                for remark in (*units_remarks(reader.name, scalars, layout.scalars), *_unit_remarks(reader, chunk)):
                     tell(remark)
             writer.left_out += bad_cells(grids, reader.name, start)
             values: dict[str, Any] = {stem: chunk[column] for stem, column in cores.items()}
             values |= {_TIMES: chunk["Gt"] + 1e-9 * chunk["Mt"]} if has_times else {}
+            values |= {_GROUPS: chunk[GROUP]} if GROUP in columns else {}
             labels = labels_of(chunk[LABEL], labelled, reader.name, start) if labelled else None
             writer.put(start, grids, scalars, labels, **values)
             start += len(grids)
@@ -181,6 +189,26 @@ def _dataset(
         rows = len({bad.row for bad in writer.left_out})
         tell(f"{rows:,} of {start:,} rows cannot be used (listed in {folder / 'left_out.csv'}); they stay in place")
     return folder
+
+
+def first_remarks(reader: EventReader) -> list[str]:
+    """Return remarks on the units of places and times, from the first events; none where a set has neither."""
+    names = [name for name in ("E", DEPOSITS, "Gt") if name in reader.units]
+    if "Gt" not in names and (DEPOSITS not in names or reader.array == KASCADE):
+        return []
+    names = [name for name in names if name != DEPOSITS or reader.array != KASCADE]
+    return next((_unit_remarks(reader, chunk) for chunk in reader.chunks(names)), [])
+
+
+def _unit_remarks(reader: EventReader, chunk: Mapping[str, np.ndarray]) -> list[str]:
+    """Return remarks on the units of places and times of the events of a chunk."""
+    remarks = []
+    if DEPOSITS in chunk and reader.array != KASCADE:
+        lg_energy = chunk["E"] if "E" in chunk else np.full(len(chunk[DEPOSITS]), np.nan)
+        remarks += place_remarks(reader.name, reader.array, chunk[DEPOSITS], lg_energy)
+    if "Gt" in chunk:
+        remarks += time_remarks(reader.name, np.asarray(chunk["Gt"], np.float64), reader.array)
+    return remarks
 
 
 def numbers_of_labels(task: Task) -> dict[Any, int]:

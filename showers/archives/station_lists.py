@@ -3,7 +3,8 @@
 ``stations.parquet``: ``id``, ``x_m``, ``y_m``, ``electron_area_m2`` and, where there are muon detectors,
 ``muon_area_m2``. ``signals.parquet``: a row for each hit station of an event, ``event``, ``station``, ``electron_mev``,
 ``muon_mev`` (other columns, such as arrival times, are not used). ``events.parquet``: ``event`` and the reconstructed
-``E`` lg(E/eV), ``Ze``, ``Az`` deg, ``Ne``, ``Nmu`` lg; where known ``label`` (class number of the task).
+``E`` lg(E/eV), ``Ze``, ``Az`` deg, ``Ne``, ``Nmu`` lg; where known ``label`` (class number of the task) and ``group``
+(number or text, equal where events are of one simulated shower that was used several times).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError
-from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS, numbers_of_labels
+from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, GROUP, LABEL, UNITS, numbers_of_labels
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.card import CARD_FILE, NO_CARD, ArrayCard, read_card
 from showerstack.showers.dataset import Dataset
@@ -64,6 +65,8 @@ class StationLists:
                 raise InputError(f"{path}: signals.parquet has {named.name} {named[0]!r}, the other file {other[0]!r}")
         _refuse_twice(stations, "id", path / "stations.parquet")
         _refuse_twice(events, "event", path / "events.parquet")
+        if GROUP in events.columns:
+            events = events.with_columns(_key(events[GROUP], path / "events.parquet").rank("dense").cast(pl.Int64))
         array, cell_of = array_of_stations(path.resolve().name, stations, card_beside(path, stations))
         cells = stations.select("id").with_columns(pl.Series("cell", cell_of)).rename({"id": "station"})
         numbered = events.select("event").with_row_index("row")

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from showerstack.report import selftest
+from showerstack.report.doctor import folder_findings
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import kcdc
 from showerstack.showers.archives import station_lists as lists
@@ -418,6 +419,55 @@ def test_large_lists_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     assert [len(part["E"]) for part in parts] == [7, 7, 7, 7, 2]
     for name, values in whole.items():
         np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "text", "floats"])
+def test_showers_that_are_used_several_times_are_groups(kind: str, tmp_path: Path) -> None:
+    tables = station_lists(tmp_path / "gamma_train", 200, seed=1)
+    number = np.arange(200) // 5 * 3
+    group = {"numbers": number, "text": [f"DAT{k:06d}" for k in number], "floats": number.astype(float)}[kind]
+    tables["events"].with_columns(group=pl.Series(group)).write_parquet(tmp_path / "gamma_train" / "events.parquet")
+    (folder,) = convert_foreign(tmp_path / "gamma_train", tmp_path / "data", GAMMA)
+    groups = Dataset.open(folder, GAMMA).groups
+    np.testing.assert_array_equal(groups, number // 3 + 1)
+
+
+@pytest.mark.parametrize("wrong", [[None], [1.5]])
+def test_a_group_is_a_whole_number_or_text(wrong: list[Any], tmp_path: Path) -> None:
+    tables = station_lists(tmp_path / "gamma_train", 60, seed=1)
+    group = pl.Series([*range(59), *wrong], strict=False)
+    tables["events"].with_columns(group=group).write_parquet(tmp_path / "gamma_train" / "events.parquet")
+    with pytest.raises(InputError, match=r"events\.parquet: row 59, column group holds (None|1\.5), expected"):
+        convert_foreign(tmp_path / "gamma_train", tmp_path / "data", GAMMA)
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor", "origin"),
+    [("cm", 100.0, 0.0), ("mm", 1e3, 0.0), ("km", 1e-3, 0.0), ("degrees", 1 / 1.11e5, 49.1), ("radians", 1.57e-7, 0.8)],
+)
+def test_places_in_other_units_are_remarked_by_all_that_read_them(
+    unit: str, factor: float, origin: float, tmp_path: Path
+) -> None:
+    tables = station_lists(tmp_path / "gamma_train", 100, seed=1)
+    there = [(origin + factor * pl.col(axis)).alias(axis) for axis in ("x_m", "y_m")]
+    tables["stations"].with_columns(there).write_parquet(tmp_path / "gamma_train" / "stations.parquet")
+    said: list[str] = []
+    (folder,) = convert_foreign(tmp_path / "gamma_train", tmp_path / "data", GAMMA, said.append)
+    line = f"are places of stations in {unit}? Then these are 4"
+    assert [line in one for one in said] == [True]
+    assert [line in one for one in Dataset.open(folder).remarks] == [True]
+    for place in (tmp_path / "gamma_train", folder):
+        assert any(line in finding.outcome for finding in folder_findings(place))
+
+
+def test_areas_in_cm2_are_remarked_and_metres_are_not(tmp_path: Path) -> None:
+    tables, said = station_lists(tmp_path / "gamma_train", 100, seed=1), list[str]()
+    convert_foreign(tmp_path / "gamma_train", tmp_path / "m", GAMMA, said.append)
+    assert said == []
+    wrong = tables["stations"].with_columns(pl.col("electron_area_m2") * 1e4)
+    wrong.write_parquet(tmp_path / "gamma_train" / "stations.parquet")
+    convert_foreign(tmp_path / "gamma_train", tmp_path / "cm2", GAMMA, said.append)
+    assert "are areas in cm2? Then these are 2 m2" in said[0]
 
 
 def test_the_pitch_is_the_usual_distance_to_the_nearest_station() -> None:

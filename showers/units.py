@@ -1,0 +1,113 @@
+"""Units of places and times, told from their size: one table for each.
+
+A shower spreads its signals over tens of metres, at high energies and wide spacings over hundreds, and events with
+times are younger than :data:`FIRST_S`. Numbers far from that are of another unit; the likely one is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from showerstack.showers.array import KASCADE, DetectorArray
+
+PLACES: Mapping[str, float] = {"mm": 1e-3, "cm": 1e-2, "km": 1e3, "degrees": 1.11e5, "radians": 6.37e6}
+"""Other units of places, in m."""
+SPREAD_M, SPREAD_PER_DECADE, REFERENCE_LG_ENERGY = 40.0, 0.35, 15.0
+"""Root mean square distance of a shower's signals from their centre of gravity at 10^15 eV, m, and how its lg rises
+with lg E: 35 m in simulated showers of KASCADE at 10^15 eV, some 700 m at 10^19 eV and 1,500 m between stations [The
+Pierre Auger Collaboration, Nucl. Instrum. Meth. A 798 (2015) 172]."""
+FACTOR, LEAST_M = 12.0, 2.0
+"""A spread so many times larger than that is no shower's, nor is one below so many m."""
+AREA_M2, CM2 = 1000.0, 1e-4
+"""Detectors of a station that are larger than this are given in cm2."""
+MIN_STATIONS, MIN_SHOWERS = 3, 20
+"""Fewer hit stations have no spread, and fewer such showers no usual one."""
+LOOKED_AT = 2_000
+"""Showers whose places are looked at."""
+
+FIRST_S, KASCADE_FIRST_S, LAST_S = 631_152_000.0, 820_454_400.0, 4_102_444_800.0
+"""Seconds since 1970 of the years 1990, 1996 (KASCADE's first events) and 2100."""
+TIMES: tuple[tuple[str, float, float], ...] = (
+    ("years", 1990.0, 2100.0),
+    ("days since 1970", FIRST_S / 86_400, LAST_S / 86_400),
+    ("modified Julian days (MJD)", FIRST_S / 86_400 + 40_587, LAST_S / 86_400 + 40_587),
+    ("Julian days (JD)", FIRST_S / 86_400 + 2_440_587.5, LAST_S / 86_400 + 2_440_587.5),
+    ("seconds of GPS, since 1980", FIRST_S - 315_964_800, KASCADE_FIRST_S),
+    ("ms since 1970", 1e3 * FIRST_S, 1e3 * LAST_S),
+    ("microseconds since 1970", 1e6 * FIRST_S, 1e6 * LAST_S),
+    ("ns since 1970", 1e9 * FIRST_S, 1e9 * LAST_S),
+)
+"""Other units of event times: what they are called, and between which values the years 1990 to 2100 are.
+The first that fits is named. GPS looks like seconds since 1970 of ten years before, so that later years do not show."""
+
+
+def place_remarks(name: str, array: DetectorArray, grids: np.ndarray, lg_energy: np.ndarray) -> list[str]:
+    """Return remarks on places and areas of stations that look like other units than m and m2.
+
+    Parameters
+    ----------
+    name
+        Of the set, for messages.
+    array
+        Its stations.
+    grids
+        (n, rows, columns, 2) MeV.
+    lg_energy
+        (n,) lg(E/eV); where it is not finite, 10^15 eV is assumed.
+    """
+    remarks = []
+    areas = array.electron_area_m2[array.has_station]
+    if np.median(areas) > AREA_M2:
+        remarks.append(
+            f"{name}: half of the stations have more than {np.median(areas):,.0f} m2 of e/gamma detectors: are areas "
+            f"in cm2? Then these are {CM2 * np.median(areas):.3g} m2"
+        )
+    spread, typical = _spreads(array, grids, lg_energy)
+    if spread is None or LEAST_M < spread < FACTOR * typical:
+        return remarks
+    unit = min(PLACES, key=lambda one: abs(np.log(max(spread, 1e-12) * PLACES[one] / typical)))
+    remarks.append(
+        f"{name}: signals of a shower are spread over {spread:.3g} m, at these energies {typical:,.0f} m are usual: "
+        f"are places of stations in {unit}? Then these are {spread * PLACES[unit]:,.0f} m; give m"
+    )
+    return remarks
+
+
+def _spreads(array: DetectorArray, grids: np.ndarray, lg_energy: np.ndarray) -> tuple[float | None, float]:
+    """Return the usual spread of signals, None where too few showers show it, and what is expected, m."""
+    cells = array.cells
+    signals = np.nan_to_num(np.asarray(grids[:LOOKED_AT], np.float64).reshape(-1, array.n_cells, 2)[:, cells, 0])
+    signals = np.maximum(signals, 0.0)
+    shown = (signals > 0).sum(axis=1) >= MIN_STATIONS
+    if np.count_nonzero(shown) < MIN_SHOWERS:
+        return None, SPREAD_M
+    signals = signals[shown] / signals[shown].max(axis=1, keepdims=True)
+    shares = signals / signals.sum(axis=1, keepdims=True)
+    variance = np.zeros(len(shares))
+    for plane in (array.x_m, array.y_m):
+        place = plane.ravel()[cells]
+        variance += shares @ place**2 - (shares @ place) ** 2
+    energy = np.asarray(lg_energy[:LOOKED_AT], np.float64)[shown]
+    decades = np.where(np.isfinite(energy), energy, REFERENCE_LG_ENERGY) - REFERENCE_LG_ENERGY
+    typical = SPREAD_M * 10 ** (SPREAD_PER_DECADE * float(np.clip(np.median(decades), -2, 6)))
+    return float(np.median(np.sqrt(np.maximum(variance, 0.0)))), typical
+
+
+def time_unit(seconds: np.ndarray, array: DetectorArray) -> str | None:
+    """Return the unit that event times (N,) look like, None where they may be seconds since 1970."""
+    known = seconds[np.isfinite(seconds)]
+    first = KASCADE_FIRST_S if array == KASCADE else FIRST_S
+    if not known.size or first <= (middle := float(np.median(known))) <= LAST_S:
+        return None
+    return next((unit for unit, low, high in TIMES if low <= middle <= high), "another unit, or another origin")
+
+
+def time_remarks(name: str, seconds: np.ndarray, array: DetectorArray) -> list[str]:
+    """Return a remark on event times (N,) of an array that look like another unit than seconds since 1970."""
+    unit = time_unit(seconds, array)
+    if unit is None:
+        return []
+    middle = float(np.median(seconds[np.isfinite(seconds)]))
+    return [f"{name}: half of the event times are below {middle:.6g}, which looks like {unit}: give seconds since 1970"]
