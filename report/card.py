@@ -98,7 +98,7 @@ def _metrics(folder: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, dict[
         if task not in TASKS:
             of_shipped = metrics["systems"][metrics["shipped"]]
             scores[key] = {"judged_on": metrics["judged_on"]}
-            scores[key] |= {name: of_shipped[name] for name in ("log_loss", "accuracy", "auc")}
+            scores[key] |= {name: of_shipped[name] for name in ("log_loss", "accuracy", "auc") if of_shipped[name]}
         elif metrics.get("config_hash") in (None, manifest["config_hash"]):
             scoring = scoring_of(task_named(task))
             value, interval = scoring.headline(metrics)
@@ -206,7 +206,7 @@ def _scores(gate: Mapping[str, Any], metrics: Mapping[str, Any]) -> Iterator[str
             if name == "judged_on":
                 yield f"* {value}:"
             elif isinstance(value, Mapping):
-                span = f" [{value['low']:.4g}, {value['high']:.4g}]" if "low" in value else ""
+                span = f" [{value['low']:.4g}, {value['high']:.4g}]" if value.get("low") is not None else ""
                 yield f"  * {name.replace('_', ' ')} {value['value']:.4g}{span}"
             else:
                 yield f"  * {name} {_plain(value)}"

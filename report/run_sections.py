@@ -233,13 +233,13 @@ def shuffled_losses(evaluated: EvaluatedRun) -> tuple[str, dict[str, Paired]] | 
     columns = tuple(best["features"])
     batch = events.batch(chosen, columns, grids=bool(best["needs_grid"]))
     labels = evaluated.labels[chosen].astype(np.int64)
-    weights = None if evaluated.truth.weights is None else evaluated.truth.weights[chosen]
+    counted = evaluated.truth.take(chosen).counted
     before = learner.predict_log_proba(batch)
     order = rng.permutation(len(chosen))
     losses = {}
     for group in dict.fromkeys(map(group_of, columns)):
         after = learner.predict_log_proba(shuffle(batch, group, order))
-        losses[group] = paired_log_loss(labels, after, before, weights=weights)
+        losses[group] = paired_log_loss(labels, after, before, **counted)
     return str(best["name"]), losses
 
 

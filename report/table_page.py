@@ -24,6 +24,7 @@ from showerstack.report.shared.markup import (
     write_page,
 )
 from showerstack.report.shared.subject import (
+    groups_of_test,
     labelled_oof_rows,
     labelled_test_rows,
     log_proba_of_test,
@@ -71,7 +72,8 @@ def _boxes(metrics: Mapping[str, Any]) -> str:
     shipped = metrics["systems"][metrics["shipped"]]
     cells = (cell.partition(" ") for cell in table_cells(shipped))
     boxes = [(name, value, span) for name, (value, _, span) in zip(TABLE_HEADS.values(), cells, strict=True)]
-    limits = f"{metrics['judged_on']}. Brackets are {LEVEL_TEXT} intervals from the number of rows."
+    counted = metrics.get("counted", "rows")
+    limits = f"{metrics['judged_on']}. Brackets are {LEVEL_TEXT} intervals from the number of {counted}."
     return numbers(boxes) + paragraph(MEANING) + paragraph(limits, "quiet")
 
 
@@ -118,10 +120,11 @@ def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:
     if len(run.task.classes) > len(PALETTE):
         return None
     if test_rows is None:
-        labels, log_proba = labelled_oof_rows(run, run.shipped)
+        labels, log_proba, groups = labelled_oof_rows(run, run.shipped)
     else:
         rows, labels, _ = test_rows
-        log_proba = log_proba_of_test(run, run.shipped)[rows]
+        log_proba, groups = log_proba_of_test(run, run.shipped)[rows], groups_of_test(run)
+        groups = None if groups is None else groups[rows]
     calibration = run.manifest["reliability"][run.shipped]["calibrated"]
     caption = (
         f"How often a class is true against the probability that {run.shipped} gave it, on {metrics['judged_on']}; "
@@ -129,7 +132,7 @@ def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:
         f"{calibration['expected_calibration_error']:.4f}; right ones would show about "
         f"{calibration['of_perfect_posteriors']:.4f} with so many rows."
     )
-    figure = as_svg(reliability_picture(labels, log_proba, run.task.classes), "reliability diagram")
+    figure = as_svg(reliability_picture(labels, log_proba, run.task.classes, groups), "reliability diagram")
     return Section("reliability", "Calibration of the probabilities", pictures([picture(figure, caption)]))
 
 

@@ -237,8 +237,10 @@ def _box(quantity: Quantity) -> Box:
 
 
 def _second_box(evaluated: EvaluatedRun) -> Box:
-    scoring, weights = scoring_of(evaluated.task), evaluated.truth.weights
-    return _box(scoring.second_metric(evaluated.labels, evaluated.final, evaluated.output, weights))
+    counted = evaluated.truth.counted
+    return _box(
+        scoring_of(evaluated.task).second_metric(evaluated.labels, evaluated.final, evaluated.output, **counted)
+    )
 
 
 def fraction_error_boxes(evaluated: EvaluatedRun) -> list[Box]:
@@ -251,7 +253,7 @@ def fraction_error_boxes(evaluated: EvaluatedRun) -> list[Box]:
 
 def survival_boxes(evaluated: EvaluatedRun) -> list[Box]:
     """Return survival, Q-factor, efficiency at a fixed survival and area under the curve."""
-    metrics, weights = evaluated.metrics, evaluated.truth.weights
+    metrics, counted = evaluated.metrics, evaluated.truth.counted
     rate, name = metrics["survival_rates"]["75%"], scoring_of(GAMMA).metric_words
     interval, left = rate["interval"], f"{rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
     if "n_effective" in rate:
@@ -260,7 +262,7 @@ def survival_boxes(evaluated: EvaluatedRun) -> list[Box]:
         box = name, f"< {short(interval['high'])}", f"{LEVEL_TEXT} upper limit; {left}"
     else:
         box = name, short(metrics["key_metric"]), f"{short(interval['low'])} to {short(interval['high'])}; {left}"
-    result = q_factor(evaluated.labels, evaluated.output, weights=weights)
+    result = q_factor(evaluated.labels, evaluated.output, **counted)
     gain, limit = Quantity("Q-factor at 75 % gamma efficiency", result.value, result.interval, 1), result.interval.low
     if result.interval.is_limit:
         words = gain.name, f"> {limit:.1f}", f"from the survival's {LEVEL_TEXT} upper limit"
@@ -268,7 +270,7 @@ def survival_boxes(evaluated: EvaluatedRun) -> list[Box]:
         words = _box(gain)
     else:
         words = gain.name, f"> {limit:.1f}", f"no hadron is left: {TAIL_TEXT} lower limit"
-    kept = efficiency_at_survival(evaluated.labels, evaluated.output, FIXED_SURVIVAL, weights)
+    kept = efficiency_at_survival(evaluated.labels, evaluated.output, FIXED_SURVIVAL, **counted)
     name = f"gamma efficiency at hadron survival {FIXED_SURVIVAL:g}"
     return [box, words, _box(Quantity(name, kept.value, kept.interval, 1, "%", 100)), _second_box(evaluated)]
 

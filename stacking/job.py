@@ -26,7 +26,7 @@ from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.schema import Task, task_named
-from showerstack.stacking.columns import Schema, learned_columns
+from showerstack.stacking.columns import CATEGORY, Schema, learned_columns
 from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
 from showerstack.stacking.events import Events, ShowerEvents, class_numbers, unusable_remarks
 from showerstack.stacking.fits import FoldTask
@@ -39,7 +39,7 @@ from showerstack.stacking.folds import (
     evaluation_events,
     refuse_small_classes,
 )
-from showerstack.stacking.remarks import repeated_remarks, weight_remarks
+from showerstack.stacking.remarks import heap_remarks, repeated_remarks, weight_remarks
 from showerstack.stacking.run import (
     COMBINED,
     METRICS_FILE,
@@ -54,6 +54,7 @@ from showerstack.stacking.tables import (
     LABEL_COLUMNS,
     TableEvents,
     check_identifiers,
+    counted_in,
     labels_file,
     probabilities,
     read_folds,
@@ -101,12 +102,15 @@ class TableInput:
         oof = {name: read_oof(run / "oof" / f"{name}.parquet", classes) for name in systems}
         evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
         rows = self.labels.filter(evaluated)
-        labels, weights = rows["label"].to_numpy(), rows["weight"].to_numpy() if "weight" in rows.columns else None
+        labels = rows["label"].to_numpy()
+        weights, groups = (rows[name].to_numpy() if name in rows.columns else None for name in ("weight", "group"))
         metrics = {
-            name: table_metrics(labels, log_proba[evaluated], classes, weights) for name, (log_proba, _) in oof.items()
+            name: table_metrics(labels, log_proba[evaluated], classes, weights, groups)
+            for name, (log_proba, _) in oof.items()
         }
         on = f"{manifest['judged']['on']} rows of the training table"
-        write_json(run / METRICS_FILE, {"judged_on": on, "shipped": shipped, "systems": metrics})
+        content = {"judged_on": on, "counted": counted_in(groups), "shipped": shipped, "systems": metrics}
+        write_json(run / METRICS_FILE, content)
         if manifest["data"]["n_test"]:
             with np.load(run / "test" / f"{shipped}.npz", allow_pickle=False) as stored:
                 log_proba = stored["log_proba"]
@@ -239,6 +243,10 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     refuse_small_classes(labels, config.n_folds, task.classes, groups, where=f"{config.train_folder}: ")
     devices = devices_for(config.learner_specs(task), config.device)
     ordered = (ordering_of(data).remark(data.path.name) for data in (train_set, test_set))
+    heaps: list[str] = []
+    if groups is None:
+        scalars = np.asarray(train_set.scalars, np.float64)[usable]
+        heaps = heap_remarks(str(config.train_folder), scalars, labels, "say so in groups.npy")
     remarks = (
         *train_set.remarks,
         *test_set.remarks,
@@ -250,6 +258,7 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
             labels,
             task.classes,
         ),
+        *heaps,
         *(line for line in ordered if line),
         *device_remarks(devices),
     )
@@ -307,6 +316,9 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         content_hash = hash_file(config.test_table)
         test = TableEvents(folder / TEST_FILE, schema.names, content_hash, categories=schema.categories)
     remarks += weight_remarks(str(config.table), weights, labels, classes)
+    if groups is None and folds is None:
+        quantities = frame.select(column.name for column in columns if column.kind != CATEGORY).to_numpy()
+        remarks += heap_remarks(str(config.table), quantities, labels, "name them with --group")
     remarks += repeated_remarks(frame, labels, test_frame)
     remark(LOG, remarks)
     return Job(

@@ -112,6 +112,11 @@ def read_groups(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndarr
     return comparable.rank("dense").to_numpy().astype(np.int64)
 
 
+def counted_in(groups: np.ndarray | None) -> str:
+    """Return what is one observation in the errors of rows of groups (N,), in words."""
+    return "rows" if groups is None else f"groups of rows, {len(np.unique(groups)):,} of them"
+
+
 def read_weights(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndarray | None:
     """Return (N,) float64 weights of mean 1, all positive; None without such a column."""
     if column is None:

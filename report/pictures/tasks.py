@@ -23,7 +23,7 @@ from showerstack.report.pictures.style import (
 from showerstack.scoring.metrics.bins import ENERGY_BINS, Bin, bins_with_events
 from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
 from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
-from showerstack.scoring.metrics.intervals import clopper_pearson
+from showerstack.scoring.metrics.intervals import clopper_pearson, share_interval
 from showerstack.scoring.metrics.level import LEVEL, standard_errors
 from showerstack.scoring.tasks.published import SURVIVAL_CURVE
 
@@ -170,8 +170,13 @@ def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
     return figure
 
 
-def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> Figure:
-    """Draw, for each class, how often it is true against the probability it was given, with binomial intervals."""
+def reliability_picture(
+    labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...], groups: np.ndarray | None = None
+) -> Figure:
+    """Draw, for each class, how often it is true against the probability it was given, with binomial intervals.
+
+    Events of one group (N,) are one observation.
+    """
     with one_plot(3.3) as (figure, axes):
         axes.plot([0, 1], [0, 1], color=INK, lw=0.7, ls="--")
         edges = np.linspace(0, 1, N_RELIABILITY_BINS + 1)
@@ -183,7 +188,8 @@ def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tupl
                 if inside.sum() < MIN_BIN_EVENTS:
                     continue
                 hits, n = int((labels[inside] == k).sum()), int(inside.sum())
-                span = clopper_pearson(hits, n)
+                of_rows = None if groups is None else groups[inside]
+                span = share_interval(labels[inside] == k, of_rows)
                 x = given[inside].mean() + 0.006 * (k - (len(classes) - 1) / 2)
                 axes.plot([x, x], [span.low, span.high], color=PALETTE[k], lw=0.9)
                 axes.plot(x, hits / n, MARKERS[k], color=PALETTE[k], ms=3.5, label=name)

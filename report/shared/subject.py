@@ -39,7 +39,7 @@ from showerstack.stacking.run import (
     System,
     evaluated_rows,
 )
-from showerstack.stacking.tables import class_positions, read_weights
+from showerstack.stacking.tables import class_positions, counted_in, read_groups, read_weights
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def score_systems(run: Run, truth: Truth) -> list[ScoredSystem]:
     scored = []
     for system in run.test_systems(len(truth.labels)):
         log_proba, output = system.log_proba, system.output
-        beside = scoring.second_metric(truth.labels, log_proba, output, truth.weights)
+        beside = scoring.second_metric(truth.labels, log_proba, output, **truth.counted)
         losses = scoring.losses(truth.labels, log_proba, output)
         value, interval = metric.of(truth, output), metric.interval_of(truth, output)
         scored.append(ScoredSystem(system, value, interval, beside, losses, *mean_loss(losses, truth)))
@@ -230,14 +230,16 @@ def score_test_table(run: Run) -> dict[str, Any] | None:
         return None
     classes = run.task.classes
     rows, labels, remarks = result
-    weights, more = _weights_of_test(run)
-    weights = None if weights is None else weights[rows]
+    (weights, more), (groups, others) = (_test_column(run, name) for name in _TEST_COLUMNS)
+    weights, groups = (None if values is None else values[rows] for values in (weights, groups))
     content = {
         "judged_on": f"{len(rows)} labelled rows of the test table",
+        "counted": counted_in(groups),
         "shipped": run.shipped,
-        "remarks": [*remarks, *more],
+        "remarks": [*remarks, *more, *others],
         "systems": {
-            name: table_metrics(labels, log_proba_of_test(run, name)[rows], classes, weights) for name in run.systems
+            name: table_metrics(labels, log_proba_of_test(run, name)[rows], classes, weights, groups)
+            for name in run.systems
         },
     }
     metrics = with_checksum(content)
@@ -245,15 +247,22 @@ def score_test_table(run: Run) -> dict[str, Any] | None:
     return metrics
 
 
-def _weights_of_test(run: Run) -> tuple[np.ndarray | None, list[str]]:
-    """Return what each row of the test table counts, (N,) float64, None where all count alike, and remarks."""
-    config = run.manifest["config"]
-    file, column = Path(config["test_table"]), config.get("weight")
+_TEST_COLUMNS = {
+    "weight": (read_weights, "its rows count alike"),
+    "group": (read_groups, "every row of it is one observation"),
+}
+"""Columns that count in scores, by the option that names them: how they are read, what follows where there is none."""
+
+
+def _test_column(run: Run, option: str) -> tuple[np.ndarray | None, list[str]]:
+    """Return one of these columns of the test table, (N,), None where the run or the table has none, and remarks."""
+    config, (read, without) = run.manifest["config"], _TEST_COLUMNS[option]
+    file, column = Path(config["test_table"]), config.get(option)
     if column is None:
         return None, []
     if column not in column_names(file, config["separator"]):
-        return None, [f"{file} has no column {column!r}: its rows count alike"]
-    return read_weights(read_table(file, [column], config["separator"]), file, column), []
+        return None, [f"{file} has no column {column!r}: {without}"]
+    return read(read_table(file, [column], config["separator"]), file, column), []
 
 
 def log_proba_of_test(run: Run, system: str) -> np.ndarray:
@@ -269,14 +278,20 @@ def oof_metrics(run: Run) -> dict[str, Any]:
     return content
 
 
-def labelled_oof_rows(run: Run, system: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return true classes (n,) and a system's log-probabilities (n, C) of the rows that what ships was evaluated on.
+def groups_of_test(run: Run) -> np.ndarray | None:
+    """Return the group (N,) of each row of the test table; None where there are none."""
+    return _test_column(run, "group")[0]
 
-    Of a run on a table.
+
+def labelled_oof_rows(run: Run, system: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return true classes (n,), a system's log-probabilities (n, C), and groups, of the rows that it was judged on.
+
+    Of a run on a table; None where the rows are of no groups.
     """
-    labels = pl.read_parquet(run.checksums.path("table/train-labels.parquet"), glob=False)["label"].to_numpy()
+    beside = pl.read_parquet(run.checksums.path("table/train-labels.parquet"), glob=False)
     rows = evaluated_rows(*run.oof("stack"), holdout=bool(run.manifest["data"]["n_holdout"]))
-    return labels[rows].astype(np.int64), run.oof(system)[0][rows]
+    groups = beside["group"].to_numpy()[rows] if "group" in beside.columns else None
+    return beside["label"].to_numpy()[rows].astype(np.int64), run.oof(system)[0][rows], groups
 
 
 def mean_loss(losses: np.ndarray, truth: Truth | None = None) -> tuple[float, Interval]:

@@ -61,8 +61,9 @@ TABLE_HEADS = {"log_loss": "log-loss", "accuracy": "accuracy", "auc": "AUC"}
 
 
 def table_cells(metrics: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the metrics of a system of a run on a table, with their intervals."""
-    return tuple(with_interval(metrics[name]["value"], metrics[name], ".4f") for name in TABLE_HEADS)
+    """Return the metrics of a system of a run on a table, with their intervals; a dash for what rows do not show."""
+    found = (metrics[name] for name in TABLE_HEADS)
+    return tuple("–" if one is None else with_interval(one["value"], one, ".4f") for one in found)
 
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}

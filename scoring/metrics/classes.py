@@ -27,10 +27,11 @@ from showerstack.scoring.metrics.gamma import (
 from showerstack.scoring.metrics.intervals import (
     Estimate,
     Interval,
-    clopper_pearson,
+    grouped_error,
     linearised,
     share_estimate,
     share_interval,
+    student_half_width,
 )
 from showerstack.scoring.metrics.level import standard_errors
 from showerstack.scoring.metrics.losses import error_of_mean, event_losses
@@ -44,9 +45,15 @@ SCORE_OF_HALF = 0.5
 
 
 def table_metrics(
-    labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...], weights: np.ndarray | None = None
+    labels: np.ndarray,
+    log_proba: np.ndarray,
+    classes: tuple[str, ...],
+    weights: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return accuracy, log-loss and AUC, each with its confidence interval.
+
+    What the rows do not determine is None: the AUC of rows of one class, an interval of rows of one group.
 
     Parameters
     ----------
@@ -58,6 +65,8 @@ def table_metrics(
         Names. With two, the AUC is that of the second against the first; with more, the mean of one against the rest.
     weights
         (N,) of the rows, or None; the confusion counts rows.
+    groups
+        (N,) or None: rows of one value are one observation.
     """
     losses = event_losses(log_proba, labels)
     predicted = np.argmax(log_proba, axis=1)
@@ -65,32 +74,56 @@ def table_metrics(
     counts = np.bincount(labels, minlength=len(classes))
     # A class without a row, or with all of them, has no such area.
     columns = [k for k in ([1] if len(classes) == 2 else range(len(classes))) if 0 < counts[k] < len(labels)]
-    areas = {k: area_under_curve(labels == k, log_proba[:, k], weights) for k in columns}
+    areas = {k: area_under_curve(labels == k, log_proba[:, k], weights, groups) for k in columns}
     # One-against-rest areas share their events; adding their errors as if fully correlated is the safe bound.
-    nothing = (float("nan"), float("nan"))
-    area, error = (float(np.mean(each)) for each in zip(*(areas.values() or [nothing]), strict=True))
+    area, error = (float(np.mean(each)) for each in zip(*areas.values(), strict=True)) if areas else (None, None)
+    n_groups = None if groups is None else len(np.unique(groups))
+    hit = share_interval(hits, groups, weights=weights)
     return {
-        "accuracy": _entry(Estimate(float(np.average(hits, weights=weights)), share_interval(hits, weights=weights))),
-        "log_loss": _entry(_mean_loss(losses, weights)),
-        "auc": _entry(share_estimate(area, error)),
-        "auc_by_class": {classes[k]: _entry(share_estimate(*areas[k])) for k in columns},
+        "accuracy": _entry(Estimate(float(np.average(hits, weights=weights)), hit)),
+        "log_loss": _mean_loss(losses, weights, groups),
+        "auc": _area(area, error, n_groups),
+        "auc_by_class": {classes[k]: _area(*areas[k], n_groups) for k in columns},
         "confusion": np.histogram2d(labels, predicted, [np.arange(len(classes) + 1) - 0.5] * 2)[0].astype(int).tolist(),
     }
 
 
-def _mean_loss(losses: np.ndarray, weights: np.ndarray | None) -> Estimate:
+def _mean_loss(losses: np.ndarray, weights: np.ndarray | None, groups: np.ndarray | None) -> dict[str, float | None]:
     """Return a mean of losses, none of which is negative: normal in its logarithm, which few rows cover better too."""
-    value, error = float(np.average(losses, weights=weights)), error_of_mean(linearised(losses, weights))
-    factor = np.exp(standard_errors() * error / value) if value > 0 else 1.0
-    return Estimate(value, Interval(float(value / factor), float(value * factor)))
+    value, moved = float(np.average(losses, weights=weights)), linearised(losses, weights)
+    n_groups = None if groups is None else len(np.unique(groups))
+    if n_groups == 1:
+        return {"value": value, "low": None, "high": None}
+    error = error_of_mean(moved) if groups is None else grouped_error(moved, groups)[0]
+    factor = np.exp(_half_width(n_groups) * error / value) if value > 0 else 1.0
+    return _entry(Estimate(value, Interval(float(value / factor), float(value * factor))))
 
 
-def _entry(estimate: Estimate) -> dict[str, float]:
+def _area(area: float | None, error: float | None, n_groups: int | None) -> dict[str, float | None] | None:
+    """Return the entry of an area under the curve; None where there is none."""
+    if area is None or error is None:
+        return None
+    if n_groups == 1:
+        return {"value": area, "low": None, "high": None}
+    half = _half_width(n_groups) * error
+    return _entry(Estimate(area, Interval(max(area - half, 0.0), min(area + half, 1.0))))
+
+
+def _half_width(n_groups: int | None) -> float:
+    """Return the half width of an interval in standard errors: the normal law's, with groups Student's."""
+    return standard_errors() if n_groups is None else student_half_width(n_groups)
+
+
+def _entry(estimate: Estimate) -> dict[str, float | None]:
     return {"value": estimate.value, "low": estimate.interval.low, "high": estimate.interval.high}
 
 
 def q_factor(
-    labels: np.ndarray, scores: np.ndarray, efficiency: float = KEY_EFFICIENCY, weights: np.ndarray | None = None
+    labels: np.ndarray,
+    scores: np.ndarray,
+    efficiency: float = KEY_EFFICIENCY,
+    weights: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
 ) -> Estimate:
     """Return gamma efficiency over the root of the hadron survival: the gain in significance over no separation.
 
@@ -98,7 +131,7 @@ def q_factor(
     carried over.
     """
     at_threshold = hadron_survival(labels, scores, efficiency, weights)
-    interval = survival_interval(labels, scores, weights=weights, efficiency=efficiency)
+    interval = survival_interval(labels, scores, groups, weights, efficiency=efficiency)
     survivors = at_threshold.weights
     least = 0.5 / at_threshold.n_hadron if survivors is None else 0.5 * survivors.scale / survivors.total
     value, low, high = (
@@ -109,24 +142,31 @@ def q_factor(
 
 
 def efficiency_at_survival(
-    labels: np.ndarray, scores: np.ndarray, survival: float, weights: np.ndarray | None = None
+    labels: np.ndarray,
+    scores: np.ndarray,
+    survival: float,
+    weights: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
 ) -> Estimate:
     """Return the share of gammas kept by the threshold that lets at most a share of the hadrons survive.
 
-    The interval is binomial in the gammas; the threshold is taken as it is. With importance weights (N,) both shares
-    are those of weights.
+    The interval is binomial in the gammas, or in their groups (N,); the threshold is taken as it is. With importance
+    weights (N,) both shares are those of weights.
     """
     gamma, hadron = labels == GAMMA, labels == HADRON
     gammas, hadrons = scores[gamma], scores[hadron]
+    of_gammas = None if groups is None else groups[gamma]
     if weights is not None:
         order = np.argsort(-hadrons, kind="stable")
         reached = np.cumsum(weights[hadron][order])
         place = min(int(np.searchsorted(reached, survival * reached[-1], side="right")), len(order) - 1)
         kept, gamma_weights = gammas > hadrons[order[place]], weights[gamma]
-        return Estimate(float(np.average(kept, weights=gamma_weights)), share_interval(kept, weights=gamma_weights))
+        return Estimate(
+            float(np.average(kept, weights=gamma_weights)), share_interval(kept, of_gammas, weights=gamma_weights)
+        )
     rank = len(hadrons) - int(survival * len(hadrons)) - 1
-    n_kept = int(np.count_nonzero(gammas > np.partition(hadrons, rank)[rank]))
-    return Estimate(n_kept / len(gammas), clopper_pearson(n_kept, len(gammas)))
+    kept = gammas > np.partition(hadrons, rank)[rank]
+    return Estimate(float(kept.mean()), share_interval(kept, of_gammas))
 
 
 @dataclass(frozen=True)

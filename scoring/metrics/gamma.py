@@ -15,7 +15,7 @@ import numpy as np
 
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import energy_bins, energy_zenith_grid, zenith_bins
-from showerstack.scoring.metrics.intervals import Estimate, share_estimate, weighted_upper
+from showerstack.scoring.metrics.intervals import Estimate, number_groups, share_estimate, weighted_upper
 from showerstack.scoring.metrics.level import LEVEL
 
 GAMMA, HADRON = 0, 1
@@ -257,13 +257,19 @@ def gamma_metrics(
     }
 
 
-def area_under_curve(positive: np.ndarray, score: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
+def area_under_curve(
+    positive: np.ndarray, score: np.ndarray, weights: np.ndarray | None = None, groups: np.ndarray | None = None
+) -> tuple[float, float]:
     """Return the area under the ROC curve and its standard error.
 
     The area is the Mann-Whitney statistic (ties count one half); its variance follows from the placements of each event
     among those of the other kind (E. R. DeLong et al., Biometrics 44 (1988) 837), by ranks in N log N. ``positive``
     (N,) is bool, a higher ``score`` (N,) more likely positive; with importance weights placements are among weights.
+    With groups (N,) those of one group are added up before they are squared (N. A. Obuchowski, Biometrics 53 (1997)
+    567); one group alone has no error: NaN.
     """
+    if groups is not None:
+        return _grouped_area(positive, score, weights, groups)
     if weights is not None:
         return _weighted_area(score[positive], weights[positive], score[~positive], weights[~positive])
     n_positive, n_negative = int(positive.sum()), int((~positive).sum())
@@ -273,6 +279,24 @@ def area_under_curve(positive: np.ndarray, score: np.ndarray, weights: np.ndarra
     for placed in (placed_positive, placed_negative):
         variance += float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else 0.25
     return float(placed_positive.mean()), float(np.sqrt(variance))
+
+
+def _grouped_area(
+    positive: np.ndarray, score: np.ndarray, weights: np.ndarray | None, groups: np.ndarray
+) -> tuple[float, float]:
+    """Return the area and its standard error, the events of a group one observation."""
+    counted = np.ones(len(score)) if weights is None else weights
+    moved, area = np.zeros(len(score)), 0.0
+    for side, sign in ((~positive, -1.0), (positive, 1.0)):
+        order = np.argsort(score[~side])
+        below = np.concatenate([[0.0], np.cumsum(counted[~side][order])]) / counted[~side].sum()
+        ends = [below[np.searchsorted(score[~side][order], score[side], where)] for where in ("left", "right")]
+        placed, own = 0.5 * (ends[0] + ends[1]), counted[side]
+        area = float(np.average(placed, weights=own))
+        moved[side] = sign * own * (placed - area) / own.sum()
+    member, n_groups = number_groups(groups)
+    variance = float((np.bincount(member, moved) ** 2).sum()) * n_groups / max(n_groups - 1, 1)
+    return area, math.sqrt(variance) if n_groups > 1 else float("nan")
 
 
 def _count_below(others: np.ndarray, score: np.ndarray) -> np.ndarray:
@@ -299,6 +323,11 @@ def _weighted_area(
     return area, math.sqrt(variance)
 
 
-def gamma_area(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Estimate:
-    """Return the area under the ROC curve of gammas against hadrons; ``weights`` (N,) are importance weights."""
-    return share_estimate(*area_under_curve(labels == GAMMA, scores, weights))
+def gamma_area(
+    labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None, groups: np.ndarray | None = None
+) -> Estimate:
+    """Return the area under the ROC curve of gammas against hadrons; ``weights`` (N,) are importance weights.
+
+    Events of one group (N,) are one observation.
+    """
+    return share_estimate(*area_under_curve(labels == GAMMA, scores, weights, groups))

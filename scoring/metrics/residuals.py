@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.scoring.metrics.intervals import BOOTSTRAP_SEED, Interval, basic_interval
-from showerstack.scoring.metrics.paired import Paired, compare_replicas
+from showerstack.scoring.metrics.paired import Paired, compare_replicas, paired_mean
 
 CENTRAL = (0.158655, 0.841345)
 """One standard deviation to both sides of a Gaussian's middle."""
@@ -59,8 +59,10 @@ def resolution_interval(residuals: np.ndarray, groups: np.ndarray | None = None)
     return _interval_around(resolution(residuals), replicas)
 
 
-def bias_interval(residuals: np.ndarray) -> Interval:
-    """Return the confidence interval of the bias."""
+def bias_interval(residuals: np.ndarray, groups: np.ndarray | None = None) -> Interval:
+    """Return the confidence interval of the bias; events of one group (N,) are one observation."""
+    if groups is not None:
+        return paired_mean(residuals, groups).interval
     return _interval_around(float(residuals.mean()), _replicas(residuals)["bias"])
 
 

@@ -183,11 +183,17 @@ class TaskScoring(ABC):
 
     @abstractmethod
     def second_metric(
-        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+        self,
+        labels: np.ndarray,
+        log_proba: np.ndarray,
+        output: np.ndarray,
+        weights: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
     ) -> Quantity:
         """Return the number that stands beside the metric for every system, such as the accuracy.
 
-        Of the tasks here gamma/hadron separation alone has importance weights (N,).
+        Of the tasks here gamma/hadron separation alone has importance weights (N,). Events of one value of ``groups``
+        (N,) are one observation.
         """
 
     @abstractmethod

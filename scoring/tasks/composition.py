@@ -21,7 +21,7 @@ from showerstack.scoring.metrics.composition import (
     fraction_error_interval,
     paired_fraction_error,
 )
-from showerstack.scoring.metrics.intervals import MIN_CLASS_EVENTS, RESAMPLES, accuracy_interval, share_interval
+from showerstack.scoring.metrics.intervals import MIN_CLASS_EVENTS, RESAMPLES, share_interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
 from showerstack.scoring.tasks.base import Metric, Named, Quantity, TaskScoring
@@ -120,10 +120,16 @@ class CompositionScoring(TaskScoring):
             yield by_zenith
 
     def second_metric(
-        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+        self,
+        labels: np.ndarray,
+        log_proba: np.ndarray,
+        output: np.ndarray,
+        weights: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
     ) -> Quantity:
         """Return the accuracy of the labels that are scored."""
-        return Quantity("accuracy", float(np.mean(output == labels)), accuracy_interval(labels, output), 2, "%", 100)
+        hits = output == labels
+        return Quantity("accuracy", float(np.mean(hits)), share_interval(hits, groups), 2, "%", 100)
 
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
         """Return the accuracy."""

@@ -126,10 +126,15 @@ class GammaScoring(TaskScoring):
             yield by_bin
 
     def second_metric(
-        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+        self,
+        labels: np.ndarray,
+        log_proba: np.ndarray,
+        output: np.ndarray,
+        weights: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
     ) -> Quantity:
         """Return the area under the ROC curve: an accuracy means little where one class is rare."""
-        area = gamma_area(labels, output, weights)
+        area = gamma_area(labels, output, weights, groups)
         return Quantity("AUC", area.value, area.interval, 4)
 
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:

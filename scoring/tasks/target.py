@@ -130,11 +130,16 @@ class TargetScoring(TaskScoring):
         yield by_truth
 
     def second_metric(
-        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+        self,
+        labels: np.ndarray,
+        log_proba: np.ndarray,
+        output: np.ndarray,
+        weights: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
     ) -> Quantity:
         """Return the bias."""
         residuals = output - labels
-        return Quantity("bias", float(residuals.mean()), bias_interval(residuals), 4)
+        return Quantity("bias", float(residuals.mean()), bias_interval(residuals, groups), 4)
 
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
         """Return bias and rms."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
@@ -26,10 +27,12 @@ def table(title: str, *columns: str, wide: bool = False) -> Table:
     return made
 
 
-def with_interval(value: float, interval: dict[str, Any] | None, form: str) -> str:
+def with_interval(value: float, interval: Mapping[str, Any] | None, form: str) -> str:
     """Return ``value [low, high]`` in the given format, ``< high`` for a limit, the value alone without an interval."""
     if interval is None:
         return format(value, form)
+    if interval["low"] is None:
+        return f"{value:{form}} [not determined]"
     if interval.get("is_limit"):
         return f"< {interval['high']:{form}}"
     return f"{value:{form}} [{interval['low']:{form}}, {interval['high']:{form}}]"

@@ -63,6 +63,12 @@ class Truth:
     weights: np.ndarray | None = None
     """(N,) float64 importance weights of mean 1; None where all events count alike."""
 
+    @property
+    def counted(self) -> dict[str, Any]:
+        """Arguments ``weights`` and ``groups`` (N,) each, of what counts events: those that there are."""
+        found = {"weights": self.weights, "groups": self.groups}
+        return {name: values for name, values in found.items() if values is not None}
+
     def take(self, rows: np.ndarray) -> Truth:
         """Return some events of the test set, by (n,) row numbers or (N,) bool, without their order in the file."""
         names = ("labels", "energy", "zenith_deg", "reference", "groups", "weights")

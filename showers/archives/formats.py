@@ -167,7 +167,7 @@ def _dataset(
     names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *cores.values()]
     names += _TIME_COLUMNS if has_times else ()
     names += [GROUP] if GROUP in columns else []
-    types = dict.fromkeys(cores, np.float32) | ({_TIMES: np.float64} if has_times else {})
+    types: dict[str, Any] = dict.fromkeys(cores, np.float32) | ({_TIMES: np.float64} if has_times else {})
     types |= {_GROUPS: np.int64} if GROUP in columns else {}
     start = 0
     with write_dataset(folder, reader.n_events, labelled, source=source, extras=types, layout=layout) as writer:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from showerstack.report.shared.text import table_cells
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.scoring.metrics.composition import fraction_error_interval, paired_fraction_error
+from showerstack.scoring.metrics.gamma import area_under_curve
 from showerstack.scoring.metrics.intervals import clopper_pearson, grouped_error, resample_groups, share_interval
 from showerstack.scoring.metrics.paired import paired_accuracy, paired_log_loss
 from showerstack.scoring.metrics.survival_bootstrap import paired_survival
@@ -107,3 +111,51 @@ def test_errors_need_two_groups_and_every_class_stays() -> None:
     assert drawn.sum(axis=1).tolist() == [4] * 50
     assert (drawn[:, 3] == 1).all(), "the only group of a class is always there"
     assert ERROR_RATE.interval(labels, labels * 0, np.arange(4)).high > 0.5
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_metrics_of_tables_count_groups(weighted: bool) -> None:
+    """Accuracy, log-loss and AUC of rows whose groups are right or wrong together: 95 of 100 intervals hold."""
+    names = ("accuracy", "log_loss", "auc")
+    covered = {(kind, name): 0 for kind in ("rows", "groups") for name in names}
+    weights = np.tile([0.5, 1.5], len(GROUPS) // 2) if weighted else None
+
+    def world(n_groups: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rng, groups = np.random.default_rng(seed), np.repeat(np.arange(n_groups), IN_GROUP)
+        labels = rng.integers(0, 2, len(groups))
+        logit = (2 * labels - 1) * (0.8 + 1.5 * rng.normal(size=n_groups)[groups]) + rng.normal(size=len(groups))
+        return labels, np.column_stack([-np.logaddexp(0, logit), -np.logaddexp(0, -logit)]), groups
+
+    labels, log_proba, _ = world(8000, 10**6)
+    truth = table_metrics(labels, log_proba, ("a", "b"))
+    for seed in range(200):
+        labels, log_proba, groups = world(N_GROUPS, seed)
+        for kind, of in (("rows", None), ("groups", groups)):
+            metrics = table_metrics(labels, log_proba, ("a", "b"), weights, of)
+            for name in names:
+                covered[kind, name] += metrics[name]["low"] < truth[name]["value"] < metrics[name]["high"]
+    assert all(covered["rows", name] < 80 for name in names), "as if all rows were independent"
+    assert all(180 < covered["groups", name] < 200 for name in names), covered
+
+
+def test_one_group_determines_no_error_and_one_class_no_area() -> None:
+    labels, log_proba = np.tile([0, 1], 20), np.log(np.full((40, 2), 0.5))
+    metrics = table_metrics(labels, log_proba, ("a", "b"), groups=np.zeros(40))
+    assert metrics["log_loss"] == {"value": pytest.approx(np.log(2)), "low": None, "high": None}
+    assert metrics["auc"] == {"value": 0.5, "low": None, "high": None}
+    assert (metrics["accuracy"]["low"], metrics["accuracy"]["high"]) == (0, 1)
+    json.dumps(metrics, allow_nan=False)
+    alone = table_metrics(np.zeros(40, int), log_proba, ("a", "b"))
+    assert alone["auc"] is None
+    assert alone["log_loss"]["value"] == pytest.approx(np.log(2))
+    assert table_cells(alone)[2] == "–"
+
+
+def test_areas_of_single_groups_are_those_of_events() -> None:
+    rng = np.random.default_rng(5)
+    positive, score = rng.random(800) < 0.3, rng.normal(size=800).round(1)
+    area, error = area_under_curve(positive, score)
+    grouped = area_under_curve(positive, score, groups=np.arange(800))
+    assert grouped == pytest.approx((area, error), rel=3e-3)
+    copies = np.repeat(np.arange(800), 4)
+    assert area_under_curve(positive[copies], score[copies], groups=copies) == pytest.approx(grouped, rel=1e-9)

@@ -9,12 +9,16 @@ import polars as pl
 import pytest
 
 from showerstack.models.base.learner import Batch
-from showerstack.stacking.remarks import weight_remarks
+from showerstack.runtime.context import Context
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.job import table_job
+from showerstack.stacking.remarks import heap_remarks, weight_remarks
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES
 from tests.stacking.fakes import Linear
 from tests.stacking.test_tables import _config
 
+QUICK = {"preset": "quick", "folds": 2, "repeats": 1, "workers": 1, "device": "cpu"}
 SETS = range(20)
 """Seeds of clean data, of which nothing may be said."""
 
@@ -54,3 +58,38 @@ def test_nothing_is_said_of_usual_weights(seed: int) -> None:
     assert not weight_remarks("t.csv", rng.lognormal(0, 0.7, 300), labels, CLASSES)
     assert not weight_remarks("t.csv", np.where(labels == 1, 1e-3, 1e-2), labels, CLASSES)
     assert not weight_remarks("t.csv", None, labels, CLASSES)
+
+
+def _heaps(n_groups: int, in_group: int, dimensions: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    rng, groups = np.random.default_rng(1), np.repeat(np.arange(n_groups), in_group)
+    around = rng.normal(size=(n_groups, dimensions))[groups]
+    return around + noise * rng.normal(size=around.shape), rng.integers(0, 2, n_groups)[groups]
+
+
+@pytest.mark.parametrize(
+    ("n_groups", "in_group", "dimensions", "noise"), [(120, 5, 2, 0.01), (200, 3, 5, 0.05), (60, 10, 10, 0.3)]
+)
+def test_rows_in_heaps_are_remarked(n_groups: int, in_group: int, dimensions: int, noise: float) -> None:
+    (said,) = heap_remarks("t.csv", *_heaps(n_groups, in_group, dimensions, noise), "name them with --group")
+    assert "of the rows lie in small heaps" in said
+
+
+def test_heaps_are_said_of_a_run_without_groups_alone(tmp_path: Path) -> None:
+    x, labels = _heaps(60, 5, 3, 0.02)
+    frame = pl.DataFrame(x, schema=["a", "b", "c"]).with_columns(kind=labels, box=np.arange(300) // 5)
+    frame.write_csv(tmp_path / "t.csv")
+    options = {"learners": ("table.logistic",), "table": tmp_path / "t.csv", "label": "kind"}
+    config = TableConfig(run=tmp_path / "a", columns=("a", "b", "c"), **QUICK, **options)
+    assert any("small heaps" in line for line in table_job(config, Context()).remarks)
+    grouped = config.model_copy(update={"group": "box"})
+    assert not any("small heaps" in line for line in table_job(grouped, Context()).remarks)
+
+
+@pytest.mark.parametrize("seed", SETS)
+def test_no_heaps_are_seen_in_independent_rows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(120, 3000)), int(rng.integers(2, 12))
+    labels, mixed = rng.integers(0, 3, n), rng.normal(size=(d, d))
+    for x in (rng.normal(size=(n, d)) @ mixed, rng.standard_t(2, size=(n, d)) + labels[:, None], rng.random((n, d))):
+        assert heap_remarks("t.csv", x, labels, "") == []
+        assert heap_remarks("t.csv", x.astype(np.float16).astype(float), labels, "") == []

@@ -24,6 +24,7 @@ from showerstack.models.registry import LEARNERS
 from showerstack.report.outcome import outcome
 from showerstack.report.public.leaderboard import table_standings
 from showerstack.report.shared.subject import score_test_table
+from showerstack.report.table_page import write_table_report
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
@@ -728,6 +729,52 @@ def test_weights_of_the_test_table_count(two_gaussians: tuple[Path, Path], tmp_p
     scored = score_test_table(load(stack(_config(tmp_path / "alike", tmp_path / "train.parquet", **options)).run))
     assert scored is not None
     assert "has no column 'w': its rows count alike" in scored["remarks"][0]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_errors_of_a_table_count_its_groups(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    """Every row eight times: with groups the intervals are those of the rows, without they are 2.8 times too narrow."""
+    train, test = (pl.read_parquet(file) for file in two_gaussians)
+    test = test.with_columns(kind=pl.Series(np.array(CLASSES)[gaussians(800, 2)[1]]))
+    for name, frame in (("train", train), ("test", test)):
+        copied = frame.with_row_index("box").select(pl.all().repeat_by(8).explode())
+        copied.write_parquet(tmp_path / f"{name}8.parquet")
+    options = {"test_table": tmp_path / "test8.parquet", "learners": ("fake_linear",), "group": "box"}
+    run = load(stack(_config(tmp_path / "run", tmp_path / "train8.parquet", **options)).run)
+    single = {"test_table": tmp_path / "one.parquet", "learners": ("fake_linear",)}
+    test.write_parquet(tmp_path / "one.parquet")
+    plain = load(stack(_config(tmp_path / "plain", two_gaussians[0], **single)).run)
+    scored, alone = score_test_table(run), score_test_table(plain)
+    assert scored is not None
+    assert alone is not None
+    assert scored["counted"] == "groups of rows, 800 of them"
+    for name in ("accuracy", "log_loss", "auc"):
+        ours, theirs = (one["systems"]["fake_linear"][name] for one in (scored, alone))
+        assert ours["high"] - ours["low"] == pytest.approx(theirs["high"] - theirs["low"], rel=0.05)
+    held_out = read_json(run.folder / "metrics_table.json")
+    assert held_out["counted"].startswith("groups of rows, ")
+    assert "intervals from the number of groups of rows, 800 of them" in write_table_report(run.folder).read_text()
+
+
+def test_a_test_table_of_one_class_is_scored(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(600, 2))
+    frame = pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "kind": np.where(x[:, 0] > 0.3 * x[:, 1], "photon", "hadron")})
+    frame[:400].write_csv(tmp_path / "train.csv")
+    frame[400:].filter(kind="photon").write_csv(tmp_path / "photons.csv")
+    options = {"test_table": tmp_path / "photons.csv", "learners": ("table.logistic",)}
+    run = stack(_config(tmp_path / "run", tmp_path / "train.csv", **options)).run
+    shown = outcome(run, None)
+    scored = shown.content["test"]["systems"]["table.logistic"]
+    assert scored["auc"] is None
+    assert scored["accuracy"]["value"] > 0.9
+    assert {one["type"] for one in _model_index(run)} == {"log_loss", "accuracy"}
+    assert table_standings([run])
+
+
+def _model_index(run: Path) -> list[dict[str, Any]]:
+    line = next(line for line in (run / "model_card.md").read_text().splitlines() if line.startswith("model-index"))
+    metrics: list[dict[str, Any]] = json.loads(line.partition(": ")[2])[0]["results"][0]["metrics"]
+    return metrics
 
 
 @pytest.mark.parametrize("name", ["row", "predicted", "p_a"])
