@@ -23,8 +23,9 @@ import numpy as np
 import polars as pl
 
 from showerstack.features.catalogue import CATALOGUE, GROUPS, check_groups
-from showerstack.features.compute import column_names, compute_parts, compute_rows, warm_up
+from showerstack.features.compute import columns_of, compute_parts, compute_rows, warm_up
 from showerstack.features.device import resolve_device
+from showerstack.features.groups.times import GROUP as TIMES
 from showerstack.features.table import (
     CATALOGUE_FILE,
     EVENT_COLUMN,
@@ -43,6 +44,7 @@ from showerstack.runtime.processes import in_own_process, in_processes, in_threa
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.dataset import Dataset, state_of
+from showerstack.showers.schema import ARRIVAL_FILE
 
 _SHARD = r"part-[0-9]{5,}\.parquet"
 _TABLE_FILE = rf"({_SHARD}|{re.escape(CATALOGUE_FILE)}|{re.escape(CHECKSUMS_FILE)})"
@@ -209,6 +211,10 @@ def build_table(
     data = Dataset.open(dataset, labels=False)
     if not len(data):
         raise InputError(f"{dataset} holds no events")
+    if groups is not None and TIMES in chosen and data.times_ns is None:
+        raise InputError(
+            f"{dataset} has no {ARRIVAL_FILE}: the features of the group {TIMES} are made of arrival times"
+        )
     with ctx.bars(f"reading {data.path.name}", "files") as progress:
         source = Source(data.path, data.fingerprint(progress), state)
     folder = Path(out) if out else default_path(Path(dataset))
@@ -233,13 +239,13 @@ def table_fingerprint(data: Dataset, groups: frozenset[str], dataset_fingerprint
         dataset_fingerprint,
         str(FEATURES_VERSION),
         *installed_versions("showerstack.features"),
-        *column_names(data.age is not None, groups),
+        *columns_of(data, groups),
     ]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
 def _head(data: Dataset, groups: frozenset[str], dataset_fingerprint: str, device: str) -> dict[str, Any]:
-    columns = [asdict(CATALOGUE[name]) for name in column_names(data.age is not None, groups)]
+    columns = [asdict(CATALOGUE[name]) for name in columns_of(data, groups)]
     for column in columns:
         # Strict JSON knows no infinity: an open end of the range is null.
         column.update({end: None for end in ("low", "high") if not np.isfinite(column[end])})
@@ -252,7 +258,7 @@ def _head(data: Dataset, groups: frozenset[str], dataset_fingerprint: str, devic
         "n_events": len(data),
         "shard_events": GPU_SHARD_EVENTS if device == "cuda" else SHARD_EVENTS,
         "device": device,
-        "groups": sorted(groups),
+        "groups": sorted(groups if data.times_ns is not None else groups - {TIMES}),
         "columns": columns,
     }
 

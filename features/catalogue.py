@@ -9,6 +9,7 @@ from typing import Any
 
 from showerstack.features import groups
 from showerstack.features.groups import FITS, Feature, Group
+from showerstack.features.groups.times import AZIMUTH
 from showerstack.runtime.errors import InputError
 
 MODULES = groups.modules()
@@ -34,7 +35,7 @@ SETS: dict[str, tuple[str, ...]] = {
     for name in ("scalars", "published-grid", *FITS, "all")
 }
 """Named sets as groups and single columns; the azimuth is left out (see :data:`NOT_LEARNED`)."""
-NOT_LEARNED: frozenset[str] = frozenset({"Az"})
+NOT_LEARNED: frozenset[str] = frozenset({"Az", AZIMUTH})
 """Columns that carry no physics by themselves: the array looks the same in all directions."""
 
 

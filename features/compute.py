@@ -12,7 +12,7 @@ import polars as pl
 
 from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, MODULES, PARTS
 from showerstack.features.device import chunk_size, columns_to_host, namespace, on_device
-from showerstack.features.groups import FittedEvents
+from showerstack.features.groups import FittedEvents, times
 from showerstack.features.groups.lateral import ELECTRON_GROUP, MUON_GROUP
 from showerstack.features.groups.reconstruction import add_derived
 from showerstack.features.lateral.events import make_events
@@ -34,7 +34,12 @@ def warm_up() -> None:
 
 
 def compute_chunk(
-    xp: ModuleType, grids: Any, scalars: np.ndarray, groups: frozenset[str], array: DetectorArray = KASCADE
+    xp: ModuleType,
+    grids: Any,
+    scalars: np.ndarray,
+    groups: frozenset[str],
+    array: DetectorArray = KASCADE,
+    times_ns: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return the features of ``groups`` that need the grids, each (n,) float32 on the device of ``xp``.
 
@@ -46,11 +51,13 @@ def compute_chunk(
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
     array
         The stations.
+    times_ns
+        (n, rows, columns) arrival times; None where no times are known.
     """
     # The fits' own columns are what others are made of in the table: they come with any group that needs fits.
     wanted = groups | (FIT_RESULT_GROUPS if groups & FIT_GROUPS else frozenset())
     parts = frozenset(PARTS[group] for group in wanted & PARTS.keys())
-    fitted = FittedEvents(make_events(xp, grids, scalars, array=array), parts, groups=wanted)
+    fitted = FittedEvents(make_events(xp, grids, scalars, array=array, times_ns=times_ns), parts, groups=wanted)
     for module in MODULES:
         if hasattr(module, "compute") and wanted & {group.name for group in module.GROUPS}:
             fitted.columns.update(module.compute(fitted))
@@ -80,7 +87,8 @@ def compute_parts(
         pieces, n_events = [], 0
         while n_events < part.stop - part.start:
             chunk, grids = next(chunks_on_device)
-            pieces.append(columns_to_host(compute_chunk(xp, grids, chunk.scalars, groups, dataset.working), xp))
+            columns = compute_chunk(xp, grids, chunk.scalars, groups, dataset.working, chunk.times_ns)
+            pieces.append(columns_to_host(columns, xp))
             n_events += len(chunk.scalars)
         yield partial(_finish_part, dataset, part, pieces, groups)
 
@@ -98,6 +106,7 @@ def compute_events(
     age: np.ndarray | None,
     groups: frozenset[str],
     array: DetectorArray = KASCADE,
+    times_ns: np.ndarray | None = None,
 ) -> pl.DataFrame:
     """Return the features of events in memory, computed on the CPU; columns in catalogue order.
 
@@ -113,19 +122,29 @@ def compute_events(
         Feature groups.
     array
         The stations.
+    times_ns
+        (n, rows, columns) arrival times; None where no times are known.
     """
     xp, size = namespace("cpu"), chunk_size("cpu")
     parts = [slice(start, start + size) for start in range(0, len(grids), size)]
-    pieces = [compute_chunk(xp, grids[part], scalars[part], groups, array) for part in parts]
+    pieces = [
+        compute_chunk(xp, grids[k], scalars[k], groups, array, None if times_ns is None else times_ns[k]) for k in parts
+    ]
     return _with_scalars(pieces, scalars, age, groups)
 
 
-def column_names(has_age: bool, groups: frozenset[str]) -> tuple[str, ...]:
+def column_names(has_age: bool, groups: frozenset[str], has_times: bool = False) -> tuple[str, ...]:
     """Return the columns that a table of the given groups has."""
     needs_age = {"Age", "fit_minus_age"}
+    there = groups if has_times else groups - {times.GROUP}
     return tuple(
-        name for name, feature in CATALOGUE.items() if feature.group in groups and (has_age or name not in needs_age)
+        name for name, feature in CATALOGUE.items() if feature.group in there and (has_age or name not in needs_age)
     )
+
+
+def columns_of(dataset: Dataset, groups: frozenset[str]) -> tuple[str, ...]:
+    """Return the columns that the table of a dataset has."""
+    return column_names(dataset.age is not None, groups, has_times=dataset.times_ns is not None)
 
 
 def _with_scalars(

@@ -323,7 +323,7 @@ def _archive(reader: SimulatedReader | MeasuredReader) -> Iterator[Finding]:
         yield Finding("  cells", f"{len(cells)} events with impossible cells: {cells[0]}", "note")
     lost = int((~np.isfinite(grids[..., 0])).any(axis=(1, 2)).sum())
     if lost:
-        yield Finding("  arrival times", f"not finite in {lost} events (no learner sees them)", "note")
+        yield Finding("  arrival times", f"not finite in {lost} events", "note")
     dead = int((KASCADE.has_station & ~(grids[..., 1] > 0).any(axis=0)).sum())
     if dead:
         text = f"{dead} of {int(KASCADE.has_station.sum())} give no e/gamma signal"

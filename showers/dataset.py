@@ -42,6 +42,7 @@ from showerstack.showers.event_files import (
 from showerstack.showers.schema import (
     AGE,
     AGE_FILE,
+    ARRIVAL_FILE,
     GENERATORS,
     GROUPS_FILE,
     LEFT_OUT_FILE,
@@ -70,6 +71,8 @@ class Chunk:
     """(n, rows, columns, 2) float16 or float32, MeV per station."""
     scalars: np.ndarray
     """(n, 5) float32: E, Ze, Az, Ne, Nmu; 0 where a value is not finite."""
+    times_ns: np.ndarray | None = None
+    """(n, rows, columns) float16 or float32, ns: arrival times, not finite where a station has none; None without."""
 
     def __len__(self) -> int:
         return len(self.matrices)
@@ -95,6 +98,8 @@ class Dataset:
     """(N,) int64, equal value = same simulated shower."""
     part: np.ndarray | None = None
     """(N,) int8: 0 train, 1 validation (matched protocol)."""
+    times_ns: np.ndarray | None = None
+    """(N, rows, columns) float16 or float32, ns: arrival times at the stations, if the folder has them."""
     source: Mapping[str, Any] = field(default_factory=dict)
     files: EventFiles = field(kw_only=True)
     array: DetectorArray = KASCADE
@@ -147,6 +152,7 @@ class Dataset:
             age=age,
             groups=files.optional(GROUPS_FILE, np.int64, n_events),
             part=files.optional(PART_FILE, np.int8, n_events),
+            times_ns=files.arrival_times(array.grid_shape[:2], n_events),
             source=source,
             files=files,
             array=array,
@@ -204,10 +210,13 @@ class Dataset:
             while start < stop:
                 end = min((start // size + 1) * size, stop)
                 scalars = zero_if_not_finite(np.asarray(self.scalars[start:end], dtype=np.float32))
-                yield Chunk(start, self.matrices[start:end], scalars)
+                times = None if self.times_ns is None else self.times_ns[start:end]
+                yield Chunk(start, self.matrices[start:end], scalars, times)
                 start = end
         finally:
             release_memory(self.matrices)
+            if self.times_ns is not None:
+                release_memory(self.times_ns)
 
     def validate(self, progress: Progress | None = None) -> list[BadValue]:
         """Scan every quantity and every cell.
@@ -279,6 +288,7 @@ class Dataset:
         names += [AGE_FILE] if self.age is not None and self.files.has(AGE_FILE) else []
         names += [GROUPS_FILE] if self.groups is not None else []
         names += [PART_FILE] if self.part is not None else []
+        names += [ARRIVAL_FILE] if self.times_ns is not None else []
         names += [LEFT_OUT_FILE] if self.files.has(LEFT_OUT_FILE) else []
         content = []
         for k, name in enumerate(names):
@@ -436,5 +446,5 @@ def ordering_by_values(values: np.ndarray) -> Ordering:
 
 def state_of(folder: Path) -> tuple[FileState, ...]:
     """Return what changes when a file that features are made of is written again or replaced."""
-    files = (folder / name for name in (MATRICES_FILE, SCALARS_FILE, AGE_FILE, SOURCE_FILE))
+    files = (folder / name for name in (MATRICES_FILE, SCALARS_FILE, AGE_FILE, ARRIVAL_FILE, SOURCE_FILE))
     return tuple(state for state in map(file_state, files) if state)

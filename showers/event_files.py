@@ -24,6 +24,7 @@ from showerstack.runtime.files import read_json
 from showerstack.showers.array import KASCADE
 from showerstack.showers.schema import (
     AGE,
+    ARRIVAL_FILE,
     LEFT_OUT_FILE,
     MATRICES_FILE,
     RANGES,
@@ -148,6 +149,18 @@ class EventFiles:
     def optional(self, name: str, dtype: Any, n_events: int) -> np.ndarray | None:
         """Map one value an event, if the folder has the file."""
         return self.array(name, (), dtype, n_events) if self.has(name) else None
+
+    def arrival_times(self, shape: tuple[int, ...], n_events: int) -> np.ndarray | None:
+        """Map the arrival times at the stations (N, rows, columns), ns, in their own type; None without."""
+        if not self.has(ARRIVAL_FILE):
+            return None
+        path = self.folder / ARRIVAL_FILE
+        times = open_npy(path)
+        check_kind(path, times, np.float32)
+        check_shape(path, times, shape)
+        if len(times) != n_events:
+            raise InputError(f"{path} has {len(times)} rows, but {MATRICES_FILE} beside it has {n_events}")
+        return times
 
     def times(self) -> np.ndarray:
         """Return the (N,) float64 event times, s since 1970, which the folder has in seconds or as datetime64.

@@ -23,7 +23,7 @@ import polars as pl
 
 from showerstack.features.build import table_fingerprint
 from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, feature_set
-from showerstack.features.compute import column_names, compute_events, compute_rows, warm_up
+from showerstack.features.compute import columns_of, compute_events, compute_rows, warm_up
 from showerstack.features.device import GPU_CHUNK, decoded, resolve_device
 from showerstack.features.table import FeatureTable, default_path
 from showerstack.models.base.inputs import targets_of
@@ -330,7 +330,7 @@ class ComputedEvents(ShowerEvents):
         """Prepare a dataset folder for a prediction that needs these features; labels are not looked at."""
         state, data = state_of(dataset), Dataset.open(dataset, labels=False)
         wanted = tuple(dict.fromkeys(columns))
-        missing = [name for name in wanted if name not in column_names(data.age is not None, _groups(wanted))]
+        missing = [name for name in wanted if name not in columns_of(data, _groups(wanted))]
         if missing:
             raise InputError(f"{dataset} gives no feature {missing[0]!r} ({len(missing)} missing of {len(wanted)})")
         device = resolve_device(ctx.device)
@@ -408,7 +408,10 @@ class ComputedEvents(ShowerEvents):
             tables = (compute_rows(data, part.start, part.stop, groups, self.device) for part in parts)
             blocks: Iterable[np.ndarray] = (_matrix(table, self.wanted) for table in tables)
         else:
-            tasks = ((self.dataset, data.working, part, *_scalars(data, part), self.wanted) for part in parts)
+            tasks = (
+                (self.dataset, data.working, part, *_scalars(data, part), _times(data, part), self.wanted)
+                for part in parts
+            )
             blocks = in_threads(_compute_block, tasks, workers=self.workers)
         core_places = [self.wanted.index(name) for name in CORE_COLUMNS if name in self.wanted]
         for number, block in zip(numbers, blocks, strict=True):
@@ -420,7 +423,12 @@ class ComputedEvents(ShowerEvents):
 
 
 def compute_columns(
-    grids: np.ndarray, scalars: np.ndarray, age: np.ndarray | None, wanted: tuple[str, ...], array: DetectorArray
+    grids: np.ndarray,
+    scalars: np.ndarray,
+    age: np.ndarray | None,
+    wanted: tuple[str, ...],
+    array: DetectorArray,
+    times_ns: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the F wanted features of events in memory, (n, F) float32, Fortran-ordered.
 
@@ -432,8 +440,10 @@ def compute_columns(
         (n, 5) float32.
     age
         (n,) float32, or None where the protocol has none.
+    times_ns
+        (n, rows, columns) arrival times, or None where there are none.
     """
-    return _matrix(compute_events(grids, scalars, age, _groups(wanted), array), wanted)
+    return _matrix(compute_events(grids, scalars, age, _groups(wanted), array, times_ns), wanted)
 
 
 def _compute_block(
@@ -442,11 +452,12 @@ def _compute_block(
     part: slice,
     scalars: np.ndarray,
     age: np.ndarray | None,
+    times_ns: np.ndarray | None,
     wanted: tuple[str, ...],
 ) -> np.ndarray:
     # Pages of a mapping count as memory of the process as long as it is open: a new one for each block bounds them.
     cells = EventFiles(dataset, None).matrices(array.grid_shape)[part]
-    return compute_columns(decoded(cells), scalars, age, wanted, array)
+    return compute_columns(decoded(cells), scalars, age, wanted, array, times_ns)
 
 
 def _matrix(table: pl.DataFrame, wanted: tuple[str, ...]) -> np.ndarray:
@@ -459,6 +470,10 @@ def _matrix(table: pl.DataFrame, wanted: tuple[str, ...]) -> np.ndarray:
 def _scalars(data: Dataset, part: slice) -> tuple[np.ndarray, np.ndarray | None]:
     scalars = zero_if_not_finite(np.array(data.scalars[part], dtype=np.float32))
     return scalars, None if data.age is None else zero_if_not_finite(np.array(data.age[part]))
+
+
+def _times(data: Dataset, part: slice) -> np.ndarray | None:
+    return None if data.times_ns is None else np.array(data.times_ns[part], dtype=np.float32)
 
 
 def _groups(columns: tuple[str, ...]) -> frozenset[str]:

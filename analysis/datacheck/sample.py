@@ -266,7 +266,8 @@ def _masked(data: Dataset, rows: np.ndarray, array: DetectorArray, columns: tupl
     grids = decoded(data.matrices[rows]) * np.moveaxis(array.has_detector, 0, -1)
     scalars = zero_if_not_finite(np.asarray(data.scalars[rows], dtype=np.float32))
     age = None if data.age is None else zero_if_not_finite(np.asarray(data.age[rows], dtype=np.float32))
-    return compute_columns(grids, scalars, age, columns, array)
+    times_ns = None if data.times_ns is None else np.asarray(data.times_ns[rows], dtype=np.float32)
+    return compute_columns(grids, scalars, age, columns, array, times_ns)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from showerstack.features.stations.grid import grid_fused, order_fused
 from showerstack.features.stations.sums import PARTS, Sums
 from showerstack.runtime.code import installed_modules
 
-ORDER = ("reconstruction", "deposits", "published", "lateral", "muons", "profile")
+ORDER = ("reconstruction", "deposits", "published", "lateral", "muons", "profile", "times")
 """Files in the order of their columns in a table."""
 
 

@@ -69,6 +69,8 @@ class EventBatch:
     """(n,)"""
     lg_n_mu: Any
     """(n,): reconstructed lg N_mu."""
+    times_ns: Any = None
+    """(n, cells): arrival time at each station, not finite where it has none; None where no times are known."""
     response: StationResponse = PUBLISHED
     array: DetectorArray = KASCADE
 
@@ -130,6 +132,7 @@ def make_events(
     scalars: np.ndarray,
     response: StationResponse = PUBLISHED,
     array: DetectorArray = KASCADE,
+    times_ns: np.ndarray | None = None,
 ) -> EventBatch:
     """Return events on the device of ``xp``.
 
@@ -148,6 +151,8 @@ def make_events(
         Constants of the detector that the fits are to use.
     array
         The stations.
+    times_ns
+        (n, rows, columns) arrival times, not finite where a station has none; None where no times are known.
     """
     here = stations(xp, array)
     zenith_deg, azimuth_deg, lg_n_mu = (xp.asarray(np.ascontiguousarray(scalars[:, k])) for k in (1, 2, 4))
@@ -165,6 +170,7 @@ def make_events(
         zenith_deg=zenith_deg,
         azimuth_deg=azimuth_deg,
         lg_n_mu=lg_n_mu,
+        times_ns=None if times_ns is None else xp.asarray(times_ns.reshape(len(times_ns), -1).astype(np.float32)),
         response=response,
         array=array,
     )

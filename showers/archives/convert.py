@@ -248,7 +248,7 @@ def convert(
     strict
         Refuse events that cannot be used, instead of listing them in ``left_out.csv``.
     keep_arrival_times
-        Also keep the arrival times, in ``arrival_ns.npy``; no learner reads them.
+        Also keep the arrival times, in ``arrival_ns.npy``, of which the feature group ``times`` is made.
     ctx
         Progress. Logged are remarks, and as information a line for each folder: how many events were read, were left by
         each cut, and can be used.

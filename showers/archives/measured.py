@@ -393,8 +393,8 @@ def convert_measured(
     learners), ``matched`` (float32 scalars, with age) or ``2026`` (float32, the age a column of the scalars).
 
     With ``delete_raw`` the archive of each run's grids is deleted as soon as its folder is complete; with ``strict``
-    runs with events that cannot be used are left out; arrival times are kept in ``arrival_ns.npy``, which no learner
-    reads.
+    runs with events that cannot be used are left out; arrival times are kept in ``arrival_ns.npy``, of which the
+    feature group ``times`` is made.
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
