@@ -13,11 +13,11 @@ AGE, CORE = "Age", "core_m"
 """Columns that a set may lack: NaN there for all events."""
 
 
-def published_cuts(zenith_max_deg: float, lg_nmu_min: float | None = None) -> CutSet:
+def published_cuts(zenith_max_deg: float, lg_nmu_min: float | None = None, lg_ne_min: float = LG_NE_MIN) -> CutSet:
     """Return the cuts on columns Ze, Ne, Nmu, and where known Age and core_m (distance from the centre, m)."""
     cuts = [
         Cut(f"zenith < {zenith_max_deg:g} deg", "Ze", high=zenith_max_deg),
-        Cut(f"lg Ne > {LG_NE_MIN:g}", "Ne", low=LG_NE_MIN),
+        Cut(f"lg Ne > {lg_ne_min:g}", "Ne", low=lg_ne_min),
         Cut(f"{AGE_MIN:g} < age < {AGE_MAX:g}", AGE, AGE_MIN, AGE_MAX, unknown="age"),
         Cut(f"core within {CORE_RADIUS_M:g} m", CORE, high=CORE_RADIUS_M, unknown="position of the core"),
     ]

@@ -96,7 +96,7 @@ def _hepdata_table(part: pl.DataFrame) -> tuple[dict[str, Any], list[str]]:
         flux, errors = row[FLUX], []
         for source, column in error_columns(part).items():
             if row[column] is None:
-                unknown.add(source)
+                unknown |= {source} if flux is not None else set()
             elif row[column] > 0:
                 errors.append(
                     {"symerror": row[column], "label": f"{'stat' if _is_statistical(source) else 'sys'},{source}"}

@@ -64,7 +64,7 @@ def spectra_text(spectra: Spectra) -> WholeTable:
     ):
         first = part.row(0, named=True)
         cells = [
-            "not used"
+            ("not determined" if row["used"] else "not used")
             if row["fraction"] is None
             else "±".join(
                 [f"{100 * row['fraction']:.0f}"]
@@ -84,7 +84,7 @@ def _goodness(spectra: Spectra) -> str:
 
 def _mass(row: dict[str, float | None]) -> str:
     if row["mean_ln_mass"] is None:
-        return "not used"
+        return "not determined" if row["used"] else "not used"
     return "±".join([f"{row['mean_ln_mass']:.2f}", _error(row["error_statistical"]), _error(row["error_total"])])
 
 
@@ -252,7 +252,7 @@ def _knees(spectra: Spectra) -> list[Section]:
 
 def _errors(spectra: Spectra) -> Section:
     rows = []
-    for row in spectra.table().filter(pl.col("used")).iter_rows(named=True):
+    for row in spectra.table().filter(pl.col("determined")).iter_rows(named=True):
         cells = [_percent(row[f"fraction_error_{source}"], 1) for source in SOURCES]
         energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
         rows.append((energy, row["group"], f"{100 * row['fraction']:.1f}", *cells))

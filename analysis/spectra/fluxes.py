@@ -2,7 +2,8 @@
 
 Factors ``c_kj`` multiply a fit's particles of group k in wide bin j, so that expected counts are linear in them; they
 and the scales come by reweighted least squares, whose fixed point is the maximum of the folded likelihood. Energies
-below and above the wide bins have factors of their own, expected at 1 +- .3.
+below and above the wide bins have factors of their own, expected at that of the bin beside them +- .3: a common factor
+of all fluxes, as the energy scale makes it, costs nothing.
 
 What groups and scales make of counts is itself simulated, and its noise adds to the information: with B as it comes and
 N of the noise, estimates are pulled towards zero and stated errors are too small (errors in variables: W. A. Fuller,
@@ -73,62 +74,62 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
         (K, T) each: what one standard deviation of each source of error changes in the thrown primaries.
     """
     likelihood, layout = fit.likelihood, fit.likelihood.layout
-    fine = likelihood.response.cells.bins.fine
-    middle = likelihood.lg_energy
-    wide = np.searchsorted(edges, middle, side="right")  # 0 below all, J + 1 above all
+    wide = np.searchsorted(edges, likelihood.lg_energy, side="right")  # 0 below all, J + 1 above all
     n_wide, n_groups = len(edges) + 1, layout.n_groups
     heights = np.maximum(fit.parameters[layout.heights], LEAST_HEIGHT)
-    phi = likelihood.particles(fit.parameters, heights)
-    parts = np.stack([likelihood.probability @ (phi * (wide == j))[:, :, None] for j in range(n_wide)])[
-        ..., 0
-    ]  # (J', K, C)
-    spread = np.stack([likelihood.variance @ (phi**2 * (wide == j))[:, :, None] for j in range(n_wide)])[..., 0]
-    finite = float(likelihood.finite)
     active = np.array(likelihood.response.active, dtype=int)
-    margin = np.zeros((n_wide, n_groups))
-    margin[[0, -1]] = MARGIN_WIDTH**-2
-    expected = np.concatenate([np.ones(n_wide * n_groups), np.zeros(len(active))])
-    prior = np.concatenate([margin.ravel(), np.ones(len(active))])
-    factors = np.ones((n_wide, n_groups))
-    scales = fit.scales.copy()
+    n = n_wide * n_groups
+    prior = margin_prior(n_wide, n_groups, len(active))
+    factors, scales = np.ones((n_wide, n_groups)), fit.scales.copy()
+    inside = np.arange(n_wide)[:, None] == wide  # (J', T)
     for _ in range(STEPS):
         f, by_scale = likelihood.moves.factors(scales - likelihood.response.at)
-        design = (f * parts).reshape(n_wide * n_groups, -1)
-        moved = np.einsum("jkc,kc->jc", by_scale[active], np.einsum("wk,wkc->kc", factors, f * parts))
+        phi = likelihood.particles(fit.parameters, heights, scales[0])
+        slope = likelihood.energy_slope(fit.parameters, scales[0])
+        parts, by_energy = (folded(values, inside, likelihood.probability) for values in (phi, slope * phi))
+        design = (f * parts).reshape(n, -1)
+        by_all = np.einsum("jkc,wk,wkc->jc", by_scale, factors, f * parts)
+        by_all[0] = np.einsum("wk,kc,wkc->c", factors, f, by_energy)
+        moved = by_all[active]
         columns = np.concatenate([design, moved])
         mean = np.maximum(factors.ravel() @ design, likelihood.floor)
         weight = likelihood.simulated / (mean + mean**2 / likelihood.tau)
         target = likelihood.counts + scales[active] @ moved
-        matrix = (columns * weight) @ columns.T + np.diag(prior + 1e-12)
-        solved = np.linalg.solve(matrix, columns @ (weight * target) + prior * expected)
-        factors = solved[: n_wide * n_groups].reshape(n_wide, n_groups)
-        scales[active] = np.clip(solved[n_wide * n_groups :], -5, 5)
+        matrix = (columns * weight) @ columns.T + prior
+        solved = np.linalg.solve(matrix, columns @ (weight * target))
+        factors = solved[:n].reshape(n_wide, n_groups)
+        scales[active] = np.clip(solved[n:], -5, 5)
+    spread = folded(phi**2, inside, likelihood.variance)
+    by_scale = by_scale.copy()
+    total = parts.sum(axis=0)
+    by_scale[0] = np.divide(by_energy.sum(axis=0), total, out=np.zeros_like(total), where=total > 0)
+    finite = float(likelihood.finite)
     mean = np.maximum(factors.ravel() @ design, likelihood.floor)
     of_simulation = mean**2 / likelihood.tau
     of_moves = np.einsum(
-        "jkc,kc->jc", likelihood.response.noise(phi)[active], np.einsum("wk,wkc->kc", factors, f * parts)
+        "sjkc,kc->sjc", likelihood.response.noise(phi)[:, active], np.einsum("wk,wkc->kc", factors, f * parts)
     )
     inverse = {}
     for name, used, extra in (
         ("data", design, 0.0), ("simulation", design, of_simulation), ("scales", columns, of_simulation)
     ):  # fmt: skip
-        weight, n = likelihood.simulated / (mean + extra), len(used)
-        information = (used * weight) @ used.T + np.diag(prior[:n] + 1e-12)
+        weight, m = likelihood.simulated / (mean + extra), len(used)
+        information = (used * weight) @ used.T + prior[:m, :m]
         noise = np.zeros_like(information)
         if name != "data":
-            noise = finite * design_noise(factors, f, by_scale[active], spread, weight)[:n, :n]
+            noise = finite * design_noise(factors, f, by_scale[active], spread, weight)[:m, :m]
         if name == "scales":
-            noise[n_wide * n_groups :, n_wide * n_groups :] += (of_moves * weight) @ of_moves.T
-        less = without_noise(information, noise, prior[:n])
+            noise[n:, n:] += np.einsum("sjc,c,slc->jl", of_moves, weight, of_moves) / len(of_moves)
+        less = without_noise(information, noise, prior[:m, :m])
         inverse_information = np.linalg.inv(less)
         sandwich = inverse_information @ information @ inverse_information
-        inverse[name] = sandwich[: n_wide * n_groups, : n_wide * n_groups]
+        inverse[name] = sandwich[:n, :n]
     # What the noise of templates pulls towards zero, once: repeated, it runs away where simulation is scarce.
-    step = inverse_information @ (information - less)[:, : n_wide * n_groups] @ factors.ravel()
-    factors = factors + step[: n_wide * n_groups].reshape(n_wide, n_groups)
-    scales[active] += step[n_wide * n_groups :]
+    step = inverse_information @ (information - less)[:, :n] @ factors.ravel()
+    factors = factors + step[:n].reshape(n_wide, n_groups)
+    scales[active] += step[n:]
     widths = np.diff(10.0**edges)
-    sent = np.stack([(phi * (wide == j)).sum(axis=1) for j in range(1, n_wide - 1)])
+    sent = (likelihood.particles(fit.parameters, heights, 0.0) @ inside.T).T[1:-1]
     unit = sent / (likelihood.exposure_m2_sr_s * widths[:, None])
     inner = slice(n_groups, -n_groups)
     scale = np.outer(unit.ravel(), unit.ravel())
@@ -140,17 +141,75 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     }
     # A flux is proportional to the primaries behind its simulated events.
     thrown = likelihood.response.thrown
+    held = np.maximum((phi @ inside.T).T[1:-1], 1e-300)
     for change in changes:
         relative = phi * np.divide(change, thrown, out=np.zeros_like(thrown), where=thrown > 0)
-        moved = np.stack([relative[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)]) / np.maximum(sent, 1e-300)
+        moved = (relative @ inside.T).T[1:-1] / held
         error = (factors[1:-1] * unit * moved).ravel()
         covariance["simulation"] += np.outer(error, error)
     events = (factors[:, :, None] * f * parts).sum(axis=2)[1:-1]
-    simulated = np.stack(
-        [likelihood.response.accepted.sum(axis=1)[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)]
-    )
-    assert len(fine) == len(middle) + 1
+    simulated = (likelihood.response.accepted.sum(axis=1) @ inside.T).T[1:-1]
     return FreeFluxes(edges, factors[1:-1] * unit, covariance, scales, events, simulated)
+
+
+def folded(values: np.ndarray, inside: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """Return what values (K, T) give in each cell (J', K, C), by wide bins that fine ones are ``inside`` (J', T)."""
+    return np.asarray(np.moveaxis(response @ (values[:, :, None] * inside.T), 2, 0))
+
+
+def undetermined(fit: FoldedFit, edges: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Return which shares (J, S) data of this number and this simulation cannot tell, whatever they are.
+
+    Errors of shares are those expected where all groups are equally frequent, as many events as measured in all, with
+    scales exact. What the noise of the simulated cells could make as well counts as unknown. A share is undetermined
+    where that error is no smaller than the scatter of shares of mixtures drawn at random: with g of K groups in the
+    sum, ``sqrt(a (1 - a) / (K + 1))``, a = g / K (Dirichlet's law), 16 % for one of five.
+
+    Parameters
+    ----------
+    edges
+        (J + 1,) lg(E/eV), as in :func:`free_fluxes`.
+    sums
+        (S, K) of zeros and ones: the groups in each sum.
+    """
+    likelihood = fit.likelihood
+    wide = np.searchsorted(edges, likelihood.lg_energy, side="right")
+    n_wide, n_groups = len(edges) + 1, likelihood.layout.n_groups
+    inside = np.arange(n_wide)[:, None] == wide
+    phi = likelihood.particles(likelihood.start(), energy=0.0)
+    parts, spread = folded(phi, inside, likelihood.probability), folded(phi**2, inside, likelihood.variance)
+    ratio = likelihood.counts.sum() / max(float(parts.sum()), 1e-300)
+    phi, parts, spread = ratio * phi, ratio * parts, ratio**2 * spread
+    design, ones = parts.reshape(n_wide * n_groups, -1), np.ones((n_wide, n_groups))
+    mean = np.maximum(design.sum(axis=0), likelihood.floor)
+    weight = likelihood.simulated / (mean + spread.sum(axis=(0, 1)))
+    prior = margin_prior(n_wide, n_groups, 0)
+    information = (design * weight) @ design.T + prior
+    noise = design_noise(ones, np.ones_like(parts[0]), np.zeros((0, *parts.shape[1:])), spread, weight)
+    covariance = np.linalg.inv(without_noise(information, float(likelihood.finite) * noise, prior, least=1e-6))
+    sent = (phi @ inside.T).T[1:-1]
+    inner = slice(n_groups, -n_groups)
+    of_shares = share_covariance(sent, np.outer(sent, sent) * covariance[inner, inner])
+    result = []
+    for groups in sums:
+        variance = np.diag(covariance_of_sums(of_shares, np.tile(groups, (len(sent), 1))))
+        a = groups.mean()
+        result.append(variance >= a * (1 - a) / (n_groups + 1))
+    return np.array(result).T
+
+
+def margin_prior(n_wide: int, n_groups: int, n_scales: int) -> np.ndarray:
+    """Return the inverse covariance (P, P) of what is expected of factors and scales before data.
+
+    Factors of the margins are expected at those of the wide bins beside them, +- :data:`MARGIN_WIDTH`; scales at 0.
+    """
+    n = n_wide * n_groups
+    prior = np.diag(np.concatenate([np.zeros(n), np.ones(n_scales)]) + 1e-12)
+    for margin, beside in ((0, 1), (n_wide - 1, n_wide - 2)):
+        for k in range(n_groups):
+            both = np.array([margin, beside]) * n_groups + k
+            prior[np.ix_(both, both)] += np.array([[1.0, -1.0], [-1.0, 1.0]]) / MARGIN_WIDTH**2
+    return prior
 
 
 def added_covariance(more: np.ndarray, less: np.ndarray) -> np.ndarray:
@@ -190,16 +249,21 @@ def design_noise(
     return noise
 
 
-def without_noise(information: np.ndarray, noise: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return the information (P, P) less its noise, but nowhere less than a part of it or than what is expected."""
+def without_noise(
+    information: np.ndarray, noise: np.ndarray, prior: np.ndarray, least: float = LEAST_KNOWN
+) -> np.ndarray:
+    """Return the information (P, P) less its noise, but nowhere less than a part of it or than what is expected.
+
+    ``prior`` (P, P) is the information before data, ``least`` the part.
+    """
     unit = np.sqrt(np.diag(information))
     size, axes = np.linalg.eigh(information / np.outer(unit, unit))
     size = np.sqrt(np.maximum(size, 1e-12))
     root, inverse = unit[:, None] * axes * size, (axes / size).T / unit
     size, axes = np.linalg.eigh(inverse @ (information - noise) @ inverse.T)
     columns = inverse.T @ axes
-    least = np.clip(prior @ columns**2, LEAST_KNOWN, 1.0)
-    return np.asarray(root @ (axes * np.clip(size, least, 1.0)) @ axes.T @ root.T)
+    lowest = np.clip(np.einsum("pi,pq,qi->i", columns, prior, columns), least, 1.0)
+    return np.asarray(root @ (axes * np.clip(size, lowest, 1.0)) @ axes.T @ root.T)
 
 
 def exchangeable_factor(n: int) -> float:

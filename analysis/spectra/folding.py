@@ -6,15 +6,18 @@ energy, ``R_kct = m_kct / N_kt`` is the probability of a particle of group k to 
 ``W_kct = sum_s m_skct^2 / N_kt^2`` its variance, where shower s has m_s copies there: one, unless showers are used
 again. Nothing is smoothed, and no weights are given inside a fine bin.
 
-Three scales move simulated events (in units of their widths; positive: the data measure more): the energy alone, and
-the muon and electron numbers, which move the energy by KASCADE's formula, the posteriors, and the cut in lg Nmu. With x
-their distances from where R was made, expectations are multiplied by ``f_kc = exp(sum_j a_jkc x_j + sum_jl q_jlkc x_j
-x_l)``, whose coefficients come from events binned again as moved by :data:`STEP`; they are smooth in energy, not in y.
+There are three scales, in units of their widths; positive: the data measure more. The energy scale moves true energies:
+showers of E look like those of E 10^(w x), so that the flux below the response moves and the response does not
+(:mod:`showerstack.analysis.spectra.likelihood`). Energies are a formula of sizes; data cannot differ in them alone.
+Muon and electron numbers move simulated events: their energy by KASCADE's formula, their posteriors, and the cuts in lg
+Ne and lg Nmu. With x their distances from where R was made, expectations are multiplied by ``f_kc = exp(sum_j a_jkc x_j
++ sum_jl q_jlkc x_j x_l)``, whose coefficients come from events binned again as moved by :data:`STEP`; they are smooth
+in energy, not in y.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -35,7 +38,12 @@ ENERGY_DEGREE, CURVATURE_DEGREE = 6, 2
 """Degrees in the number of the energy bin of the first and second derivatives by scales: with fewer, derivatives are
 wrong near the threshold, with more they are noisier (docs/benchmarks/closure.md)."""
 CUT_MARGIN = 0.15
-"""How far below the cut in lg Nmu simulated events are kept: they may pass it when moved."""
+"""How far below the cuts in lg Ne and lg Nmu simulated events are kept: they may pass them when moved."""
+MOVE = 0.04
+"""How far sizes are moved, in lg, where events are predicted again."""
+PARTS, SPLITS = 20, 10
+"""Parts into which simulated events are counted, and random splits of them in halves, which tell how noisy derivatives
+are."""
 
 
 def mass_summary(log_proba: np.ndarray) -> np.ndarray:
@@ -89,33 +97,77 @@ class MovableEvents:
     fine: np.ndarray
     """(N,) fine bins of the true energy."""
     lg_energy: np.ndarray
-    lg_nmu: np.ndarray
+    measured: np.ndarray
+    """(2, N) lg Ne and lg Nmu, which are cut."""
     sizes: np.ndarray
     """(2, N) lg Ne and lg Nmu corrected to the reference zenith angle."""
     y: np.ndarray
     y_moved: np.ndarray
     """(4, N) coefficients of x and x^2 of the muon scale, then of the electron scale."""
+    mirrored: np.ndarray
+    """(2, N) bool: events of a set without showers below the cut in lg Ne, in lg Nmu."""
     widths: Widths
-    lg_nmu_min: float
+    least: tuple[float, float]
+    """Cuts in lg Ne and lg Nmu."""
     model: np.ndarray | None = None
     group: np.ndarray | None = None
     """(N,) equal value = same simulated shower; None: all different."""
 
     def take(self, rows: np.ndarray) -> MovableEvents:
         """Return some of the events (positions or a mask)."""
-        names = ("labels", "fine", "lg_energy", "lg_nmu", "sizes", "y", "y_moved", "model", "group")
+        names = ("labels", "fine", "lg_energy", "measured", "sizes", "y", "y_moved", "mirrored", "model",
+                 "group")  # fmt: skip
         values = {name: getattr(self, name) for name in names}
         return replace(self, **{name: value[..., rows] for name, value in values.items() if value is not None})
 
 
-def make_movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: float = -np.inf) -> MovableEvents:
+def make_movable(
+    simulated: Simulated, bins: Binning, widths: Widths, least: tuple[float, float] = (-np.inf, -np.inf)
+) -> MovableEvents:
     """Prepare simulated events for being moved by scales.
 
-    How posteriors move with the sizes is a quadratic regression of the log-posteriors on lg Ne, lg Nmu and zenith over
-    the simulated events: features that see sizes otherwise are taken to move along, and the result is smooth.
+    How y moves with the sizes is taken from the events as predicted again (``simulated.y_again``); where they were not,
+    from a regression (:func:`regressed_moves`).
+
+    Parameters
+    ----------
+    least
+        Cuts in lg Ne and lg Nmu.
     """
     if simulated.true_lg_energy is None:
         raise InputError("--simulation: a simulated set without truth.parquet has no true energies to fold with")
+    y = mass_summary(simulated.log_proba)
+    lg_widths = np.array([widths.lg_muon, widths.lg_electron])
+    moved = regressed_moves(simulated, lg_widths)
+    if simulated.y_again is not None:
+        down, up = simulated.y_again.reshape(-1, 2, 2).transpose(2, 1, 0)  # (2, N) each
+        both = np.isfinite(down) & np.isfinite(up)
+        # One side alone is known of showers that the other move takes below the cut.
+        slope = np.where(both, up - down, np.where(np.isfinite(up), 2 * (up - y), 2 * (y - down))) / (2 * MOVE)
+        bend = np.where(both, (up + down) / 2 - y, 0.0 * slope) / MOVE**2
+        again = np.stack([slope * lg_widths[:, None], bend * lg_widths[:, None] ** 2], axis=1).reshape(4, -1)
+        moved = np.where(np.isfinite(again), again, moved)
+    mirrored = np.zeros((2, len(y)), dtype=bool) if simulated.mirrored is None else simulated.mirrored.T
+    return MovableEvents(
+        np.asarray(simulated.labels, dtype=np.int64), bins.fine_bin_of(simulated.true_lg_energy), simulated.lg_energy,
+        np.stack([simulated.lg_ne, simulated.lg_nmu]),
+        np.stack(corrected_sizes(simulated.lg_ne, simulated.lg_nmu, simulated.zenith_deg)), y, moved, mirrored, widths,
+        least, simulated.model, numbers_of_copied_showers(simulated.group),
+    )  # fmt: skip
+
+
+def regressed_moves(simulated: Simulated, lg_widths: np.ndarray) -> np.ndarray:
+    """Return coefficients (4, N) by which y moves, of the muon scale's x and x^2, then the electron scale's.
+
+    They follow from a quadratic regression of the log-posteriors on lg Ne, lg Nmu and zenith over the simulated events:
+    features that see sizes otherwise are taken to move along. That makes derivatives up to 27 % too small or 21 % too
+    large, by group and scale.
+
+    Parameters
+    ----------
+    lg_widths
+        (2,) in lg Nmu and lg Ne.
+    """
     e, m, z = simulated.lg_ne - 5.0, simulated.lg_nmu - 4.5, simulated.zenith_deg / 30.0
     design = np.stack([np.ones_like(e), e, m, z, e * e, e * m, m * m], axis=1)
     centred = np.clip(simulated.log_proba - simulated.log_proba.mean(axis=1, keepdims=True), -30, 30)
@@ -123,14 +175,10 @@ def make_movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min
     columns = design[:, :3]
     slopes = (columns @ np.stack([by[2], by[5], 2 * by[6]]), columns @ np.stack([by[1], 2 * by[4], by[5]]))
     y, coefficients = mass_summary(simulated.log_proba), []
-    for slope, width in zip(slopes, (widths.lg_muon, widths.lg_electron), strict=True):
+    for slope, width in zip(slopes, lg_widths, strict=True):
         down, up = (mass_summary(log_softmax(simulated.log_proba + sign * width * slope)) for sign in (-1, 1))
         coefficients += [(up - down) / 2, (up + down) / 2 - y]
-    return MovableEvents(
-        np.asarray(simulated.labels, dtype=np.int64), bins.fine_bin_of(simulated.true_lg_energy), simulated.lg_energy,
-        simulated.lg_nmu, np.stack(corrected_sizes(simulated.lg_ne, simulated.lg_nmu, simulated.zenith_deg)), y,
-        np.array(coefficients), widths, lg_nmu_min, simulated.model, numbers_of_copied_showers(simulated.group),
-    )  # fmt: skip
+    return np.array(coefficients)
 
 
 def numbers_of_copied_showers(groups: np.ndarray | None) -> np.ndarray | None:
@@ -141,30 +189,31 @@ def numbers_of_copied_showers(groups: np.ndarray | None) -> np.ndarray | None:
     return number if len(names) < len(groups) else None
 
 
-def count_halves(
+def count_parts(
     events: MovableEvents,
     cells: Cells,
     x: np.ndarray,
     n_groups: int = len(MASS_NUMBERS),
     cell: np.ndarray | None = None,
+    parts: int = PARTS,
 ) -> np.ndarray:
-    """Return m (2, K, C, T) of two halves of the simulated events accepted at scales x (3,).
+    """Return m (P, K, C, T) float32 of parts of the simulated events, accepted at scales x (3,).
 
-    ``cell`` (N,) is set to the cell of each event, -1 outside all.
+    The energy scale moves no event. ``cell`` (N,) is set to the cell of each event, -1 outside all.
     """
-    x = np.asarray(x, dtype=np.float64)
-    counts = np.zeros((2, n_groups, cells.n_cells, len(cells.bins.fine) - 1))
+    x = np.asarray(x, dtype=np.float64)[[2, 1]]
+    counts = np.zeros((parts, n_groups, cells.n_cells, len(cells.bins.fine) - 1), dtype=np.float32)
     count_moved(
-        events.labels, events.fine, events.lg_energy, events.lg_nmu, events.sizes, events.y, events.y_moved, x,
-        x * events.widths.values, events.lg_nmu_min, cells.bins.edges, cells.borders, counts,
-        np.empty(len(events.labels), np.int64) if cell is None else cell,
+        events.labels, events.fine, events.lg_energy, events.measured, events.sizes, events.y, events.y_moved,
+        events.mirrored, x, x * events.widths.values[[2, 1]], np.array(events.least), cells.bins.edges, cells.borders,
+        counts, np.empty(len(events.labels), np.int64) if cell is None else cell,
     )  # fmt: skip
     return counts
 
 
 def count_accepted(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASS_NUMBERS)) -> np.ndarray:
     """Return m (K, C, T), simulated events accepted at scales x (3,)."""
-    return np.asarray(count_halves(events, cells, x, n_groups).sum(axis=0))
+    return count_parts(events, cells, x, n_groups, parts=1)[0].astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -196,21 +245,42 @@ class FoldedResponse:
     """N (K, T)."""
     moved: dict[tuple[int, ...], np.ndarray]
     """m as moved by :data:`STEP` of some scales, by the numbers of :data:`SCALES` plus one; negative: downwards."""
-    halves: tuple[FoldedResponse, ...] = ()
-    """The same of two halves of the simulated events, where scales are free."""
+    parts: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
+    """The same of parts of the simulated events (P, K, C, T), and under () as they are, where scales are free."""
     squares: np.ndarray | None = None
     """(K, C, T) sums over showers of their squared copies; None: no shower is used twice, and they are m."""
+    energy_width: float = 0.0
+    """Width of the energy scale, in lg E; 0: exact."""
 
     def noise(self, particles: np.ndarray) -> np.ndarray:
-        """Return an estimate of the noise of a, (3, K, C): half the difference between two halves of the events."""
-        if not self.halves:
-            return np.zeros((3, *self.accepted.shape[:2]))
-        one, other = (half.moves(particles).linear for half in self.halves)
-        return np.asarray((one - other) / 2)
+        """Return estimates of the noise of a, (S, 3, K, C): of random splits, half the difference of the halves."""
+        if not self.parts:
+            return np.zeros((1, 3, *self.accepted.shape[:2]))
+        weight = self._weight(particles)
+        sums = {key: np.einsum("pkct,kt->pkc", m, weight) for key, m in self.parts.items()}
+        events = self.parts[()].sum(axis=3, dtype=np.float64)
+        rng, result = np.random.default_rng(0), []
+        for _ in range(SPLITS):
+            order = rng.permutation(len(events))
+            halves = (order[: len(order) // 2], order[len(order) // 2 :])
+            one, other = (
+                self._moves({key: values[half].sum(axis=0) for key, values in sums.items()}, events[half].sum(axis=0))
+                for half in halves
+            )
+            result.append((one.linear - other.linear) / 2)
+        return np.array(result)
+
+    def _weight(self, particles: np.ndarray) -> np.ndarray:
+        return np.divide(particles, self.thrown, out=np.zeros_like(particles), where=self.thrown > 0)
 
     @property
     def active(self) -> tuple[int, ...]:
         """Numbers of the scales that are free."""
+        return (*((0,) if self.energy_width else ()), *self.moving)
+
+    @property
+    def moving(self) -> tuple[int, ...]:
+        """Numbers of the free scales that move events."""
         return tuple(sorted(key[0] - 1 for key in self.moved if len(key) == 1 and key[0] > 0))
 
     @property
@@ -230,27 +300,27 @@ class FoldedResponse:
         return np.broadcast_to(self.thrown[:, None] > 0, self.accepted.shape)
 
     def moves(self, particles: np.ndarray) -> Moves:
-        """Return how expectations move with the scales, for particles (K, T) per fine bin."""
-        weight = np.divide(particles, self.thrown, out=np.zeros_like(particles), where=self.thrown > 0)
-        shape = self.accepted.shape[:2]
+        """Return how expectations move with the scales that move events, for particles (K, T) per fine bin."""
+        weight = self._weight(particles)
+        sums = {key: np.einsum("kct,kt->kc", m, weight) for key, m in {**self.moved, (): self.accepted}.items()}
+        return self._moves(sums, self.accepted.sum(axis=2))
+
+    def _moves(self, sums: dict[tuple[int, ...], np.ndarray], events: np.ndarray) -> Moves:
+        """Return how sums (K, C) of weights move, of so many events (K, C) as they are."""
+        shape, base = events.shape, sums[()]
         linear, quadratic = np.zeros((3, *shape)), np.zeros((3, 3, *shape))
-        if not self.moved:
+        if not self.moving:
             return Moves(linear, quadratic)
-        events = self.accepted.sum(axis=2)
-        sums = np.einsum("kct,kt->kc", self.accepted, weight)
-        everywhere = sums.sum(axis=1, keepdims=True) / np.maximum(events.sum(axis=1, keepdims=True), 1.0)
-        half = 0.5 * np.where(events > 0, sums / np.maximum(events, 1.0), everywhere)
+        everywhere = base.sum(axis=1, keepdims=True) / np.maximum(events.sum(axis=1, keepdims=True), 1.0)
+        half = 0.5 * np.where(events > 0, base / np.maximum(events, 1.0), everywhere)
         # A group without events, or with those of energies at which none was thrown, tells nothing of how it moves.
-        known = sums + half > 0
-        moved = {key: np.einsum("kct,kt->kc", m, weight) for key, m in self.moved.items()}
-        ln = {
-            key: np.log(np.divide(m + half, sums + half, out=np.ones(shape), where=known)) for key, m in moved.items()
-        }
-        for j in self.active:
+        known = base + half > 0
+        ln = {key: np.log(np.divide(m + half, base + half, out=np.ones(shape), where=known)) for key, m in sums.items()}
+        for j in self.moving:
             up, down = ln[j + 1,], ln[-j - 1,]
             linear[j] = self._smooth((up - down) / (2 * STEP), events, ENERGY_DEGREE)
             quadratic[j, j] = self._smooth((up + down) / (2 * STEP**2), events, CURVATURE_DEGREE)
-        for j, k in combinations(self.active, 2):
+        for j, k in combinations(self.moving, 2):
             both = (ln[j + 1, k + 1] - ln[j + 1,] - ln[k + 1,]) / (2 * STEP**2)
             quadratic[j, k] = quadratic[k, j] = self._smooth(both, events, CURVATURE_DEGREE)
         return Moves(linear, quadratic)
@@ -281,30 +351,29 @@ def make_response(
     scales
         False: scales are exact, and events are binned once.
     """
-    at = np.zeros(3) if at is None else np.asarray(at, dtype=np.float64)
-    free = [j for j in range(3) if scales and events.widths.values[j] > 0]
-    moved: dict[tuple[int, ...], np.ndarray] = {}
+    at = np.zeros(3) if at is None else np.array(at, dtype=np.float64)
+    at[0] = 0.0  # the energy scale moves fluxes, not the response
+    free = [j for j in (1, 2) if scales and events.widths.values[j] > 0]
+    parts: dict[tuple[int, ...], np.ndarray] = {}
     for key in [*((sign * (j + 1),) for j in free for sign in (1, -1)),
                 *((j + 1, other + 1) for j, other in combinations(free, 2))]:  # fmt: skip
         x = at.copy()
         for one in key:
             x[abs(one) - 1] += STEP * np.sign(one)
-        moved[key] = count_halves(events, cells, x, len(thrown))
+        parts[key] = count_parts(events, cells, x, len(thrown))
     place = np.empty(len(events.labels), np.int64)
-    accepted = count_halves(events, cells, at, len(thrown), place)
-    halves = tuple(
-        FoldedResponse(cells, at, accepted[h], thrown / 2, {key: counts[h] for key, counts in moved.items()})
-        for h in range(2 if moved else 0)
-    )
-    whole = {key: counts.sum(axis=0) for key, counts in moved.items()}
+    parts[()] = count_parts(events, cells, at, len(thrown), place)
+    moved = {key: counts.sum(axis=0, dtype=np.float64) for key, counts in parts.items()}
+    accepted = moved.pop(())
     squares = None
     if events.group is not None:
         rows = np.flatnonzero(place >= 0)
         keys = np.stack([events.group[rows], events.labels[rows], place[rows], events.fine[rows]])
         (_, label, cell_number, fine), copies = np.unique(keys, axis=1, return_counts=True)
-        squares = np.zeros(accepted.shape[1:])
+        squares = np.zeros(accepted.shape)
         np.add.at(squares, (label, cell_number, fine), copies.astype(np.float64) ** 2)
-    return FoldedResponse(cells, at, accepted.sum(axis=0), thrown, whole, halves, squares)
+    width = events.widths.lg_energy if scales else 0.0
+    return FoldedResponse(cells, at, accepted, thrown, moved, parts if moved else {}, squares, width)
 
 
 PLATEAU_LG_ENERGY, STEP_LG_ENERGY = 15.6, 16.0

@@ -12,7 +12,9 @@ representative nucleus); ``A_k`` may be negative, and ``g_k`` is expected at 2.7
 ``none``       no group has a knee
 =============  ==============================================
 
-Expected counts are ``mu_c = sum_k f_kc sum_t R_kct phi_kt`` (:mod:`showerstack.analysis.spectra.folding`). The finite
+Expected counts are ``mu_c = sum_k f_kc sum_t R_kct phi_kt`` (:mod:`showerstack.analysis.spectra.folding`) with the
+particles ``phi_kt(x) = X J_k(E') E' ln10 dlgE``, ``E' = E_t 10^(-w x)``: the energy scale x, of width w, moves true
+energies, and is known by its prior alone where fluxes are power laws. The finite
 simulation has one factor per cell with a Poisson constraint (R. Barlow, C. Beeston, Comput. Phys. Commun. 77 (1993)
 219; H. Dembinski, A. Abdelmotteleb, Eur. Phys. J. C 82 (2022) 1043): with ``tau = mu^2 / V``, the simulated events
 that a cell is worth, and ``beta = (n + tau) / (mu + tau)``,
@@ -61,6 +63,8 @@ LARGEST_SCALE, CHI2_WIDTHS = 3.5, 6.0
 """Fits with a scale beyond, or chi-square beyond ndf + 6 sqrt(2 ndf), are refused."""
 LARGEST_EXPONENT = 100.0
 """Minuit's first steps may be far too long; beyond this, powers of the energy stand still."""
+LEAST_OVER_NOISE = 2.0
+"""What data tell of a combination of scales counts from so many times the noise of its derivatives on."""
 DRAWS = 2000
 """Draws of the counts for the p-value of chi-square."""
 
@@ -167,13 +171,30 @@ class FoldedLikelihood:
         parameters[self.layout.scales] = self.response.at
         return parameters
 
-    def particles(self, parameters: np.ndarray, heights: np.ndarray | None = None) -> np.ndarray:
-        """Return phi (K, T), particles of each group in each fine bin, with other heights if given."""
+    def particles(
+        self, parameters: np.ndarray, heights: np.ndarray | None = None, energy: float | None = None
+    ) -> np.ndarray:
+        """Return phi (K, T), particles of each group in each fine bin, with other heights and energy scale if given."""
         layout = self.layout
         change = float(parameters[layout.knees.start - 1]) if layout.n_knees else 0.0
-        shapes = shape(self.lg_energy, parameters[layout.indices], change, layout.lg_knees(parameters), self.sharpness)
+        shift = self._shift(float(parameters[layout.scales.start]) if energy is None else energy)
+        index, knees = parameters[layout.indices], layout.lg_knees(parameters)
+        shapes = shape(self.lg_energy - shift, index, change, knees, self.sharpness)
         heights = parameters[layout.heights] if heights is None else heights
-        return np.asarray(heights[:, None] * self.unit_flux * shapes * self.per_flux)
+        return np.asarray(heights[:, None] * self.unit_flux * shapes * (self.per_flux * 10.0**-shift))
+
+    def _shift(self, energy: float) -> float:
+        """Return by how much, in lg E, showers look like those of higher energies at an energy scale in widths."""
+        return self.response.energy_width * energy
+
+    def energy_slope(self, parameters: np.ndarray, energy: float) -> np.ndarray:
+        """Return d ln phi / dx (K, T) of the energy scale x, there."""
+        layout = self.layout
+        slope = np.repeat(parameters[layout.indices, None] - 1.0, len(self.lg_energy), axis=1)
+        if layout.n_knees:
+            away = self.lg_energy - self._shift(energy) - layout.lg_knees(parameters)[:, None]
+            slope = slope + parameters[layout.knees.start - 1] * expit(self.sharpness * np.log(10.0) * away)
+        return np.asarray(self.response.energy_width * np.log(10.0) * slope)
 
     def flux(self, parameters: np.ndarray, lg_energy: np.ndarray) -> np.ndarray:
         """Return the groups' fluxes (K, n) at energies, m^-2 sr^-1 s^-1 eV^-1."""
@@ -207,21 +228,25 @@ class FoldedLikelihood:
         layout = self.layout
         heights, index = parameters[layout.heights], parameters[layout.indices]
         n, n_parameters = layout.n_groups, len(parameters)
-        x = np.log(10.0) * (self.lg_energy - LG_REFERENCE)
+        energy = float(parameters[layout.scales.start])
+        shift = self._shift(energy)
+        x = np.log(10.0) * (self.lg_energy - shift - LG_REFERENCE)
         columns = [np.exp(np.clip(-index[:, None] * x, -LARGEST_EXPONENT, LARGEST_EXPONENT))]
         if layout.n_knees:
             change = parameters[layout.knees.start - 1]
-            above = self.sharpness * np.log(10.0) * (self.lg_energy - layout.lg_knees(parameters)[:, None])
+            above = self.sharpness * np.log(10.0) * (self.lg_energy - shift - layout.lg_knees(parameters)[:, None])
             bend = np.logaddexp(0.0, above) / self.sharpness
             columns[0] = columns[0] * np.exp(-change * bend)
             if slopes:
                 columns += [-x * columns[0], -bend * columns[0], change * np.log(10.0) * expit(above) * columns[0]]
         elif slopes:
             columns.append(-x * columns[0])
+        if slopes:
+            columns.append(self.energy_slope(parameters, energy) * columns[0])
         # All columns even without slopes: with fewer, the product would round differently.
-        phi = np.zeros((*columns[0].shape, 4 if layout.n_knees else 2))
+        phi = np.zeros((*columns[0].shape, 5 if layout.n_knees else 3))
         for k, column in enumerate(columns):
-            phi[:, :, k] = column * (self.unit_flux * self.per_flux)
+            phi[:, :, k] = column * (self.unit_flux * self.per_flux * 10.0**-shift)
         factors, by_scale = self.moves.factors(parameters[layout.scales] - self.response.at)
         folded = factors[:, :, None] * (self.probability @ phi)  # (K, C, columns)
         mean = heights[:, None] * folded[:, :, 0]
@@ -234,6 +259,7 @@ class FoldedLikelihood:
                 by_knee = heights[:, None] * folded[:, :, 3]
                 derivatives[layout.knees] = by_knee if layout.n_knees == n else by_knee.sum(axis=0)
             derivatives[layout.scales] = np.einsum("jkc,kc->jc", by_scale, mean)
+            derivatives[layout.scales.start] = heights @ folded[:, :, -1]
         return mean.sum(axis=0), derivatives
 
     def _soft(self, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -285,9 +311,10 @@ class FoldedLikelihood:
         phi = self.particles(parameters, heights)
         factors, _ = self.moves.factors(parameters[self.layout.scales] - self.response.at)
         expected = factors * np.einsum("kct,kt->kc", self.probability, phi)
-        noise = np.einsum("jkc,kc->jc", self.response.noise(phi), expected)
+        noise = np.einsum("sjkc,kc->sjc", self.response.noise(phi), expected)
         mean = np.maximum(expected.sum(axis=0), self.floor)
-        return np.asarray((noise * (self.simulated / (mean + mean**2 / self.tau))) @ noise.T)
+        weight = self.simulated / (mean + mean**2 / self.tau)
+        return np.asarray(np.einsum("sjc,c,slc->jl", noise, weight, noise) / len(noise))
 
     def free(self) -> np.ndarray:
         """Return which parameters are free, (P,) bool: scales that were not moved are exact."""
@@ -324,7 +351,8 @@ def inverse_without_noise(
     I, but data do not follow it: the response at the fitted scales has noise of its own. With B = I + N as computed,
     the estimates scatter as ``I^-1 B I^-1``. Undercoverage of this kind: C. Alexe, J. Bendavid, L. Bianchini, D.
     Bruschini, arXiv:2401.10542. Data never tell less than nothing: of the scales, at least what is expected of them
-    (width one) is known.
+    (width one) is known; and no more than that along directions where what data seem to tell is below
+    :data:`LEAST_OVER_NOISE` times its noise.
 
     Parameters
     ----------
@@ -344,9 +372,12 @@ def inverse_without_noise(
     inner = inverse(information[np.ix_(rest, rest)])
     slope = inner @ information[both]
     whole = information[np.ix_(scale, scale)] - information[both].T @ slope
-    size, axes = np.linalg.eigh(whole - noise[np.ix_(scale, scale)])
-    known = axes @ np.diag(1 / np.maximum(size, 1.0)) @ axes.T
-    of_scales = known @ whole @ known
+    of_noise = noise[np.ix_(scale, scale)]
+    size, axes = np.linalg.eigh(whole - of_noise)
+    pretended = np.einsum("pi,pq,qi->i", axes, of_noise, axes)
+    told = size + pretended - 1.0 >= LEAST_OVER_NOISE * pretended
+    known = (axes / np.maximum(size, 1.0))[:, told]
+    of_scales = known @ (axes[:, told].T @ whole @ axes[:, told]) @ known.T + axes[:, ~told] @ axes[:, ~told].T
     covariance = np.empty_like(information)
     covariance[np.ix_(scale, scale)] = of_scales
     covariance[both] = -slope @ of_scales
@@ -488,10 +519,10 @@ class FoldingProblem:
         """Fit; if the fit is to be refused, again from scales of +-1.5 widths."""
         best = self.fit_from(hypothesis, np.zeros(len(SCALES)))
         for sign in (1.0, -1.0):
-            if not best.refusal or not best.likelihood.response.active:
+            if not best.refusal or not best.likelihood.response.moving:
                 break
             start = np.zeros(len(SCALES))
-            start[list(best.likelihood.response.active)] = 1.5 * sign
+            start[list(best.likelihood.response.moving)] = 1.5 * sign
             best = min(best, self.fit_from(hypothesis, start), key=lambda one: (bool(one.refusal), one.cost))
         return best
 
@@ -503,7 +534,8 @@ class FoldingProblem:
         fits = [fit_once(likelihood, start) for start in starts]
         best = min(fits, key=lambda one: one.cost)
         for _ in range(REMAKES):
-            if np.abs(best.scales - best.likelihood.response.at).max() < MOVED:
+            away = (best.scales - best.likelihood.response.at)[list(best.likelihood.response.moving)]
+            if np.abs(away).max(initial=0.0) < MOVED:
                 break
             anew = self.likelihood(self.respond(np.clip(best.scales, -5, 5)), hypothesis)
             best = fit_once(anew, best.parameters)

@@ -48,6 +48,11 @@ class Simulated(SpectrumEvents):
     """(N,) number of the hadronic model; None where unknown."""
     group: np.ndarray | None = None
     """(N,) equal value = same simulated shower; None: all different."""
+    mirrored: np.ndarray | None = None
+    """(N, 2) bool: events of a set without showers below the cut in lg Ne, in lg Nmu; None: all sets hold them."""
+    y_again: np.ndarray | None = None
+    """(N, 4) the mass summary y with lg Nmu moved down and up, then lg Ne, and predicted again
+    (:mod:`showerstack.analysis.spectra.moving`); NaN where not known, None: of no event."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from showerstack.analysis.spectra.fluxes import (
     share_covariance,
     shares,
     spread_of_models,
+    undetermined,
 )
 from showerstack.analysis.spectra.folding import (
     SCALES,
@@ -46,7 +47,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json, write_npz
 from showerstack.runtime.logs import remark
-from showerstack.showers.kascade import LG_NMU_MIN
+from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.source import is_simulated, read_source
 
@@ -59,6 +60,10 @@ PREDICTIONS_FOLDER = "predictions"
 ALL = "all"
 SUMS = {"light": (1, 1, 0, 0, 0), "heavy": (0, 0, 1, 1, 1), ALL: (1, 1, 1, 1, 1)}
 """Sums of groups: light are proton and helium."""
+MEMBERS = {name: np.eye(len(GROUPS))[k] for k, name in enumerate(GROUPS)} | {
+    name: np.array(groups, dtype=float) for name, groups in SUMS.items()
+}
+"""(K,) weights of the groups in each group alone, and in each sum."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,29 @@ class Spectra:
     knees: Knees | None = None
     exposure_error: float = 0.0
     """Relative, common to all fluxes."""
+    undetermined: np.ndarray | None = None
+    """(J, K + 2) bool: shares of groups, then of light and heavy ones, that so many events and this simulation cannot
+    tell (:func:`showerstack.analysis.spectra.fluxes.undetermined`); None: all are determined."""
+
+    @property
+    def determined(self) -> dict[str, np.ndarray]:
+        """Of groups and sums, (J,) bool each: whether the bin has a result for it."""
+        names = list(MEMBERS)
+        if self.undetermined is None:
+            return dict.fromkeys(names, self.used)
+        known = self.used[:, None] & np.column_stack([~self.undetermined, np.ones_like(self.used)])
+        return dict(zip(names, known.T, strict=True))
 
     @property
     def flux(self) -> np.ndarray:
-        """(J, K) m^-2 sr^-1 s^-1 eV^-1; NaN in bins that are not used."""
-        return np.where(self.used[:, None], self.fluxes.flux, np.nan)
+        """(J, K) m^-2 sr^-1 s^-1 eV^-1; NaN where a bin is not used or a group not determined."""
+        known = np.stack([self.determined[name] for name in GROUPS], axis=1)
+        return np.where(known, self.fluxes.flux, np.nan)
+
+    @property
+    def errors_known(self) -> bool:
+        """Whether no source's error is unknown."""
+        return bool(np.isfinite(self.hadronic_model).all())
 
     @property
     def centres_ev(self) -> np.ndarray:
@@ -111,12 +134,9 @@ class Spectra:
         flux, fraction = self.fluxes.flux, shares(self.fluxes.flux)
         errors = self._errors()
         share_errors = {name: share_covariance(flux, matrix) for name, matrix in errors.items()}
-        rows = []
-        weights = {name: np.eye(len(GROUPS))[k] for k, name in enumerate(GROUPS)} | {
-            name: np.array(groups, dtype=float) for name, groups in SUMS.items()
-        }
-        for j, used in enumerate(self.used):
-            for name, groups in weights.items():
+        rows, determined = [], self.determined
+        for j in range(len(flux)):
+            for name, groups in MEMBERS.items():
                 each = np.tile(groups, (len(flux), 1))
 
                 def error(matrix: np.ndarray, each: np.ndarray = each, j: int = j) -> float:
@@ -126,7 +146,9 @@ class Spectra:
                 row |= {f"fraction_error_{source}": error(matrix) for source, matrix in share_errors.items()}
                 row["flux_m2_sr_s_eV"] = groups @ flux[j]
                 row |= {f"flux_error_{source}_m2_sr_s_eV": error(matrix) for source, matrix in errors.items()}
-                rows.append(self._row(j, name) | (row if used else dict.fromkeys(row, np.nan)))
+                known = bool(determined[name][j])
+                shown = {"determined": known} | (row if known else dict.fromkeys(row, np.nan))
+                rows.append(self._row(j, name) | shown)
         return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
 
     def _row(self, j: int, group: str) -> dict[str, Any]:
@@ -137,7 +159,7 @@ class Spectra:
             "energy_middle_eV": float(self.centres_ev[j]),
             "group": group,
             "used": bool(self.used[j]),
-            "errors_complete": bool(self.used[j] and np.isfinite(self.hadronic_model).all()),
+            "errors_complete": bool(self.used[j] and self.errors_known),
             "measured_events": int(self.measured[j]),
         }
 
@@ -149,9 +171,9 @@ class Spectra:
             for name, matrix in self._errors().items()
         }
         rows = []
-        for j, used in enumerate(self.used):
+        for j in range(len(mean)):
             row = {"mean_ln_mass": mean[j]} | {f"error_{source}": error[j] for source, error in errors.items()}
-            shown = row if used else dict.fromkeys(row, np.nan)
+            shown = row if self.determined["light"][j] else dict.fromkeys(row, np.nan)
             rows.append({k: v for k, v in self._row(j, "").items() if k not in ("group", "measured_events")} | shown)
         return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
 
@@ -225,7 +247,7 @@ def cell_binning(edges: tuple[float, ...]) -> Binning:
 def folded_spectra(
     data: SpectrumEvents, simulated: Simulated, thrown: np.ndarray, cells: Cells, edges: np.ndarray,
     exposure_m2_sr_s: float, *, widths: Widths, sharpness: float = SHARPNESS, knees: bool = False, seed: int = 1,
-    lg_nmu_min: float = LG_NMU_MIN, changes: Sequence[np.ndarray] = (),
+    least: tuple[float, float] = (LG_NE_MIN, LG_NMU_MIN), changes: Sequence[np.ndarray] = (),
 ) -> tuple[Spectra, list[str]]:  # fmt: skip
     """Fit measured events with the response of simulated ones.
 
@@ -249,7 +271,7 @@ def folded_spectra(
     InputError
         If there are too few events.
     """
-    events = make_movable(simulated, cells.bins, widths, lg_nmu_min)
+    events = make_movable(simulated, cells.bins, widths, least)
     total = thrown.sum(axis=0)
     counts = cells.counts(data)
     nominal = make_response(events, cells, total, scales=False).accepted.sum(axis=(1, 2))
@@ -275,6 +297,7 @@ def folded_spectra(
     if fit.refusal:
         remarks.append(f"the fit is refused, no bin is used: {fit.refusal}")
     fluxes = free_fluxes(fit, edges, [change.sum(axis=0) for change in changes])
+    unknown = undetermined(fit, edges, np.array([MEMBERS[name] for name in MEMBERS if name != ALL]))
     alone: list[FoldedFit] = []
     for model in () if events.model is None else np.unique(events.model):
         rows = events.model == model
@@ -299,7 +322,8 @@ def folded_spectra(
     measured = np.histogram(data.lg_energy, edges)[0]
     used = (measured >= LEAST_MEASURED) & (fluxes.simulated.min(axis=1) >= LEAST_SIMULATED) & (not fit.refusal)
     fitted = fit_knees(problem, fit, alone if len(alone) > 1 else []) if knees and not fit.refusal else None
-    return Spectra(fit, fluxes, spread, used, measured, fit.p_value(seed), fitted), remarks
+    spectra = Spectra(fit, fluxes, spread, used, measured, fit.p_value(seed), fitted, undetermined=unknown)
+    return spectra, [*remarks, *remarks_on_shares(spectra)]
 
 
 def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[Spectra, list[str]]:
@@ -363,6 +387,26 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     spectra.write(options.out, provenance)
     write_exchange(options.out)
     return spectra, remarks
+
+
+def remarks_on_shares(spectra: Spectra) -> list[str]:
+    """Return remarks on shares that are not determined, and on those outside 0 to 1 by more than their error."""
+    remarks, edges = [], spectra.fluxes.edges
+    for j in np.flatnonzero(spectra.used):
+        energy = f"lg(E/eV) {edges[j]:g} to {edges[j + 1]:g}"
+        names = [name for name, known in spectra.determined.items() if not known[j]]
+        if names:
+            remarks.append(f"{energy}: not determined with so few events or so small a simulation: {', '.join(names)}")
+    error = "total" if spectra.errors_known else "statistical"
+    for row in spectra.table().filter(pl.col("determined") & (pl.col("group") != ALL)).iter_rows(named=True):
+        width = row[f"fraction_error_{error}"]
+        if not -width <= row["fraction"] <= 1 + width:
+            remarks.append(
+                f"lg(E/eV) {row['lg_energy_low_eV']:g} to {row['lg_energy_high_eV']:g}: the share of {row['group']} is "
+                f"{100 * row['fraction']:.0f} ± {100 * width:.0f} % ({error}), outside 0 to 100 % by more than its "
+                "error: data and simulation differ, or errors are too small"
+            )
+    return remarks
 
 
 def remarks_on_range(data: SpectrumEvents, simulated: Simulated, bins: Binning) -> list[str]:

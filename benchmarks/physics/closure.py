@@ -36,7 +36,7 @@ from showerstack.analysis.spectra.reading import plateau_primaries, read_respons
 from showerstack.analysis.spectra.response import Simulated, binning
 from showerstack.analysis.spectra.run import EDGES, cell_binning
 from showerstack.runtime.context import Context, bar
-from showerstack.showers.kascade import LG_NMU_MIN
+from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.sky import Sky
 from showerstack.stacking.config import StackConfig
@@ -170,7 +170,9 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
 
     def plateau(seed: int) -> dict[str, Any]:
         """Compare the primaries recovered from accepted events with those counted, from lg E = 15.3 to 17."""
-        recovered = thrown_by_models(plateau_primaries(pool.take(pool.lg_nmu > LG_NMU_MIN), BINS), None)
+        recovered = thrown_by_models(
+            plateau_primaries(pool.take((pool.lg_ne > LG_NE_MIN) & (pool.lg_nmu > LG_NMU_MIN)), BINS), None
+        )
         inside = (BINS.fine[:-1] > 15.3 - 1e-9) & (BINS.fine[1:] < 17 + 1e-9)
         ratio = recovered[:, inside].sum(axis=1) / thrown[:, inside].sum(axis=1)
         events = np.array([(pool.labels[pool.true_lg_energy > 15.6] == k).sum() for k in range(5)])

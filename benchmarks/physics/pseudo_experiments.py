@@ -33,7 +33,7 @@ from showerstack.analysis.spectra.folding import (
 from showerstack.analysis.spectra.knees import profile_knee
 from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
 from showerstack.analysis.spectra.response import Binning, Simulated, Thrown
-from showerstack.showers.kascade import LG_NMU_MIN
+from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN
 from showerstack.showers.simulation.sky import Sky
 
 Z68, Z95 = 1.0, 1.959964
@@ -54,9 +54,11 @@ class SmoothTruth:
     """(K, T) of the copies."""
 
     @classmethod
-    def of(cls, events: Simulated, thrown: np.ndarray, bins: Binning, lg_nmu_min: float = LG_NMU_MIN) -> SmoothTruth:
+    def of(
+        cls, events: Simulated, thrown: np.ndarray, bins: Binning, least: tuple[float, float] = (LG_NE_MIN, LG_NMU_MIN)
+    ) -> SmoothTruth:
         """Copy the simulated events; the fine bins of the true energy must be equally wide."""
-        cells, ready = make_cells(bins, events), make_movable(events, bins, Widths(), lg_nmu_min)
+        cells, ready = make_cells(bins, events), make_movable(events, bins, Widths(), least)
         step, last = float(bins.fine[1] - bins.fine[0]), thrown.shape[1] - 1
         parts, primaries = [], np.zeros_like(thrown)
         for shift in (-1, 0, 1):
@@ -71,21 +73,25 @@ class SmoothTruth:
                         y=ready.y[inside] + COPY_Y * small,
                     )
                 )  # fmt: skip
-        names = ("labels", "fine", "lg_energy", "lg_nmu", "sizes", "y", "y_moved")
+        names = ("labels", "fine", "lg_energy", "measured", "sizes", "y", "y_moved", "mirrored")
         joined = {name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names}
         return cls(cells, replace(ready, **joined, model=None, group=None), primaries)
 
-    def particles(self, sky: Sky) -> np.ndarray:
-        """Return particles (K, T) per fine bin for an exposure of 1 m2 sr s."""
+    def particles(self, sky: Sky, shift: float = 0.0) -> np.ndarray:
+        """Return particles (K, T) per fine bin for an exposure of 1 m2 sr s.
+
+        ``shift`` is by how much in lg E their showers look like those of higher energies.
+        """
         fine = self.cells.bins.fine
-        inner = fine[:-1, None] + np.diff(fine)[:, None] * (np.arange(SUB_STEPS) + 0.5) / SUB_STEPS
+        inner = fine[:-1, None] + np.diff(fine)[:, None] * (np.arange(SUB_STEPS) + 0.5) / SUB_STEPS - shift
         flux = sky.flux(inner.ravel())[:5].reshape(5, -1, SUB_STEPS)
         return np.asarray((flux * 10.0**inner).mean(axis=2) * np.log(10.0) * np.diff(fine))
 
     def expected(self, sky: Sky, scales: np.ndarray) -> np.ndarray:
         """Return expected counts (C,) for an exposure of 1 m2 sr s."""
         accepted = count_accepted(self.copies, self.cells, scales)
-        weight = np.divide(self.particles(sky), self.thrown, out=np.zeros_like(self.thrown), where=self.thrown > 0)
+        particles = self.particles(sky, float(scales[0]) * self.copies.widths.lg_energy)
+        weight = np.divide(particles, self.thrown, out=np.zeros_like(self.thrown), where=self.thrown > 0)
         return np.asarray(np.einsum("kct,kt->c", accepted, weight))
 
     def simulation(self, rng: np.random.Generator, share: float = 1.0) -> tuple[MovableEvents, np.ndarray]:

@@ -31,7 +31,6 @@ from showerstack.analysis.spectra.reading import Response, read_response
 from showerstack.analysis.spectra.response import GROUPS, Simulated, SpectrumEvents
 from showerstack.analysis.spectra.run import EDGES, SUMS, Spectra, cell_binning, folded_spectra
 from showerstack.runtime.context import Context, bar
-from showerstack.showers.kascade import LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.sky import Sky
@@ -95,7 +94,7 @@ def weights(events: Simulated, thrown: np.ndarray, shift: float) -> np.ndarray:
 
 def drawn_sky(pool: Response, cells: Cells, shift: float, seed: int) -> tuple[SpectrumEvents, float]:
     """Draw the largest sky that uses every shower once, and return its exposure."""
-    events = pool.events.take(pool.events.lg_nmu > LG_NMU_MIN)
+    events = pool.passing
     weight = weights(events, pool.thrown.counts.sum(axis=0), shift)
     counted = cells.bins.bin_of(events.lg_energy) >= 0
     exposure = 1.0 / float(weight[counted].max())
@@ -145,8 +144,7 @@ def main() -> None:
             return read_response(opened, [folder], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
 
         known = read(test)
-        passing = known.events.take(known.events.lg_nmu > LG_NMU_MIN)
-        cells = make_cells(BINS, passing)
+        cells = make_cells(BINS, known.passing)
         for seed, nature in missing:
             if time.monotonic() > stop:
                 break

@@ -41,6 +41,7 @@ def flux_picture(
                 axes.errorbar(x[good], y[good], (errors * scale)[good], fmt="none", ecolor=colour, elinewidth=width)
             axes.plot(x[good], y[good], MARKERS[(first + k) % len(MARKERS)], color=colour, label=name)
         _flux_axes(axes)
+        _show_values(axes, flux * scale[:, None], statistical * scale[:, None])
         axes.set_title(title)
         if len(names) > 1:
             figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
@@ -65,6 +66,8 @@ def panel_pictures(
                     color=INK, alpha=0.5, ms=3, elinewidth=0.5, label=each.name,
                 )  # fmt: skip
             if others:
+                drawn = np.concatenate([each.value * each.energy_ev**POWER for each in others])
+                _show_values(axes, drawn, np.zeros_like(drawn), axes.get_ylim())
                 axes.legend(fontsize="x-small")
         figures.append(figure)
     return figures
@@ -80,6 +83,19 @@ def _energy_axis(axes: Axes) -> None:
     else:
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("energy, eV")
+
+
+def _show_values(axes: Axes, values: np.ndarray, errors: np.ndarray, already: tuple[float, float] = (0.0, 0.0)) -> None:
+    """Let the axis reach as far as values and their statistical errors do, beside what is shown already.
+
+    Errors that are far larger run out of the picture instead of pressing all others to a line at zero.
+    """
+    good = np.isfinite(values) & np.isfinite(errors)
+    if good.any():
+        size = float(np.median(np.abs(values[good])))
+        errors = np.minimum(errors[good], 3 * size)
+        low, high = float((values[good] - errors).min()), float((values[good] + errors).max())
+        axes.set_ylim(min(1.1 * low, already[0], -0.02 * high), max(1.1 * high, already[1]))
 
 
 def _flux_axes(axes: Axes) -> None:

@@ -125,13 +125,21 @@ def simulate(
         sets.append((folder, job, n, source, is_made))
     for folder, job, n, source, is_made in sets:
         if not is_made:
-            _write(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
+            write_set(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
     return sets[0][0], sets[1][0]
 
 
-def _write(
-    folder: Path, job: BlockJob, n: int, source: dict[str, Any], *, workers: int | None, overwrite: bool, bars: Bars
+def write_set(
+    folder: Path,
+    job: BlockJob,
+    n: int,
+    source: dict[str, Any],
+    *,
+    workers: int | None = None,
+    overwrite: bool = False,
+    bars: Bars = silent,
 ) -> None:
+    """Simulate the first ``n`` accepted events of a job and write them as a dataset folder."""
     layout = layout_of(source["protocol"], job.task)
     types: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
     types |= {"age": np.float32} if layout.age == "file" else {}

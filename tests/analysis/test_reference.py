@@ -62,7 +62,7 @@ def world() -> tuple[Cells, MovableEvents, Thrown, Simulated]:
     bins = cell_binning(EDGES)
     events, thrown = simulated(30_000, 11, bins)
     cells = make_cells(bins, events, 6)
-    return cells, make_movable(events, bins, Widths(0.05, 0.03, 0.025), 4.2), thrown, events
+    return cells, make_movable(events, bins, Widths(0.05, 0.03, 0.025), (-np.inf, 4.2)), thrown, events
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +117,11 @@ def test_counted_as_moved(world: tuple[Cells, MovableEvents, Thrown, Simulated],
     few = e.take(np.arange(2_000))
     for k, scales in enumerate(AT):
         into = np.zeros((2, 5, cells.n_cells, thrown.counts.shape[2]))
-        columns = (few.labels, few.fine, few.lg_energy, few.lg_nmu, few.sizes, few.y, few.y_moved)
-        shifts = scales * few.widths.values
+        columns = (few.labels, few.fine, few.lg_energy, few.measured, few.sizes, few.y, few.y_moved, few.mirrored)
+        of_sizes = [2, 1]  # electrons, muons
+        shifts = (scales * few.widths.values)[of_sizes]
         place = np.empty(len(few.labels), np.int64)
-        count(*columns, scales, shifts, few.lg_nmu_min, cells.bins.edges, cells.borders, into, place)
+        count(*columns, scales[of_sizes], shifts, np.array(few.least), cells.bins.edges, cells.borders, into, place)
         assert np.count_nonzero(place >= 0) == into.sum()
         result[f"at {k}"] = [into.sum(axis=(1, 2, 3)), into.sum(axis=(0, 2, 3)), into]
     reference(result)
@@ -247,6 +248,8 @@ def test_simulated_sets_add_up(tiny_composition: Path, monkeypatch: pytest.Monke
     predicted = SimpleNamespace(log_proba=log_proba, labels=log_proba.argmax(axis=1), remarks=["one"])
     monkeypatch.setattr(reading, "predict_folder", lambda *_: predicted)
     monkeypatch.setattr(reading, "refuse_training_set", lambda *_: None)
+    moved = np.tile(np.linspace(0.5, 2.5, len(log_proba))[:, None], (1, 4))
+    monkeypatch.setattr(reading, "moved_summaries", lambda *_: (moved, reading.DEPOSITS))
     run: Any = SimpleNamespace(task=COMPOSITION)
     bins = cell_binning((14.9, 15.4, 16.0))
     once, twice = (reading.read_response(run, [folder] * n, [], bins, 25.0) for n in (1, 2))
@@ -254,6 +257,9 @@ def test_simulated_sets_add_up(tiny_composition: Path, monkeypatch: pytest.Monke
     assert len(twice.events) == 2 * len(once.events)
     assert len(np.unique(twice.events.group)) == 2 * len(np.unique(once.events.group))
     assert len(twice.remarks) == 2 * len(once.remarks)
+    assert once.events.mirrored is not None
+    assert once.events.mirrored[:, 0].all(), "this set was cut in lg Ne"
+    assert not once.events.mirrored[:, 1].any()
     reference({"events": once.events, "thrown": once.thrown, "all": len(log_proba)}, rtol=1e-4)
 
 

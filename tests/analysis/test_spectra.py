@@ -18,7 +18,7 @@ import pytest
 from benchmarks.physics.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.analysis.events import model_numbers
 from showerstack.analysis.exposure import EXPOSURE_ERROR
-from showerstack.analysis.spectra.fluxes import STATISTICAL
+from showerstack.analysis.spectra.fluxes import STATISTICAL, share_covariance, shares, undetermined
 from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
 from showerstack.analysis.spectra.knees import _fit_like, _knee, fit_knees, profile_knee
 from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem
@@ -32,6 +32,7 @@ from showerstack.analysis.spectra.run import (
     folded_spectra,
     measure_spectra,
     remarks_on_range,
+    remarks_on_shares,
 )
 from showerstack.commands.app import numbers
 from showerstack.report.physics_pages import knee_lines, spectra_text, write_spectra_page
@@ -64,7 +65,7 @@ def _spectra(
     response: tuple[Simulated, Thrown], seed: int = 3, exposure: float = EXPOSURE / 2, **options: object
 ) -> tuple[Spectra, list[str]]:
     events, thrown = response
-    entries = {"widths": Widths(), "sharpness": 1 / SKY.sharpness, "lg_nmu_min": -np.inf}
+    entries = {"widths": Widths(), "sharpness": 1 / SKY.sharpness, "least": (-np.inf, -np.inf)}
     return folded_spectra(
         measured(SKY, seed, exposure=exposure), events, thrown.counts, make_cells(BINS, events), np.array(EDGES),
         exposure, **(entries | options),  # type: ignore[arg-type]
@@ -87,7 +88,7 @@ def test_cells_cover_the_bins_and_what_comes_out_too_high() -> None:
 
 def test_every_source_has_a_full_covariance(analysed: Spectra) -> None:
     truth = true_flux(SKY, binning(EDGES))
-    pull = (analysed.flux - truth) / analysed.standard()
+    pull = (analysed.fluxes.flux - truth) / np.sqrt(np.diag(analysed.covariance())).reshape(truth.shape)
     assert np.abs(pull).max() < 5
     assert np.mean(pull**2) < 3
     sources = ("data", "simulation", "scales", "hadronic_model")
@@ -156,7 +157,7 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     assert not row["errors_complete"]
     assert analysed.table()["errors_complete"].all()
     cells = [cell for column in spectra_text(unknown).columns[2:] for cell in column.cells]
-    assert {str(cell).rsplit("±", 1)[-1] for cell in cells} == {"unknown"}
+    assert {str(cell).rsplit("±", 1)[-1] for cell in cells} == {"unknown", "not determined"}
     text = write_spectra_page(unknown, tmp_path, []).read_text()
     assert ">unknown<" in text
     assert text.count("<svg") == 9
@@ -177,11 +178,49 @@ def test_bins_without_events_and_refused_fits_are_marked(response: tuple[Simulat
     cut = data.take(data.lg_energy < 16.0)
     result, _ = folded_spectra(
         cut, events, thrown.counts, make_cells(BINS, events), np.array(EDGES), EXPOSURE / 100, widths=Widths(),
-        lg_nmu_min=-np.inf,
+        least=(-np.inf, -np.inf),
     )  # fmt: skip
     assert not result.used[3]
     assert np.isnan(result.flux[~result.used]).all()
     assert result.table().filter(~pl.col("used"))["flux_m2_sr_s_eV"].is_null().all()
+
+
+def test_what_so_few_events_cannot_tell_is_not_determined(response: tuple[Simulated, Thrown]) -> None:
+    """By the number of events and the simulation, and not by what comes out."""
+    few, remarks = _spectra(response, exposure=EXPOSURE / 400, knees=False)
+    assert few.undetermined is not None
+    assert few.undetermined[-1].any()
+    assert not few.undetermined.all()
+    told = [line for line in remarks if "not determined with so few events" in line]
+    assert told
+    table = few.table()
+    unknown = table.filter(pl.col("used") & ~pl.col("determined"))
+    assert unknown.height
+    for column in ("fraction", "flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV"):
+        assert unknown[column].is_null().all()
+    assert table.filter(pl.col("used") & (pl.col("group") == "all"))["flux_m2_sr_s_eV"].is_not_null().all()
+    groups = table.filter(pl.col("group").is_in(GROUPS) & ~pl.col("determined"))
+    assert np.isnan(few.flux).sum() == groups.height
+    cells = [str(cell) for column in spectra_text(few).columns[2:] for cell in column.cells]
+    assert "not determined" in cells
+    likelihood = few.fit.likelihood
+    turned = replace(likelihood, counts=likelihood.counts[::-1].copy())
+    other = undetermined(replace(few.fit, likelihood=turned), np.array(EDGES), np.eye(5))
+    np.testing.assert_array_equal(other, few.undetermined[:, :5], err_msg="another composition is told as badly")
+    more, _ = _spectra(response)
+    assert more.undetermined is not None
+    assert more.undetermined.sum() < 4, "more events tell nearly all"
+    assert not more.undetermined[:, 5:].any(), "and light from heavy ones everywhere"
+
+
+def test_a_share_outside_0_to_1_is_told(analysed: Spectra) -> None:
+    assert not [line for line in remarks_on_shares(analysed) if "outside" in line]
+    strange = analysed.fluxes.flux.copy()
+    strange[1, 1] = -0.5 * (strange[1].sum() - strange[1, 1])
+    small = {name: matrix / 100 for name, matrix in analysed.fluxes.covariance.items()}
+    fluxes = replace(analysed.fluxes, flux=strange, covariance=small)
+    told = remarks_on_shares(replace(analysed, fluxes=fluxes, hadronic_model=analysed.hadronic_model / 100))
+    assert any(line.startswith("lg(E/eV) 15.5 to 15.8: the share of helium is") for line in told)
 
 
 def test_bad_input_is_refused_by_name(response: tuple[Simulated, Thrown]) -> None:
@@ -217,7 +256,8 @@ def test_a_model_without_a_class_on_its_plateau_is_left_out_for_that_class(
     assert np.isnan(result.hadronic_model).all(), "unknown, never 0"
     # These showers are accepted to .9 on the plateau, public ones to .98.
     truth = true_flux(SKY, binning(EDGES)) * 0.9 / np.array(PLATEAU_EFFICIENCY)
-    pull = (result.flux - truth) / result.standard((*STATISTICAL, "scales"))
+    error = np.sqrt(np.diag(result.covariance((*STATISTICAL, "scales")))).reshape(truth.shape)
+    pull = (result.fluxes.flux - truth) / error
     assert np.abs(pull).max() < 5
     assert np.mean(pull**2) < 3
     # Two equal sets know the efficiency no better than one, and their counts independently.
@@ -351,9 +391,11 @@ def test_spectra_of_a_small_sky(
     assert pl.read_csv(tmp_path / "spectra.csv").columns == table.columns
     groups = table.filter(pl.col("group").is_in(GROUPS) & pl.col("used"))
     common = groups["flux_error_exposure_m2_sr_s_eV"] / groups["flux_m2_sr_s_eV"].abs()
-    np.testing.assert_allclose(common.to_numpy(), EXPOSURE_ERROR)
-    np.testing.assert_allclose(groups["fraction_error_exposure"].to_numpy(), 0, atol=1e-7)
-    share, error = groups["fraction"].to_numpy(), groups["fraction_error_statistical"].to_numpy()
+    np.testing.assert_allclose(common.drop_nulls().to_numpy(), EXPOSURE_ERROR)
+    assert groups["determined"].to_list() == groups["fraction"].is_not_null().to_list()
+    assert not groups["determined"].all(), "two thousand simulated showers do not tell five groups"
+    share = shares(result.fluxes.flux)
+    error = np.sqrt(np.diag(share_covariance(result.fluxes.flux, result.covariance(STATISTICAL)))).reshape(share.shape)
     assert np.abs((share - 0.2) / error).max() < 6, "all groups were thrown alike"
     provenance = read_json(tmp_path / "spectra.json")
     assert provenance["exposure_m2_sr_s"] == 1e7

@@ -1,0 +1,98 @@
+"""Simulated showers are moved as their sizes are, and predicted again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from showerstack.analysis.spectra import moving
+from showerstack.analysis.spectra.folding import MOVE, mass_summary
+from showerstack.analysis.spectra.moving import AGAIN, DEPOSITS, moved_set, moved_summaries, paired_rows
+from showerstack.runtime.checksums import CHECKSUMS_FILE, write_checksums
+from showerstack.runtime.context import Context
+from showerstack.runtime.files import read_json, write_json
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.kascade import reconstructed_energy
+from showerstack.showers.schema import COMPOSITION
+
+
+def _posteriors(dataset: Dataset) -> np.ndarray:
+    """Return log-posteriors that know masses by muons against electrons."""
+    s = np.asarray(dataset.scalars, dtype=np.float64)
+    density = -0.5 * ((s[:, 4] - 0.8 * s[:, 3])[:, None] / 0.1 - np.arange(-2, 3)) ** 2
+    return np.asarray(density - np.logaddexp.reduce(density, axis=1, keepdims=True))
+
+
+@pytest.fixture
+def predicted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def predict(run: Any, folder: Path, ctx: Context) -> Any:
+        values = SimpleNamespace(log_proba=_posteriors(Dataset.open(folder, labels=False)))
+        return SimpleNamespace(concatenated=lambda: values)
+
+    monkeypatch.setattr(moving, "predict", predict)
+    return SimpleNamespace(chain=SimpleNamespace(config_hash="0" * 64), task=COMPOSITION)
+
+
+def _foreign(folder: Path, out: Path) -> Path:
+    """Copy a set so that nothing says how it could be simulated again."""
+    shutil.copytree(folder, out, ignore=shutil.ignore_patterns("*.features"))
+    write_json(out / "source.json", read_json(out / "source.json") | {"simulation_version": "of another time"})
+    (out / CHECKSUMS_FILE).unlink()
+    write_checksums(out, [file.name for file in out.iterdir()])
+    return out
+
+
+def test_a_set_is_simulated_again_with_other_sizes(
+    tiny_composition: Path, tmp_path: Path, predicted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Dataset.open(tiny_composition / "composition_test", COMPOSITION)
+    y, how = moved_summaries(predicted, data, Context(), tmp_path / "kept")
+    assert how == AGAIN
+    assert (np.isfinite(y).mean(axis=0) > 0.8).all(), "most showers are there again"
+    rise = np.nanmean(y[:, 1::2] - y[:, ::2], axis=0)
+    assert rise[0] > 0.01
+    assert rise[1] < -0.01
+    monkeypatch.setattr(moving, "predict", None)
+    again, _ = moved_summaries(predicted, data, Context(), tmp_path / "kept")
+    np.testing.assert_allclose(again, y, atol=1e-5, err_msg="kept")
+
+
+def test_showers_are_paired_by_number_and_core(tiny_composition: Path) -> None:
+    data = Dataset.open(tiny_composition / "composition_test", COMPOSITION)
+    with moved_set(data, 1, MOVE, Context(), None) as folder:
+        other = Dataset.open(folder, COMPOSITION)
+        here, there = paired_rows(data, other)
+        np.testing.assert_array_equal(data.labels[here], other.labels[there])  # type: ignore[index]
+        electrons = np.asarray(other.scalars)[there, 3].astype(float) - np.asarray(data.scalars)[here, 3]
+        muons = np.asarray(other.scalars)[there, 4].astype(float) - np.asarray(data.scalars)[here, 4]
+        assert np.median(electrons) == pytest.approx(MOVE, abs=0.01)
+        assert np.median(muons) == pytest.approx(0, abs=0.01)
+    assert not folder.exists()
+
+
+def test_deposits_are_multiplied_where_nothing_can_be_simulated_again(
+    tiny_composition: Path, tmp_path: Path, predicted: Any
+) -> None:
+    data = Dataset.open(_foreign(tiny_composition / "composition_test", tmp_path / "archive"), COMPOSITION)
+    with moved_set(data, 0, MOVE, Context(), None) as folder:
+        moved = Dataset.open(folder, labels=False)
+        grids, before = (np.asarray(one.matrices[:50], dtype=np.float64) for one in (moved, data))
+        np.testing.assert_array_equal(grids[..., 0], before[..., 0])
+        np.testing.assert_allclose(grids[..., 1], before[..., 1] * 10**MOVE, rtol=2e-3)
+        scalars = np.asarray(moved.scalars, dtype=np.float64)
+        as_stored = np.asarray(data.scalars, dtype=np.float64)
+        np.testing.assert_allclose(scalars[:, 4], as_stored[:, 4] + MOVE, atol=4e-3)
+        rise = reconstructed_energy(as_stored[:, 3], as_stored[:, 4] + MOVE, as_stored[:, 1])
+        rise -= reconstructed_energy(as_stored[:, 3], as_stored[:, 4], as_stored[:, 1])
+        np.testing.assert_allclose(scalars[:, 0] - as_stored[:, 0], rise, atol=0.017)
+    y, how = moved_summaries(predicted, data, Context())
+    assert how == DEPOSITS
+    assert np.isfinite(y).all()
+    pairs, _ = moved_summaries(predicted, Dataset.open(tiny_composition / "composition_test", COMPOSITION), Context())
+    now = mass_summary(_posteriors(data))[:, None]
+    assert np.nanmean(pairs[:, :2] - now) == pytest.approx(np.nanmean(y[:, :2] - now), abs=0.05)
