@@ -35,9 +35,10 @@ from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
 from showerstack.scoring.tasks.truth import origin_of
 from showerstack.showers import writer
+from showerstack.showers.archives.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in, tasks_of
 from showerstack.showers.archives.formats import DEPOSITS, UNITS, EventReader, first_remarks, format_of, formats
-from showerstack.showers.archives.measured import MeasuredReader, azimuth_convention, front_azimuth
+from showerstack.showers.archives.measured import MeasuredReader
 from showerstack.showers.archives.raw import SimulatedReader, archive_path, stream_npz
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.dataset import Dataset, ordering_of
@@ -328,18 +329,26 @@ def _archive(reader: SimulatedReader | MeasuredReader) -> Iterator[Finding]:
     if dead:
         text = f"{dead} of {int(KASCADE.has_station.sum())} give no e/gamma signal"
         yield Finding("  stations", text, "note")
-    azimuth = _azimuth(grids[..., 0], grids[..., 1], frame["Az"], frame["Ze"], KASCADE)
+    azimuth = _azimuth(grids[..., 0], grids[..., 1], frame["Az"], frame["Ze"], KASCADE, is_raw=True)
     yield replace(azimuth, what="  azimuth")
 
 
 def _azimuth(
-    times_ns: np.ndarray, deposits: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray, array: DetectorArray
+    times_ns: np.ndarray,
+    deposits: np.ndarray,
+    azimuth_deg: np.ndarray,
+    zenith_deg: np.ndarray,
+    array: DetectorArray,
+    *,
+    is_raw: bool = False,
 ) -> Finding:
     """Return how the azimuths of the first events (n of N) are counted; no time and 0 both mean none."""
     front = front_azimuth(times_ns, (deposits > 0) & (times_ns != 0), array.x_m, array.y_m)
     convention = azimuth_convention(front, azimuth_deg[: len(front)], zenith_deg[: len(front)])
     if not convention.is_known:
         return Finding("azimuth", convention.words, "note")
+    if is_raw:
+        return Finding("azimuth", convention.words + ("" if convention.is_ours else "; convert turns it"), "ok")
     sense = "counter-clockwise" if convention.sense > 0 else "clockwise"
     option = f"; for sky-map: --azimuth-of-north {convention.of_north_deg:.1f} --{sense}"
     return Finding("azimuth", convention.words + option, "ok" if convention.is_ours else "note")

@@ -324,6 +324,8 @@ def units_remarks(where: str, values: np.ndarray, columns: tuple[str, ...]) -> l
         middle, (low, high) = float(np.median(column)), RANGES.get(name, (-np.inf, np.inf))
         if name == "Ze" and middle > 0 and np.quantile(column, 0.99) < MAX_RADIANS:
             looks = "radians: expected degrees"
+        elif name == "Az" and np.quantile(np.abs(column), 0.99) <= 2 * math.pi and np.ptp(column) > 1:
+            looks = "radians: expected degrees, from +x towards +y"
         elif name in ("E", "Ne", "Nmu") and middle > high:
             looks = "a linear quantity: expected its decimal logarithm"
         elif name == "E" and 0 < middle < low:

@@ -52,7 +52,7 @@ class Scalar:
 SCALARS: tuple[Scalar, ...] = (
     Scalar("E", "lg(E/eV)", "reconstructed primary energy"),
     Scalar("Ze", "deg", "reconstructed zenith angle"),
-    Scalar("Az", "deg", "reconstructed azimuth angle"),
+    Scalar("Az", "deg", "reconstructed azimuth angle of the origin, from +x towards +y"),
     Scalar("Ne", "lg", "reconstructed electron number, lg N_e"),
     Scalar("Nmu", "lg", "reconstructed muon number, lg N_mu"),
 )

@@ -39,7 +39,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import atomic_path, write_json
 from showerstack.runtime.logs import remark
-from showerstack.showers.archives.measured import AZIMUTH
+from showerstack.showers.archives.azimuth import AZIMUTH
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, TIMES_FILE
 

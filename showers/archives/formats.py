@@ -20,6 +20,7 @@ import polars as pl
 from showerstack.runtime.code import installed_modules
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.tables import write_frames
+from showerstack.showers.archives.azimuth import OURS, AzimuthConvention
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.event_files import bad_cells, bad_quantities, check_true_values, units_remarks
 from showerstack.showers.protocols import MATCHED, Layout
@@ -79,6 +80,11 @@ class EventReader(Protocol):
 
     def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield columns of consecutive events, each (n, ...); memory stays bounded by a chunk."""
+
+
+def azimuths_of(reader: EventReader) -> AzimuthConvention | None:
+    """Return how a reader's azimuths count where it has looked (``azimuth``); None where it says nothing."""
+    return getattr(reader, "azimuth", None)
 
 
 class Format(Protocol):
@@ -164,6 +170,10 @@ def _dataset(
     if reader.array == KASCADE and AGE.name in columns:
         layout = Layout(np.float32, np.float32, "column")
         source |= {"protocol": "2026", "age": True, "evaluation_cuts": MATCHED.name}
+    azimuth = azimuths_of(reader)
+    if azimuth is not None:
+        source |= azimuth.source()
+        tell_azimuths(reader.name, azimuth, tell)
     names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *cores.values()]
     names += _TIME_COLUMNS if has_times else ()
     names += [GROUP] if GROUP in columns else []
@@ -172,6 +182,8 @@ def _dataset(
     start = 0
     with write_dataset(folder, reader.n_events, labelled, source=source, extras=types, layout=layout) as writer:
         for chunk in reader.chunks(names):
+            if azimuth is not None:
+                chunk["Az"] = azimuth.ours(chunk["Az"])
             scalars = np.column_stack([chunk[name] for name in layout.scalars]).astype(np.float32)
             grids = chunk[DEPOSITS].astype(np.float32)
             writer.left_out += bad_quantities(reader.name, scalars, layout.scalars, start)
@@ -209,6 +221,17 @@ def _unit_remarks(reader: EventReader, chunk: Mapping[str, np.ndarray]) -> list[
     if "Gt" in chunk:
         remarks += time_remarks(reader.name, np.asarray(chunk["Gt"], np.float64), reader.array)
     return remarks
+
+
+def tell_azimuths(name: str, azimuth: AzimuthConvention, tell: Callable[[str], None]) -> None:
+    """Say whether azimuths were turned, or that nothing shows how they count."""
+    if not azimuth.is_known:
+        tell(
+            f"{name}: nothing shows how Az is counted ({azimuth.words}): it is kept, and distances from a shower's "
+            f"axis are right only if it counts {OURS}"
+        )
+    elif not azimuth.is_ours:
+        tell(f"{name}: {azimuth.words}: turned, it counts {OURS}")
 
 
 def numbers_of_labels(task: Task) -> dict[Any, int]:

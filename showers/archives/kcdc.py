@@ -5,13 +5,15 @@ A job has one table for each part of the experiment: ``array`` (E lg eV, Xc, Yc 
 of each table is its own, -1 for none; tables are joined by it, never by position. Older jobs write names in capitals.
 
 What the stored pages of KCDC do not say, and no file was there to show: the names and types of tables, groups and
-branches in HDF5 and ROOT, and in which order stations are numbered. Tables are therefore known by their columns, and
-the station of each number by the cores of the showers that fell beside it. Text never holds stations' signals.
+branches in HDF5 and ROOT, in which order stations are numbered, and how azimuths count. Tables are therefore known by
+their columns, the station of each number by the cores of the showers that fell beside it, and azimuths by planes
+through arrival times. Text never holds stations' signals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -23,6 +25,7 @@ import polars as pl
 
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.tables import damage_as_input_error, read_text
+from showerstack.showers.archives.azimuth import FRONT_EVENTS, AzimuthConvention, azimuth_convention, front_azimuth
 from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
 from showerstack.showers.array import KASCADE, DetectorArray
 
@@ -38,6 +41,9 @@ NEEDED = {"array": QUANTITIES["array"], "general": ("R", "Ev"), "calorimeter": (
 """By what a table is known, whatever it is called."""
 SIGNALS = ("EDeposit", "MDeposit")
 """MeV by station, in ROOT and HDF5."""
+ARRIVAL, ARRIVAL_STATIONS = "Arrival", "ArrivalS"
+"""ns by station; or of the stations hit alone, whose numbers from 1 are then in the second column."""
+OF_STATIONS = (*SIGNALS, ARRIVAL, ARRIVAL_STATIONS)
 TRUE_ENERGY = "TrEP"
 """A column of KCDC's simulations alone."""
 KCDC_UNITS = {"R": "", "Ev": "", "T": "deg C", "P": "hPa", "Datetime": "ISO", "Nhad": "", "Ehad": "lg(E/eV)"}
@@ -121,12 +127,11 @@ class Hdf5Table:
         tables: dict[str, Table] = {}
 
         def add_table(name: str, item: Any) -> None:
-            if isinstance(item, h5py.Dataset) and item.dtype.names and item.ndim == 1:
-                shapes = {field: item.dtype[field].shape for field in item.dtype.names}
-                tables[name] = cls(shapes, len(item), item)
+            if isinstance(item, h5py.Dataset) and (kinds := _stored_kinds(item)) and item.ndim == 1:
+                tables[name] = cls({field: kind.shape for field, kind in kinds.items()}, len(item), item)
             elif isinstance(item, h5py.Group):
                 inside = {key: one for key, one in item.items() if isinstance(one, h5py.Dataset) and one.ndim}
-                plain = {key: one for key, one in inside.items() if not one.dtype.names}
+                plain = {key: one for key, one in inside.items() if _has_numpy_type(one) and not one.dtype.names}
                 if plain and len({len(one) for one in plain.values()}) == 1:
                     length = len(next(iter(plain.values())))
                     tables[name] = cls({key: one.shape[1:] for key, one in plain.items()}, length, item)
@@ -136,15 +141,67 @@ class Hdf5Table:
         return tables
 
     def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
-        if hasattr(self.stored, "fields"):
+        if not hasattr(self.stored, "fields"):
+            return {name: self.stored[name][start:stop] for name in names}
+        if _has_numpy_type(self.stored):
             rows = self.stored.fields(list(names))[start:stop]
-            return {name: rows[name] for name in names}
-        return {name: self.stored[name][start:stop] for name in names}
+        else:
+            rows = self._read_with_times(names, start, stop)
+        return {name: rows[name] for name in names}
+
+    def _read_with_times(self, names: Sequence[str], start: int, stop: int) -> np.ndarray:
+        """Return rows of a dataset in which a column is of HDF5's type for times, for which h5py has no NumPy type.
+
+        HDF5 converts such a value to no other type: it is read as it lies in the file.
+        """
+        from h5py import h5s, h5t
+
+        kinds, stored = _stored_kinds(self.stored), self.stored.id.get_type()
+        rows = np.zeros(stop - start, [(name, kinds[name]) for name in names])
+        wanted = h5t.create(h5t.COMPOUND, rows.dtype.itemsize)
+        for name in names:
+            member = stored.get_member_type(stored.get_member_index(name.encode()))
+            offset = rows.dtype.fields[name][1]  # type: ignore[index]
+            kind = member if member.get_class() == h5t.TIME else h5t.py_create(kinds[name])
+            wanted.insert(name.encode(), offset, kind)
+        if len(rows):
+            space = self.stored.id.get_space()
+            space.select_hyperslab((start,), rows.shape)
+            self.stored.id.read(h5s.create_simple(rows.shape), space, rows, wanted)
+        return rows
+
+
+def _has_numpy_type(dataset: Any) -> bool:
+    try:
+        return dataset.dtype is not None
+    except TypeError:  # a column of times
+        return False
+
+
+def _stored_kinds(dataset: Any) -> dict[str, np.dtype]:
+    """Return the types of a compound dataset's columns that NumPy can hold; empty for any other dataset.
+
+    A time of 32 bits is a whole number of seconds since 1970. What one of 64 bits means depends on the program that
+    wrote it: it is no column.
+    """
+    from h5py import h5t
+
+    stored = dataset.id.get_type()
+    if stored.get_class() != h5t.COMPOUND:
+        return {}
+    kinds = {}
+    for k in range(stored.get_nmembers()):
+        member, name = stored.get_member_type(k), stored.get_member_name(k).decode()
+        if member.get_class() == h5t.TIME and member.get_size() == 4:
+            kinds[name] = np.dtype(">i4" if member.equal(h5t.UNIX_D32BE) else "<i4")
+        with suppress(TypeError):  # a type that NumPy does not have
+            kinds[name] = kinds.get(name) or member.dtype
+    return kinds
 
 
 @dataclass(frozen=True)
 class RootTable:
-    """A TTree."""
+    """A TTree, or an RNTuple, which is what uproot writes today."""
 
     columns: Mapping[str, tuple[int, ...]]
     length: int
@@ -161,14 +218,26 @@ class RootTable:
         except Exception as error:  # a damaged file raises nearly anything in the parser
             raise InputError(f"{file} cannot be read as ROOT: {' '.join(str(error).split())[:120]}") from None
 
-        def columns(tree: Any) -> dict[str, tuple[int, ...]]:
-            # A branch with another number of values for each event has no shape.
-            return {b.name: getattr(b.interpretation, "inner_shape", (-1,)) for b in tree.branches}
-
-        return {name: cls(columns(tree), tree.num_entries, tree) for name, tree in trees.items()}
+        return {name: cls(_root_columns(tree), tree.num_entries, tree) for name, tree in trees.items()}
 
     def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
         return dict(self.tree.arrays(list(names), entry_start=start, entry_stop=stop, library="np"))
+
+
+def _root_columns(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Return columns and shapes; one with another number of values for each event has none."""
+    if hasattr(tree, "branches"):
+        return {one.name: getattr(one.interpretation, "inner_shape", (-1,)) for one in tree.branches}
+    none = tree.arrays(entry_stop=0)
+    return {name: _shape_of(none[name].type.content) for name in none.fields}
+
+
+def _shape_of(kind: Any) -> tuple[int, ...]:
+    """Return the shape of a value of one of awkward's types."""
+    if hasattr(kind, "primitive"):
+        return ()
+    size = getattr(kind, "size", None)  # of a list as long in every event
+    return (-1,) if size is None else (size, *_shape_of(kind.content))
 
 
 def _library(name: str, file: Path) -> Any:
@@ -244,7 +313,7 @@ class KcdcEvents:
                 is_named = role != "array" and key.rsplit("/", 1)[-1].lower() == role
                 known_by_name = is_named and any(one.lower() in names for one in QUANTITIES[role])
                 if role not in found and (known_by_name or all(one.lower() in names for one in needed)):
-                    wanted = (*QUANTITIES[role], *(SIGNALS if role == "array" else ()))
+                    wanted = (*QUANTITIES[role], *(OF_STATIONS if role == "array" else ()))
                     found[role] = key, table, {one: names[one.lower()] for one in wanted if one.lower() in names}
         if "array" not in found:
             held = "; ".join(f"{key or '/'}: {', '.join(list(t.columns)[:12])}" for key, t in tables.items())
@@ -287,7 +356,7 @@ class KcdcEvents:
     def units(self) -> dict[str, str]:
         """Column to unit."""
         names = [name for _, columns in self.tables.values() for name in columns]
-        result = {name: (UNITS | KCDC_UNITS)[name] for name in names if name not in SIGNALS}
+        result = {name: (UNITS | KCDC_UNITS)[name] for name in names if name not in OF_STATIONS}
         return result | ({DEPOSITS: UNITS[DEPOSITS]} if set(SIGNALS) <= set(names) else {})
 
     def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -331,6 +400,33 @@ class KcdcEvents:
     def _complete(self) -> dict[str, bool]:
         """Whether every event has a row, by role: columns have one type in all chunks."""
         return {role: bool((rows >= 0).all()) for role, rows in self.rows.items()}
+
+    @cached_property
+    def azimuth(self) -> AzimuthConvention:
+        """How azimuths count, by the arrival times of the first events; unknown where there are none by station."""
+        table, columns = self.tables["array"]
+        unknown = AzimuthConvention(0, 1, 0.0, 0.0)
+        if not {*SIGNALS, ARRIVAL} <= columns.keys() or not self.n_events:
+            return unknown
+        by_number = table.columns[columns[ARRIVAL]] != (KASCADE.n_stations,)
+        if by_number and ARRIVAL_STATIONS not in columns:
+            return unknown
+        names = (SIGNALS[0], ARRIVAL, *([ARRIVAL_STATIONS] if by_number else []), "Az", "Ze")
+        first = self._read(names, 0, min(FRONT_EVENTS, self.n_events))
+        times = np.full((len(first["Az"]), KASCADE.x_m.size), np.nan)
+        hit = np.zeros(times.shape, bool)
+        hit[:, self._cell_of_station] = np.nan_to_num(first[SIGNALS[0]].astype(np.float64)) > 0
+        if by_number:
+            for row, (arrived, numbers) in enumerate(zip(first[ARRIVAL], first[ARRIVAL_STATIONS], strict=True)):
+                numbers = np.asarray(numbers, np.int64)
+                if len(numbers) != len(arrived) or not ((numbers >= 1) & (numbers <= KASCADE.n_stations)).all():
+                    return unknown
+                times[row, self._cell_of_station[numbers - 1]] = arrived
+        else:
+            times[:, self._cell_of_station] = first[ARRIVAL]
+        shape = (-1, *KASCADE.grid_shape[:2])
+        front = front_azimuth(times.reshape(shape), hit.reshape(shape), KASCADE.x_m, KASCADE.y_m)
+        return azimuth_convention(front, first["Az"].astype(np.float64), first["Ze"].astype(np.float64))
 
     @cached_property
     def _cell_of_station(self) -> np.ndarray:

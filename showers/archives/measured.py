@@ -24,6 +24,13 @@ from showerstack.runtime.files import atomic_path, check_name
 from showerstack.runtime.logs import remark
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
+from showerstack.showers.archives.azimuth import (
+    FRONT_EVENTS,
+    OURS,
+    AzimuthConvention,
+    azimuth_convention,
+    front_azimuth,
+)
 from showerstack.showers.archives.convert import MAX_UNKNOWN
 from showerstack.showers.archives.raw import (
     TIMES_KIND,
@@ -210,115 +217,6 @@ def write_run_list(folders: Sequence[Path], out: Path) -> pl.DataFrame:
     return table
 
 
-NORTH_FROM_X_DEG = 105.0
-"""Where north lies, from the array's +x, anticlockwise: the array is turned by 15 degrees (D. Fokkema, PhD thesis,
-Twente 2012, map of KASCADE)."""
-FRONT_EVENTS = 4_096
-"""Events of a run whose fronts tell how azimuths count."""
-MIN_STATIONS = 8
-"""Hit stations below which no front is fitted."""
-MIN_ZENITH_DEG = 10.0
-"""Events nearer to the zenith say little about the azimuth."""
-
-
-def front_azimuth(times_ns: np.ndarray, hit: np.ndarray, x_m: np.ndarray, y_m: np.ndarray) -> np.ndarray:
-    """Return where showers come from by a plane through their arrival times: azimuth from +x, anticlockwise, deg.
-
-    (n,) float64, NaN for events with fewer than :data:`MIN_STATIONS` stations, from arrival times in ns (n, rows,
-    columns) of the stations that are ``hit`` and have a finite one, at positions (rows, columns) in m. Unweighted
-    least squares, done again without stations that are late or early by more than 100 ns.
-    """
-    n = len(times_ns)
-    used = (hit & np.isfinite(times_ns)).reshape(n, -1)
-    times = np.where(used, times_ns.reshape(n, -1), 0.0).astype(np.float64)
-    design = np.stack([np.ones(x_m.size), x_m.ravel() / 100, y_m.ravel() / 100], axis=1)
-    azimuth = np.full(n, np.nan)
-    for _ in range(2):
-        enough = np.flatnonzero(used.sum(axis=1) >= MIN_STATIONS)
-        if not enough.size:
-            return azimuth
-        weights = used[enough].astype(np.float64)
-        normal = np.einsum("ns,si,sj->nij", weights, design, design) + 1e-9 * np.eye(3)
-        right_side = np.einsum("ns,si->ni", weights * times[enough], design)
-        plane = np.linalg.solve(normal, right_side[..., None])[..., 0]
-        azimuth[:] = np.nan
-        # The front reaches stations on the side of the origin first.
-        azimuth[enough] = np.degrees(np.arctan2(-plane[:, 2], -plane[:, 1])) % 360.0
-        used[enough] &= np.abs(times[enough] - plane @ design.T) < 100.0
-    return azimuth
-
-
-@dataclass(frozen=True)
-class AzimuthConvention:
-    """How a column of azimuths is counted, found from arrival times."""
-
-    n_events: int
-    sense: int
-    """1: anticlockwise as in the simulated sets; -1: clockwise as a compass."""
-    offset_deg: float
-    """Azimuth of a shower from +x."""
-    agreement: float
-    """Length of the mean direction of the differences: 1 if all are equal, near 0 for no relation."""
-
-    @property
-    def significance(self) -> float:
-        """Standard deviations from no relation, by Rayleigh's test: 2 n R^2 is chi-square of two degrees of freedom."""
-        return float(np.sqrt(2 * self.n_events) * self.agreement)
-
-    @property
-    def offset_error_deg(self) -> float:
-        """Standard error of the offset where the differences are normal and wrapped around the circle."""
-        spread = np.sqrt(-2 * np.log(np.clip(self.agreement, 1e-9, 1.0)))
-        return float(np.degrees(spread) / np.sqrt(max(self.n_events, 1)))
-
-    @property
-    def is_known(self) -> bool:
-        """Whether arrival times show it."""
-        return self.agreement >= 0.5 and self.significance >= OFF_SIGMAS
-
-    @property
-    def of_north_deg(self) -> float:
-        """Azimuth of a shower from the north."""
-        return (self.offset_deg + self.sense * NORTH_FROM_X_DEG) % 360.0
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether azimuths are counted as in the simulated sets."""
-        return self.sense > 0 and abs((self.offset_deg + 180) % 360 - 180) < 5
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what ``source.json`` keeps."""
-        return {
-            "of_north_deg": self.of_north_deg,
-            "error_deg": self.offset_error_deg,
-            "clockwise": self.sense < 0,
-            "sigma": self.significance,
-        }
-
-    @property
-    def words(self) -> str:
-        """What it means."""
-        evidence = f"{self.significance:.1f} standard deviations, {self.n_events:,} events"
-        if not self.is_known:
-            return f"no relation of Az to the arrival times is seen ({evidence})"
-        sense = "anticlockwise" if self.sense > 0 else "clockwise"
-        offset = f"{self.offset_deg:.1f} ± {self.offset_error_deg:.2f} deg for a shower from +x"
-        return f"Az counts {sense}, {offset} ({evidence}): {'' if self.is_ours else 'not '}as in the simulated sets"
-
-
-def azimuth_convention(front_deg: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray) -> AzimuthConvention:
-    """Return how the azimuths (n,) of events are counted, from those of their fronts (n,); both in deg."""
-    used = np.isfinite(front_deg) & np.isfinite(azimuth_deg) & (zenith_deg > MIN_ZENITH_DEG)
-    best = AzimuthConvention(int(used.sum()), 1, 0.0, 0.0)
-    for sense in (1, -1):
-        differences = np.radians(azimuth_deg[used] - sense * front_deg[used])
-        mean = np.exp(1j * differences).mean() if used.any() else 0j
-        if abs(mean) > best.agreement:
-            offset = float(np.degrees(np.angle(mean)) % 360.0)
-            best = AzimuthConvention(int(used.sum()), sense, 0.0 if offset > 359.95 else offset, float(abs(mean)))
-    return best
-
-
 COLUMNS = ("E", "Xc", "Yc", "Ze", "Az", "Ne", "Nmu", "Age")
 MEASURED_KINDS: dict[str, tuple[int, ...]] = {"matrices": RAW_SHAPE, "features": (len(COLUMNS),)}
 USED_ENDINGS = ("0", "1")
@@ -331,8 +229,8 @@ _LAYOUTS = {
     "matched": layout_of("matched", COMPOSITION),
     "2026": layout_of("2026", COMPOSITION),
 }
-AZIMUTH = "azimuth"
-"""Entry of ``source.json``: how azimuths count, where arrival times show it."""
+RUNS_ASKED = 8
+"""Runs that are asked how azimuths count, where one does not show it."""
 _CORE_RANGES = {"Xc": (-200.0, 200.0), "Yc": (-200.0, 200.0)}
 
 
@@ -394,12 +292,15 @@ def convert_measured(
 
     With ``delete_raw`` the archive of each run's grids is deleted as soon as its folder is complete; with ``strict``
     runs with events that cannot be used are left out; arrival times are kept in ``arrival_ns.npy``, of which the
-    feature group ``times`` is made.
+    feature group ``times`` is made. Azimuths are turned to count from +x towards +y where arrival times show that they
+    count otherwise.
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
     names = runs_in(raw, runs)
     converted = Converted([], [], [])
+    of_archive: AzimuthConvention | None = None
+    turned: list[tuple[str, AzimuthConvention]] = []
     with bars("convert runs", "runs") as progress:
         for done, name in enumerate(names, start=1):
             folder = Path(out) / name
@@ -417,15 +318,24 @@ def convert_measured(
             if not _is_made(folder, source):
                 seconds = _times(run, converted.remarks) if times else None
                 try:
-                    converted.remarks.extend(_write(folder, run, source, seconds, strict=strict))
+                    azimuth = _azimuths_of(run)
+                    if not azimuth.is_known:
+                        of_archive = of_archive or _azimuths_of_archive(raw, names)
+                        azimuth = of_archive
+                    converted.remarks.extend(_write(folder, run, source, seconds, azimuth, strict=strict))
                 except DamagedRun as error:
                     converted.left_out.append(LeftOut(name, str(error)))
                     continue
+                if azimuth.is_known and not azimuth.is_ours:
+                    turned.append((name, azimuth))
             converted.folders.append(folder)
             converted.remarks.extend(_remarks_on(folder))
             if delete_raw:
                 archive_path(raw, name, "matrices").unlink()
             progress(done, len(names), name)
+    if turned:
+        (first, azimuth), runs_words = turned[0], f"{len(turned):,} run{'s' * (len(turned) > 1)}"
+        converted.remarks.append(f"{first}: {azimuth.words}; azimuths of {runs_words} are turned: they count {OURS}")
     remark(LOG, converted.remarks)
     return converted
 
@@ -524,10 +434,41 @@ def _remarks_on(folder: Path) -> list[str]:
     return [*data.remarks, *([f"{words}; they stay in place and get the training prior"] if words else [])]
 
 
+def _azimuths_of(run: MeasuredReader) -> AzimuthConvention:
+    """Return how a run's azimuths count, by the arrival times of its first events."""
+    fronts: list[np.ndarray] = []
+    features = run.read("features").astype(np.float32)
+    for block, arrival in _grids(run, np.float32):
+        hit = (block[..., 0] > 0) & (arrival != 0)
+        fronts.append(front_azimuth(arrival.astype(np.float32), hit, KASCADE.x_m, KASCADE.y_m))
+        if sum(map(len, fronts)) >= FRONT_EVENTS:
+            break
+    front = np.concatenate(fronts)
+    return azimuth_convention(front, *(features[: len(front), COLUMNS.index(name)] for name in ("Az", "Ze")))
+
+
+def _azimuths_of_archive(raw: Path, names: Sequence[str]) -> AzimuthConvention:
+    """Return how azimuths count in the first run whose arrival times show it, for runs that do not; else unknown."""
+    for name in names[:RUNS_ASKED]:
+        try:
+            found = _azimuths_of(MeasuredReader.open(raw, name))
+        except InputError:  # a damaged run, which is left out
+            continue
+        if found.is_known:
+            return found
+    return AzimuthConvention(0, 1, 0.0, 0.0)
+
+
 def _write(
-    folder: Path, run: MeasuredReader, source: dict[str, Any], seconds: np.ndarray | None, *, strict: bool = False
+    folder: Path,
+    run: MeasuredReader,
+    source: dict[str, Any],
+    seconds: np.ndarray | None,
+    azimuth: AzimuthConvention,
+    *,
+    strict: bool = False,
 ) -> list[str]:
-    """Write the folder of a run; return remarks on events that are there again."""
+    """Write the folder of a run, whose azimuths count so; return remarks on events that are there again."""
     try:
         features = run.read("features").astype(np.float32)
     except InputError as error:
@@ -544,6 +485,7 @@ def _write(
     if seconds is not None:
         extras[Path(TIMES_FILE).stem], values[Path(TIMES_FILE).stem] = np.float64, seconds
     scalars = features[:, [COLUMNS.index(name) for name in SCALAR_NAMES]]
+    scalars[:, SCALAR_NAMES.index("Az")] = azimuth.ours(scalars[:, SCALAR_NAMES.index("Az")])
     age = features[:, COLUMNS.index("Age")]
     usable = np.ones(n_events, dtype=bool)
     usable[[bad.row for bad in left_out]] = False
@@ -553,7 +495,7 @@ def _write(
     with write_dataset(
         folder, n_events, None, source=written, extras=extras, layout=layout, arrival_times=with_arrival_times
     ) as writer:
-        start, read, fronts, alike, hashes = 0, 0, list[np.ndarray](), 0, set[int]()
+        start, read, alike, hashes = 0, 0, 0, set[int]()
         for block, arrival in _grids(run, layout.grid_type):
             new = is_first[read : read + len(block)]
             read += len(block)
@@ -573,18 +515,12 @@ def _write(
                     event = hash(block[number].tobytes() + features[start + number].tobytes())
                     alike += event in hashes
                     hashes.add(event)
-            if start < FRONT_EVENTS:
-                hit = (block[..., 0] > 0) & (arrival != 0)
-                fronts.append(front_azimuth(arrival.astype(np.float32), hit, KASCADE.x_m, KASCADE.y_m))
             summary.add(block[good], scalars[rows][good], age[rows][good], None if seconds is None else seconds[rows])
             start += len(block)
         writer.left_out += left_out
         written["summary"] = summary.as_json()
         written.update(dead_detectors(summary.hits))
-        front = np.concatenate(fronts)
-        convention = azimuth_convention(front, scalars[: len(front), 2], scalars[: len(front), 1])
-        if convention.is_known:
-            written[AZIMUTH] = convention.as_json()
+        written |= azimuth.source()
     remarks = []
     if n_events < run.n_events:
         repeated = f"{run.n_events - n_events:,} of {run.n_events:,} events are there again, time and quantities alike"

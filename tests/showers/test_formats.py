@@ -181,6 +181,7 @@ def test_the_advice_of_doctor_can_be_followed(tmp_path: Path, name: str, n_class
     ("column", "change", "words"),
     [
         ("Ze", np.radians, "radians: expected degrees"),
+        ("Az", np.radians, "radians: expected degrees, from +x towards +y"),
         ("Ne", lambda v: 10**v, "a linear quantity: expected its decimal logarithm"),
         ("E", lambda v: v - 9, "lg(E/GeV) or lg(E/TeV): expected lg(E/eV)"),
     ],
@@ -256,7 +257,51 @@ def kcdc_root(folder: Path, *, capitals: bool = False) -> None:
             tree.extend(renamed)
 
 
-WRITERS = {"text": kcdc_text, "hdf5": kcdc_hdf5, "root": kcdc_root}
+def kcdc_rntuple(folder: Path, *, capitals: bool = False) -> None:
+    """Write the same as uproot does today where it is given a dictionary."""
+    uproot = pytest.importorskip("uproot")
+    folder.mkdir()
+    with uproot.recreate(folder / "events.root") as file:
+        for name, table in (("array", array_table(3)), ("general", GENERAL), ("row_mapping", MAPPING)):
+            in_capitals = capitals and name == "array"
+            file[name] = {(one.upper() if in_capitals else one): np.asarray(v) for one, v in table.items()}
+    with uproot.open(folder / "events.root") as file:
+        assert set(file.classnames().values()) == {"ROOT::RNTuple"}
+
+
+def kcdc_hdf5_times(folder: Path, *, capitals: bool = False) -> None:
+    """Write the same with the seconds as PyTables' Time32Col writes them, of HDF5's own type for times."""
+    h5py = pytest.importorskip("h5py")
+    kcdc_hdf5(folder)
+    with h5py.File(folder / "events.h5", "a") as file:
+        del file["general"]
+        kinds = [
+            ("Ev", "<i8"),
+            ("Gt", ">i4" if capitals else "<i4"),
+            ("tags", "<i8"),
+            ("R", "<i8"),
+            ("Datetime", "S19"),
+        ]
+        rows = np.zeros(5, kinds)
+        for name, values in (GENERAL | {"Datetime": TIMES}).items():
+            rows[name] = values
+        times = {"Gt": h5py.h5t.UNIX_D32BE if capitals else h5py.h5t.UNIX_D32LE, "t": h5py.h5t.UNIX_D64LE}
+        stored = h5py.h5t.create(h5py.h5t.COMPOUND, rows.dtype.itemsize)
+        for name, (kind, offset) in rows.dtype.fields.items():  # type: ignore[union-attr]
+            stored.insert(name.encode(), offset, times.get(name, h5py.h5t.py_create(kind)))
+        made = h5py.h5d.create(file.id, b"general", stored, h5py.h5s.create_simple(rows.shape))
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, rows, stored)
+        with pytest.raises(TypeError, match="TypeTimeID"):
+            file["general"].dtype  # noqa: B018
+
+
+WRITERS = {
+    "text": kcdc_text,
+    "hdf5": kcdc_hdf5,
+    "hdf5 with times": kcdc_hdf5_times,
+    "root": kcdc_root,
+    "rntuple": kcdc_rntuple,
+}
 
 
 @pytest.mark.parametrize("capitals", [False, True])
@@ -273,7 +318,7 @@ def test_tables_of_a_kcdc_download_are_joined_by_their_mapping(
     np.testing.assert_allclose(table["E"], [15.0, 15.1, 15.2])
     assert table["Ev"].fill_nan(None).to_list() == [50, 52, None]
     assert table["Gt"].fill_nan(None).to_list() == [899391407, 899391409, None]
-    if kind == "hdf5":
+    if kind.startswith("hdf5"):
         assert table["Datetime"].to_list() == ["1998-07-02T14:56:40", "1998-07-02T14:56:42", None]
 
 
@@ -358,11 +403,11 @@ def test_which_station_is_which_follows_from_the_cores(numbered: tuple[np.ndarra
         stations_by_cores([few], Path("events.h5"))
 
 
-@pytest.mark.parametrize("kind", ["hdf5", "root"])
+@pytest.mark.parametrize("kind", ["hdf5", "root", "rntuple"])
 def test_signals_of_a_kcdc_download_become_grids(
     tmp_path: Path, numbered: tuple[np.ndarray, dict[str, np.ndarray]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = pytest.importorskip({"hdf5": "h5py", "root": "uproot"}[kind])
+    library = pytest.importorskip("h5py" if kind == "hdf5" else "uproot")
     order, events = numbered
     n = len(events["Xc"])
     monkeypatch.setattr(kcdc, "GRID_EVENTS", 300)  # too few to tell the stations: all parts together do
@@ -380,7 +425,10 @@ def test_signals_of_a_kcdc_download_become_grids(
             for group, table in tables.items():
                 kinds = {name: (values.dtype, values.shape[1:]) if values.ndim > 1 else values.dtype
                          for name, values in table.items()}  # fmt: skip
-                file.mktree(group, kinds).extend(table)
+                if kind == "root":
+                    file.mktree(group, kinds).extend(table)
+                else:
+                    file[group] = table
     (folder,) = convert_foreign(tmp_path / f"small.{'h5' if kind == 'hdf5' else 'root'}", tmp_path / "out", None)
     data = Dataset.open(folder, labels=False)
     grids = np.asarray(data.matrices).reshape(n, -1, 2)
@@ -393,6 +441,59 @@ def test_signals_of_a_kcdc_download_become_grids(
     # Seconds and nanoseconds: the fraction of float64 seconds is good to some 0.1 us.
     fraction = np.load(folder / TIMES_FILE) - general["Gt"]
     np.testing.assert_allclose(fraction, np.arange(n) * 1e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("form", ["by station", "by number"])
+def test_azimuths_of_a_kcdc_download_are_turned_by_its_arrival_times(
+    tmp_path: Path, numbered: tuple[np.ndarray, dict[str, np.ndarray]], form: str
+) -> None:
+    """Clockwise from a north at 105 degrees from +x, as KCDC is believed to count; fronts are planes at light speed."""
+    h5py = pytest.importorskip("h5py")
+    order, events = numbered
+    rng, n = np.random.default_rng(8), len(events["Xc"])
+    origin, zenith = rng.uniform(0, 360, n), rng.uniform(12, 40, n)
+    x, y = KASCADE.x_m.ravel()[order], KASCADE.y_m.ravel()[order]
+    along = x * np.cos(np.radians(origin))[:, None] + y * np.sin(np.radians(origin))[:, None]
+    arrival = 800 - along * np.sin(np.radians(zenith))[:, None] / 0.299792458 + rng.normal(0, 5, along.shape)
+    quantities = {name: np.full(n, 5.0) for name in QUANTITIES} | {"E": np.full(n, 15.2), "Ze": zenith}
+    table = quantities | events | {"Az": (105.0 - origin) % 360}
+    with h5py.File(tmp_path / "job.h5", "w") as file:
+        for name, values in table.items():
+            file[f"array/{name}"] = values
+        if form == "by station":
+            file["array/Arrival"] = arrival
+        else:
+            for name, kind in (("Arrival", "f8"), ("ArrivalS", "i4")):
+                stored = file.create_dataset(f"array/{name}", n, h5py.vlen_dtype(kind))
+                for row in range(n):
+                    hit = np.flatnonzero(events["EDeposit"][row] > 0)
+                    stored[row] = arrival[row, hit] if name == "Arrival" else hit + 1
+    said: list[str] = []
+    (folder,) = convert_foreign(tmp_path / "job.h5", tmp_path / "out", None, said.append)
+    (line,) = [one for one in said if "Az" in one]
+    assert line.startswith("job: Az counts clockwise, 105.")
+    assert line.endswith("turned, it counts from +x towards +y, of the origin")
+    apart = (np.load(folder / "features.npy")[:, 2] - origin + 180) % 360 - 180
+    told = Dataset.open(folder, labels=False).source["azimuth"]
+    assert np.abs(apart).max() < 5 * told["error_deg"]
+    assert (told["clockwise"], told["of_north_deg"]) == (False, 105.0)
+    assert told["turned_from"]["clockwise"]
+
+
+def test_azimuths_without_arrival_times_are_kept_and_told(
+    tmp_path: Path, numbered: tuple[np.ndarray, dict[str, np.ndarray]]
+) -> None:
+    h5py = pytest.importorskip("h5py")
+    n = len(numbered[1]["Xc"])
+    quantities = {name: np.full(n, 5.0) for name in QUANTITIES} | {"E": np.full(n, 15.2), "Az": np.linspace(1, 359, n)}
+    with h5py.File(tmp_path / "job.h5", "w") as file:
+        for name, values in (quantities | numbered[1]).items():
+            file[f"array/{name}"] = values
+    said: list[str] = []
+    (folder,) = convert_foreign(tmp_path / "job.h5", tmp_path / "out", None, said.append)
+    np.testing.assert_allclose(np.load(folder / "features.npy")[:, 2], quantities["Az"], rtol=1e-6)
+    assert any(line.startswith("job: nothing shows how Az is counted") for line in said)
+    assert "azimuth" not in Dataset.open(folder, labels=False).source
 
 
 def test_quantities_are_read_without_the_grids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
