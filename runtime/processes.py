@@ -60,7 +60,7 @@ def in_processes(
 ) -> Generator[Any, None, None]:
     """Yield ``function(*one)`` of each tuple; with ``ordered`` false, as they finish.
 
-    A surrounding ``joblib.parallel_config`` chooses where: processes here, which end with this one, or a cluster.
+    They are processes of this machine, which end with this one; a cluster is reached by ``--scheduler`` alone.
     """
     import joblib  # a tenth of a second, which work in threads does not need
 
@@ -68,7 +68,8 @@ def in_processes(
         n_jobs=workers,
         return_as="generator" if ordered else "generator_unordered",
         batch_size=1,
-        **_of_this_machine(),
+        initializer=end_with_parent,
+        initargs=(os.getpid(),),
     )
     with warnings.catch_warnings():
         # joblib replaces workers whose memory has grown between tasks, and warns; that is as it should be.
@@ -275,16 +276,6 @@ def in_silent_process(function: Callable[[], Any]) -> Any:
         if not file.exists():
             raise InputError(_LOST)
         return json.loads(file.read_text(encoding="utf-8"))
-
-
-def _of_this_machine() -> dict[str, Any]:
-    """Return what joblib's own processes are started with; workers of a cluster are not ours to end."""
-    from joblib.parallel import get_active_backend
-
-    backend, _ = get_active_backend()
-    if type(backend).__name__ != "LokyBackend":
-        return {}
-    return {"initializer": end_with_parent, "initargs": (os.getpid(),)}
 
 
 def end_with_parent(parent: int) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,3 +81,22 @@ def test_a_modifier_changes_a_sample_once() -> None:
         for sample in channel["samples"]:
             modifiers = [(modifier["name"], modifier["type"]) for modifier in sample["modifiers"]]
             assert len(modifiers) == len(set(modifiers))
+
+
+def test_the_lines_of_the_page_give_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyhf")
+    page = (Path(__file__).parents[2] / "docs" / "physics" / "photons.md").read_text()
+    (lines,) = re.findall(r"```python\n(.*?toms748_scan.*?)```", page, re.DOTALL)
+    (place,) = re.findall(r'Path\("(.*?/pyhf)"\)', lines)
+    (tmp_path / place).mkdir(parents=True)
+    for name, counts in (("15-15.5", MANY), ("above_15", FEW)):
+        (tmp_path / place / f"{name}.json").write_text(json.dumps(workspace(counts, EFFICIENCY, Common())))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(lines, "photons.md", "exec"), {})
+    said = dict(line.split(" ", 2)[:2] for line in capsys.readouterr().out.splitlines())
+    assert set(said) == {"15-15.5", "above_15"}
+    limit = signal_limits(MANY, 0.9, Common(toys=300)).limit / EFFICIENCY
+    assert float(said["15-15.5"]) == pytest.approx(limit, rel=0.03)
+    assert 1.0 < float(said["above_15"]) * EFFICIENCY < 20.0, "three events are there"
