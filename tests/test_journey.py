@@ -203,7 +203,7 @@ FEWER = {
     "--simulation data/composition_test --exposure 6.7e11": "--exposure 1e7",
     "--train 8000 --test 60000": "--train 900 --test 100",
     "--learners quadratic_logit,lightgbm\n": "--learners quadratic_logit\n",
-    "live_time_h = 4.0": "live_time_h = 0.5",
+    "live_time_h = 8.0": "live_time_h = 1.0",
     "--data trial/measured --simulation trial/composition_test": "--data trial/measured",
     "--simulation data/gamma_test --exposure 1.75e12": "--exposure 1e8",
     "--run runs/wine --preset quick": "--run runs/wine --preset quick --learners table.logistic",
@@ -328,7 +328,7 @@ def beginning(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
                 for first, name in enumerate(("004000", "004001")):
                     without_labels(test, tmp_path / "data" / "measured" / name, slice(first, None, 2))
             elif need == "fluxes":
-                (tmp_path / "fluxes.toml").write_text("runs = 2\nlive_time_h = 0.5\n")
+                (tmp_path / "fluxes.toml").write_text("runs = 2\nlive_time_h = 1.0\n")
                 fluxes = ("--spectrum", tmp_path / "fluxes.toml", "--out", tmp_path / "data")
                 call("cli.py", "simulate", "--task", "measured", *fluxes, *ONE)
             elif need == "table":
@@ -406,7 +406,7 @@ SMALLER = {
     "first": {"n_train=3000, n_test=2000": "n_train=800, n_test=500"},
     "spectrum": {
         "n_train=6000, n_test=40_000": "n_train=800, n_test=4000",
-        "live_time_h = 100.0": "live_time_h = 15.0",
+        "live_time_h = 200.0": "live_time_h = 30.0",
     },
     "photons": {
         "n_train=6000, n_test=12_000": "n_train=1500, n_test=3000",

@@ -45,7 +45,7 @@ from showerstack.stacking.train import stack
 BINS = cell_binning(EDGES)
 PHOTON_BINS = binning((15.0, 15.3, 15.6, 16.0))
 ZENITH_MAX_DEG = 30.0
-SKY = Sky(sharpness=5.0)
+SKY = Sky(flux_1_pev=6e-21, sharpness=5.0)
 DRAWN_SEED = 10_000
 """Added to the seeds of skies with drawn scales."""
 Experiment = Callable[[int], dict[str, Any]]

@@ -36,7 +36,7 @@ from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.sky import Sky
 
 BINS = cell_binning(EDGES)
-SKY = Sky(sharpness=5.0)
+SKY = Sky(flux_1_pev=6e-21, sharpness=5.0)
 WIDTHS = Widths()
 FIRST_SEED = 1_000
 """Of the sets that skies are drawn from."""

@@ -55,7 +55,8 @@ class Sky(SettingsSection):
     world: str = Field(default="default", description="simulated world: a name, or a TOML file beside this one")
     model: str = Field(default="qgs", description="hadronic model, or mix")
     cuts: str = Field(default="none", pattern="^(none|test|matched)$", description="selection of what is written")
-    flux_1_pev: Positive = Field(default=6.0e-21, description="of all nuclei at 1 PeV, m^-2 sr^-1 s^-1 eV^-1")
+    # All particles by LHAASO, Physical Review Letters 132 (2024) 131002: 2.99e-21 (EPOS-LHC) to 3.12e-21 (QGSJet).
+    flux_1_pev: Positive = Field(default=3.0e-21, description="of all nuclei at 1 PeV, m^-2 sr^-1 s^-1 eV^-1")
     lg_energy_min: float = Field(default=14.5, ge=13.0, le=18.5, description="lower end of lg(E/eV)")
     lg_energy_max: float = Field(default=18.0, ge=13.0, le=18.5, description="upper end")
     index: Positive = Field(default=2.7, description="spectral index below the knee")

@@ -54,6 +54,7 @@ from tests.analysis.skies import EDGES, EXPOSURE, Sky, measured, simulated
 
 Reference = Callable[..., None]
 AT = (np.zeros(3), np.array([0.6, -0.4, 0.3]))
+SKY = Sky(flux_1_pev=6e-21)
 WIDE = np.array([15.2, 15.6, 16.0, 16.6])
 
 
@@ -73,7 +74,7 @@ def responses(world: tuple[Cells, MovableEvents, Thrown, Simulated]) -> list[Fol
 
 @pytest.fixture(scope="module")
 def counts(world: tuple[Cells, MovableEvents, Thrown, Simulated]) -> np.ndarray:
-    return world[0].counts(measured(Sky(), 5, exposure=EXPOSURE / 5))
+    return world[0].counts(measured(SKY, 5, exposure=EXPOSURE / 5))
 
 
 def likelihoods(counts: np.ndarray, response: FoldedResponse) -> dict[str, tuple[FoldedLikelihood, np.ndarray]]:
@@ -105,7 +106,7 @@ def test_bins_events_and_moves(world: tuple[Cells, MovableEvents, Thrown, Simula
         "cells of bins": [cell_binning((15.2, 15.5, 16.2, 16.8)).edges, cell_binning((15.2, 17.9)).edges],
         "events": events,
         "sizes": corrected_sizes(np.array([5.0, 6.0]), np.array([4.0, 4.7]), np.array([10.0, 70.0])),
-        "outside": len(" ".join(remarks_on_range(measured(Sky(), 2, exposure=EXPOSURE / 50), pool, cells.bins))),
+        "outside": len(" ".join(remarks_on_range(measured(SKY, 2, exposure=EXPOSURE / 50), pool, cells.bins))),
     })  # fmt: skip
 
 

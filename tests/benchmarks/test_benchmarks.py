@@ -114,7 +114,7 @@ def test_no_constant_is_fitted_twice() -> None:
 
 
 BINS = cell_binning(EDGES)
-SKY = Sky(sharpness=5.0)
+SKY = Sky(flux_1_pev=6e-21, sharpness=5.0)
 
 
 @pytest.fixture(scope="module")

@@ -36,14 +36,13 @@ from showerstack.features.compute import FIT_RESULT_GROUPS, compute_chunk, compu
 from showerstack.report.doctor import dataset_findings, folder_findings
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.archives.download import download_measured, list_files
 from showerstack.showers.archives.measured import (
     MEANS,
     RunSummary,
-    azimuth_convention,
     convert_measured,
     dead_detectors,
-    front_azimuth,
     means_of,
     measured_folders,
     run_list,
@@ -64,6 +63,7 @@ from showerstack.stacking.run import load
 SKY = """
 runs = 3
 live_time_h = 0.15
+flux_1_pev = 6e-21
 dead_stations = 6
 deposit_drift = 0.02
 photon_fraction = 0.01
@@ -294,7 +294,7 @@ def test_dead_stations_are_missing_in_the_fits_and_not_empty(tmp_path: Path) -> 
     away = {}
     for dead in (0, 50):
         (tmp_path / "sky.toml").write_text(
-            f"runs = 1\nlive_time_h = 0.3\ndead_stations = {dead}\ndead_muon_detectors = {2 * dead // 5}\n"
+            f"runs = 1\nlive_time_h = 0.6\ndead_stations = {dead}\ndead_muon_detectors = {2 * dead // 5}\n"
         )
         simulate_measured(tmp_path / "sky.toml", tmp_path / f"raw{dead}", seed=3, workers=1)
         converted = convert_measured(tmp_path / f"raw{dead}", tmp_path / f"sets{dead}")
@@ -549,7 +549,6 @@ def test_doctor_says_which_convention_azimuths_obey(raw: Path, tmp_path: Path) -
     words = _azimuth_words(folder)
     assert "Az counts anticlockwise" in words
     assert ": as in the simulated sets" in words
-    assert "--counter-clockwise" in words
     with (
         zipfile.ZipFile(raw / "004000_features.npz") as stored,
         zipfile.ZipFile(folder / "004000_features.npz", "w") as new,
@@ -562,11 +561,24 @@ def test_doctor_says_which_convention_azimuths_obey(raw: Path, tmp_path: Path) -
     words = _azimuth_words(folder)
     assert "Az counts clockwise" in words
     assert ": not as in the simulated sets" in words
-    north = float(words.split("--azimuth-of-north ")[1].split()[0])
-    assert abs((north + 180) % 360 - 180) < 3
-    assert words.endswith("--clockwise")
+    assert words.endswith("convert turns it")
+    turned = convert_measured(folder, tmp_path / "turned", keep_arrival_times=True)
+    (remark,) = (line for line in turned.remarks if "turned" in line)
+    assert remark.endswith("azimuths of 1 run are turned: they count from +x towards +y, of the origin")
+    assert "Az counts anticlockwise, 0.0" in _azimuth_words(turned.folders[0]) or "359." in _azimuth_words(
+        turned.folders[0]
+    )
+    told = json.loads((turned.folders[0] / "source.json").read_text())["azimuth"]
+    assert (told["clockwise"], told["of_north_deg"]) == (False, 105.0)
+    assert told["turned_from"]["clockwise"]
+    assert abs((told["turned_from"]["of_north_deg"] + 180) % 360 - 180) < 3
     converted = convert_measured(raw, tmp_path / "sets", runs=["004000"], keep_arrival_times=True).folders[0]
     assert "Az counts anticlockwise" in _azimuth_words(converted), "the same of a converted folder"
+    north = float(_azimuth_words(converted).split("--azimuth-of-north ")[1].split()[0])
+    assert abs(north - 105) < 3
+    expected, is_like = np.load(converted / "features.npy")[:, 2], np.load(turned.folders[0] / "features.npy")[:, 2]
+    apart = np.abs((is_like.astype(np.float64) - expected + 180) % 360 - 180)
+    assert apart.max() < 5 * told["error_deg"] + 0.5, "the same azimuths as of the run that was counted our way"
     kept = json.loads((converted / "source.json").read_text())["azimuth"]
     assert (kept["clockwise"], kept["of_north_deg"]) == (False, pytest.approx(105, abs=3))
     scalars = np.load(converted / "features.npy")
@@ -608,6 +620,20 @@ def test_arrival_times_of_measured_events_are_kept_on_request(raw: Path, tmp_pat
         convert_measured(raw, plain, protocol="2026", keep_arrival_times=True)
 
 
+def test_the_default_flux_is_that_of_published_spectra() -> None:
+    """All particles up to lg(E/eV) = 15.6, in units of what experiments published."""
+    points = pl.read_csv(Path(__file__).parents[2] / "analysis" / "spectra" / "published.csv")
+    points = points.filter((pl.col("group") == "all") & (pl.col("energy_ev") < 10**15.6))
+    ratios = {
+        name: Sky().flux(np.log10(one["energy_ev"].to_numpy())).sum(axis=0) / one["value"].to_numpy()
+        for (name,), one in points.group_by("experiment")
+    }
+    assert len(ratios) > 4
+    np.testing.assert_allclose(ratios["LHAASO"], 1.0, atol=0.1)
+    for name, ratio in ratios.items():
+        assert 0.8 < np.median(ratio) < 1.5, name
+
+
 def test_spectra_have_the_asked_slopes_and_knees() -> None:
     sky = Sky(photon_fraction=0.01)
     lg_energy = np.array([14.6, 14.7, 17.8, 17.9])
@@ -642,7 +668,7 @@ def test_thrown_primaries_follow_the_fluxes() -> None:
 
 
 def test_runs_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
-    (tmp_path / "sky.toml").write_text("runs = 2\nlive_time_h = 2.6\ncuts = 'test'\ndead_stations = 5\n")
+    (tmp_path / "sky.toml").write_text("runs = 2\nlive_time_h = 5.2\ncuts = 'test'\ndead_stations = 5\n")
     for workers in (1, 2):
         simulate_measured(tmp_path / "sky.toml", tmp_path / str(workers), seed=4, workers=workers)
     for file in sorted((tmp_path / "1").rglob("*.*")):
@@ -686,12 +712,12 @@ def test_a_sky_that_makes_no_sense_is_refused(text: str, message: str, tmp_path:
 
 
 def test_runs_of_another_sky_are_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "sky.toml").write_text("runs = 1\nlive_time_h = 0.02")
+    (tmp_path / "sky.toml").write_text("runs = 1\nflux_1_pev = 6e-21\nlive_time_h = 0.02")
     (file,) = simulate_measured(tmp_path / "sky.toml", tmp_path / "raw")
     stamp = file.stat().st_mtime_ns
     simulate_measured(tmp_path / "sky.toml", tmp_path / "raw")
     assert file.stat().st_mtime_ns == stamp
-    (tmp_path / "sky.toml").write_text("runs = 1\nlive_time_h = 0.03")
+    (tmp_path / "sky.toml").write_text("runs = 1\nflux_1_pev = 6e-21\nlive_time_h = 0.03")
     with pytest.raises(InputError, match="made otherwise"):
         simulate_measured(tmp_path / "sky.toml", tmp_path / "raw")
 
@@ -726,7 +752,7 @@ def run(composition_run: Path) -> Path:
 def measured_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Archives of three short runs, the last one damaged."""
     folder = tmp_path_factory.mktemp("measured")
-    (folder / "sky.toml").write_text("runs = 3\nlive_time_h = 0.1\n")
+    (folder / "sky.toml").write_text("runs = 3\nflux_1_pev = 6e-21\nlive_time_h = 0.1\n")
     simulate_measured(folder / "sky.toml", folder / "raw", seed=5, workers=1)
     (sorted(folder.glob("raw/*_matrices.npz"))[2]).write_bytes(b"no archive")
     return folder / "raw"
@@ -909,7 +935,7 @@ def test_a_mistyped_name_of_a_sky_is_told(text: str, meant: str, tmp_path: Path)
 def test_room_is_announced_before_it_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "sky.toml").write_text("runs = 3\nlive_time_h = 0.02")
+    (tmp_path / "sky.toml").write_text("runs = 3\nflux_1_pev = 6e-21\nlive_time_h = 0.02")
     simulate_measured(tmp_path / "sky.toml", tmp_path / "small", workers=1)
     assert "runs will take" not in caplog.text
     monkeypatch.setattr("showerstack.showers.simulation.measured.ANNOUNCED_BYTES", 0)

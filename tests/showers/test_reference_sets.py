@@ -194,6 +194,7 @@ def test_raw_archives(task: Task, reference: Reference, tmp_path: Path, monkeypa
 
 
 SKY = Sky(
+    flux_1_pev=6e-21,
     runs=3,
     live_time_h=0.01,
     pause_h=0.25,
@@ -232,7 +233,8 @@ def test_conditions_of_runs(reference: Reference) -> None:
 def test_measured_runs(reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured_runs, "PRIMARIES_PER_BLOCK", 150)
     (tmp_path / "sky.toml").write_text(
-        "runs = 2\nlive_time_h = 0.02\nphoton_fraction = 0.1\ndead_stations = 3\ndeposit_drift = 0.2\n"
+        "runs = 2\nflux_1_pev = 6e-21\nlive_time_h = 0.02\nphoton_fraction = 0.1\n"
+        "dead_stations = 3\ndeposit_drift = 0.2\n"
         "lg_energy_min = 14.7\n"
     )
     bars = Bars()
