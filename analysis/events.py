@@ -17,6 +17,7 @@ from showerstack.runtime.files import write_npz
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.identity import refuse_shared, same_blocks, shared_showers
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import (
     AGE_FILE,
@@ -62,9 +63,31 @@ def label_remarks(dataset: Dataset) -> list[str]:
 
 
 def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
-    """Refuse events that the run was trained on: its posteriors of them are better than of any others."""
-    if str(run.manifest["data"].get("train_fingerprint", "")).startswith(dataset.fingerprint()):
+    """Refuse showers that the run was trained on: its posteriors of them are better than of any others.
+
+    They are known whatever the set is called, however it was cut, and where it is a part or holds others as well.
+    """
+    trained_on = run.manifest["data"]
+    fingerprint = str(trained_on.get("train_fingerprint", ""))
+    if fingerprint.startswith(dataset.fingerprint()):
         raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
+    shared = same_blocks(trained_on.get("train_source") or {}, dataset.source)
+    folder = Path(str(trained_on.get("train")))
+    if not shared and folder.is_dir():
+        train = Dataset.open(folder, labels=False)
+        shared = shared_showers(train, dataset) if fingerprint.startswith(train.fingerprint()) else None
+    if shared:
+        raise InputError(
+            f"{dataset.path} holds showers that {run.folder} was trained on ({shared}): give another set as {what}"
+        )
+
+
+def refuse_shared_folders(data: Sequence[Path], simulation: Sequence[Path] = ()) -> None:
+    """Refuse folders of which two share showers; data given twice as they are is told where they are read."""
+    measured = {one.fingerprint(): one for one in (Dataset.open(folder, labels=False) for folder in data)}
+    simulated = [Dataset.open(folder, labels=False) for folder in simulation]
+    others = [one for one in simulated if one.fingerprint() not in measured]
+    refuse_shared([*(("--data", one) for one in measured.values()), *(("--simulation", one) for one in others)])
 
 
 def predict_folder(run: Run, folder: Path, ctx: Context = Context(), keep: Path | None = None) -> Predictions:

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from showerstack.analysis.events import refuse_training_set
 from showerstack.report.shared.subject import check_test_set, read_run_output
 from showerstack.report.shared.text import SIGNS, difference_text, metric_text, p_text
 from showerstack.runtime.errors import InputError
@@ -21,7 +22,8 @@ from showerstack.scoring.score import check_predictions, read_output, task_of
 from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.text import table as drawn_table
 from showerstack.scoring.tasks.truth import Truth, read_truth
-from showerstack.showers.schema import Task, task_named
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import MATRICES_FILE, Task, task_named
 from showerstack.stacking.run import Run
 
 MIN_EVENTS = 30
@@ -93,6 +95,8 @@ def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
     if Path(run).is_dir():
         opened = Run.open(run)
         check_test_set(opened, truth.folder)
+        if (truth.folder / MATRICES_FILE).exists():
+            refuse_training_set(opened, Dataset.open(truth.folder, labels=False), "--data")
         output = read_run_output(opened, truth)
     else:
         output, origin = read_output(Path(run), task, len(truth.labels))

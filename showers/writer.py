@@ -53,6 +53,9 @@ _DATASET_FILES |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE, ARRIVAL_FILE}
 _DATASET_FILES |= {task.label_file for task in TASKS.values() if task.label_file}
 
 ARRIVAL_STEM = Path(ARRIVAL_FILE).stem
+EVENTS, PRIMARIES, BLOCKS = "events", "primaries", "blocks"
+"""Entries of ``source.json`` that say what came out: number of events, and of simulated sets the primaries thrown up to
+the last of them, and the first and the last block of primaries."""
 
 
 @dataclass
@@ -65,6 +68,8 @@ class DatasetWriter:
     truth: list[pl.DataFrame] = field(default_factory=list)
     left_out: list[BadValue] = field(default_factory=list)
     """Events that cannot be used, for ``left_out.csv``; of several values of an event the first counts."""
+    came_out: dict[str, Any] = field(default_factory=dict)
+    """Further entries of ``source.json``, known at the end."""
 
     def put(
         self,
@@ -162,7 +167,7 @@ def write_dataset(
                 raise InputError(f"{path}: {TRUTH_FILE} cannot be written: {error}") from None
         if writer.left_out:
             _write_left_out(folder / LEFT_OUT_FILE, writer.left_out)
-        write_json(folder / SOURCE_FILE, dict(source))
+        write_json(folder / SOURCE_FILE, {**source, EVENTS: n_events, **writer.came_out})
         write_checksums(folder, [file.name for file in folder.iterdir()])
 
 
@@ -251,7 +256,8 @@ def already_made(
         return False
     stored = EventFiles.open(folder).source() if folder.is_dir() else {}
     wanted = json.loads(json.dumps(dict(source)))
-    differing = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
+    names = [name for name in {**stored, **wanted} if name not in (EVENTS, PRIMARIES, BLOCKS)]
+    differing = [name for name in names if stored.get(name) != wanted.get(name)]
     if differing:
         what = f" and differs in {', '.join(differing)}" if stored else ""
         raise InputError(f"{folder} exists already{what}: {advice}")

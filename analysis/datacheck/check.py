@@ -29,6 +29,7 @@ from showerstack.analysis.datacheck.streamed import (
 )
 from showerstack.analysis.datacheck.weights import FittedWeights, fit_weights
 from showerstack.analysis.datacheck.zenith import MassEvents, ZenithTest, zenith_bands
+from showerstack.analysis.events import refuse_training_set
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.runtime.context import Bars, Context
 from showerstack.runtime.errors import InputError
@@ -134,7 +135,7 @@ def check_data(
     for folder_of_data in measured_folders(
         Path(data)
     ):  # what is missing or damaged is said before the training set is read
-        Dataset.open(folder_of_data, labels=False)
+        refuse_training_set(opened_run, Dataset.open(folder_of_data, labels=False), "DATA")
     simulation = read_reference(opened_run, train, seed=seed, max_events=reference, ctx=ctx)
     sample = open_sample(opened_run, Path(data), simulation, ctx)
     if len(sample) < LEAST_EVENTS:

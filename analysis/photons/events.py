@@ -23,6 +23,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.classes import gamma_scores
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.identity import refuse_part
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.simulation.primaries import PHOTON as PHOTON_MASS
 from showerstack.showers.simulation.primaries import Primaries
@@ -189,6 +190,7 @@ def read_simulation(
         dataset = Dataset.open(folder, run.task)
         dataset.refuse_weighted("a search for photons")
         refuse_training_set(run, dataset, "--simulation")
+        refuse_part(dataset)
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
         predictions = predict(run, folder, ctx).concatenated()

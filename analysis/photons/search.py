@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.events import open_run
+from showerstack.analysis.events import open_run, refuse_shared_folders
 from showerstack.analysis.exposure import Exposure, check_flux_of_exposure, exposure_of
 from showerstack.analysis.options import SearchOptions
 from showerstack.analysis.photons.background import (
@@ -144,6 +144,7 @@ def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSe
         options.exposure, options.data, options.zenith_max_deg, options.dead_time_s, options.exposure_error
     )
     run = open_run(options.run, GAMMA.name, "gamma-limit")
+    refuse_shared_folders(options.data, [options.simulation] if options.simulation else ())
     data, prints, remarks, flow = read_data(run, options.data, options.zenith_max_deg, ctx)
     simulated, thrown, new_remarks = read_simulation(
         run, options.simulation, prints, bins.fine, options.zenith_max_deg, ctx

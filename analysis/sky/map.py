@@ -41,6 +41,7 @@ from showerstack.runtime.files import atomic_path, write_json
 from showerstack.runtime.logs import remark
 from showerstack.showers.archives.azimuth import AZIMUTH
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.identity import refuse_shared
 from showerstack.showers.schema import GAMMA, TIMES_FILE
 
 LOG = logging.getLogger(__name__)
@@ -233,6 +234,7 @@ def _open_folders(options: SkyOptions, remarks: list[str], prints: list[str]) ->
         remarks += label_remarks(dataset)
         prints.append(dataset.fingerprint())
         datasets.append(dataset)
+    refuse_shared([("--data", dataset) for dataset in datasets])
     return datasets
 
 

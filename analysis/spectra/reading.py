@@ -40,12 +40,14 @@ from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, Sp
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.identity import refuse_part
 from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN, ZENITH_MAX_DEG, reconstructed_energy
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import SIMULATION, task_named
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, random_generator
 from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
+from showerstack.showers.writer import EVENTS
 from showerstack.stacking.run import Run
 
 UNKNOWN = "the number of generated primaries is not known"
@@ -86,6 +88,8 @@ def thrown_primaries(
     settings = load_settings(str(source["world"]))
     if settings.digest() != source.get("settings_hash"):
         raise InputError(f"{UNKNOWN}: the simulated world {source['world']!r} has been changed since")
+    if truth.height != source.get(EVENTS, truth.height):
+        raise InputError(f"{UNKNOWN}: {truth.height:,} of {source[EVENTS]:,} events are there")
     task = task_named(str(source["task"]))
     job = BlockJob(
         task, str(source["split"]), int(source["seed"]), str(source["model"]), str(source["cuts"]), settings,
@@ -195,6 +199,7 @@ def read_response(
     for number, folder in enumerate(folders):
         dataset = Dataset.open(folder, run.task)
         refuse_training_set(run, dataset, "--simulation")
+        refuse_part(dataset)
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
         predictions = predict_folder(run, folder, ctx, keep)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.events import open_run
+from showerstack.analysis.events import open_run, refuse_shared_folders
 from showerstack.analysis.exchange import write_exchange
 from showerstack.analysis.exposure import check_flux_of_exposure, exposure_of
 from showerstack.analysis.options import SpectraOptions, Widths
@@ -343,6 +343,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         options.exposure, options.data, options.zenith_max_deg, options.dead_time_s, options.exposure_error
     )
     run = open_run(options.run, COMPOSITION.name, "spectra")
+    refuse_shared_folders(options.data, options.simulation or ())
     keep = options.out / PREDICTIONS_FOLDER
     data, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
     response = read_response(run, options.simulation or [], prints, bins, options.zenith_max_deg, ctx, keep)

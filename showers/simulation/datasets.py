@@ -23,7 +23,7 @@ from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, B
 from showerstack.showers.simulation.cascade import Proposal
 from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.settings import Settings, load_settings
-from showerstack.showers.writer import already_made, refuse_foreign, write_dataset
+from showerstack.showers.writer import BLOCKS, PRIMARIES, already_made, refuse_foreign, write_dataset
 
 WEIGHT_STEM = Path(WEIGHT_FILE).stem
 TRAIN_CUTS = ("none", "test")
@@ -156,7 +156,7 @@ def write_set(
         ) as writer,
         bars(f"simulate {folder.name}", "events") as progress,
     ):
-        start = 0
+        start = last = 0
         for events in accepted_events(job, n, workers):
             values = {"groups": events.group, "age": events.event.age, WEIGHT_STEM: events.weight}
             truth, target = events.truth, job.task.target
@@ -170,7 +170,12 @@ def write_set(
                 **{name: values[name] for name in types},
             )
             start += len(events)
+            if len(events):
+                last = int(events.group[-1])
             progress(start, n)
+        block, shower = divmod(last, PRIMARIES_PER_BLOCK)
+        thrown = block * PRIMARIES_PER_BLOCK + min((shower + 1) * job.reuse, PRIMARIES_PER_BLOCK)
+        writer.came_out |= {PRIMARIES: thrown, BLOCKS: [0, block]}
 
 
 def accepted_events(job: BlockJob, n: int, workers: int | None = None) -> Iterator[SimulatedEvents]:

@@ -1,0 +1,113 @@
+"""Which showers dataset folders hold: whether two of them share some, and whether one is a part of what was written.
+
+Sets of the embedded simulation are known by seed, world, model and blocks of primaries (``source.json``). All others,
+and copies and parts of any set, are known by their reconstructed quantities, rounded to float16: two different showers
+have the same five once in some 10^12 pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import FileState
+from showerstack.showers.dataset import Dataset, state_of
+from showerstack.showers.schema import SCALAR_NAMES, SIMULATION
+from showerstack.showers.writer import BLOCKS, EVENTS
+
+STREAM = ("task", "split", "seed", "model", "settings_hash")
+"""Entries of ``source.json`` that fix the showers of all blocks of primaries; cuts and reuse choose among them."""
+CHANCE_ROWS, CHANCE_SHARE = 3, 1e-4
+"""So many rows, and such a share of the smaller set, may be equal by chance."""
+
+
+def shared_showers(a: Dataset, b: Dataset) -> str | None:
+    """Return in words which showers two sets share, None where they share none."""
+    return same_blocks(a.source, b.source) or next((words for *_, words in _equal_rows([a, b])), None)
+
+
+def same_blocks(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
+    """Return in words which blocks two sets share by what ``source.json`` says; None where they share none."""
+    streams = [_stream(source) for source in (a, b)]
+    if streams[0] is None or streams[0] != streams[1]:
+        return None
+    (first, last), (other_first, other_last) = _blocks(a), _blocks(b)
+    if max(first, other_first) > min(last, other_last):
+        return None
+    return f"both hold showers of seed {a['seed']} of the same simulation, from the same blocks of primaries"
+
+
+def _stream(source: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return what fixes the showers of a set; None where it was not written by the simulation itself."""
+    if source.get("generator") != SIMULATION or any(name not in source for name in STREAM) or "raw" in source:
+        return None
+    return tuple(json.dumps(source.get(name)) for name in (*STREAM, "rare"))
+
+
+def _blocks(source: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the first and the last block of primaries; all of a set that does not say."""
+    blocks = source.get(BLOCKS)
+    return (float(blocks[0]), float(blocks[1])) if isinstance(blocks, list) and len(blocks) == 2 else (0.0, math.inf)
+
+
+def _equal_rows(sets: Sequence[Dataset]) -> Iterator[tuple[int, int, str]]:
+    """Yield the pairs of sets that have rows in common by more than chance, and how many, in words."""
+    hashes = [_row_hashes(data.path, state_of(data.path)) for data in sets]
+    owner = np.repeat(np.arange(len(sets)), [len(rows) for rows in hashes])
+    every = np.concatenate([np.zeros(0, np.uint64), *hashes])
+    order = np.argsort(every, kind="stable")
+    same = every[order][1:] == every[order][:-1]
+    pairs = np.column_stack([owner[order][:-1][same], owner[order][1:][same]])
+    for (a, b), n in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+        if n > max(CHANCE_ROWS, CHANCE_SHARE * min(len(hashes[a]), len(hashes[b]))):
+            yield int(a), int(b), f"{n:,} showers are in both"
+
+
+@lru_cache(maxsize=4)
+def _row_hashes(folder: Path, state: tuple[FileState, ...]) -> np.ndarray:
+    """Return a number for each different shower by its reconstructed quantities, sorted uint64."""
+    scalars = Dataset.open(folder, labels=False).scalars
+    with np.errstate(over="ignore"):
+        values = np.asarray(scalars[:, : len(SCALAR_NAMES)]).astype(np.float16)
+    values = np.ascontiguousarray(values[np.isfinite(values).all(axis=1)]).view(np.uint16)
+    return np.unique(pl.DataFrame(values).hash_rows().to_numpy())
+
+
+def refuse_shared(sets: Sequence[tuple[str, Dataset]]) -> None:
+    """Refuse sets, each with the option that gave it, of which two share showers: these would count twice.
+
+    Raises
+    ------
+    InputError
+        Names both folders and what they share.
+    """
+    of_blocks = (
+        (j, k, words) for k in range(len(sets)) for j in range(k)
+        if (words := same_blocks(sets[j][1].source, sets[k][1].source))
+    )  # fmt: skip
+    found = next(of_blocks, None) or next(_equal_rows([dataset for _, dataset in sets]), None)
+    if found is None:
+        return
+    (one, a), (other, b) = (sets[place] for place in found[:2])
+    raise InputError(
+        f"{one} {a.path} and {other} {b.path} hold the same showers ({found[2]}), which would count twice: give each "
+        "shower once"
+    )
+
+
+def refuse_part(dataset: Dataset) -> None:
+    """Refuse a set that has not as many events as were written into it: the primaries behind a part are not known."""
+    written = dataset.source.get(EVENTS)
+    if written is not None and written != len(dataset):
+        raise InputError(
+            f"{dataset.path} holds {len(dataset):,} events, {written:,} were written (source.json): nobody can tell "
+            "how many primaries are behind a part of a set; give the whole set, or simulate one of that size"
+        )

@@ -1,0 +1,89 @@
+"""Showers are known by what they are, whatever the folder is called, cut or copied from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from showerstack.runtime.errors import InputError
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.identity import refuse_part, refuse_shared, shared_showers
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import simulate
+from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK
+
+COMMON = {"train_cuts": "test", "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return ``a``, ``larger`` of the same seed, and ``other`` of another one."""
+    folder = tmp_path_factory.mktemp("identity")
+    for name, n, seed in (("a", 150, 3), ("larger", 400, 3), ("other", 150, 4)):
+        simulate(COMPOSITION, folder / name, n_train=n, n_test=100, seed=seed, **COMMON)
+    return folder
+
+
+def part(source: Path, out: Path, rows: np.ndarray, **changes: object) -> Path:
+    """Write some rows of a set as a set of its own, ``source.json`` copied and changed."""
+    out.mkdir(parents=True)
+    for file in source.glob("*.npy"):
+        np.save(out / file.name, np.load(file)[rows])
+    pl.read_parquet(source / "truth.parquet")[rows].write_parquet(out / "truth.parquet")
+    content = json.loads((source / "source.json").read_text())
+    (out / "source.json").write_text(json.dumps(content | changes))
+    return out
+
+
+def test_a_set_says_how_many_primaries_are_behind_its_events(sets: Path) -> None:
+    source = json.loads((sets / "larger" / "composition_train" / "source.json").read_text())
+    last = int(pl.read_parquet(sets / "larger" / "composition_train" / "truth.parquet")["shower"].max())
+    assert (source["events"], source["primaries"]) == (400, last + 1)
+    assert source["blocks"] == [0, last // PRIMARIES_PER_BLOCK]
+
+
+@pytest.mark.parametrize("stripped", [False, True], ids=["source.json", "rows alone"])
+@pytest.mark.parametrize("kind", ["copy", "part", "shuffled", "larger", "other numbers"])
+def test_the_same_showers_are_known(kind: str, stripped: bool, sets: Path, tmp_path: Path) -> None:
+    a, rows = sets / "a" / "composition_train", np.arange(150)
+    changes = {"generator": "somebody else"} if stripped else {}
+    if kind == "copy":
+        shutil.copytree(a, tmp_path / "b")
+        b = tmp_path / "b"
+    elif kind == "larger":
+        b = part(sets / "larger" / "composition_train", tmp_path / "b", np.arange(400), **changes)
+    elif kind == "other numbers":
+        b = part(a, tmp_path / "b", rows, **changes)
+        np.save(b / "features.npy", np.load(b / "features.npy").astype(np.float64))
+    else:
+        b = part(a, tmp_path / "b", rows[::7] if kind == "part" else rows[::-1], **changes)
+    one, other = (Dataset.open(folder, labels=False) for folder in (a, b))
+    assert shared_showers(one, other)
+    with pytest.raises(InputError, match=r"--data .* and --simulation .* hold the same showers"):
+        refuse_shared([("--data", one), ("--simulation", other)])
+
+
+def test_other_showers_are_not_the_same(sets: Path) -> None:
+    names = ("a/composition_train", "a/composition_test", "other/composition_train", "other/composition_test")
+    opened = [Dataset.open(sets / name, labels=False) for name in names]
+    assert all(shared_showers(one, other) is None for one in opened for other in opened if one is not other)
+    refuse_shared([("--data", dataset) for dataset in opened])
+
+
+def test_a_part_of_a_set_is_known(sets: Path, tmp_path: Path) -> None:
+    whole = sets / "a" / "composition_train"
+    refuse_part(Dataset.open(whole))
+    for name, rows in (("half", np.arange(75)), ("twice", np.repeat(np.arange(150), 2))):
+        with pytest.raises(InputError, match="events, 150 were written"):
+            refuse_part(Dataset.open(part(whole, tmp_path / name, rows)))
+
+
+def test_blocks_that_do_not_meet_are_other_showers(sets: Path, tmp_path: Path) -> None:
+    one = part(sets / "a" / "composition_train", tmp_path / "first", np.arange(75), blocks=[0, 3])
+    other = part(sets / "a" / "composition_train", tmp_path / "second", np.arange(75, 150), blocks=[4, 6])
+    assert shared_showers(Dataset.open(one, labels=False), Dataset.open(other, labels=False)) is None
