@@ -34,6 +34,7 @@ from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.runtime.logs import LOG, Lines, LogFile, logging_to
 from showerstack.runtime.options import REQUIRED, Limits, Option, OptionGroup, groups_in, is_group, options_of
+from showerstack.runtime.outputs import refuse_replacing
 from showerstack.showers.schema import TASKS
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
@@ -103,9 +104,28 @@ class Expanding(TyperCommand):
                 ctx.params[name] = given.expanduser()
             elif isinstance(given, list | tuple):
                 ctx.params[name] = [one.expanduser() if isinstance(one, Path) else one for one in given]
+        self._refuse_replacing(ctx)
         for_people = not (ctx.params.get("quiet") or ctx.params.get("as_json"))
         with ctx.obj.opened(for_people):
             return super().invoke(ctx)
+
+    def _refuse_replacing(self, ctx: typer.Context) -> None:
+        """Refuse outputs that would replace an input."""
+        options = [one for one in self.params if one.param_type_name == "option"]
+        shown = {name: name.upper() for name in ctx.params} | {str(one.name): one.opts[0] for one in options}
+        given = [(name, one) for name, values in ctx.params.items() for one in _paths(values)]
+        outputs = [(shown[name], path) for name, path in given if name in OUTPUTS]
+        inputs = [(shown[name], path) for name, path in given if name not in (*OUTPUTS, *MADE)]
+        for option, path in [*outputs, *([("--log-file", ctx.obj.file)] if ctx.obj.file else [])]:
+            refuse_replacing(option, path, inputs)
+
+
+OUTPUTS, MADE = ("out", "log"), ("features",)
+"""Parameters of commands that name what is written, and what is made where it is not there."""
+
+
+def _paths(values: Any) -> list[Path]:
+    return [one for one in (values if isinstance(values, list) else [values]) if isinstance(one, Path)]
 
 
 class Configured(Expanding):

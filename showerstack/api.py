@@ -73,6 +73,8 @@ class Fitted:
     """``stack``, or the learner that predicts in its place."""
     learners: tuple[str, ...]
     remarks: tuple[str, ...] = ()
+    config_hash: str | None = None
+    """Of configuration, seeds and data: by it the run is known, wherever its folder is."""
 
     def __repr__(self) -> str:
         of = f" of {len(self.learners)} learners" if self.shipped == "stack" else ""
@@ -284,8 +286,9 @@ def fitted(run: Place) -> Fitted:
 
     folder = Path(run).expanduser()
     opened = ExportedRun.open(folder) if (folder / EXPORT_FILE).exists() else Run.open(folder)
-    remarks = tuple(opened.manifest.get("remarks", ()))
-    return Fitted(opened.folder, opened.task.name, opened.class_values, opened.shipped, opened.learners, remarks)
+    manifest, folder = opened.manifest, folder.absolute()  # another working folder changes nothing
+    known = tuple(manifest.get("remarks", ())), str(manifest["config_hash"])
+    return Fitted(folder, opened.task.name, opened.class_values, opened.shipped, opened.learners, *known)
 
 
 def predict(
@@ -339,7 +342,10 @@ def predict(
         raise InputError("no_table and device are for runs on showers: leave them out for a table")
     with _as_file(data) as place, _shown(verbose, callback) as bars:
         ctx = Context(bars=bars, device=device, workers=workers)
-        predicted = predict_events(open_predictor(run.folder), place, ctx, no_table=no_table).concatenated()
+        opened = open_predictor(run.folder)
+        if run.config_hash not in (None, opened.manifest["config_hash"]):
+            raise InputError(f"{run.folder} holds another run than when it was opened: fit or open it again")
+        predicted = predict_events(opened, place, ctx, no_table=no_table).concatenated()
     return Predicted(
         run.task,
         run.classes,

@@ -93,15 +93,30 @@ class _Stack(BaseEstimator):
     def _fit(self, data: Any, **more: Any) -> Fitted:
         names = RunConfig.model_fields.keys() - {"run"}
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
-        self.run_ = Path(self.run).expanduser() if self.run is not None else _temporary() / "run"
+        self.run_ = Path(self.run).expanduser().absolute() if self.run is not None else _temporary() / "run"
         with logging_to(logging.NullHandler()):  # a remark becomes a warning, and is not printed as well
             run = fit(data, run=self.run_, verbose=self.verbose, callback=self.callback, **options, **more)
+        self.run_hash_ = run.config_hash
         _warn(run.remarks)
         return run
 
-    def _predict(self, data: Any, **more: Any) -> Predicted:
+    def _fitted(self) -> Fitted:
+        """Open the run; refuse one that is not what this estimator was fitted as.
+
+        A run in a folder of the working folder is found where both were moved together.
+        """
         check_is_fitted(self, "run_")
-        run = fitted(self.run_)
+        moved = None if self.run is None or self.run_.is_dir() else Path(self.run).expanduser().absolute()
+        run = fitted(moved if moved is not None and moved.is_dir() else self.run_)
+        if run.config_hash != self.run_hash_:
+            raise InputError(
+                f"{run.folder} holds another run than this estimator was fitted as: another was fitted there; fit "
+                "again, each in a folder of its own"
+            )
+        return run
+
+    def _predict(self, data: Any, **more: Any) -> Predicted:
+        run = self._fitted()
         with logging_to(logging.NullHandler()):
             predicted = predict(run, data, workers=self.workers, verbose=self.verbose, callback=self.callback, **more)
         _warn(predicted.remarks)
@@ -153,7 +168,8 @@ class StackClassifier(ClassifierMixin, _Stack):
     classes_
         (C,) the values of ``y``, sorted.
     run_
-        The run folder: report, learners, what was measured.
+        The run folder, absolute: report, learners, what was measured. Predictions come from this very run: a folder in
+        which another one was fitted since is refused.
 
     Examples
     --------
@@ -237,7 +253,7 @@ class StackClassifier(ClassifierMixin, _Stack):
 
     def _class_order(self) -> np.ndarray:
         """Return where each of ``classes_`` stands in the run, whose order is that of the values."""
-        in_run = list(map(str, fitted(self.run_).classes))
+        in_run = list(map(str, self._fitted().classes))
         names = [str(value) for value in self.classes_.tolist()]
         return np.array([in_run.index(name) for name in names]) if set(in_run) == set(names) else np.arange(len(in_run))
 

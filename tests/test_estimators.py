@@ -104,6 +104,32 @@ def test_a_run_in_a_folder_is_not_carried_and_a_large_one_refused(
         pickle.dumps(StackClassifier(**QUICK).fit(x, y))
 
 
+def test_a_run_and_its_estimator_belong_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative folder is the one where it was fitted, and another run in it is refused."""
+    x, y = _two_classes()
+    models, folders = [], [tmp_path / "one", tmp_path / "two"]
+    for folder, labels in zip(folders, (y, 1 - y), strict=True):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        models.append(StackClassifier("run", **QUICK).fit(x, labels))
+    one, two = (pickle.loads(pickle.dumps(model)) for model in models)
+    assert one.run_ == folders[0] / "run"
+    assert one.score(x, y) > 0.85 > 0.15 > two.score(x, y), "the working folder is that of the other"
+    monkeypatch.chdir("/")
+    assert two.score(x, 1 - y) > 0.85
+    opened = fitted(folders[0] / "run")
+    shutil.rmtree(folders[0] / "run")
+    StackClassifier(folders[0] / "run", **QUICK).fit(x, 1 - y)
+    for refused in (one.predict, one.predict_proba):
+        with pytest.raises(InputError, match="holds another run than this estimator was fitted as"):
+            refused(x)
+    with pytest.raises(InputError, match="holds another run than when it was opened"):
+        opened.predict(x)
+    shutil.move(folders[1], tmp_path / "moved")
+    monkeypatch.chdir(tmp_path / "moved")
+    assert two.score(x, 1 - y) > 0.85, "project and run moved together"
+
+
 def test_a_stack_of_scikit_learn_takes_it() -> None:
     x, y = _two_classes()
     members = [("ours", StackClassifier(**QUICK)), ("theirs", LogisticRegression())]
