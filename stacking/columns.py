@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError
+from showerstack.stacking.seen import Seen
 
 NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
 TIMES = {"Date": "time", "Datetime": "time", "Duration": "duration", "Time": "time of day"}
@@ -33,6 +34,8 @@ COUNTING_ROWS = 20
 REMEDIES = "name the columns to learn from (--columns), declare categories (--categories), or set it apart (--id)"
 
 _NUMBER = r"^[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
+_WHOLE = re.compile(r"-?(0|[1-9]\d*)")
+"""Codes that are all of this kind are compared as numbers."""
 _ROW_NAME = re.compile(r"unnamed: ?\d+|unnamed_\d+|__index_level_\d+__|index|rownames|row\.names", re.IGNORECASE)
 
 
@@ -51,6 +54,8 @@ class Column:
     """Of a category, in alphabetical order: the position is the code."""
     numeric: bool = False
     """Whether a category was written in numbers, which a file of types may hold again."""
+    seen: Seen | None = None
+    """What it was in training, as learners get it; None where too few rows had it."""
 
     def encoded(self, values: pl.Series, file: Path, gaps: tuple[str, ...] = GAPS) -> tuple[np.ndarray, str | None]:
         """Return (N,) float32, NaN where missing, and a remark on values that are taken as missing.
@@ -83,6 +88,7 @@ class Column:
 
     def _codes(self, values: pl.Series, file: Path) -> tuple[np.ndarray, str | None]:
         text = as_text(values)
+        text = _whole(text) if all(_WHOLE.fullmatch(level) for level in self.levels) else text
         codes = text.replace_strict(
             pl.Series(self.levels, dtype=pl.String),
             pl.Series(range(len(self.levels)), dtype=pl.Float32),
@@ -124,6 +130,22 @@ class Schema:
         remarks = [remark for _, remark in encoded.values() if remark]
         return pl.DataFrame({name: values for name, (values, _) in encoded.items()}), remarks
 
+    def trained_on(self, encoded: pl.DataFrame) -> Schema:
+        """Return the schema with what the columns, as :meth:`encoded` returned them, were in training."""
+        columns = (replace(column, seen=Seen.of(encoded[column.name].to_numpy())) for column in self.columns)
+        return replace(self, columns=tuple(columns))
+
+    def unlike_remarks(self, encoded: pl.DataFrame, file: Path) -> list[str]:
+        """Return remarks on columns of a new file, encoded, that are not as they were in training."""
+        remarks = []
+        for column in self.columns:
+            if column.seen is None:
+                continue
+            values, ordered = encoded[column.name].to_numpy(), column.kind == NUMBER
+            words = column.seen.unlike(values, scale=column.scale, offset=column.offset, ordered=ordered)
+            remarks += [f"{file}: column {column.name!r} {words}"] if words else []
+        return remarks
+
     def as_json(self) -> dict[str, Any]:
         """Return JSON content."""
         return asdict(self)
@@ -131,7 +153,10 @@ class Schema:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Schema:
         """Read what :meth:`as_json` returned."""
-        columns = tuple(Column(**{**column, "levels": tuple(column["levels"])}) for column in content["columns"])
+        columns = tuple(
+            Column(**{**one, "levels": tuple(one["levels"]), "seen": Seen(**one["seen"]) if one.get("seen") else None})
+            for one in content["columns"]
+        )
         listed = {name: tuple(content[name]) for name in ("classes", "gaps")}
         return cls(**{**content, **listed, "columns": columns})
 
@@ -195,7 +220,10 @@ def _learned_column(values: pl.Series, name: str, file: Path, *, is_category: bo
     if kind is None or (is_category and kind not in (CATEGORY, BOOLEAN)):
         raise InputError(f"{file}: column {name!r} holds {values.dtype}, no numbers: {REMEDIES}")
     if kind == CATEGORY:
-        levels = tuple(as_text(values).drop_nulls().unique().sort().to_list())
+        text = as_text(values).drop_nulls()
+        whole = _whole(text)
+        text = whole if all(_WHOLE.fullmatch(level) for level in whole.unique().to_list()) else text
+        levels = tuple(text.unique().sort().to_list())
         return Column(name, kind, levels=levels, numeric=values.dtype.is_numeric())
     if kind == BOOLEAN:
         return Column(name, kind)
@@ -284,6 +312,11 @@ def as_text(values: pl.Series) -> pl.Series:
         return values.cast(pl.String).replace([""], [None])
     texts = [None if v is None or v != v else str(int(v)) if v.is_integer() else repr(v) for v in values.to_list()]
     return pl.Series(values.name, texts, dtype=pl.String)
+
+
+def _whole(text: pl.Series) -> pl.Series:
+    """Return text in which whole numbers have no decimals: ``1.0`` is what pandas makes of 1 beside a gap."""
+    return text.str.replace(r"^\s*(-?\d+)\.0*\s*$", "$1")
 
 
 def _row_number_remarks(values: pl.Series, name: str, file: Path) -> list[str]:

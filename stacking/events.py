@@ -283,6 +283,13 @@ class ShowerEvents(Events):
         return FEATURES_VERSION
 
 
+def quantities_of(data: Dataset) -> dict[str, np.ndarray]:
+    """Return the reconstructed quantities of events that can be used and pass the evaluation cuts, (n,) each."""
+    frame = data.scalar_frame()
+    passing = frame.filter(data.evaluation_cuts.mask(frame) & data.usable)
+    return {name: passing[name].to_numpy() for name in passing.columns}
+
+
 def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> tuple[str, ...]:
     """Return one line on the events of a dataset that cannot be used, none where all can."""
     counts = data.describe_unusable()

@@ -287,7 +287,9 @@ class _Writer:
             "classes": list(chain.task.classes),
             "label_type": manifest.get("label_type", "str"),
             "config": {name: manifest["config"].get(name) for name in RUN_OPTIONS},
-            "data": {name: manifest["data"].get(name) for name in ("train_source", "train_scalars")},
+            "data": {
+                name: manifest["data"].get(name) for name in ("train_source", "train_scalars", "train_quantities")
+            },
             "systems": list(self.run.systems),
             "shipped": chain.shipped,
             "config_hash": chain.config_hash,

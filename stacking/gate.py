@@ -1,8 +1,9 @@
 """The acceptance test, which decides whether the stack predicts and whether a gain is claimed, and the leak test.
 
-The stack predicts unless the holdout shows it to be worse than its best learner by one standard error. A holdout of a
-tenth cannot show gains of a thousandth in log-loss that are there in the mean, and a stack that gains nothing costs
-nearly nothing. A gain is claimed only where the holdout shows it by two standard errors.
+The stack predicts unless the holdout shows it to be worse than its best learner by one standard error, or it is worse
+there than every learner: what is combined of few rows may be far worse than all of them, with errors as large. A
+holdout of a tenth cannot show gains of a thousandth in log-loss that are there in the mean, and a stack that gains
+nothing costs nearly nothing. A gain is claimed only where the holdout shows it by two standard errors.
 
 A learner that is far surer of training events out-of-fold than of new ones may have learned from their labels. How sure
 learners are of two samples differs also where the samples do, by their class mix for instance: then it differs for all
@@ -75,11 +76,17 @@ def decide_gate(
     gain = sample.mean_of(losses[best] - sample.losses(stacked))
     more_hadrons = log_survival_difference(stacked, learners[best], sample) if survival else None
     shipped, size = True, f"{abs(gain.mean):.5f} ± {gain.error:.5f}"
+    is_last = float(sample.losses(stacked).mean()) > max(float(one.mean()) for one in losses.values()) + ROUNDING
     is_shown = gain.mean > max(CLAIM_SIGMA * gain.error, ROUNDING)
     if len(learners) == 1:
         shipped, reason = False, f"{best} is the only learner"
     elif gain.mean < -max(WORSE_SIGMA * gain.error, ROUNDING):
         shipped, reason = False, f"the log-loss of the stack is {size} higher than that of {best}"
+    elif is_last:
+        shipped, reason = (
+            False,
+            f"the log-loss of the stack is {size} higher than that of {best}, and than every learner's",
+        )
     elif more_hadrons is not None and more_hadrons.mean > WORSE_SIGMA * more_hadrons.error:
         excess = f"{more_hadrons.mean:.3f} ± {more_hadrons.error:.3f}"
         shipped, reason = False, f"ln survival of the stack is {excess} higher than that of {best}"

@@ -25,10 +25,11 @@ from showerstack.runtime.tables import read_table
 from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.showers.dataset import Dataset, ordering_of
+from showerstack.showers.identity import shared_showers
 from showerstack.showers.schema import Task, task_named
 from showerstack.stacking.columns import CATEGORY, Schema, learned_columns
 from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
-from showerstack.stacking.events import Events, ShowerEvents, class_numbers, unusable_remarks
+from showerstack.stacking.events import Events, ShowerEvents, class_numbers, quantities_of, unusable_remarks
 from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import (
     FOLDS_FILE,
@@ -39,7 +40,7 @@ from showerstack.stacking.folds import (
     evaluation_events,
     refuse_small_classes,
 )
-from showerstack.stacking.remarks import heap_remarks, repeated_remarks, weight_remarks
+from showerstack.stacking.remarks import heap_remarks, repeated_remarks, telling_remarks, weight_remarks
 from showerstack.stacking.run import (
     COMBINED,
     METRICS_FILE,
@@ -50,6 +51,7 @@ from showerstack.stacking.run import (
     read_oof,
     shipped_system,
 )
+from showerstack.stacking.seen import of_columns, unlike_remarks
 from showerstack.stacking.tables import (
     LABEL_COLUMNS,
     TableEvents,
@@ -140,6 +142,8 @@ class Job:
     """The table that the events were read from, if it was one."""
     remarks: tuple[str, ...] = ()
     """Remarks on the data."""
+    quantities: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What the reconstructed quantities of training showers were (:class:`showerstack.stacking.seen.Seen`)."""
     ctx: Context = Context()
     """Progress, and when a time limit begins: by default with the first step in ``costs``."""
 
@@ -243,10 +247,16 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     refuse_small_classes(labels, config.n_folds, task.classes, groups, where=f"{config.train_folder}: ")
     devices = devices_for(config.learner_specs(task), config.device)
     ordered = (ordering_of(data).remark(data.path.name) for data in (train_set, test_set))
+    shared = shared_showers(train_set, test_set)
+    quantities = of_columns(quantities_of(train_set))
     heaps: list[str] = []
     if groups is None:
         scalars = np.asarray(train_set.scalars, np.float64)[usable]
         heaps = heap_remarks(str(config.train_folder), scalars, labels, "say so in groups.npy")
+    shown_again = [
+        f"{config.test_folder} holds showers of {config.train_folder} ({shared}): scores on them say nothing about new "
+        "showers"
+    ] if shared else []  # fmt: skip
     remarks = (
         *train_set.remarks,
         *test_set.remarks,
@@ -259,6 +269,8 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
             task.classes,
         ),
         *heaps,
+        *shown_again,
+        *unlike_remarks(str(config.test_folder), quantities, quantities_of(test_set)),
         *(line for line in ordered if line),
         *device_remarks(devices),
     )
@@ -277,7 +289,7 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
         costs.append(cost)
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
     test = ShowerEvents(config.test_folder, tables["test"], task)
-    return Job(config, task, train, test, devices, costs, remarks=remarks, ctx=ctx)
+    return Job(config, task, train, test, devices, costs, remarks=remarks, quantities=quantities, ctx=ctx)
 
 
 TINY = 20_000
@@ -300,6 +312,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
     resolved, more = config.for_rows(labels, classes, groups, folds)
     remarks += more
     frame, more = schema.encoded(train, config.table)
+    schema = schema.trained_on(frame)
     remarks += more
     is_tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
     if is_tiny and resolved.workers is None:
@@ -315,6 +328,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         remarks += more
         content_hash = hash_file(config.test_table)
         test = TableEvents(folder / TEST_FILE, schema.names, content_hash, categories=schema.categories)
+    remarks += telling_remarks(str(config.table), {name: frame[name].to_numpy() for name in frame.columns}, labels)
     remarks += weight_remarks(str(config.table), weights, labels, classes)
     if groups is None and folds is None:
         quantities = frame.select(column.name for column in columns if column.kind != CATEGORY).to_numpy()

@@ -34,6 +34,9 @@ class DataEntry(_Part):
     train_scalars: Annotated[str | None, _note("Type in which its quantities are stored")]
     test_source: Annotated[dict[str, Any] | None, _note("source.json of the test folder")]
     n_train: Annotated[int, _note("Training events")]
+    train_quantities: Annotated[
+        dict[str, dict[str, float]], _note("Of showers under the evaluation cuts: range, width, gaps, by quantity")
+    ]
     n_judged: Annotated[int, _note("Those under the evaluation cuts, outer holdout included")]
     n_holdout: Annotated[int, _note("Those in the outer holdout; 0 without one")]
     n_test: Annotated[int, _note("Test events")]

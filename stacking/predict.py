@@ -41,10 +41,19 @@ from showerstack.showers.schema import TASKS, Task
 from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Piece, Predictions, concatenated
 from showerstack.stacking.columns import Schema
-from showerstack.stacking.events import CORE_COLUMNS, ComputedEvents, Events, ShowerEvents, pieces, unusable_remarks
+from showerstack.stacking.events import (
+    CORE_COLUMNS,
+    ComputedEvents,
+    Events,
+    ShowerEvents,
+    pieces,
+    quantities_of,
+    unusable_remarks,
+)
 from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_exported
 from showerstack.stacking.fits import check_log_proba
 from showerstack.stacking.run import SCHEMA_FILE, Run, SavedFits
+from showerstack.stacking.seen import unlike_remarks
 from showerstack.stacking.tables import FrameEvents, probabilities, read_new_rows
 from showerstack.stacking.targets import UNITS, fits_of
 
@@ -213,6 +222,8 @@ def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _
         raise InputError(f"{dataset} holds no events")
     refuse_other_kind(run, data)
     remarks = unusable_remarks(data, strict=options.get("strict", False))
+    seen = run.manifest.get("data", {}).get("train_quantities", {})
+    remarks = (*remarks, *unlike_remarks(str(dataset), seen, quantities_of(data)))
     if options.get("no_table", False) and options.get("features"):
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
 

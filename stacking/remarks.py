@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -12,6 +12,32 @@ SMALL_SHARE = 0.05
 """A class of less weight than so many of its number of rows is remarked on."""
 EFFECTIVE_SHARE = 0.1
 """Weighted rows that count like fewer than so many of them are remarked on."""
+
+
+LEAST_OF_CLASS = 5
+"""Of a class with fewer rows any column may tell by chance."""
+
+
+def telling_remarks(where: str, columns: Mapping[str, np.ndarray], labels: np.ndarray) -> list[str]:
+    """Return a remark for each column (N,) that alone tells the class (N,) of every row: it may be the label itself."""
+    remarks = list[str]()
+    if np.bincount(labels).min() < LEAST_OF_CLASS:
+        return remarks
+    for name, values in columns.items():
+        order = np.argsort(values, kind="stable")
+        ordered, classes = values[order], labels[order]
+        changes = classes[1:] != classes[:-1]
+        equal = (ordered[1:] == ordered[:-1]) | (np.isnan(ordered[1:]) & np.isnan(ordered[:-1]))
+        parts = 1 + int(np.count_nonzero(~equal))
+        # One value never has two classes, and values are few or in one order with the classes.
+        if not (changes & equal).any() and (
+            parts * LEAST_OF_CLASS <= len(values) or changes.sum() < len(np.unique(labels))
+        ):
+            remarks.append(
+                f"{where}: column {name!r} alone tells the class of every row: is it the label in other words? If new "
+                "rows will not have it, leave it out (--columns), or set it apart (--id)"
+            )
+    return remarks
 
 
 def weight_remarks(where: str, weights: np.ndarray | None, labels: np.ndarray, classes: Sequence[str]) -> list[str]:

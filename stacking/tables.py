@@ -70,7 +70,7 @@ def read_new_rows(
     identifiers
         Those that the file has, as they are written.
     remarks
-        On columns that are ignored and values that are taken as missing.
+        On columns that are ignored, values that are taken as missing, and columns that are not as in training.
     """
     header = column_names(file, separator)
     missing = [name for name in schema.names if name not in header]
@@ -81,7 +81,7 @@ def read_new_rows(
     names = [name for name in identifiers if name in header]
     frame = read_table(file, [*schema.names, *names], separator)
     encoded, more = schema.encoded(frame, file)
-    return encoded, frame.select(names), [*remarks, *more]
+    return encoded, frame.select(names), [*remarks, *more, *schema.unlike_remarks(encoded, file)]
 
 
 def read_labels(frame: pl.DataFrame, file: Path, column: str) -> tuple[np.ndarray, tuple[str, ...], str]:

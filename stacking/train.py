@@ -171,6 +171,7 @@ def _first_entries(job: Job, folds: Folds, remarks: list[str]) -> dict[str, Any]
             "test_fingerprint": test.events_fingerprint() if test is not None else None,
             "train_source": train.source(),
             "train_scalars": train.scalars_type(),
+            "train_quantities": job.quantities,
             "test_source": test.source() if test is not None else None,
             "n_train": len(train),
             "n_judged": int(folds.in_evaluation.sum()),

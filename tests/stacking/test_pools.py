@@ -275,6 +275,25 @@ def test_the_gate_goes_by_weights_and_says_what_is_level() -> None:
     assert kept == {"b"}
 
 
+def test_a_stack_that_is_worse_than_every_learner_does_not_ship() -> None:
+    """One row that is sure and wrong makes errors as large as the excess: the rule of one error lets it pass."""
+    labels, systems = np.tile([0, 1], 150), {}
+    right = log_softmax(np.where(labels[:, None] == np.arange(2), 3.0, 0.0))
+    for name, sure in (("a", 0.2), ("b", 1.1)):
+        systems[name] = log_softmax(sure * right)
+    stacked = log_softmax(20.0 * right)
+    stacked[0] = [-400.0, 0.0]
+    sample = Sample(labels, np.arange(300) % 3)
+    excess = sample.mean_of(sample.losses(stacked) - sample.losses(systems["b"]))
+    assert 0 < excess.mean < excess.error
+    gate = decide_gate(stacked, systems, sample)
+    assert not gate.shipped
+    assert gate.reason.endswith("higher than that of b, and than every learner's")
+    between = systems["b"].copy()
+    between[[4, 6], 0] += [-0.1, 0.05]  # worse than b by less than the error, better than a
+    assert decide_gate(between, systems, sample).shipped
+
+
 def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> StackResult:
     train, test = two_gaussians
     standard = {

@@ -12,7 +12,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.runtime.context import Context
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.job import table_job
-from showerstack.stacking.remarks import heap_remarks, weight_remarks
+from showerstack.stacking.remarks import heap_remarks, telling_remarks, weight_remarks
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES
 from tests.stacking.fakes import Linear
@@ -93,3 +93,26 @@ def test_no_heaps_are_seen_in_independent_rows(seed: int) -> None:
     for x in (rng.normal(size=(n, d)) @ mixed, rng.standard_t(2, size=(n, d)) + labels[:, None], rng.random((n, d))):
         assert heap_remarks("t.csv", x, labels, "") == []
         assert heap_remarks("t.csv", x.astype(np.float16).astype(float), labels, "") == []
+
+
+def test_a_column_that_is_the_label_is_named() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 300)
+    told = {
+        "recoded": np.array([7.0, 2.0, 5.0])[labels],
+        "several codes": labels + 3.0 * rng.integers(0, 4, 300),
+        "threshold": labels + rng.random(300),
+        "missing": np.where(labels == 1, np.nan, labels),
+    }
+    others = {"noisy": labels + rng.normal(size=300), "mostly": np.where(np.arange(300) == 9, (labels + 1) % 3, labels),
+              "unique": rng.permutation(300).astype(float)}  # fmt: skip
+    said = telling_remarks("t.csv", told | others, labels)
+    assert [line.split("'")[1] for line in said] == list(told)
+
+
+@pytest.mark.parametrize("seed", SETS)
+def test_no_column_of_overlapping_classes_is_called_the_label(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, 200)
+    columns = {"x": labels + rng.normal(size=200), "few": rng.integers(0, 3, 200).astype(float), "same": np.zeros(200)}
+    assert telling_remarks("t.csv", columns, labels) == []
