@@ -16,13 +16,14 @@ _UNLIMITED = 1 << 60
 def cores() -> int:
     """Return how many processors this process may use, at least 1.
 
-    Affinity, the quotas of its control groups (rounded up) and ``LOKY_MAX_CPU_COUNT`` count, as for joblib.
+    Affinity, the quotas of its control groups (rounded up) and ``LOKY_MAX_CPU_COUNT`` count, as for joblib. What SLURM
+    gave a task of its job, else the job on this node, counts as well: not every site binds a job to its processors.
     """
     has_affinity = hasattr(os, "sched_getaffinity")
     limits = [float(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1), *_quotas()]
-    loky = os.environ.get("LOKY_MAX_CPU_COUNT", "")
-    if loky.isdigit():
-        limits.append(float(loky))
+    slurm = next((name for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE") if name in os.environ), "")
+    given = (os.environ.get(name, "") for name in ("LOKY_MAX_CPU_COUNT", slurm))
+    limits += [float(text) for text in given if text.isdigit()]
     return max(1, math.ceil(min(limits)))
 
 

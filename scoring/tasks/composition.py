@@ -23,12 +23,14 @@ from showerstack.scoring.metrics.composition import (
 )
 from showerstack.scoring.metrics.intervals import MIN_CLASS_EVENTS, RESAMPLES, share_interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
-from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
+from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy, paired_mean
 from showerstack.scoring.tasks.base import Metric, Named, Quantity, TaskScoring
 from showerstack.scoring.tasks.text import TOO_FEW, mcnemar_table, table, with_interval
 from showerstack.scoring.tasks.truth import Truth, check_range
 from showerstack.showers.schema import COMPOSITION
 
+CHANCE_SIGMA = 5.0
+"""Standard errors by which labels must be right more rarely than by chance to be told."""
 BIN_RESAMPLES = 1000
 """Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""
 FRACTION_ERROR = Metric(
@@ -118,6 +120,19 @@ class CompositionScoring(TaskScoring):
                 error = row.get("expected_fraction_error")
                 by_zenith.add_row(name, *_bin_cells(row, error, "expected_fraction_error"))
             yield by_zenith
+
+    def warnings(self, truth: Truth, output: np.ndarray) -> list[str]:
+        """Return whether labels are right more rarely than by chance: they may be in another order."""
+        groups = None if truth.groups is None or len(np.unique(truth.groups)) < 2 else truth.groups
+        right = paired_mean((output == truth.labels).astype(np.float64), groups)
+        chance = 1 / self.task.n_classes
+        if not right.difference < chance - CHANCE_SIGMA * right.standard_error:
+            return []
+        share, classes = 100 * right.difference, ", ".join(self.task.classes)
+        return [
+            f"{share:.1f} % of the labels are right, by chance {100 * chance:.0f} % would be: are they the numbers of "
+            f"{classes}, in the order of the test set's rows?"
+        ]
 
     def second_metric(
         self,

@@ -15,6 +15,7 @@ from showerstack.scoring.metrics.gamma import (
     EFFICIENCIES,
     HADRON,
     KEY_EFFICIENCY,
+    area_under_curve,
     efficiency_name,
     gamma_area,
     gamma_metrics,
@@ -39,6 +40,8 @@ SURVIVAL = Metric(
     "hadron survival", "share at 75 % gamma efficiency", _survival, survival_interval, paired_survival,
     logarithmic=True,
 )  # fmt: skip
+SENSE_SIGMA = 5.0
+"""Standard errors by which the area under the curve must lie below one half for scores to have the other sense."""
 EXACT = 2**53
 """Whole numbers below this are distinct in float64."""
 
@@ -88,8 +91,8 @@ class GammaScoring(TaskScoring):
         return metrics
 
     def warnings(self, truth: Truth, output: np.ndarray) -> list[str]:
-        """Return what ties cost."""
-        return tie_warnings(truth.labels, output, truth.weights)
+        """Return what ties cost, and whether the scores have the other sense."""
+        return [*sense_warnings(truth, output), *tie_warnings(truth.labels, output, truth.weights)]
 
     def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:
         """Yield survivals by gamma efficiency, energy and zenith."""
@@ -200,6 +203,17 @@ def _add_survival_intervals(row: dict[str, Any], truth: Truth, scores: np.ndarra
     if truth.weights is None:
         n_hadron = int(np.count_nonzero(truth.labels == HADRON))
         row["interval_at_threshold"] = clopper_pearson(row["hadron_surviving"], n_hadron).as_dict()
+
+
+def sense_warnings(truth: Truth, scores: np.ndarray) -> list[str]:
+    """Return a warning where gammas have the lower scores, by more errors than chance can give."""
+    area, error = area_under_curve(truth.labels == PHOTON, scores, truth.weights, truth.groups)
+    if not area < 0.5 - SENSE_SIGMA * error:
+        return []
+    return [
+        f"gammas have lower scores than hadrons (AUC {area:.3f} ± {error:.3f}): a higher score must mean "
+        "more gamma-like; if they mean the reverse, give them with the other sign"
+    ]
 
 
 def tie_warnings(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> list[str]:

@@ -18,7 +18,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without limits."""
     monkeypatch.setattr(resources, "CONTROL_GROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(resources, "PROC", tmp_path / "proc")
-    for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE"):
+    for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "proc" / "self").mkdir(parents=True)
     return tmp_path
@@ -31,6 +31,19 @@ def limited(system: Path, lines: str, files: dict[str, str]) -> None:
         file = system / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")
+
+
+def test_processors_that_slurm_gave(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task's, else the job's on this node; where a site binds jobs to processors, the least counts."""
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.delenv("LOKY_MAX_CPU_COUNT", raising=False)
+    assert cores() == 16
+    for name, value, n in (("SLURM_CPUS_ON_NODE", "6", 6), ("SLURM_CPUS_PER_TASK", "2", 2)):
+        monkeypatch.setenv(name, value)
+        assert cores() == n
+    for odd, n in (("64", 16), ("4(x2)", 16)):
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", odd)
+        assert cores() == n
 
 
 def test_without_limits(system: Path) -> None:

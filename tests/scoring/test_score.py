@@ -31,7 +31,7 @@ from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
 from showerstack.scoring.score import score_arrays, score_file
 from showerstack.scoring.tasks import scoring_of
-from showerstack.scoring.tasks.gamma import tie_warnings
+from showerstack.scoring.tasks.gamma import sense_warnings, tie_warnings
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, SCALARS_FILE
 
@@ -101,6 +101,29 @@ def test_without_intervals_only_the_public_keys_are_computed() -> None:
     truth = truth_of(labels, rng)
     result = score_arrays(truth, labels, COMPOSITION, intervals=False)
     assert set(result) - set(composition_metrics(truth.labels, labels, truth.energy)) == {"n_events", "warnings"}
+
+
+def test_scores_and_labels_of_another_sense_are_told() -> None:
+    rng = np.random.default_rng(2)
+    labels = (rng.random(3000) > 0.1).astype(int)
+    scores, truth = rng.normal(1.0 * (labels == 0), 1.0), truth_of(labels, rng)
+    (said,) = sense_warnings(truth, -scores)
+    assert "give them with the other sign" in said
+    assert score_arrays(truth, -scores, GAMMA)["warnings"] == [said]
+    five = np.arange(500) % 5
+    truth = truth_of(five, rng)
+    (said,) = score_arrays(truth, (five + 1) % 5, COMPOSITION, intervals=False)["warnings"]
+    assert said.startswith("0.0 % of the labels are right, by chance 20 % would be")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_said_of_scores_that_know_nothing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, 400)
+    assert sense_warnings(truth_of(labels, rng), rng.normal(size=400)) == []
+    five = rng.integers(0, 5, 400)
+    guessed = rng.integers(0, 5, 400)
+    assert score_arrays(truth_of(five, rng), guessed, COMPOSITION, intervals=False)["warnings"] == []
 
 
 def test_ties_that_cost_nothing_are_not_warned_of() -> None:
