@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from showerstack.runtime.context import Bars, Callback, Context, also_calling, b
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.runtime.frames import column_of, frame_of
-from showerstack.runtime.logs import Lines, logging_to
+from showerstack.runtime.logs import Lines, logging_to, remark
 from showerstack.showers.schema import EXPORT_FILE, TASKS, Task, task_named
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.explain import Explanation
 
+LOG = logging.getLogger(__name__)
 LABEL = "class"
 """Column of classes in tables made from arrays."""
 
@@ -658,6 +660,7 @@ def _scored(task: Task, metrics: dict[str, Any]) -> Scored:
     from showerstack.scoring.tasks import scoring_of
 
     scoring = scoring_of(task)
+    remark(LOG, metrics["warnings"])
     value, interval = scoring.headline(metrics)
     low, high = (interval.low, interval.high) if interval else (float("nan"), float("nan"))
     return Scored(scoring.metric.name, value, low, high, int(metrics["n_events"]), metrics)

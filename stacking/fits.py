@@ -28,7 +28,6 @@ from showerstack.runtime.cost import timed
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
 from showerstack.runtime.processes import limited_threads
-from showerstack.showers.source import weight_ratios
 from showerstack.stacking.events import Events, pieces
 from showerstack.stacking.folds import FOLDS_FILE, IN_EVALUATION_FILE, early_stopping_rows
 from showerstack.stacking.sample import subsampled
@@ -295,8 +294,6 @@ def _labelled_batch(task: FoldTask, rows: np.ndarray) -> Batch:
         in_evaluation = np.asarray(open_npy(task.run / IN_EVALUATION_FILE))[rows]
         by_cuts = np.where(in_evaluation, 1.0, task.off_cut_weight)
         weights = by_cuts if weights is None else by_cuts * weights
-    if all_weights is not None and weights is not None:
-        weights = weight_ratios(weights)
     targets = task.train.targets(rows) if task.learns_truth else None
     return replace(batch, labels=task.train.labels()[rows], weights=weights, targets=targets)
 

@@ -14,30 +14,31 @@ EFFECTIVE_SHARE = 0.1
 """Weighted rows that count like fewer than so many of them are remarked on."""
 
 
-LEAST_OF_CLASS = 5
-"""Of a class with fewer rows any column may tell by chance."""
+LEAST_OF_CLASS, FEW_ROWS = 5, 2_000
+"""Of a class with fewer rows any column may tell by chance; so many rows are looked at first."""
 
 
 def telling_remarks(where: str, columns: Mapping[str, np.ndarray], labels: np.ndarray) -> list[str]:
     """Return a remark for each column (N,) that alone tells the class (N,) of every row: it may be the label itself."""
-    remarks = list[str]()
     if np.bincount(labels).min() < LEAST_OF_CLASS:
-        return remarks
-    for name, values in columns.items():
-        order = np.argsort(values, kind="stable")
-        ordered, classes = values[order], labels[order]
-        changes = classes[1:] != classes[:-1]
-        equal = (ordered[1:] == ordered[:-1]) | (np.isnan(ordered[1:]) & np.isnan(ordered[:-1]))
-        parts = 1 + int(np.count_nonzero(~equal))
-        # One value never has two classes, and values are few or in one order with the classes.
-        if not (changes & equal).any() and (
-            parts * LEAST_OF_CLASS <= len(values) or changes.sum() < len(np.unique(labels))
-        ):
-            remarks.append(
-                f"{where}: column {name!r} alone tells the class of every row: is it the label in other words? If new "
-                "rows will not have it, leave it out (--columns), or set it apart (--id)"
-            )
-    return remarks
+        return []
+    some = np.random.default_rng(0).permutation(len(labels))[:FEW_ROWS]  # most columns do not tell even these
+    return [
+        f"{where}: column {name!r} alone tells the class of every row: is it the label in other words? If new rows "
+        "will not have it, leave it out (--columns), or set it apart (--id)"
+        for name, values in columns.items()
+        if _tells(values[some], labels[some], len(some) - 1) and _tells(values, labels, len(labels) // LEAST_OF_CLASS)
+    ]
+
+
+def _tells(values: np.ndarray, labels: np.ndarray, most: int) -> bool:
+    """Return whether no value has two classes, and values are ``most`` at most, or in one order with the classes."""
+    order = np.argsort(values, kind="stable")
+    values, labels = values[order], labels[order]
+    changes = labels[1:] != labels[:-1]
+    equal = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
+    is_ordered = int(changes.sum()) < len(np.unique(labels))
+    return not (changes & equal).any() and (is_ordered or 1 + int(np.count_nonzero(~equal)) <= most)
 
 
 def weight_remarks(where: str, weights: np.ndarray | None, labels: np.ndarray, classes: Sequence[str]) -> list[str]:
@@ -68,7 +69,8 @@ def weight_remarks(where: str, weights: np.ndarray | None, labels: np.ndarray, c
 
 NEIGHBOURS, HEAP_ROWS, HEAP_QUERIES = 20, 50_000, 400
 """Nearest rows that are looked at, of so many rows at most, around so many of them."""
-LEAST_HEAP_ROWS = 100
+LEAST_HEAP_ROWS, LEAST_COLUMNS = 100, 2
+"""Fewer rows or quantities show no heaps."""
 JUMP, JUMP_SHARE = 10.0, 0.05
 """A jump in distance so large shows a heap, and so many rows in heaps are remarked on. Of independent rows 1 in 1,000
 has one."""
@@ -92,13 +94,15 @@ def heap_remarks(where: str, columns: np.ndarray, labels: np.ndarray, remedy: st
     the unit exponential law, whatever the density is [E. Facco et al., Scientific Reports 7 (2017) 12140]. A heap of m
     rows has one large jump, from its last row to the next heap.
     """
+    if columns.shape[1] < LEAST_COLUMNS:
+        return []
     columns, labels = columns[:HEAP_ROWS], labels[:HEAP_ROWS]
     columns = columns[:, np.isfinite(columns).mean(axis=0) > 0.9]
     known = np.isfinite(columns).all(axis=1)
     columns, labels = columns[known], labels[known]
     varied = [k for k in range(columns.shape[1]) if len(np.unique(columns[:, k])) > len(columns) / 2]
     n_neighbours = min(NEIGHBOURS, int(np.bincount(labels).min()) // 2) if len(labels) else 0
-    if len(columns) < LEAST_HEAP_ROWS or len(varied) < 2 or n_neighbours < 2:
+    if len(columns) < LEAST_HEAP_ROWS or len(varied) < LEAST_COLUMNS or n_neighbours < 2:
         return []
     ranks = np.argsort(np.argsort(columns[:, varied], axis=0, kind="stable"), axis=0) / len(columns)
     rows = np.random.default_rng(0).choice(len(ranks), min(HEAP_QUERIES, len(ranks)), replace=False)
