@@ -1,4 +1,4 @@
-"""Commands that train and use runs: stack, predict, demo, reproduce, selftest, check, learners, export, pretrain."""
+"""Commands that train and use runs: stack, predict, demo, reproduce, check, learners, export, pretrain."""
 
 from __future__ import annotations
 
@@ -201,26 +201,6 @@ def reproduce(
     file, scores = reproduced(wanted, Context(bars=bar, workers=workers))
     mean, low, high = over_events_and_seeds(scores)
     console.print(f"{len(scores)} seeds: {mean:.4g} [{low:.4g}, {high:.4g}]; wrote {file}", soft_wrap=True)
-
-
-@app.command()
-def selftest(workers: WorkersOption = None, as_json: JsonOption = False) -> None:
-    """Compare this installation with known answers, from conversion to prediction; a minute, offline.
-
-    Example: [bold]python cli.py selftest[/bold]
-    """
-    need("train", what="selftest")
-    from dataclasses import asdict
-
-    from showerstack.report.selftest import selftest as tested
-    from showerstack.report.shared.text import findings_table
-
-    lines = list(tested(workers))
-    OutputFormat(as_json=as_json).show(
-        lambda: findings_table("selftest", lines), lambda: [asdict(line) for line in lines]
-    )
-    if any(line.state == "bad" for line in lines):
-        raise typer.Exit(1)
 
 
 @app.command()

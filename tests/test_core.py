@@ -103,7 +103,6 @@ EXTRAS_OF = {
     "stack --run r": "train,report",
     "demo": "train,report",
     "reproduce": "train,report",
-    "selftest": "train",
     "pretrain --out p": "train",
     "export --run r --out o": "train,export",
     "export --run r --out o --check d": "train,onnx,export",

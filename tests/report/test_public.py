@@ -21,7 +21,6 @@ import cli
 import showerstack
 import verify
 from showerstack.models import registry
-from showerstack.report import selftest
 from showerstack.report.compare import compare, differences
 from showerstack.report.doctor import column_quartiles, examine_datasets, findings, folder_findings
 from showerstack.report.public import submission
@@ -47,6 +46,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, task_named
 from showerstack.stacking.run import Run, write_run_checksums
 from tests.report.conftest import make_world
+from tests.showers.known import write_archives
 
 
 def text(renderable: object, width: int = 100) -> str:
@@ -475,7 +475,7 @@ def test_doctor_shows_measured_columns_beside_simulated_ones(tmp_path: Path) -> 
     measured, raw = tmp_path / "measured_raw", tmp_path / "raw"
     for folder in (measured, raw):
         folder.mkdir()
-    selftest.write_archives(raw, "qgs_spectra", 300, gamma=False)
+    write_archives(raw, "qgs_spectra", 300, gamma=False)
     quantities = np.tile([15.0, 1, 2, 20, 100, 5, 4, 1], (40, 1))
     quantities[:, 0] += np.arange(40) / 40
     quantities[20:, 3] = 35.0  # cut away
@@ -498,7 +498,7 @@ def test_doctor_shows_measured_columns_beside_simulated_ones(tmp_path: Path) -> 
 
 
 def test_doctor_of_a_set_with_rows_of_unknown_class(tmp_path: Path) -> None:
-    selftest.write_archives(tmp_path, "qgs_spectra", 2000, gamma=False)
+    write_archives(tmp_path, "qgs_spectra", 2000, gamma=False)
     with np.load(tmp_path / "qgs_spectra_features.npz") as stored:
         features = stored["features"]
     features[::50, 0] = 9.0

@@ -1,4 +1,4 @@
-"""From archives to a result in one command, and what an installation is checked by."""
+"""From archives to a result in one command; conversion gives what the public rules give."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-import showerstack.report.selftest as selftest
 from showerstack.report.reproduce import Reproduction, Score, Stages, over_events_and_seeds, reproduce
 from showerstack.report.run_page import write_report
-from showerstack.report.selftest import HASHES, N_EVENTS, converted_hash, write_archives
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
@@ -28,6 +26,7 @@ from showerstack.runtime.logs import logging_to
 from showerstack.scoring.score import score_file
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.raw import simulate_raw
+from tests.showers.known import HASHES, N_EVENTS, converted_hash, write_archives
 from tests.showers.test_download import Server
 
 ROOT = Path(__file__).parents[2]
@@ -66,18 +65,6 @@ def _empty_report(run: Path, data: Path, **options: object) -> None:
 def test_known_hashes_are_those_of_the_public_rules(tmp_path: Path, task: Task) -> None:
     (tmp_path / "ours").mkdir()
     assert _by_hand(tmp_path, task) == converted_hash(tmp_path / "ours", task) == HASHES[task.name]
-
-
-def test_selftest_passes_and_notices_what_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    entries = list(selftest.selftest(workers=1))
-    assert [line.state for line in entries] == ["ok"] * 5, entries
-    assert not caplog.messages
-    monkeypatch.setattr(selftest, "composition_metrics", lambda *given: {"mean_fraction_error": 0.31})
-    line = selftest._line("scorer", selftest._scorer)
-    assert line.state == "bad"
-    assert "0.3100 (0.32)" in line.outcome
 
 
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.faults)])

@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showerstack.report import selftest
 from showerstack.report.doctor import folder_findings
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import kcdc
@@ -23,6 +22,7 @@ from showerstack.showers.event_files import StoredGrids
 from showerstack.showers.schema import GAMMA, SCALAR_NAMES, TIMES_FILE, task_named
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
+from tests.showers.known import write_archives
 
 N_STATIONS = 144
 """As many as the other arrays of the tests have: kernels are compiled for a number of cells."""
@@ -616,7 +616,7 @@ def test_every_format_gives_its_columns_alike(tmp_path: Path) -> None:
     station_lists(tmp_path / "lists", 40, seed=2)
     kcdc_text(tmp_path / "job")
     convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
-    selftest.write_archives(tmp_path, "qgs_spectra", 60, gamma=False)
+    write_archives(tmp_path, "qgs_spectra", 60, gamma=False)
     measured_archive(tmp_path / "measured")
     paths = {"lists": "station lists", "job": "a KCDC download", "data": "dataset folders",
              "measured": "raw archives of measured runs", ".": "raw archives of simulated modes"}  # fmt: skip
