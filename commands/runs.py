@@ -76,7 +76,6 @@ def stack(
         del chosen[name]
     need("train", "report", what="stack")
     from showerstack.report.outcome import outcome
-    from showerstack.runtime.cost import Deadline, seconds_of
     from showerstack.runtime.processes import process_began
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.train import stack as train
@@ -84,8 +83,7 @@ def stack(
     run = StackConfig(**chosen) if has_grids else TableConfig(**chosen)
     began = process_began()
     train(run, output.context(began=began), strict=strict)
-    deadline = Deadline(began + seconds_of(run.time_limit)) if run.time_limit else None
-    result = outcome(run.run, run.data if isinstance(run, StackConfig) else None, bars=output.bars, deadline=deadline)
+    result = outcome(run.run, run.data if isinstance(run, StackConfig) else None, bars=output.bars)
     output.show(lambda: result.shown, lambda: result.content)
 
 

@@ -23,13 +23,11 @@ from rich.text import Text
 from showerstack.models.pretraining import SHOWERS_SEEN
 from showerstack.report.card import CARD_FILE, write_card
 from showerstack.report.run_page import REPORT_FILE, write_report
-from showerstack.report.run_sections import left_out_line, no_time_for
 from showerstack.report.shared.subject import ScoredSystem, read_labels, score_systems
 from showerstack.report.shared.text import TABLE_HEADS, gain_text, metric_text, table_cells
 from showerstack.report.table_page import write_table_report
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.context import Bars, Context, silent
-from showerstack.runtime.cost import Deadline
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import is_as_written, read_json
 from showerstack.runtime.logs import remark
@@ -166,19 +164,15 @@ class RunOutcome:
     """The same for programs: system used for new showers, metrics on the test set, learners, remarks, paths."""
 
 
-def outcome(
-    run: Path, data: Path | None = None, *, bars: Bars = silent, deadline: Deadline | None = None
-) -> RunOutcome:
+def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunOutcome:
     """Score a run on the test set in ``data``, write report and model card; of one on a table, say what it reached.
 
-    A test set without labels is left unscored, and the reader is told so; so it is of parts of the report for which
-    ``deadline`` leaves no time. Scores, report and card that were written after the run and its labels stand.
+    A test set without labels is left unscored, and the reader is told so. Scores, report and card that
+    were written after the run and its labels stand.
     """
     opened = Run.open(run)
     manifest, task = opened.manifest, opened.task
     remark(LOG, manifest["remarks"])
-    parts_left_out = no_time_for(opened, deadline)
-    left_out_lines = [Text(escaped(left_out_line(parts_left_out, run, data)), style="yellow")] if parts_left_out else []
     parts: list[RenderableType] = list(_notes(manifest))
     gate = manifest["gate"]
     content: dict[str, Any] = {
@@ -192,7 +186,7 @@ def outcome(
         "predictions": str(run / "predictions.npz"),
     }
     if not opened.has_grids or data is None:
-        report = write_table_report(run, bars=bars, without=parts_left_out)
+        report = write_table_report(run, bars=bars)
         content["model_card"] = str(write_card(run))
         content |= {
             "held_out": read_json(Checksums.open(run).path(METRICS_FILE)),
@@ -203,7 +197,7 @@ def outcome(
             content["test"] = read_json(run / TABLE_TEST_FILE)
         for metrics in (content["held_out"], content.get("test", {})):
             remark(LOG, metrics.get("remarks", ()))
-        shown = (*parts, *_table_outcome(run, content), *left_out_lines, Text(f"report:      {report}"))
+        shown = (*parts, *_table_outcome(run, content), Text(f"report:      {report}"))
         return RunOutcome(run, Group(*shown), content)
     labels = data / f"{task.name}_test" / str(task.label_file)
     if not labels.exists():
@@ -216,10 +210,10 @@ def outcome(
         content |= {"test": read_json(scores), "report": str(report), "model_card": str(run / CARD_FILE)}
     else:
         content["test"] = score_file(run / "predictions.npz", data, task)
-        report = write_report(run, data, bars=bars, without=parts_left_out)
+        report = write_report(run, data, bars=bars)
         content |= {"report": str(report), "model_card": str(write_card(run))}
     why = Text(escaped(f"why:        {content['reason']}"))
-    parts += [learner_table(run, data), *left_out_lines, why, Text(f"run folder: {run}\nreport:     {report}")]
+    parts += [learner_table(run, data), why, Text(f"run folder: {run}\nreport:     {report}")]
     return RunOutcome(run, Group(*parts), content)
 
 

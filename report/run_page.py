@@ -5,7 +5,7 @@ It begins with plain words, then sets learners against what ships.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,6 @@ from showerstack.report.run_sections import (
     column_gains,
     group_gains,
     how_it_was_made,
-    left_out_section,
     ranked_columns,
     shuffled_losses,
 )
@@ -293,7 +292,7 @@ def _explained(evaluated: EvaluatedRun, events: list[int]) -> dict[int, str]:
 REPORT_FILE = "report.html"
 
 
-def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequence[str] = ()) -> Path:
+def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     """Write ``RUN/report.html`` from a finished run and the labelled test set of ``data``.
 
     Parameters
@@ -304,8 +303,6 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequenc
         Folder that holds ``{task}_test``.
     bars
         Opens a progress bar.
-    without
-        Parts to be left out: ``importance`` and ``gallery`` are slow. The report says so.
 
     Returns
     -------
@@ -320,9 +317,8 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequenc
     evaluated = EvaluatedRun.read(run, data)
     drawn = () if evaluated.task.target else (gallery,)
     parts = (plain_words, learners, *page_of(evaluated.task).sections, *drawn, importance)
-    sections = make_sections(parts, evaluated, bars=bars, without=without)
+    sections = make_sections(parts, evaluated, bars=bars)
     sections += how_it_was_made(evaluated.run, evaluated.dataset.source)
-    sections += left_out_section(without, Path(run), data)
     of_array = f"showers of array {evaluated.dataset.array.name}"
     of_array = f"protocol {evaluated.dataset.protocol}" if evaluated.of_kascade else of_array
     kind = "simulated showers" if evaluated.simulated else of_array

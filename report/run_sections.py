@@ -5,7 +5,7 @@ A group of features matters by the gain that boosters count, and by the log-loss
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -21,8 +21,7 @@ from showerstack.report.pictures.style import as_svg
 from showerstack.report.shared.markup import Section, paragraph, picture, pictures, table
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import duration, totals
-from showerstack.runtime.cost import Deadline, is_over
-from showerstack.runtime.errors import InputError, escaped
+from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
@@ -31,36 +30,6 @@ from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import group_of
 from showerstack.stacking.fits import HISTORY_FILE, TASK_FILE, fold_folder
 from showerstack.stacking.run import Run
-
-IMPORTANCE_S = 15.0
-"""Processor time of the importance of columns, s: the best learner is opened and predicts once a group of features."""
-GALLERY_S = 3.0
-"""Processor time of the displays of single showers, s."""
-
-
-def no_time_for(run: Run, deadline: Deadline | None) -> tuple[str, ...]:
-    """Return the slow parts of a run's report for which a time limit leaves no time: those that are wanted least."""
-    takes_s = {"gallery": GALLERY_S if run.has_grids and not run.task.target else 0.0}
-    takes_s["importance"] = IMPORTANCE_S if run.has_grids else 0.0
-    left_out: list[str] = []
-    for name in ("importance", "gallery"):
-        if takes_s[name] and is_over(deadline, sum(takes_s.values())):
-            left_out.append(name)
-            takes_s[name] = 0.0
-    return tuple(left_out)
-
-
-def left_out_line(without: Sequence[str], run: Path, data: Path | None = None) -> str:
-    """Return what a report says of the parts that are left out of it."""
-    command = f"python cli.py report {run}" + (f" --data {data}" if data else "")
-    return f"left out of the report to keep the time limit: {', '.join(without)}; {command} makes them"
-
-
-def left_out_section(without: Sequence[str], run: Path, data: Path | None = None) -> list[Section]:
-    """Return a section that says what is left out, if anything is."""
-    if not without:
-        return []
-    return [Section("left-out", "Left out", paragraph(escaped(left_out_line(without, run, data)), "warn"))]
 
 
 def _of_fits(run: Run, learner: str, name: str) -> Iterator[Any]:

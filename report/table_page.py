@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from showerstack.report.pictures.style import PALETTE, as_svg
 from showerstack.report.pictures.tasks import reliability_picture
-from showerstack.report.run_sections import column_gains, how_it_was_made, left_out_section, ranked_columns
+from showerstack.report.run_sections import column_gains, how_it_was_made, ranked_columns
 from showerstack.report.shared.markup import (
     Section,
     bullets,
@@ -48,11 +48,8 @@ MEANING = (
 )
 
 
-def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[str] = ()) -> Path:
-    """Write ``RUN/report.html`` of a finished run on a table; the test table is scored where it has labels.
-
-    Parts left out, ``importance``, are named in it.
-    """
+def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
+    """Write ``RUN/report.html`` of a finished run on a table; the test table is scored where it has labels."""
     run = Run.open(folder)
     if run.has_grids:
         raise InputError(f"{folder} was trained on showers, not on a table")
@@ -60,9 +57,8 @@ def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[s
     test = score_test_table(run)
     metrics = test or oof_metrics(run)
     parts = (_summary, _systems, _classes, _reliability, _importance)
-    sections = make_sections(parts, run, metrics, bars=bars, without=without)
+    sections = make_sections(parts, run, metrics, bars=bars)
     sections += how_it_was_made(run)
-    sections += left_out_section(without, folder)
     name, table_name = escaped(run.name), escaped(Path(run.manifest["config"]["table"]).name)
     lead = f'<p class="quiet">{escape(table_name)}; {escape(str(run.manifest["started"]))}</p>'
     return write_page(folder / REPORT_FILE, f"{name}: classes of {table_name}", lead + _boxes(metrics), sections)

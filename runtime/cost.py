@@ -94,58 +94,6 @@ def _peak_mb() -> float:
     return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
 
 
-SCHEDSTAT_FILE = Path("/proc/self/schedstat")
-PACE_S = 1.0
-"""Processor time after which the pace is read again."""
-
-
-@dataclass
-class Pace:
-    """How long a second of processor time takes this process, lately: 1 alone on a machine, more beside others.
-
-    Linux counts what the main thread has worked and what it has waited for a processor, in nanoseconds
-    (``/proc/self/schedstat``); elsewhere it is taken to be alone.
-    """
-
-    value: float = 1.0
-    """Wall-clock seconds of a second of processor time, as last read."""
-    worked_ns: int = 0
-    waited_ns: int = 0
-    """Of the main thread, when it was read."""
-
-    def read(self, file: Path = SCHEDSTAT_FILE) -> float:
-        """Return wall-clock seconds of a second of processor time, over the last :data:`PACE_S` of work at least."""
-        try:
-            worked, waited = map(int, file.read_text().split()[:2])
-        except (OSError, ValueError):
-            return self.value
-        if worked - self.worked_ns >= 1e9 * PACE_S:
-            self.value = 1.0 + (waited - self.waited_ns) / (worked - self.worked_ns)
-            self.worked_ns, self.waited_ns = worked, waited
-        return self.value
-
-
-PACE = Pace()
-"""Of this process."""
-
-
-@dataclass(frozen=True)
-class Deadline:
-    """When work has to end."""
-
-    at: float
-    """Seconds since 1970."""
-
-    def left_s(self) -> float:
-        """Return the processor time that is left, s, at the present pace; negative if there is none."""
-        return (self.at - time.time()) / PACE.read()
-
-
-def is_over(deadline: Deadline | None, takes_s: float = 0.0) -> bool:
-    """Return whether a deadline does not leave so many seconds of processor time; None never ends."""
-    return deadline is not None and deadline.left_s() < takes_s
-
-
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 LONGEST = 1000 * 86400.0
 """A longer limit is none, and would be taken for a mistake."""

@@ -105,16 +105,14 @@ def write_page(file: Path, title: str, lead: str, sections: Sequence[Section]) -
     return file
 
 
-def make_sections(
-    parts: Sequence[Callable[..., Section | None]], *given: Any, bars: Bars, without: Sequence[str] = ()
-) -> list[Section]:
-    """Return the sections that functions make of what is given, but for those left out by name and empty ones."""
+def make_sections(parts: Sequence[Callable[..., Section | None]], *given: Any, bars: Bars) -> list[Section]:
+    """Return the sections that functions make of what is given, but for empty ones."""
     sections = []
     names = [part.__name__.strip("_") for part in parts]
     with bars("report", "parts") as progress:
         for k, (name, part) in enumerate(zip(names, parts, strict=True)):
             progress(k, len(parts), name.replace("_", " "))
-            section = part(*given) if name not in without else None
+            section = part(*given)
             sections += [section] if section else []
         progress(len(parts), len(parts))
     return sections

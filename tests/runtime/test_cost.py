@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from showerstack.runtime import cost, processes
-from showerstack.runtime.cost import Deadline, Pace, is_over, timed
+from showerstack.runtime import processes
+from showerstack.runtime.cost import timed
 
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 
@@ -55,22 +54,3 @@ def test_where_the_system_does_not_tell_it_is_now(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delattr(processes.time, "CLOCK_BOOTTIME")
     before = time.time()
     assert before <= processes.process_began() <= time.time()
-
-
-def test_the_pace_is_that_of_the_last_work(tmp_path: Path) -> None:
-    file, pace = tmp_path / "schedstat", Pace()
-    assert pace.read(file) == 1.0, "where the system does not tell"
-    for worked_s, waited_s, expected in ((2, 1, 1.5), (2.5, 100, 1.5), (4, 13, 7.0), (6, 13, 1.0)):
-        file.write_text(f"{worked_s * 10**9:.0f} {waited_s * 10**9:.0f} 12\n")
-        assert pace.read(file) == expected
-
-
-def test_a_deadline_comes_earlier_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost.time, "time", lambda: 1000.0)
-    for waits, left_s in ((1.0, 60.0), (2.0, 30.0), (10.0, 6.0)):
-        monkeypatch.setattr(cost.PACE, "read", lambda waits=waits: waits)
-        assert Deadline(1060.0).left_s() == left_s
-        assert not is_over(Deadline(1060.0))
-        assert is_over(Deadline(1060.0), 25.0) == (left_s < 25)
-    assert is_over(Deadline(999.0))
-    assert not is_over(None, 1e9)
