@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import TwoSlopeNorm
@@ -24,7 +25,17 @@ from showerstack.report.pictures.physics import (
     undefined_share,
 )
 from showerstack.report.pictures.style import INK, PALETTE, as_svg, colour_map, drawing, new_figure, save_figure
-from showerstack.report.shared.markup import Section, bullets, numbers, paragraph, picture, pictures, table, write_page
+from showerstack.report.shared.markup import (
+    Section,
+    bullets,
+    heading,
+    numbers,
+    paragraph,
+    picture,
+    pictures,
+    table,
+    write_page,
+)
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_json
 
@@ -105,7 +116,7 @@ def _features(check: DataCheck) -> Section:
         ]
         for d in check.differences[:15]
     ]
-    drawn: list[str] = []
+    drawn: list[Markup] = []
     drawn_features: set[str] = set()
     for d in check.differences:
         if d.feature in drawn_features or len(drawn) == DRAWN:
@@ -138,7 +149,7 @@ def _order(check: DataCheck) -> Section:
             run = int(abs(check.run_residuals[:, f]).argmax())
             name = check.histograms.names[f]
             rows.append([name, f"{check.run_p[f]:.2g}", check.run_names[run], f"{check.run_residuals[run, f]:+.1f}"])
-        body += "<h3>From run to run</h3>" + table(["feature", "p, adjusted", "run farthest off", "its residual"], rows)
+        body += heading("From run to run") + table(["feature", "p, adjusted", "run farthest off", "its residual"], rows)
     return Section("order", "Order of rows and runs", body)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from markupsafe import Markup
 
 from showerstack.analysis.events import looked_at
 from showerstack.analysis.options import SearchOptions, SpectraOptions
@@ -37,7 +38,17 @@ from showerstack.report.pictures.physics import (
     score_picture,
 )
 from showerstack.report.pictures.style import as_svg
-from showerstack.report.shared.markup import Section, bullets, numbers, paragraph, picture, pictures, table, write_page
+from showerstack.report.shared.markup import (
+    Section,
+    bullets,
+    joined,
+    numbers,
+    paragraph,
+    picture,
+    pictures,
+    table,
+    write_page,
+)
 from showerstack.runtime.context import Context
 from showerstack.runtime.files import check_out_folder, read_json
 from showerstack.runtime.whole_table import WholeTable
@@ -346,7 +357,7 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
             ]),
         ]
     )  # fmt: skip
-    lead = "".join(paragraph(line, "warn") for line in excess_warning(search)) + lead
+    lead = joined(paragraph(line, "warn") for line in excess_warning(search)) + lead
     sections = [_limits(search), _scores(search), _background(search), _candidates(result), _photon_doubts(search)]
     sections += _made_of(out / SEARCH_FILE)
     return write_page(out / PHOTONS_PAGE_FILE, "Search for photons", lead, sections)
@@ -366,7 +377,7 @@ def excess_warning(search: PhotonSearch) -> list[str]:
 
 
 def _limits(photon_search: PhotonSearch) -> Section:
-    figures: list[str] = []
+    figures: list[Markup] = []
     for integral in (False, True):
         chosen = [one for one in photon_search.limits if one.integral is integral]
         edges = np.array([(one.lg_energy_low, one.lg_energy_high) for one in chosen])
@@ -454,7 +465,7 @@ def _candidates(result: PhotonResult) -> Section:
         (shower,) = read_showers(Dataset.open(folder, labels=False), [row])
         title = f"event {row} of {folder.name}, score {search.data.score[k]:.2f}"
         figures.append(picture(as_svg(event_picture(shower, title), title), f"Event {row} of {folder.name}."))
-    body = table(heads, rows) + (note if frame.height > LISTED else "") + pictures(figures)
+    body = table(heads, rows) + (note if frame.height > LISTED else Markup()) + pictures(figures)
     return Section("candidates", "Candidates", body)
 
 

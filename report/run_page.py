@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.features.table import FeatureTable, default_path
@@ -27,6 +28,9 @@ from showerstack.report.run_sections import (
 from showerstack.report.shared.markup import (
     Section,
     bullets,
+    group,
+    heading,
+    joined,
     make_sections,
     numbers,
     paragraph,
@@ -52,7 +56,7 @@ from showerstack.stacking.explain import explain_events
 from showerstack.stacking.run import COMBINED
 
 
-def headline(evaluated: EvaluatedRun) -> str:
+def headline(evaluated: EvaluatedRun) -> Markup:
     """Return the boxes at the top (metric, accuracy or what stands for it, mean loss) and what the metric means."""
     scoring = scoring_of(evaluated.task)
     loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output), evaluated.truth)
@@ -61,7 +65,7 @@ def headline(evaluated: EvaluatedRun) -> str:
     n = f"{len(evaluated.labels):,} test showers"
     limits = f"{n}. Brackets are {LEVEL_TEXT} intervals from their number, without systematic errors."
     words = " ".join(filter(None, (scoring.meaning, scoring.published if evaluated.of_kascade else "")))
-    return numbers(boxes) + (paragraph(words) if words else "") + paragraph(limits, "quiet")
+    return numbers(boxes) + (paragraph(words) if words else Markup()) + paragraph(limits, "quiet")
 
 
 def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: bool = False) -> str:
@@ -95,8 +99,8 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
         lines.append(
             f"On the test set, {evaluated.metric.name}: {verdict(metric, ours, theirs, 'of the metric', logarithmic)}"
         )
-    shown = f"<div><h3>What is shown</h3>{bullets(lines)}</div>"
-    body = side_by_side(shown, "<h3>What is not shown by these data</h3>" + bullets(limits(evaluated)))
+    shown = group(heading("What is shown"), bullets(lines))
+    body = side_by_side(shown, heading("What is not shown by these data") + bullets(limits(evaluated)))
     return Section("summary", "In plain words", body)
 
 
@@ -162,7 +166,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
         f"{scoring.loss_name} − {used}", f"metric − {used}",
     )  # fmt: skip
     failed = [row for row in evaluated.run.manifest["learners"] if row["status"] == "failed"]
-    notes = "".join(paragraph(f"{row['name']} failed and was left out: {row['error']}", "warn") for row in failed)
+    notes = joined(paragraph(f"{row['name']} failed and was left out: {row['error']}", "warn") for row in failed)
     against = paragraph(
         f"± is one standard error, [a, b] a {LEVEL_TEXT} interval. Differences are to {evaluated.shipped_words}, which "
         "predicts new showers; the bold row is what predictions.npz holds.",
@@ -176,7 +180,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
     return Section("learners", "Learners and stack", body)
 
 
-def _on_the_same_events(evaluated: EvaluatedRun) -> str:
+def _on_the_same_events(evaluated: EvaluatedRun) -> Markup:
     """Return in words, system by system, what the paired comparison with the system in use shows."""
     lines = []
     shown: Callable[[float], str] = signed if evaluated.metric.logarithmic else "{:+z.4f}".format
@@ -184,9 +188,9 @@ def _on_the_same_events(evaluated: EvaluatedRun) -> str:
         is_clear = metric.interval.low > 0 or metric.interval.high < 0
         what = ("worse" if metric.difference > 0 else "better") if is_clear else "no difference is shown"
         lines.append(f"{name}: {what} ({shown(metric.difference) if metric.difference else '0'})")
-    return (
-        paragraph(f"By {evaluated.metric.name}, against {evaluated.shipped_words}:") + bullets(lines) if lines else ""
-    )
+    if not lines:
+        return Markup()
+    return paragraph(f"By {evaluated.metric.name}, against {evaluated.shipped_words}:") + bullets(lines)
 
 
 EACH = 2
@@ -223,7 +227,7 @@ def importance(evaluated: EvaluatedRun) -> Section | None:
     body = pictures(figures)
     if rows:
         heads = ("feature", "gain, %", "by learner", "unit", "meaning")
-        body += f"<h3>The {len(rows)} features of the largest gain</h3>" + table(heads, rows)
+        body += heading(f"The {len(rows)} features of the largest gain") + table(heads, rows)
         body += paragraph("Correlated features share their gain.", "quiet")
     return Section("importance", "What the learners look at", body)
 

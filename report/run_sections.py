@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from showerstack.features.table import FeatureTable, default_path
 from showerstack.models.base.learner import Batch
 from showerstack.models.registry import LEARNERS, load
 from showerstack.report.pictures.learners import training_picture
 from showerstack.report.pictures.style import as_svg
-from showerstack.report.shared.markup import Section, paragraph, picture, pictures, table
+from showerstack.report.shared.markup import Section, heading, joined, paragraph, picture, pictures, table
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import duration, totals
 from showerstack.runtime.errors import InputError
@@ -85,10 +86,10 @@ def choices(run: Run) -> Section:
     if "thresholds" in manifest["decision"]:
         parts.append(_thresholds(manifest["decision"]["thresholds"]))
     parts += [paragraph(str(remark), "warn") for remark in manifest["remarks"]]
-    return Section("choices", "What was chosen on held-out training events", "".join(parts))
+    return Section("choices", "What was chosen on held-out training events", joined(parts))
 
 
-def _thresholds(rows: list[dict[str, Any]]) -> str:
+def _thresholds(rows: list[dict[str, Any]]) -> Markup:
     """Return thresholds by gamma efficiency, with the purity to expect in a real mixture."""
     ratios = list(rows[0].get("purity", {}))
     heads = ["gamma efficiency", "threshold", "hadron survival", *(f"purity at 1:{1 / float(r):,.0f}" for r in ratios)]
@@ -107,7 +108,7 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
         f"selected, {LEVEL_TEXT} interval, for one gamma in so many hadrons.",
         "quiet",
     )
-    return "<h3>Thresholds for use</h3>" + table(heads, cells) + note
+    return heading("Thresholds for use") + table(heads, cells) + note
 
 
 def cost(run: Run) -> Section:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from showerstack.report.pictures.style import PALETTE, as_svg
 from showerstack.report.pictures.tasks import reliability_picture
@@ -15,6 +15,7 @@ from showerstack.report.run_sections import column_gains, how_it_was_made, ranke
 from showerstack.report.shared.markup import (
     Section,
     bullets,
+    joined,
     make_sections,
     numbers,
     paragraph,
@@ -60,11 +61,11 @@ def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
     sections = make_sections(parts, run, metrics, bars=bars)
     sections += how_it_was_made(run)
     name, table_name = escaped(run.name), escaped(Path(run.manifest["config"]["table"]).name)
-    lead = f'<p class="quiet">{escape(table_name)}; {escape(str(run.manifest["started"]))}</p>'
+    lead = paragraph(f"{table_name}; {run.manifest['started']}", "quiet")
     return write_page(folder / REPORT_FILE, f"{name}: classes of {table_name}", lead + _boxes(metrics), sections)
 
 
-def _boxes(metrics: Mapping[str, Any]) -> str:
+def _boxes(metrics: Mapping[str, Any]) -> Markup:
     shipped = metrics["systems"][metrics["shipped"]]
     cells = (cell.partition(" ") for cell in table_cells(shipped))
     boxes = [(name, value, span) for name, (value, _, span) in zip(TABLE_HEADS.values(), cells, strict=True)]
@@ -85,12 +86,12 @@ def _summary(run: Run, metrics: Mapping[str, Any]) -> Section:
 
 
 def _systems(run: Run, metrics: Mapping[str, Any]) -> Section:
-    held_out, parts = oof_metrics(run), list[str]()
+    held_out, parts = oof_metrics(run), list[Markup]()
     for scores in (metrics, *([held_out] if metrics["judged_on"] != held_out["judged_on"] else [])):
         rows = [(name, *table_cells(of_system)) for name, of_system in scores["systems"].items()]
         ours = [run.systems.index(run.shipped)]
         parts += [paragraph(f"On {scores['judged_on']}."), table(("system", *TABLE_HEADS.values()), rows, ours=ours)]
-    return Section("learners", "Learners beside the stack", "".join(parts))
+    return Section("learners", "Learners beside the stack", joined(parts))
 
 
 def _classes(run: Run, metrics: Mapping[str, Any]) -> Section:
@@ -108,7 +109,7 @@ def _classes(run: Run, metrics: Mapping[str, Any]) -> Section:
         cells = [(name, *(f"{n:,}" for n in line)) for name, line in zip(names, counts.tolist(), strict=True)]
         parts += [paragraph("Rows by true class (lines) and predicted class (columns):")]
         parts += [table(("true", *names), cells)]
-    return Section("classes", "Class by class", "".join(parts))
+    return Section("classes", "Class by class", joined(parts))
 
 
 def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:

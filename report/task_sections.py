@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from markupsafe import Markup
 
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.pictures.tasks import (
@@ -45,17 +46,17 @@ if TYPE_CHECKING:
 Part: TypeAlias = "Callable[[EvaluatedRun], Section | None]"
 
 
-def thin_note(binned: dict[str, Any]) -> str:
+def thin_note(binned: dict[str, Any]) -> Markup:
     """Return a remark that names the bins with too few events to be drawn."""
     thin = [
         f"{name} ({row['count']:,} events)" if "count" in row else f"{name} ({row['n_gamma']:,} gammas)"
         for name, row in binned.items()
         if row.get("too_few_events")
     ]
-    return paragraph(f"Too few events of some class for a number: {', '.join(thin)}.", "quiet") if thin else ""
+    return paragraph(f"Too few events of some class for a number: {', '.join(thin)}.", "quiet") if thin else Markup()
 
 
-def _drawn(figure: Figure, description: str, caption: str) -> str:
+def _drawn(figure: Figure, description: str, caption: str) -> Markup:
     return picture(as_svg(figure, description), caption)
 
 
@@ -65,7 +66,7 @@ def posteriors(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: t
     return Section("reliability", "Posteriors: reliability, and where they lie", figures)
 
 
-def _reliability(evaluated: EvaluatedRun) -> str:
+def _reliability(evaluated: EvaluatedRun) -> Markup:
     figure = reliability_picture(evaluated.labels, evaluated.final, evaluated.task.classes)
     result = calibration.reliability(evaluated.final, Sample(evaluated.labels, evaluated.labels))
     caption = (
@@ -77,7 +78,7 @@ def _reliability(evaluated: EvaluatedRun) -> str:
     return _drawn(figure, "reliability diagram", caption)
 
 
-def _plane(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[float, float]) -> str:
+def _plane(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[float, float]) -> Markup:
     usable = evaluated.dataset.usable
     scalars, value = np.asarray(evaluated.dataset.scalars, dtype=np.float32)[usable], value[usable]
     n_e, n_mu = (scalars[:, SCALAR_NAMES.index(name)] for name in ("Ne", "Nmu"))
@@ -167,7 +168,7 @@ def survival(evaluated: EvaluatedRun) -> Section:
         evaluated.labels, evaluated.output, threshold, energy=truth.energy, zenith_deg=truth.zenith_deg,
         weights=truth.weights,
     )  # fmt: skip
-    tables = ""
+    tables = Markup()
     for binned, bins, key, label in (
         (by_energy, ENERGY_BINS, "energy", "reconstructed energy, lg(E/eV)"),
         (by_zenith, ZENITH_BINS, "zenith", "reconstructed zenith angle, deg"),
@@ -182,7 +183,7 @@ def survival(evaluated: EvaluatedRun) -> Section:
     return Section("survival", "Hadron survival", pictures(figures) + tables + thin_note({**by_energy, **by_zenith}))
 
 
-def _bins_table(label: str, own: dict[str, Any], at_one: list[BinAtThreshold]) -> str:
+def _bins_table(label: str, own: dict[str, Any], at_one: list[BinAtThreshold]) -> Markup:
     """Return counts of each bin at the threshold of all events and at the bin's own."""
     rows = []
     for row in at_one:

@@ -16,7 +16,7 @@ OWN = ("runtime", "showers", "scoring", "features", "models", "stacking", "analy
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("catboost", "lightgbm", "safetensors", "sklearn", "skops", "torch", "xgboost"),
-    "report": ("matplotlib",),
+    "report": ("jinja2", "matplotlib"),
     "physics": ("iminuit",),
     "onnx": ("onnxruntime",),
     "export": ("onnx", "onnxscript"),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup
 
 from showerstack.runtime.errors import escaped
 from showerstack.runtime.files import atomic_path
@@ -114,7 +115,7 @@ def literal(name: str) -> str:
     return escaped(name).replace("$", r"\$")
 
 
-def as_svg(figure: Figure, description: str) -> str:
+def as_svg(figure: Figure, description: str) -> Markup:
     """Return the figure as an SVG element for a page, with an accessible description.
 
     Numbers of the picture keep their meaning without colour: see the marker and line styles of each drawing.
@@ -130,7 +131,7 @@ def as_svg(figure: Figure, description: str) -> str:
     mark = hashlib.sha256((description + text).encode()).hexdigest()[:8]
     text = re.sub(r'id="([^"]+)"', rf'id="p{mark}\1"', text)
     text = re.sub(r'(href="#|url\(#)', rf"\1p{mark}", text)
-    return re.sub(
+    text = re.sub(
         r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>",
         lambda match: (
             f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
@@ -139,6 +140,7 @@ def as_svg(figure: Figure, description: str) -> str:
         text,
         count=1,
     )
+    return Markup(text)
 
 
 def save_figure(figure: Figure, out: Path) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from showerstack.features.build import build_table
 from showerstack.models.base.learner import Batch
@@ -32,6 +33,7 @@ from showerstack.report.outcome import learner_table
 from showerstack.report.public.submission import write_submission, yaml_text
 from showerstack.report.run_page import headline, learners, limits, plain_words, verdict, write_report
 from showerstack.report.run_sections import column_gains, group_gains, group_of, shuffle, shuffled_losses
+from showerstack.report.shared import markup
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import difference_text
 from showerstack.report.task_sections import mass_posteriors, survival, survival_boxes
@@ -172,7 +174,7 @@ def test_report_of_weighted_hadrons_quotes_what_weights_determine(
     assert evaluated.systems[-1].interval.is_limit != quoted
     assert learner_table(run, tmp_path).row_count >= len(evaluated.systems)
     if not quoted:
-        top = headline(evaluated)
+        top = str(headline(evaluated))
         assert "95 % upper limit; " in top + survival(evaluated).body
         assert value in top.replace("&lt;", "<")
 
@@ -222,6 +224,19 @@ def test_hostile_names_in_report_and_submission(composition_world: tuple[Path, P
     assert not re.search(r"(?<!\\)<img|^# x|\x1b", readme, flags=re.MULTILINE)
     metadata = (folder / "metadata.yaml").read_text(encoding="utf-8")
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", metadata)
+
+
+def test_no_text_becomes_markup(tmp_path: Path) -> None:
+    """Templates escape whatever is not a part of a page, so that a section that forgets shows tags as they are."""
+    words = "<img src=x> & \"'"
+    parts = [markup.paragraph(words, words), markup.heading(words), markup.bullets([words])]
+    parts += [markup.table((words,), [(words,)], ours=[0], kind=words), markup.numbers([(words, words, words)])]
+    parts += [markup.picture(Markup("<svg></svg>"), words), markup.side_by_side(Markup(), words)]  # type: ignore[arg-type]
+    section = markup.Section(words, words, markup.joined(parts))
+    text = markup.write_page(tmp_path / "page.html", words, words, [section]).read_text()  # type: ignore[arg-type]
+    assert "<img" not in text
+    assert text.count("&lt;img src=x&gt; &amp; &#34;&#39;") == 19
+    assert text.count("<svg") == 1
 
 
 def test_yaml_holds_what_yaml_forbids_as_escapes() -> None:
