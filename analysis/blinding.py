@@ -30,13 +30,7 @@ class Blinding(OptionGroup):
         return number < self.open_share
 
     def open_folders(self, folders: Sequence[Path]) -> list[Path]:
-        """Return the folders that may be looked at.
-
-        Raises
-        ------
-        InputError
-            If the share is none, or no run is open.
-        """
+        """Return the folders that may be looked at."""
         if not 0.0 < self.open_share <= 1.0:
             raise InputError(f"--open-share {self.open_share:g}: give a share above 0 and at most 1")
         if self.unblind:

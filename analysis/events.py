@@ -136,13 +136,7 @@ class MeasuredFolders:
         return cuts.mask(columns)
 
     def __iter__(self) -> Iterator[tuple[Dataset, Predictions]]:
-        """Yield each folder with its predictions.
-
-        Raises
-        ------
-        InputError
-            If a folder cannot be used, is the training set, or is given twice.
-        """
+        """Yield each folder with its predictions."""
         for folder in self.folders:
             dataset = Dataset.open(folder, labels=False)
             refuse_training_set(self.run, dataset, "--data")
@@ -213,17 +207,8 @@ class HoldoutEvents:
 def holdout_events(run: Run, passes: Callable[[dict[str, np.ndarray]], np.ndarray], least: int) -> HoldoutEvents:
     """Return the events of a run's outer holdout, or all out-of-fold ones where the holdout is small.
 
-    Parameters
-    ----------
-    passes
-        Which events pass the cuts, from their scalars.
-    least
-        Events of each class under the cuts from which the holdout alone is used.
-
-    Raises
-    ------
-    InputError
-        If the training set is no longer there.
+    ``passes`` says of scalars which events pass the cuts; with fewer than ``least`` of a class under them, the holdout
+    is small.
     """
     folder = Path(run.manifest["data"]["train"])
     if not folder.exists():
@@ -250,13 +235,7 @@ def holdout_events(run: Run, passes: Callable[[dict[str, np.ndarray]], np.ndarra
 
 
 def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
-    """Return columns of ``truth.parquet``, None where there is no such file.
-
-    Raises
-    ------
-    InputError
-        If it lacks a column or has another number of events.
-    """
+    """Return columns of ``truth.parquet``, None where there is no such file."""
     if not dataset.files.has(TRUTH_FILE):
         return None
     file = dataset.files.path(TRUTH_FILE)
@@ -275,13 +254,7 @@ MODELS_OF_MODES = ("qgs", "epos", "sib")
 
 
 def model_numbers(truth: pl.DataFrame) -> np.ndarray:
-    """Return (N,) int64 numbers of the hadronic models in the column ``model``, which raw archives give by name.
-
-    Raises
-    ------
-    InputError
-        If a name begins as no known model's.
-    """
+    """Return (N,) int64 numbers of the hadronic models in the column ``model``, which raw archives give by name."""
     model = truth["model"]
     if model.dtype.is_numeric():
         return model.to_numpy().astype(np.int64)

@@ -79,11 +79,6 @@ def live_time(seconds: np.ndarray, name: str = "event times", dead_time_s: float
 
     The rate is that of the median gap. Before the first and after the last event of each uninterrupted part a mean gap
     is added.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than ten different times, or nothing is left beside the dead times.
     """
     known = seconds[np.isfinite(seconds)]
     times = np.unique(known)
@@ -121,11 +116,6 @@ def exposure_of(
         After each event, for the live time.
     relative_error
         Of the exposure, one standard deviation.
-
-    Raises
-    ------
-    InputError
-        If it is no positive number, its unit is unknown, or none is given and a folder has no event times.
     """
     given = None if text is None else parse_exposure(text)
     total: float | None = 0.0
@@ -190,11 +180,6 @@ def check_flux_of_exposure(
         (B,) standard errors of the flux; None: not known.
     simulated
         Whether the data were simulated: then their exposure is a matter of taste.
-
-    Raises
-    ------
-    InputError
-        If measured fluxes are impossible: the exposure is in other units, or not that of these events.
     """
     good = np.isfinite(flux) & (flux > 0)
     if not good.any():

@@ -403,11 +403,6 @@ def refuse_unused(
         What makes them useless, such as ``with --list`` or ``without --table``.
     unused, all_but
         Names of those parameters, or of all the others.
-
-    Raises
-    ------
-    InputError
-        If one was given; the first in the order of the command's help is named.
     """
     useless = set(context.params) - set(all_but) if all_but is not None else set(unused)
     given = given_options(context)

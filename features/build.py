@@ -94,11 +94,6 @@ def opened_for_writing(folder: Path, head: dict[str, Any], *, replace: bool) -> 
         Content of ``catalogue.json`` of the unfinished table.
     replace
         Whether a table of another dataset may be replaced.
-
-    Raises
-    ------
-    InputError
-        If the folder holds something else, another process writes into it, or it cannot be written.
     """
     _check_owner(folder, head, replace)
     with locked(folder):
@@ -320,13 +315,7 @@ def _shards_from_gpu(
 
 
 def write_shard(number: int, source: Source, folder: Path, shard_events: int, groups: tuple[str, ...]) -> Written:
-    """Compute and write one shard atomically on the CPU; opens the dataset itself, so it runs anywhere.
-
-    Raises
-    ------
-    InputError
-        If the dataset is no longer the one whose features are asked for, or the shard cannot be written.
-    """
+    """Compute and write one shard atomically on the CPU; opens the dataset itself, so it runs anywhere."""
     state = state_of(source.path)
     data = _open_unchanged(source, state)
     start = number * shard_events

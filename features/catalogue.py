@@ -48,11 +48,6 @@ def feature_set(name: str, available: Iterable[str]) -> tuple[str, ...]:
         One of :data:`SETS`, :data:`GROUPS` or :data:`CATALOGUE`.
     available
         Columns of the table.
-
-    Raises
-    ------
-    InputError
-        If there is no such set, or the table has none of its columns.
     """
     members = SETS.get(name) or ((name,) if name in GROUPS or name in CATALOGUE else None)
     if members is None:

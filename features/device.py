@@ -97,11 +97,6 @@ def resolve_device(device: str) -> str:
     ----------
     device
         ``"auto"`` takes the GPU if one answers and CuPy can use it; where CuPy cannot, the log says why.
-
-    Raises
-    ------
-    InputError
-        For an unknown name, or for ``"cuda"`` where no GPU can be used; says what was found and what to install.
     """
     if device not in DEVICES:
         raise InputError(f"unknown device {device!r}: choose one of {', '.join(DEVICES)}")

@@ -28,13 +28,7 @@ if TYPE_CHECKING:
 
 
 def spec(name: str) -> LearnerSpec:
-    """Return the learner called ``name``.
-
-    Raises
-    ------
-    InputError
-        If there is none; the message names the one that was probably meant, or lists those that exist.
-    """
+    """Return the learner called ``name``."""
     if name not in LEARNERS:
         near = most_similar(name, LEARNERS)
         if near:
@@ -74,13 +68,7 @@ def most_events(learner: Learner) -> int | None:
 
 
 def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
-    """Open a saved learner of any registered class, for these class names in this order; None for any.
-
-    Raises
-    ------
-    InputError
-        If the folder holds no complete learner, one of an unknown class, or one for other classes.
-    """
+    """Open a saved learner of any registered class, for these class names in this order; None for any."""
     header = read_header(Path(folder))
     paths = _paths()
     name = header["learner"]
@@ -154,11 +142,6 @@ def device_for(learner: type[Learner], requested: str, name: str = "") -> str:
         with :attr:`~showerstack.models.base.learner.Learner.gpu_expected` is refused where it cannot. ``"cpu"``.
     name
         What it is called in the error.
-
-    Raises
-    ------
-    InputError
-        If ``"cuda"`` was asked for and is not to be had; says why and what else can be done.
     """
     if requested == "cpu" or (requested == "auto" and not gpu_answers()):
         return "cpu"

@@ -69,14 +69,7 @@ def task_of(file: Path) -> Task:
 
 
 def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Origin]:
-    """Read what a task scores from a ``predictions.npz``: (N,) int64 hard labels or float scores, and their origin.
-
-    Raises
-    ------
-    InputError
-        For a missing or damaged file, a missing array, a wrong shape, type or length, labels out of range, scores
-        that are not finite; names the file, the count and the first offending index.
-    """
+    """Read what a task scores from a ``predictions.npz``: (N,) int64 hard labels or float scores, and their origin."""
     file, scored = Path(file), task.output_array
     where = f"{file}, {scored}"
 
@@ -271,13 +264,7 @@ def score_arrays(truth: Truth, output: np.ndarray, task: Task, *, intervals: boo
 
 
 def next_attempt(log: Path, task: Task = COMPOSITION) -> int:
-    """Return the number of the next attempt.
-
-    Raises
-    ------
-    InputError
-        If the file is no such table, or all attempts are used.
-    """
+    """Return the number of the next attempt."""
     lines, head = _read_lines(log, task), HEADS[task.name]
     if lines[0] != head:
         raise InputError(

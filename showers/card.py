@@ -76,13 +76,7 @@ class ArrayCard:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "the array's card") -> Self:
-        """Rebuild from :meth:`as_json`.
-
-        Raises
-        ------
-        InputError
-            For unknown keys and values that cannot be.
-        """
+        """Rebuild from :meth:`as_json`."""
         _check_keys(content, [one.name for one in fields(cls)], where)
         if "depth_g_cm2" in content:
             _check_number(content["depth_g_cm2"], DEPTHS_G_CM2, f"{where}: depth_g_cm2")
@@ -127,11 +121,6 @@ def read_card(file: Path, n_stations: int | None = None) -> tuple[str | None, Ar
         ``array.toml``.
     n_stations
         How many stations the list beside it has: a card that says ``stations`` is refused where the two differ.
-
-    Raises
-    ------
-    InputError
-        For unknown keys, values that cannot be, a depth and an altitude that disagree, or the card of another array.
     """
     content = read_toml(file)
     known = ("name", "stations", "altitude_m", *(one.name for one in fields(ArrayCard)))

@@ -163,13 +163,7 @@ class EventFiles:
         return times
 
     def times(self) -> np.ndarray:
-        """Return the (N,) float64 event times, s since 1970, which the folder has in seconds or as datetime64.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be read, holds something else, or has not as many rows as there are grids.
-        """
+        """Return the (N,) float64 event times, s since 1970, which the folder has in seconds or as datetime64."""
         path = self.path(TIMES_FILE)
         stored = open_npy(path)
         if stored.dtype.kind == "M":
@@ -375,12 +369,6 @@ def read_truth(file: Path, n_events: int) -> pl.DataFrame:
     -------
     polars.DataFrame
         :data:`TRUTH_COLUMNS` as float64, NaN where a quantity is not known or the file has no such column.
-
-    Raises
-    ------
-    InputError
-        If the file is damaged, has another number of rows, none of the columns, or values that are no numbers or
-        infinite.
     """
     try:
         frame = pl.read_parquet(file, glob=False)

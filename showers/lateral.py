@@ -129,17 +129,6 @@ def axis_distance(
     r^2 = d^2 - (d . u)^2 with d the vector from the core and u the horizontal part of the axis' unit vector,
     sin(zenith) (cos(azimuth), sin(azimuth)).
 
-    Parameters
-    ----------
-    x_m, y_m
-        Ground positions, metres.
-    core_x_m, core_y_m
-        Where the axis meets the ground, metres.
-    zenith_deg, azimuth_deg
-        Direction of the axis, degrees.
-    xp
-        Array namespace.
-
     Returns
     -------
     array

@@ -42,13 +42,7 @@ def weight_ratios(weights: np.ndarray) -> np.ndarray:
 
 
 def checked_weights(weights: np.ndarray, task: Task, path: Path) -> np.ndarray:
-    """Return importance weights (N,) as :func:`weight_ratios`.
-
-    Raises
-    ------
-    InputError
-        If they are negative, not finite or all zero, or of a task that has none.
-    """
+    """Return importance weights (N,) as :func:`weight_ratios`."""
     if task != GAMMA:
         raise InputError(f"{path} holds weights, which task {task.name} has none of: remove the file")
     bad = np.flatnonzero(~np.isfinite(weights) | (weights < 0))

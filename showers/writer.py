@@ -131,11 +131,6 @@ def write_dataset(
         Also make the file of arrival times.
     overwrite
         Replace an existing dataset that was simulated or converted here.
-
-    Raises
-    ------
-    InputError
-        If the folder exists and may not be replaced, or the disk has no room.
     """
     path = Path(path)
     if overwrite:
@@ -246,11 +241,6 @@ def already_made(
     -------
     bool
         False if there is nothing of that name.
-
-    Raises
-    ------
-    InputError
-        If the folder holds anything else, or the set in it is damaged.
     """
     if not folder.exists() and not folder.is_symlink():
         return False

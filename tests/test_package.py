@@ -21,6 +21,7 @@ import cli
 from showerstack.runtime.packages import OWN
 
 HERE = Path(cli.__file__).resolve().parent
+DATA = {".py", ".cu", ".css", ".html", ".toml", ".json"}
 LEFT_OUT = (
     ".*",
     "__pycache__",
@@ -70,7 +71,7 @@ def test_one_name_is_installed_with_everything_in_it(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"showerstack"}
     ours = [file for name in ("showers", "features", "models", "stacking", "scoring", "analysis", "report", "commands")
-            for file in (HERE / name).rglob("*") if file.suffix in {".py", ".cu", ".css", ".html", ".toml", ".json"}]  # fmt: skip
+            for file in (HERE / name).rglob("*") if file.suffix in DATA]  # fmt: skip
     lacking = {f"showerstack/{file.relative_to(HERE).as_posix()}" for file in ours} - set(names)
     assert not lacking
     assert {"showerstack/py.typed", "showerstack/api.py", "showerstack/source/cli.py"} <= set(names)

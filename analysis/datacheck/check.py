@@ -122,11 +122,6 @@ def check_data(
         Largest numbers of data for posteriors and stations, and of simulated events.
     ctx
         As in :func:`showerstack.stacking.predict.predict`.
-
-    Raises
-    ------
-    InputError
-        If run, training set or data cannot be used, or too few data pass the cuts.
     """
     if not 0.0 < alarms < 1.0:
         raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")

@@ -69,13 +69,7 @@ class Reference:
 def read_reference(
     run: Run, train: Path | None, *, seed: int, max_events: int = MAX_EVENTS, ctx: Context = Context()
 ) -> Reference:
-    """Read a run's training events.
-
-    Raises
-    ------
-    InputError
-        If the folder is missing or not the one that the run was trained on, or too few of its events pass the cuts.
-    """
+    """Read a run's training events."""
     stated = run.manifest["data"].get("train")
     folder = Path(train or str(stated))
     if not folder.is_dir():
@@ -202,14 +196,7 @@ class DataSample:
 
 
 def open_sample(run: Run, path: Path, reference: Reference, ctx: Context = Context()) -> DataSample:
-    """Open the data; feature tables are built where they are missing.
-
-    Raises
-    ------
-    InputError
-        If a folder cannot be used, lacks a feature of the training set or rounds its scalars otherwise, or nothing
-        passes the cuts.
-    """
+    """Open the data; feature tables are built where they are missing."""
     folders = []
     for folder in measured_folders(path):
         data = Dataset.open(folder, labels=False)

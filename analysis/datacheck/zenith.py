@@ -47,13 +47,7 @@ class MassEvents:
 
 
 def zenith_bands(data: MassEvents, simulation: MassEvents) -> ZenithTest | None:
-    """Compare the bands; None where one has no cell with enough events.
-
-    Parameters
-    ----------
-    data, simulation
-        Events under the same cuts; the simulation's weights give it the data's composition and spectrum.
-    """
+    """Compare the bands; None where one has no cell with enough events."""
     top = np.sin(np.radians(data.zenith_deg.max())) ** 2
     band_of = [
         np.minimum((np.sin(np.radians(events.zenith_deg)) ** 2 / top * BANDS).astype(int), BANDS)

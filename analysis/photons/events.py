@@ -142,11 +142,6 @@ def read_data(
     Returns
     -------
     SearchEvents, fingerprints of the folders, remarks, events after each cut.
-
-    Raises
-    ------
-    InputError
-        If a folder cannot be used, is the training set, is given twice, or no event passes the cuts.
     """
     parts = []
     measured = MeasuredFolders(run, folders, ctx)
@@ -174,11 +169,6 @@ def read_simulation(
     ----------
     fine
         (T + 1,) borders of the true lg(E/eV) in which thrown primaries are counted.
-
-    Raises
-    ------
-    InputError
-        If the set was trained on, is among the data, or lacks labels.
     """
     remarks: list[str] = []
     if folder is None:

@@ -55,13 +55,7 @@ class Background:
 
 
 def cls_limit(n: int, background: Background, level: float = LEVEL, *, efficiency_error: float = 0.0) -> float:
-    """Return the signal above which ``P(at most n | s + b) < (1 - level) P(at most n | b)``.
-
-    Parameters
-    ----------
-    efficiency_error
-        Relative error of the efficiency for the signal; averaged over as log-normal.
-    """
+    """Return the signal above which ``P(at most n | s + b) < (1 - level) P(at most n | b)``."""
     numbers = np.arange(n + 1)
     # Logarithms throughout: far below the background both probabilities are too small for a number.
     log_background = background.distribution().logpmf(numbers)

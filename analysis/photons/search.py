@@ -131,13 +131,7 @@ class PhotonSearch:
 
 
 def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSearch:
-    """Look for photons among measured events.
-
-    Raises
-    ------
-    InputError
-        For a run of another task, data that were trained on, an exposure that cannot be, or no usable energy.
-    """
+    """Look for photons among measured events."""
     bins = binning(options.edges)
     _check(options)
     exposure = exposure_of(

@@ -181,14 +181,7 @@ class SkyMap:
 
 
 def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
-    """Make the map.
-
-    Raises
-    ------
-    InputError
-        If ``astropy`` is missing, an option is out of range, a folder has no event times or is given twice, or no event
-        passes the cuts.
-    """
+    """Make the map."""
     options.checked()
     need("sky", what="a sky map")
     pixels = SkyPixels(options.nside)
@@ -246,13 +239,7 @@ def stated_azimuth(options: SkyOptions) -> Azimuth | None:
 
 
 def known_azimuth(sources: Sequence[Mapping[str, Any]], remarks: list[str]) -> Azimuth:
-    """Return how the azimuths of runs count, from their ``source.json``; a remark where some or all do not say.
-
-    Raises
-    ------
-    InputError
-        If two runs count otherwise, beyond five standard errors.
-    """
+    """Return how the azimuths of runs count, from their ``source.json``; a remark where some or all do not say."""
     known = [source[AZIMUTH] for source in sources if AZIMUTH in source]
     if not known:
         remarks.append(

@@ -212,14 +212,7 @@ def check_settings(owner: str, settings: dict[str, Any], known: dict[str, Any]) 
 
 
 def check_training(train: Batch, valid: Batch, classes: Sequence[str], *, table: bool, grid: bool) -> None:
-    """Refuse events from which nothing can be learned.
-
-    Raises
-    ------
-    InputError
-        For missing labels, labels out of range, a class without events, an empty validation part, weights that are
-        negative, not finite or all zero, a missing or unusable input.
-    """
+    """Refuse events from which nothing can be learned."""
     for name, batch in (("training", train), ("validation", valid)):
         if not len(batch):
             raise InputError(f"no {name} events")
@@ -281,13 +274,7 @@ def check_finite_or_missing(batch: Batch) -> None:
 
 
 def select_table(batch: Batch, columns: tuple[str, ...]) -> np.ndarray:
-    """Return the (n, F) float32 table with exactly these columns in this order, wherever they stand in the batch.
-
-    Raises
-    ------
-    InputError
-        If the batch has no table or lacks columns; they are named.
-    """
+    """Return the (n, F) float32 table with exactly these columns in this order, wherever they stand in the batch."""
     if batch.table is None:
         raise InputError("this learner needs a feature table, the events have none")
     if batch.columns == columns:

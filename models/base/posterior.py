@@ -57,11 +57,6 @@ def class_weight_vector(
         (n,) integer training labels.
     classes
         Class names.
-
-    Raises
-    ------
-    InputError
-        If the setting is something else, or a weight is not a positive number.
     """
     if setting is None:
         return None

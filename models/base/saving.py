@@ -32,13 +32,7 @@ def write_header(folder: Path, learner: str, files: tuple[str, ...], content: di
 
 
 def read_header(folder: Path, learner: str | None = None) -> dict[str, Any]:
-    """Read and check ``learner.json``, which must be of the class ``learner``; None for any.
-
-    Raises
-    ------
-    InputError
-        If the header is missing, damaged, of another format or class, or a file of the learner is missing or altered.
-    """
+    """Read and check ``learner.json``, which must be of the class ``learner``; None for any."""
     file = Path(folder) / HEADER_FILE
     header = read_json(file)
     if not isinstance(header, dict) or header.get("format") != FORMAT:

@@ -169,13 +169,7 @@ SYMMETRIES: np.ndarray = np.array(
 
 @lru_cache(maxsize=8)
 def cell_sources(array: DetectorArray) -> np.ndarray:
-    """Return (8, cells) int64: the flat cell from which each cell of the moved grid takes its content.
-
-    Raises
-    ------
-    InputError
-        If the array has no such symmetry: a cell would move off the grid, or onto another kind of station.
-    """
+    """Return (8, cells) int64: the flat cell from which each cell of the moved grid takes its content."""
     from scipy.spatial import KDTree
 
     positions = np.stack([array.x_m.ravel(), array.y_m.ravel()])

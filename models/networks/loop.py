@@ -100,11 +100,6 @@ def train(
         training continues from it.
     identity
         Names this run in the checkpoint; that of another run is refused.
-
-    Raises
-    ------
-    FloatingPointError
-        If the loss is not finite.
     """
     device = events.inputs.device
     state = Checkpoint.start(network, optimiser_of(network, settings, rate_factors), identity)

@@ -92,13 +92,7 @@ def write_checkpoint(file: Path, state: Checkpoint) -> None:
 
 
 def read_checkpoint(file: Path, state: Checkpoint) -> None:
-    """Continue from a file: fill the state of a run that was started alike.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged or belongs to another run.
-    """
+    """Continue from a file: fill the state of a run that was started alike."""
     try:
         with safe_open(file, framework="pt") as content:
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (not a mapping)

@@ -241,15 +241,7 @@ def _remove_traces(model: Any) -> None:
 
 
 def graphs_of(learner: Learner) -> list[Portable]:
-    """Return the graphs of a fitted learner; several for an average, whose ``space`` says how they are averaged.
-
-    Raises
-    ------
-    NotPortable
-        If the learner, or one of its settings, has no ONNX form.
-    InputError
-        If a package is missing.
-    """
+    """Return the graphs of a fitted learner; several for an average, whose ``space`` says how they are averaged."""
     need("export", what="ONNX export")
     # A kind of average that makes columns of its own is more than its members.
     if type(learner) is LearnerAverage:

@@ -216,13 +216,7 @@ def _without_truth(batch: Batch) -> Batch:
 
 
 def check_targets(targets: np.ndarray, n_events: int) -> None:
-    """Refuse standardised true quantities that nothing can be learned from; NaN (unknown) is fine.
-
-    Raises
-    ------
-    InputError
-        For another shape than (n, T), values that are infinite, or a set without any known value.
-    """
+    """Refuse standardised true quantities that nothing can be learned from; NaN (unknown) is fine."""
     if targets.shape != (n_events, len(TARGETS)):
         raise InputError(f"targets have shape {targets.shape}, expected ({n_events}, {len(TARGETS)})")
     bad = np.argwhere(np.isinf(targets))
@@ -234,13 +228,7 @@ def check_targets(targets: np.ndarray, n_events: int) -> None:
 
 
 def inputs_of(pretrained: Pretrained, events: Batch) -> InputTransform:
-    """Return how the columns of these events become inputs of the pretrained network.
-
-    Raises
-    ------
-    InputError
-        For events of an array that the weights do not know, or without any of the features.
-    """
+    """Return how the columns of these events become inputs of the pretrained network."""
     if not events.array.is_like(pretrained.array):
         raise InputError(
             f"the pretrained weights know showers of {pretrained.array.title} alone, these are of "

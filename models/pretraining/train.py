@@ -168,13 +168,7 @@ def open_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
 
 
 def validation_showers(settings: PretrainSettings) -> SimulatedBatch:
-    """Return the showers on which pretraining is watched; no weight is learned from them.
-
-    Raises
-    ------
-    InputError
-        If the array sees too few showers to learn from.
-    """
+    """Return the showers on which pretraining is watched; no weight is learned from them."""
     showers = SimulatedBatch.concatenated(
         [draw_portion(settings.seed, number, "test", settings.array) for number in range(VALIDATION_PORTIONS)]
     )
@@ -254,12 +248,6 @@ def pretrain(
     Path
         The weights' file, with its card beside it (:mod:`showerstack.models.pretraining.weights`); after every round
         it holds the averaged weights so far.
-
-    Raises
-    ------
-    InputError
-        If the folder holds another pretraining (other settings or other code), another process works in it, or one
-        that draws showers was lost.
     """
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(threads)

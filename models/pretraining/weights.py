@@ -71,13 +71,7 @@ def feature_declaration() -> str:
 
 
 def weights_file(path: Path) -> Path:
-    """Return the weights' file that a path means: the file itself, or the folder of a pretraining.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """Return the weights' file that a path means: the file itself, or the folder of a pretraining."""
     file = path / WEIGHTS_FILE if path.is_dir() else path
     if not file.is_file():
         raise InputError(f"{file} does not exist: expected pretrained weights, what pretrain --out wrote")
@@ -124,12 +118,6 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
         :data:`SHIPPED`, or the path of a ``.safetensors`` file with its card beside it.
     sha256
         What the file must be; needed for a path, so that it belongs to the identity of what is trained from it.
-
-    Raises
-    ------
-    InputError
-        If the file or its card is missing or damaged, has another hash, or is of another format, architecture, set of
-        features, targets or worlds than this code.
     """
     file, wanted = (SHIPPED_FILE, SHIPPED_SHA256) if name == SHIPPED else (Path(name), sha256)
     if not wanted:

@@ -140,11 +140,6 @@ class LightGBM(TableLearner):
         numpy.ndarray
             (n, C, F + 1) float64; the last entry is the mean margin, the sum over the last axis is the raw margin.
             With two classes the first class has margin zero.
-
-        Raises
-        ------
-        InputError
-            For linear trees, whose contributions LightGBM cannot give.
         """
         self._check_fitted()
         if self.chosen["linear_tree"]:

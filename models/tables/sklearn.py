@@ -68,13 +68,7 @@ def write_skops(file: Path, model: Any) -> None:
 
 
 def read_skops(file: Path, kind: type[Any], trusted: list[str]) -> Any:
-    """Return the one scikit-learn model in a file.
-
-    Raises
-    ------
-    InputError
-        If the file holds any type but those trusted, or another model; nothing in it is run.
-    """
+    """Return the one scikit-learn model in a file."""
     import skops.io
 
     unknown = sorted(set(skops.io.get_untrusted_types(file=file)) - set(trusted))

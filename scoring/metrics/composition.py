@@ -75,13 +75,7 @@ def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, n_classes: int =
 
 
 def row_normalised(confusion: np.ndarray) -> np.ndarray:
-    """Return P(predicted | true), (..., C, C) float64.
-
-    Raises
-    ------
-    InputError
-        If a class has no event, so that its row is undefined.
-    """
+    """Return P(predicted | true), (..., C, C) float64."""
     confusion = np.asarray(confusion, dtype=np.float64)
     n_events = confusion.sum(axis=-1)
     check_all_classes(n_events)
@@ -227,11 +221,6 @@ def share_errors(log_proba: np.ndarray, labels: np.ndarray, n_events: int) -> np
         (N,) class numbers.
     n_events
         Events of the sample whose shares are estimated.
-
-    Raises
-    ------
-    InputError
-        If a class has no event.
     """
     proba, n_classes = np.exp(log_proba.astype(np.float64)), log_proba.shape[1]
     counts = np.bincount(labels, minlength=n_classes)

@@ -14,13 +14,7 @@ from showerstack.showers.schema import COMPOSITION, GAMMA, TASKS, Task
 
 
 def scoring_of(task: Task) -> TaskScoring:
-    """Return how a task is scored; the modules of other tasks are not imported.
-
-    Raises
-    ------
-    InputError
-        For a task of the user's own, which nothing here scores.
-    """
+    """Return how a task is scored; the modules of other tasks are not imported."""
     if task.target is not None:
         from showerstack.scoring.tasks.target import TargetScoring
 

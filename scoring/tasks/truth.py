@@ -103,12 +103,6 @@ def read_truth(data: Path, task: Task) -> Truth:
     """Read the test labels of a :func:`labelled_folder`; neither grids nor anything else there is needed.
 
     Where the folder has checksums, what is read is compared with them.
-
-    Raises
-    ------
-    InputError
-        For a missing folder or file, one that is not the file that was written, wrong shapes or types, labels out of
-        range, or a class without events; names the file, the count and the first offending row.
     """
     folder = labelled_folder(data, task)
     checksums = Checksums.open(folder) if (folder / CHECKSUMS_FILE).exists() else None

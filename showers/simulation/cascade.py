@@ -281,13 +281,7 @@ def with_tail(u: np.ndarray, scale: float, tail: float, sd: Callable[[], np.ndar
 
 
 def check_depth(depth: float) -> None:
-    """Refuse a vertical depth, g/cm2, that the showers of this simulation do not reach.
-
-    Raises
-    ------
-    InputError
-        If it is not KASCADE's, within :data:`DEPTH_TOLERANCE`.
-    """
+    """Refuse a vertical depth, g/cm2, that the showers of this simulation do not reach."""
     if not abs(depth - GROUND_DEPTH) <= DEPTH_TOLERANCE:
         raise InputError(
             f"depth is {depth:g} g/cm2, but showers can be simulated at {GROUND_DEPTH:g} ± {DEPTH_TOLERANCE:g} alone: "

@@ -182,11 +182,6 @@ def accepted_events(job: BlockJob, n: int, workers: int | None = None) -> Iterat
     """Yield the first ``n`` accepted events in block order, a block at a time.
 
     Threads suffice: the kernels release the interpreter's lock. At most two blocks per thread are in memory.
-
-    Raises
-    ------
-    InputError
-        If the settings let no event pass.
     """
     threads = workers or cores()
     with ThreadPoolExecutor(threads) as pool:

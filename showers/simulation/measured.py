@@ -105,11 +105,6 @@ def simulate_measured(
     -------
     list of Path
         The ``{run}_matrices.npz`` of all runs.
-
-    Raises
-    ------
-    InputError
-        For a sky that is not valid, an unknown world, runs that may not be replaced, or a disk without room.
     """
     if seed < 0:
         raise InputError(f"seed must be at least 0, got {seed}")

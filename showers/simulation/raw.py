@@ -137,13 +137,7 @@ def simulate_raw(
 
 
 def all_made(files: list[Path], source: dict[str, Any], overwrite: bool) -> bool:
-    """Return whether simulated archives are all there and to be kept.
-
-    Raises
-    ------
-    InputError
-        For archives that may not be replaced: not simulated here, or made otherwise and ``overwrite`` is not asked for.
-    """
+    """Return whether simulated archives are all there and to be kept."""
     present = [file for file in files if file.exists() or file.is_symlink()]
     for file in present:
         try:

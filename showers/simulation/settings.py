@@ -288,11 +288,6 @@ def load_settings(world: str | Path = "default") -> Settings:
     world
         ``default``, ``harder``, ``easier``, ``gammas``, or the path of a TOML file whose tables are the sections of
         :class:`Settings`; what it leaves out has the default world's value.
-
-    Raises
-    ------
-    InputError
-        If there is no such world or file, or its content is not valid.
     """
     shipped = resources.files(__package__) / "worlds"
     base = _read((shipped / "default.toml").read_bytes(), "worlds/default.toml")
