@@ -18,7 +18,6 @@ from showerstack.commands.app import (
     console,
     refuse_unused,
 )
-from showerstack.commands.runs import predict_measured
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import task_named
@@ -228,17 +227,12 @@ def convert(
     runs: RunsOption = None,
     times: TimesOption = False,
     delete_raw: DeleteRawOption = False,
-    predict: Annotated[
-        Path | None, typer.Option(help="Measured: finished run that predicts each run, whose grids are not kept.")
-    ] = None,
     strict: StrictOption = False,
     times_of_arrival: ArrivalOption = False,
-    workers: WorkersOption = None,
 ) -> None:
     """Turn raw simulation files into dataset folders of one of the benchmark's protocols, or measured runs.
 
-    With --measured OUT/measured gets a dataset folder a run, without labels, and runs.csv. With --predict RUN
-    OUT/predicted/RUN gets predictions, scalars and times a run instead; grids of one run at a time exist.
+    With --measured OUT/measured gets a dataset folder a run, without labels, and runs.csv.
 
     v2: two or three models, no age. matched: QGSJet alone, with age. 2026: split as since April 2026, all in float32.
     Rows of v2 and matched are shuffled, since raw files are ordered by class (order.npy holds the published order for
@@ -264,14 +258,7 @@ def convert(
     else:
         refuse_unused(context, "with --measured", ("task",))
     chosen_protocol = protocol or ("2026" if raw is not None else "v2")
-    if measured is not None and predict is not None:
-        refuse_unused(context, "with --predict", ("strict", "times_of_arrival"))
-        ctx = Context(bars=bar, workers=workers)
-        options = {"protocol": chosen_protocol, "times": times, "delete_raw": delete_raw}
-        predict_measured(measured, out, predict, ctx, runs=names_of(runs), **options)
-        return
     if measured is not None:
-        refuse_unused(context, "without --predict", ("workers",))
         convert_measured(
             measured, out, chosen_protocol, runs, times, delete_raw, strict=strict, times_of_arrival=times_of_arrival
         )

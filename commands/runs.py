@@ -324,20 +324,3 @@ def pretrain(
     )
     file = run(out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device), bars=bar)
     console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)
-
-
-def predict_measured(raw: Path, out: Path, run: Path, ctx: Context, **options: Any) -> None:
-    """Convert and predict measured runs one by one, list them, and say what was left out."""
-    from showerstack.showers.archives.measured import write_run_list
-    from showerstack.stacking.measured import predict_measured as predict
-
-    folder = out / "predicted" / run.resolve().name
-    predictions = predict(raw, folder, run, ctx=ctx, **options)
-    for left_out in predictions.left_out:
-        console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
-    if not predictions.folders:
-        raise InputError(f"{raw}: none of its {len(predictions.left_out)} runs can be used")
-    write_run_list(predictions.folders, folder / "runs.csv")
-    console.print(
-        f"wrote predictions of {len(predictions.folders)} runs to {folder}, no grids are kept", soft_wrap=True
-    )

@@ -186,7 +186,6 @@ def test_near_words_are_suggested_for_mistyped_choices(
         ("download --task gamma --times", "--times has no effect without --task measured"),
         ("convert --raw r --out o --runs a", "--runs has no effect with --raw"),
         ("convert --raw r --out o --delete-raw", "--delete-raw has no effect with --raw"),
-        ("convert --raw r --out o --predict run", "--predict has no effect with --raw"),
         ("convert --measured m --out o --task gamma", "--task has no effect with --measured"),
         ("sky-map --data d --share .1", "--share has no effect without --run"),
     ],

@@ -385,11 +385,6 @@ def _source(run: MeasuredReader, protocol: str, times: bool, keep_arrival_times:
     }
 
 
-def source_of_conversion(raw: Path, run: str, protocol: str, times: bool) -> dict[str, Any]:
-    """Return what ``source.json`` of a run's folder says of its origin, from the heads of its archives."""
-    return _source(MeasuredReader.open(raw, run), protocol, times)
-
-
 def _is_made(folder: Path, source: dict[str, Any]) -> bool:
     """Return whether a run's folder is there; refuse one that holds anything else."""
     if not folder.exists() and not folder.is_symlink():
