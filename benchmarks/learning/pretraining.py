@@ -40,13 +40,8 @@ from showerstack.showers.schema import GAMMA, TASKS
 ZERO_SHOT = "zero-shot"
 POOLS = {"pool of mlp, catboost": ("mlp", "catboost"), "pool of all three": ("pretrained", "mlp", "catboost")}
 """Log-posteriors averaged with equal weights: what a stack can expect."""
-FEATURES_FOR = {
-    "catboost + its answers": {},
-    "mlp + its answers": {"members": [{"learner": "showerstack.models.networks.physics:TabularMLP"}]},
-}
-"""Learner ``pretrained_features`` with these settings: the pretrained network's answers as columns for others."""
 SYSTEMS = ("pretrained", "mlp", "catboost", "lightgbm", ZERO_SHOT)
-STARTED = ("pretrained", *FEATURES_FOR, ZERO_SHOT)
+STARTED = ("pretrained", ZERO_SHOT)
 """Systems that know the pretrained weights."""
 WORLDS = ("harder", FOREIGN)
 VALID_SHARE = 0.1
@@ -103,13 +98,13 @@ def done(fit: Fit, sets: Sets, out: Path) -> tuple[np.ndarray, float]:
 def trained(fit: Fit, sets: Sets) -> np.ndarray:
     """Train a registered learner with the settings of preset ``good`` on its own columns and predict."""
     events, test = sets
-    entry = spec("pretrained_features" if fit.system in FEATURES_FOR else fit.system)
+    entry = spec(fit.system)
     assert isinstance(entry.features, str)
     columns = feature_set(entry.features, events.columns)
     rows = np.random.default_rng([fit.n, fit.seed]).permutation(len(events))[: fit.n]
     n_valid = max(1, round(VALID_SHARE * fit.n))
     train, valid = (only(events.take(np.sort(part)), columns) for part in (rows[n_valid:], rows[:n_valid]))
-    learner = create(entry, TASKS[fit.task].classes, overrides=FEATURES_FOR.get(fit.system))
+    learner = create(entry, TASKS[fit.task].classes)
     learner.fit(train, valid, seed=fit.seed)
     return learner.predict_log_proba(replace(only(test, columns), labels=None))
 

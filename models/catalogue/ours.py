@@ -216,14 +216,6 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         one_network=True,
         weights=1_100_889,
     ),
-    LearnerSpec(
-        "pretrained_features",
-        "showerstack.models.pretraining.learner:PretrainedFeatures",
-        "CatBoost on the lateral-fit features and the output of the pretrained network, which is not trained again",
-        "fits+profile",
-        settings={"members": ({"learner": "showerstack.models.tables.catboost:CatBoost"},)},
-        pretrained=True,
-    ),
 )
 
 LEARNERS: tuple[LearnerSpec, ...] = (*TREES, *SMOOTH, *GRID_NETWORKS, *PRETRAINED)

@@ -11,31 +11,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import nn
 
-from showerstack.features.catalogue import feature_set
-from showerstack.models.base.average import LearnerAverage
 from showerstack.models.base.inputs import TARGETS, InputTransform, has_column
-from showerstack.models.base.learner import Batch, check_training
-from showerstack.models.base.posterior import log_softmax
-from showerstack.models.base.saving import plain, read_header
+from showerstack.models.base.learner import Batch
+from showerstack.models.base.saving import plain
 from showerstack.models.networks.learner import NetworkLearner, torch_as_asked
 from showerstack.models.networks.loop import History, predict_outputs
 from showerstack.models.networks.step import TRUTH_SHARE, Output
-from showerstack.models.pretraining.network import Architecture, ShowerBody, ShowerNetwork, truth_estimates
+from showerstack.models.pretraining.network import Architecture, ShowerBody, truth_estimates
 from showerstack.models.pretraining.stream import N_WORLD
 from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256, Pretrained, read_pretrained
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_path
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import COMPOSITION, GAMMA
 
@@ -242,115 +235,3 @@ def inputs_of(pretrained: Pretrained, events: Batch) -> InputTransform:
             f"{', '.join(absent[:5])} ..."
         )
     return replace(inputs, absent=absent)
-
-
-NETWORK_FILE = "network.safetensors"
-AT_ONCE = 8192
-"""Events that are embedded together, so that memory stays bounded."""
-
-
-class PretrainedFeatures(LearnerAverage):
-    """Learners on a table to which the outputs of the pretrained network are added; the network does not learn.
-
-    Added columns: logarithms of its posteriors of both tasks, its estimates of the true quantities, and the leading
-    principal components of its embedding, taken from the training events. It gets no position of their world.
-
-    Settings: those of :class:`showerstack.models.base.average.LearnerAverage`; ``table``, feature set that the members
-    see beside them; ``components``, how many; ``weights``, ``weights_sha256`` as for ``pretrained``.
-    """
-
-    needs_table = True
-    defaults: ClassVar[dict[str, Any]] = {
-        **LearnerAverage.defaults,
-        "table": "fits",
-        "components": 16,
-        "weights": SHIPPED,
-        "weights_sha256": "",
-    }
-
-    def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
-        super().__init__(classes, settings, threads=threads)
-        name_shipped(self.chosen)
-        if self.chosen["components"] < 0:
-            raise InputError(f"components must be at least 0, got {self.chosen['components']}")
-
-    network_: ShowerNetwork
-    inputs_: InputTransform
-    basis_: torch.Tensor
-    """(1 + components, width) float32: mean of the embedding, then directions in it."""
-
-    def fit(
-        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
-    ) -> Self:
-        """Train the members on the larger table."""
-        check_training(train, valid, self.classes, table=True, grid=False)
-        pretrained = read_pretrained(self.chosen["weights"], self.chosen["weights_sha256"])
-        self.network_, self.inputs_ = pretrained.network, inputs_of(pretrained, train)
-        embedding, _ = self._embed(train)
-        mean = embedding.mean(axis=0)
-        spread = np.cov(embedding - mean, rowvar=False)
-        directions = np.linalg.eigh(spread)[1].T[::-1][: self.chosen["components"]]
-        self.basis_ = torch.from_numpy(np.ascontiguousarray(np.vstack([mean, directions]), dtype=np.float32))
-        return super().fit(self._extended(train), self._extended(valid), seed=seed, device=device, progress=progress)
-
-    def predict_log_proba(self, batch: Batch) -> np.ndarray:
-        self._check_fitted()
-        return super().predict_log_proba(self._extended(batch))
-
-    def _embed(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Return the embedding (n, width) and the outputs (n, A), float64: log-posteriors of both tasks, targets."""
-        embeddings, estimates = [], []
-        unknown = torch.zeros(self.network_.sizes.n_world + 1)
-        inputs = torch.from_numpy(self.inputs_.apply(batch))
-        for part in inputs.split(AT_ONCE):
-            with torch_as_asked("cpu", self.threads, deterministic=True), torch.inference_mode():
-                embeddings.append(self.network_.body(part, unknown).double().numpy())
-                outputs = self.network_(part, unknown)
-            logits = (outputs.composition.double().numpy(), outputs.gamma.double().numpy())
-            estimates.append(
-                np.column_stack([*(log_softmax(z) for z in logits), outputs.truth.chunk(2, dim=1)[0].double().numpy()])
-            )
-        return np.concatenate(embeddings), np.concatenate(estimates)
-
-    def _extended(self, batch: Batch) -> Batch:
-        """Return the events with the members' columns: their own feature set and the network's outputs."""
-        if batch.table is None:
-            raise InputError("this learner needs a feature table, the events have none")
-        own_columns = feature_set(self.chosen["table"], batch.columns)
-        names = [*own_columns, *(f"pretrained_{name}" for name in (*COMPOSITION.classes, *GAMMA.classes))]
-        names += [f"pretrained_{target.name}" for target in TARGETS]
-        names += [f"pretrained_{k}" for k in range(len(self.basis_) - 1)]
-        picked = batch.table[:, [batch.columns.index(name) for name in own_columns]]
-        if not len(batch):
-            table = np.empty((0, len(names)), dtype=np.float32, order="F")
-            return replace(batch, table=table, columns=tuple(names))
-        embedding, estimates = self._embed(batch)
-        basis = self.basis_.double().numpy()
-        table = np.column_stack([picked, estimates, (embedding - basis[0]) @ basis[1:].T])
-        return replace(batch, table=np.asfortranarray(table, dtype=np.float32), columns=tuple(names))
-
-    def save(self, folder: Path) -> None:
-        """Write the network, each member into a folder of its own, then the header."""
-        self._check_fitted()
-        folder = Path(folder)
-        for k, member in enumerate(self.members):
-            member.save(folder / f"member-{k}")
-        tensors = {name: value.contiguous() for name, value in self.network_.state_dict().items()}
-        with atomic_path(folder / NETWORK_FILE) as temporary:
-            save_file({**tensors, "basis": self.basis_}, temporary)
-        content = {"sizes": asdict(self.network_.sizes), "inputs": self.inputs_.state(), "members": len(self.members)}
-        self._write_header(folder, (NETWORK_FILE,), content)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        learner = super().load(folder)
-        header = read_header(Path(folder), cls.__name__)
-        learner.inputs_ = InputTransform.from_state(header["inputs"])
-        learner.network_ = ShowerNetwork(Architecture(**header["sizes"])).eval()
-        try:
-            tensors = load_file(Path(folder) / NETWORK_FILE)
-            learner.basis_ = tensors.pop("basis")
-            learner.network_.load_state_dict(tensors)
-        except (SafetensorError, RuntimeError, KeyError) as error:
-            raise InputError(f"{folder}/{NETWORK_FILE} does not fit this network: {error}") from None
-        return learner

@@ -19,12 +19,13 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 from showerstack.models import registry
+from showerstack.models.base.average import LearnerAverage
 from showerstack.models.base.inputs import InputTransform
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.onnx.graph import NotPortable, Portable
 from showerstack.models.onnx.learners import InputModule, graphs_of, space_of
 from showerstack.models.onnx.trees import float32_below
-from showerstack.models.pretraining.learner import PretrainedFeatures, PretrainedLearner
+from showerstack.models.pretraining.learner import PretrainedLearner
 from showerstack.models.tables.catboost import CatBoost
 from showerstack.models.tables.categories import AsNumbers
 from showerstack.models.tables.lightgbm import LightGBM
@@ -215,7 +216,10 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         graphs_of(LightGBM(CLASSES))
 
 
-def test_learners_on_columns_that_they_make_themselves_are_refused() -> None:
+def test_learners_of_a_class_that_is_not_known_are_refused() -> None:
+    class Own(LearnerAverage):
+        pass
+
     member = {"learner": "showerstack.models.tables.sklearn:RandomForest"}
-    with pytest.raises(NotPortable, match="PretrainedFeatures has no ONNX form"):
-        graphs_of(PretrainedFeatures(COMPOSITION.classes, {"members": [member]}))
+    with pytest.raises(NotPortable, match="Own has no ONNX form"):
+        graphs_of(Own(COMPOSITION.classes, {"members": [member]}))

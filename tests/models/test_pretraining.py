@@ -21,14 +21,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from showerstack.features.catalogue import CATALOGUE, feature_set
+from showerstack.features.catalogue import CATALOGUE
 from showerstack.models.base.inputs import LOGARITHM, TARGETS, InputTransform
-from showerstack.models.base.learner import Batch, Enough
+from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_softmax
 from showerstack.models.base.saving import plain
 from showerstack.models.pretraining import stream, train
 from showerstack.models.pretraining import train as plan
-from showerstack.models.pretraining.learner import FineTuned, PretrainedFeatures, PretrainedLearner, inputs_of
+from showerstack.models.pretraining.learner import FineTuned, PretrainedLearner, inputs_of
 from showerstack.models.pretraining.network import IGNORED, Architecture, ShowerNetwork, pretraining_loss
 from showerstack.models.pretraining.stream import (
     COLUMNS,
@@ -688,41 +688,6 @@ def test_inputs_of_a_table_without_age_are_those_of_hidden_ages() -> None:
     assert inputs.absent == ("Age", "fit_minus_age")
     flags = inputs.apply(table)[:, len(inputs.plain) :]
     assert flags[:, : len(inputs.absent)].all()
-
-
-def test_answers_become_columns_of_another_learner(small: dict[str, Any], tmp_path: Path) -> None:
-    weights = {name: small[name] for name in ("weights", "weights_sha256")}
-    member = {"learner": "showerstack.models.tables.sklearn:RandomForest", "settings": {"trees": 20}}
-    train, valid, new = toy_events(1), toy_events(2), without(toy_events(3), "Age")
-    train, valid = without(train, "Age"), without(valid, "Age")
-    settings = {"members": [member], "components": 3, **weights}
-    learner = PretrainedFeatures(COMPOSITION.classes, settings).fit(train, valid, seed=1)
-    visited = learner.members[0].columns_  # type: ignore[attr-defined]
-    added = [name for name in visited if name.startswith("pretrained_")]
-    assert len(added) == 5 + 2 + 8 + 3
-    assert set(visited) - set(added) == set(feature_set("fits", train.columns))
-    table = learner._extended(new).table
-    assert table is not None
-    pretrained = read_pretrained(small["weights"], small["weights_sha256"])
-    with torch.inference_mode():
-        answers = pretrained.network(torch.from_numpy(learner.inputs_.apply(new)), torch.zeros(N_WORLD + 1))
-    expected = log_softmax(answers.composition.double().numpy())
-    np.testing.assert_allclose(table[:, visited.index("pretrained_proton")], expected[:, 0], atol=1e-5)
-    centred = np.cov(learner._extended(train).table[:, -3:], rowvar=False)  # type: ignore[index]
-    assert np.abs(centred - np.diag(np.diag(centred))).max() < 1e-3 * centred[0, 0], "components are uncorrelated"
-    learner.save(tmp_path / "saved")
-    again = PretrainedFeatures.load(tmp_path / "saved")
-    np.testing.assert_array_equal(again.predict_log_proba(new), learner.predict_log_proba(new))
-    assert again.predict_log_proba(new.take(np.arange(0))).shape == (0, 5)
-    two = PretrainedFeatures(COMPOSITION.classes, {**settings, "members": [member, member]})
-    two.fit(train, valid, seed=1, progress=Mock(side_effect=Enough)).save(tmp_path / "ended")
-    ended = PretrainedFeatures.load(tmp_path / "ended")
-    assert len(ended.members) == 1, "no time was left for the second"
-    np.testing.assert_array_equal(ended.predict_log_proba(new), two.predict_log_proba(new))
-    with pytest.raises(InputError, match="has SHA-256"):
-        PretrainedFeatures(COMPOSITION.classes, {**settings, "weights_sha256": "0" * 64}).fit(train, valid, seed=1)
-    with pytest.raises(InputError, match="components must be at least 0"):
-        PretrainedFeatures(COMPOSITION.classes, {**settings, "components": -1})
 
 
 XMAX = [target.name for target in TARGETS].index("xmax")
