@@ -1,4 +1,4 @@
-"""Commands that show results: report, compare, leaderboard, taskcard, submit, display, doctor."""
+"""Commands that show results: report, explain, compare, leaderboard, taskcard, submit, display, doctor."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import FileState, file_state, hash_file, read_json, write_json
 
 CHECKSUMS_FILE = "checksums.json"
-FORMAT = 1
+CHECKSUMS_FORMAT = 1
 """Raised when the meaning of ``checksums.json`` changes."""
 
 
@@ -44,10 +44,10 @@ class Checksums:
         content = read_json(file)
         if (
             not isinstance(content, dict)
-            or content.get("format") != FORMAT
+            or content.get("format") != CHECKSUMS_FORMAT
             or not _is_list_of_files(content.get("files"))
         ):
-            raise InputError(f"{file} is not a list of checksums of format {FORMAT}")
+            raise InputError(f"{file} is not a list of checksums of format {CHECKSUMS_FORMAT}")
         files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()}
         outside = next((name for name in files if not _is_inside(name)), None)
         if outside is not None:
@@ -100,7 +100,7 @@ class Checksums:
     def write(self) -> None:
         """Write ``checksums.json``, atomically."""
         entries = {name: {"bytes": n_bytes, "sha256": digest} for name, (n_bytes, digest) in sorted(self.files.items())}
-        write_json(self.folder / CHECKSUMS_FILE, {"format": FORMAT, "files": entries})
+        write_json(self.folder / CHECKSUMS_FILE, {"format": CHECKSUMS_FORMAT, "files": entries})
 
 
 def write_checksums(folder: str | Path, names: Iterable[str] | None = None) -> Checksums:

@@ -62,12 +62,12 @@ def libraries() -> Iterator[None]:
         name = (error.name or "").split(".")[0]
         if name in ("", "showerstack"):
             raise
-        venv = Path(__file__).resolve().parents[1] / ".venv"
-        ready = (venv / "bin" / "python").exists() and Path(sys.prefix).resolve() != venv
-        todo = f"source {venv}/bin/activate" if ready else "make env, then source .venv/bin/activate"
-        print(
-            f"error: {sys.executable or 'this Python'} has no library {name!r}: activate the environment of this "
-            f"project ({todo}) or install it (python -m pip install --constraint constraints.txt --editable .)",
-            file=sys.stderr,
-        )
+        checkout = Path(__file__).resolve().parents[1]
+        venv, todo = checkout / ".venv", "python -m pip install showerstack installs what it needs"
+        if (checkout / "pyproject.toml").exists():
+            ready = (venv / "bin" / "python").exists() and Path(sys.prefix).resolve() != venv
+            todo = f"source {venv}/bin/activate" if ready else "make env, then source .venv/bin/activate"
+            todo = f"activate the environment of this project ({todo}) or install it (python -m pip install "
+            todo += "--constraint constraints.txt --editable .)"
+        print(f"error: {sys.executable or 'this Python'} has no library {name!r}: {todo}", file=sys.stderr)
         raise SystemExit(2) from None

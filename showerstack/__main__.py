@@ -5,10 +5,10 @@ from __future__ import annotations
 from showerstack.runtime.packages import libraries
 
 with libraries():
-    from showerstack.commands import data, physics, results, runs, verify
+    from showerstack.commands import data, measured, physics, results, stack, verify
     from showerstack.commands.app import main
 
-__all__ = ["data", "main", "physics", "results", "runs", "verify"]
+__all__ = ["data", "main", "measured", "physics", "results", "stack", "verify"]
 
 if __name__ == "__main__":
     main()

@@ -27,12 +27,11 @@ from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, hash_file, write_json
 from showerstack.scoring.metrics.classes import SCORE_OF_HALF
-from showerstack.scoring.metrics.gamma import GAMMA, HADRON
-from showerstack.showers.schema import AGE, EXPORT_FILE, SCALARS
-from showerstack.showers.schema import GAMMA as GAMMA_TASK
+from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON
+from showerstack.showers.schema import AGE, EXPORT_FILE, GAMMA, SCALARS
 from showerstack.stacking.chain import Chain
 from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents
-from showerstack.stacking.exported import CHAIN_FILES, FORMAT, SCHEMA, averaged, run_graph, session
+from showerstack.stacking.exported import CHAIN_FILES, EXPORT_FORMAT, SCHEMA, averaged, run_graph, session
 from showerstack.stacking.run import Run, SavedFits, load
 from showerstack.stacking.targets import POOL, PosteriorMean
 
@@ -120,8 +119,8 @@ class _Combination(nn.Module):
         rule = chain.rules.get(chain.shipped)
         if isinstance(rule, PosteriorMean):
             return _estimate(rule, log_proba, context)
-        if chain.task == GAMMA_TASK:
-            return ((log_proba[:, GAMMA] - log_proba[:, HADRON] + SCORE_OF_HALF).float(),)
+        if chain.task == GAMMA:
+            return ((log_proba[:, GAMMA_CLASS] - log_proba[:, HADRON] + SCORE_OF_HALF).float(),)
         return (torch.argmax(log_proba, dim=1),)
 
 
@@ -281,7 +280,7 @@ class _Writer:
         files = [file for row in self.records for fit in row["fits"] for file in fit["files"]]
         columns = {name for file in files for name in file[COLUMNS]} | set((combination or {}).get(CONTEXT, ()))
         return {
-            "format": FORMAT,
+            "format": EXPORT_FORMAT,
             "how": list(INSTRUCTIONS),
             "task": chain.task.name,
             "classes": list(chain.task.classes),

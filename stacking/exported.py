@@ -30,7 +30,7 @@ from showerstack.stacking.events import Events, pieces
 from showerstack.stacking.run import SCHEMA_FILE, Run, load
 from showerstack.stacking.targets import POOL
 
-FORMAT = 2
+EXPORT_FORMAT = 2
 """Version of ``export.json``; the first had no files of the chain."""
 CHAIN_FILES = tuple(f"meta/{name}" for name in (CALIBRATION_FILE, META_FILE, DECISION_FILE))
 SCHEMA = f"table/{SCHEMA_FILE}"
@@ -114,7 +114,7 @@ class ExportedRun(Run):
         folder = Path(folder)
         checksums = Checksums.open(folder, required=(EXPORT_FILE,))
         manifest = read_json(checksums.path(EXPORT_FILE))
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        if not isinstance(manifest, dict) or manifest.get("format") != EXPORT_FORMAT:
             raise InputError(f"{folder / EXPORT_FILE} is of another version: export the run again")
         opened = cls(folder, manifest, checksums)
         opened.refuse_other_versions()

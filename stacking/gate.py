@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.scoring.metrics.gamma import GAMMA, HADRON, Survival, hadron_survival
+from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON, Survival, hadron_survival
 from showerstack.scoring.metrics.intervals import resample_groups
 from showerstack.scoring.metrics.losses import error_of_mean
 from showerstack.scoring.metrics.survival_bootstrap import weighted_replicas
@@ -120,7 +120,7 @@ def log_survival_difference(a: np.ndarray, b: np.ndarray, sample: Sample) -> Mea
 
     It resamples events within classes, or whole groups; with importance weights all showers.
     """
-    scores_a, scores_b = (z[:, GAMMA] - z[:, HADRON] for z in (a, b))
+    scores_a, scores_b = (z[:, GAMMA_CLASS] - z[:, HADRON] for z in (a, b))
     return MeanAndError(*paired_log_survival(sample.labels, scores_a, scores_b, sample.groups, sample.weights))
 
 
@@ -133,7 +133,7 @@ def log_survivals(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | 
     if weights is not None:
         survivals = [hadron_survival(labels, scores, efficiency, weights) for efficiency in SCORED_EFFICIENCIES]
         return _weighted_log(np.array([survival.hadron_survival for survival in survivals]), survivals[-1])
-    gammas, hadrons = np.sort(scores[labels == GAMMA])[::-1], scores[labels == HADRON]
+    gammas, hadrons = np.sort(scores[labels == GAMMA_CLASS])[::-1], scores[labels == HADRON]
     return _log_survival(hadrons, gammas[_ranks(len(gammas))], len(hadrons))
 
 
@@ -176,7 +176,7 @@ def paired_log_survival(
             mean_log_survival(labels[rows], a[rows]) - mean_log_survival(labels[rows], b[rows]) for rows in resampled
         ]
         return mean_log_survival(labels, a) - mean_log_survival(labels, b), float(np.std(differences))
-    gammas, hadrons = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
+    gammas, hadrons = np.flatnonzero(labels == GAMMA_CLASS), np.flatnonzero(labels == HADRON)
     ranks = _ranks(len(gammas))
     replicas_of_gammas = [rng.choice(gammas, len(gammas)) for _ in range(n_samples)]
     thresholds_a, thresholds_b = (

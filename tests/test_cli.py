@@ -30,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 import cli
-from showerstack.commands import runs as run_commands
+from showerstack.commands import stack as run_commands
 from showerstack.commands.app import PANELS, Logs, with_options
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Context, PlainConsole

@@ -38,7 +38,7 @@ from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context
 from showerstack.runtime.files import atomic_path
 from showerstack.scoring.metrics.classes import gamma_scores
-from showerstack.scoring.metrics.gamma import GAMMA, HADRON, hadron_survival, weighted_threshold
+from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON, hadron_survival, weighted_threshold
 from showerstack.scoring.metrics.survival_bootstrap import weighted_replicas
 from showerstack.showers import schema
 from showerstack.showers.dataset import Dataset
@@ -135,7 +135,7 @@ def learned(library: str, seed: int, train: Batch, test: Batch, options: argpars
     result = {"plain": scores_of(plain, test)}
     for name, other in (("uniform", None), ("tempered", weights**0.5), ("hard", weights * hardness)):
         result[name] = scores_of(fitted(library, replace(train, weights=other), seed, options), test)
-    gamma = labels == GAMMA
+    gamma = labels == GAMMA_CLASS
     threshold = weighted_threshold(first[gamma], weights[gamma], FIRST_STAGE)
     second = fitted(library, train.take(first >= threshold), seed, options)
     above = result["plain"] >= threshold

@@ -75,11 +75,11 @@ class LearnerAverage(Learner):
         self._check_fitted()
         for k, member in enumerate(self.members):
             member.save(Path(folder) / f"member-{k}")
-        self._write_header(Path(folder), (), {"members": len(self.members)})
+        self.write_saved(Path(folder), (), {"members": len(self.members)})
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        learner, header = cls._from_header(Path(folder))
+        learner, header = cls.from_saved(Path(folder))
         members = learner.members[: int(header.get("members", len(learner.members)))]
         learner.members = [type(member).load(Path(folder) / f"member-{k}") for k, member in enumerate(members)]
         learner.fitted_ = True

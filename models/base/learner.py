@@ -86,7 +86,7 @@ class Learner(ABC):
     classes
         Class names in label order.
     settings
-        The learner's own settings; unknown names are refused with :class:`~showerstack.showers.schema.InputError`.
+        The learner's own settings; unknown names are refused with :class:`~showerstack.runtime.errors.InputError`.
     threads
         Numerical threads it may use.
     """
@@ -182,13 +182,13 @@ class Learner(ABC):
     def load(cls, folder: Path) -> Self:
         """Read what :meth:`save` wrote; predictions are bit-identical to those of the saved learner."""
 
-    def _write_header(self, folder: Path, files: tuple[str, ...], content: dict[str, Any]) -> None:
+    def write_saved(self, folder: Path, files: tuple[str, ...], content: dict[str, Any]) -> None:
         """Write ``learner.json`` beside the learner's files: what makes it again, then what it has learned."""
         made_by = {"classes": self.classes, "settings": self.settings, "threads": self.threads}
         write_header(folder, type(self).__name__, files, {**made_by, **content})
 
     @classmethod
-    def _from_header(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
+    def from_saved(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
         """Return the untrained learner that a folder's ``learner.json`` describes, and what that file holds."""
         header = read_header(folder, cls.__name__)
         return cls(tuple(header["classes"]), header["settings"], threads=header["threads"]), header

@@ -17,7 +17,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json, write_json
 
 HEADER_FILE = "learner.json"
-FORMAT = 1
+HEADER_FORMAT = 1
 """Raised when the meaning of a saved learner changes."""
 
 
@@ -28,15 +28,15 @@ class CheckpointError(InputError):
 def write_header(folder: Path, learner: str, files: tuple[str, ...], content: dict[str, Any]) -> None:
     """Write ``learner.json`` beside the learner's ``files``, with their hashes."""
     hashes = {name: hash_file(folder / name) for name in files}
-    write_json(folder / HEADER_FILE, {"format": FORMAT, "learner": learner, **plain(content), "files": hashes})
+    write_json(folder / HEADER_FILE, {"format": HEADER_FORMAT, "learner": learner, **plain(content), "files": hashes})
 
 
 def read_header(folder: Path, learner: str | None = None) -> dict[str, Any]:
     """Read and check ``learner.json``, which must be of the class ``learner``; None for any."""
     file = Path(folder) / HEADER_FILE
     header = read_json(file)
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise InputError(f"{file} is not a saved learner of format {FORMAT}")
+    if not isinstance(header, dict) or header.get("format") != HEADER_FORMAT:
+        raise InputError(f"{file} is not a saved learner of format {HEADER_FORMAT}")
     lacking = [key for key in ("learner", "classes", "settings", "files", "threads") if key not in header]
     if lacking:
         raise InputError(f"{file} lacks {', '.join(lacking)}")

@@ -305,12 +305,12 @@ class NetworkLearner(Learner):
             "losses": self.history_.losses,
             "best_epoch": self.history_.best_epoch,
         }
-        self._write_header(folder, (WEIGHTS_FILE,), content)
+        self.write_saved(folder, (WEIGHTS_FILE,), content)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read what :meth:`save` wrote; it predicts on a GPU only if it was trained on one that still answers."""
-        learner, header = cls._from_header(Path(folder))
+        learner, header = cls.from_saved(Path(folder))
         learner.inputs_ = InputTransform.from_state(header["inputs"])
         if header.get("array"):
             learner.array_ = DetectorArray.from_json(header["array"])

@@ -26,7 +26,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, hash_file, read_json, write_json
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry, array_of
 
-FORMAT = 1
+CARD_FORMAT = 1
 """Raised when the meaning of a card changes."""
 SHIPPED = "shipped"
 """Name of the weights that come with the package."""
@@ -92,7 +92,7 @@ def write_pretrained(
         metadata = {"network": json.dumps(described)}
         save_file({name: value.contiguous() for name, value in network.state_dict().items()}, temporary, metadata)
     card = {
-        "format": FORMAT,
+        "format": CARD_FORMAT,
         "sha256": hash_file(file),
         "features": feature_declaration(),
         "targets": [asdict(target) for target in TARGETS],
@@ -155,8 +155,8 @@ def _with_models(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def _checked_card(file: Path, sha256: str) -> dict[str, Any]:
     card = read_json(file)
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise InputError(f"{file} is no card of pretrained weights of format {FORMAT}")
+    if not isinstance(card, dict) or card.get("format") != CARD_FORMAT:
+        raise InputError(f"{file} is no card of pretrained weights of format {CARD_FORMAT}")
     expected = {
         "sha256": sha256,
         "features": feature_declaration(),

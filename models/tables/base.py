@@ -86,11 +86,11 @@ class TableLearner(Learner):
             **({"levels": self.levels_.state()} if self.levels_.codes else {}),
             **self._state(),
         }
-        self._write_header(folder, self.model_files, content)
+        self.write_saved(folder, self.model_files, content)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        learner, header = cls._from_header(Path(folder))
+        learner, header = cls.from_saved(Path(folder))
         learner.columns_ = tuple(header["columns"])
         weights = header["class_weights"]
         learner.class_weights_ = None if weights is None else np.asarray(weights, dtype=np.float64)

@@ -206,11 +206,11 @@ class AsNumbers(Learner):
         if self.numbers_ is None:
             raise InputError(f"this {type(self).__name__} has not been trained yet")
         self.inner.save(Path(folder) / "inner")
-        self._write_header(Path(folder), (), {"numbers": self.numbers_.state()})
+        self.write_saved(Path(folder), (), {"numbers": self.numbers_.state()})
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        learner, header = cls._from_header(Path(folder))
+        learner, header = cls.from_saved(Path(folder))
         learner.numbers_ = CategoryEncoder.from_state(header["numbers"])
         learner.inner = type(learner.inner).load(Path(folder) / "inner")
         return learner

@@ -30,7 +30,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
 from showerstack.runtime.processes import limited_threads
 
-SCHEMA_FILE = "schema.json"
+SKOPS_SCHEMA = "schema.json"
 
 
 def write_skops(file: Path, model: Any) -> None:
@@ -59,12 +59,12 @@ def write_skops(file: Path, model: Any) -> None:
         return copy
 
     with zipfile.ZipFile(io.BytesIO(skops.io.dumps(model))) as source:
-        members = set(source.namelist()) - {SCHEMA_FILE}
-        schema = renumber(json.loads(source.read(SCHEMA_FILE)))
+        members = set(source.namelist()) - {SKOPS_SCHEMA}
+        schema = renumber(json.loads(source.read(SKOPS_SCHEMA)))
         with atomic_path(file) as temporary, zipfile.ZipFile(temporary, "w") as target:
             for old, new in names.items():
                 target.writestr(zipfile.ZipInfo(new), source.read(old))
-            target.writestr(zipfile.ZipInfo(SCHEMA_FILE), json.dumps(schema))
+            target.writestr(zipfile.ZipInfo(SKOPS_SCHEMA), json.dumps(schema))
 
 
 def read_skops(file: Path, kind: type[Any], trusted: list[str]) -> Any:
@@ -89,7 +89,7 @@ def read_skops(file: Path, kind: type[Any], trusted: list[str]) -> Any:
 def _sklearn_of(file: Path) -> str | None:
     """Return the version of scikit-learn that a model in a file says it was made with; None if it says none."""
     with zipfile.ZipFile(file) as stored:
-        parts = [json.loads(stored.read(SCHEMA_FILE))]
+        parts = [json.loads(stored.read(SKOPS_SCHEMA))]
     while parts:
         part = parts.pop()
         if isinstance(part, dict):

@@ -22,7 +22,7 @@ from showerstack.report.pictures.style import (
 )
 from showerstack.scoring.metrics.bins import ENERGY_BINS, Bin, bins_with_events
 from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
-from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
+from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON, KEY_EFFICIENCY, hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson, share_interval
 from showerstack.scoring.metrics.level import LEVEL, standard_errors
 from showerstack.scoring.tasks.published import SURVIVAL_CURVE
@@ -249,7 +249,7 @@ def roc_picture(
 
 def survival_curve(labels: np.ndarray, scores: np.ndarray, n_points: int = 300) -> tuple[np.ndarray, np.ndarray]:
     """Return gamma efficiencies and the number of surviving hadrons at them, (n,) each."""
-    gammas = np.sort(scores[labels == GAMMA])[::-1]
+    gammas = np.sort(scores[labels == GAMMA_CLASS])[::-1]
     hadrons = np.sort(scores[labels == HADRON])
     rank = np.unique(np.linspace(1, len(gammas), min(n_points, len(gammas))).astype(int))
     surviving = len(hadrons) - np.searchsorted(hadrons, gammas[rank - 1], side="left")
@@ -272,7 +272,10 @@ def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> 
     low, high = (float(edge) for edge in (scores.min(), scores.max()))
     edges = np.linspace(low, high if high > low else low + 1, 51)
     with one_plot(2.7) as (figure, axes):
-        for name, value, colour, line in (("gamma", GAMMA, PALETTE[0], "-"), ("hadron", HADRON, PALETTE[4], "--")):
+        for name, value, colour, line in (
+            ("gamma", GAMMA_CLASS, PALETTE[0], "-"),
+            ("hadron", HADRON, PALETTE[4], "--"),
+        ):
             own = scores[labels == value]
             label = f"{name} ({len(own):,})"
             axes.hist(own, bins=edges.tolist(), histtype="step", color=colour, ls=line, lw=1.3, label=label)

@@ -18,7 +18,7 @@ import numpy as np
 
 from showerstack.scoring.metrics.bins import ENERGY_BINS, ZENITH_BINS, Bin
 from showerstack.scoring.metrics.gamma import (
-    GAMMA,
+    GAMMA_CLASS,
     HADRON,
     KEY_EFFICIENCY,
     area_under_curve,
@@ -153,7 +153,7 @@ def efficiency_at_survival(
     The interval is binomial in the gammas, or in their groups (N,); the threshold is taken as it is. With importance
     weights (N,) both shares are those of weights.
     """
-    gamma, hadron = labels == GAMMA, labels == HADRON
+    gamma, hadron = labels == GAMMA_CLASS, labels == HADRON
     gammas, hadrons = scores[gamma], scores[hadron]
     of_gammas = None if groups is None else groups[gamma]
     if weights is not None:
@@ -193,7 +193,7 @@ def bins_at_threshold(
     weights: np.ndarray | None = None,
 ) -> dict[str, list[BinAtThreshold]]:
     """Return counts in each bin of ``energy`` and ``zenith`` at one threshold for all, as an analysis would cut."""
-    kept, gamma = scores >= threshold, labels == GAMMA
+    kept, gamma = scores >= threshold, labels == GAMMA_CLASS
     event_weights = np.ones(len(labels)) if weights is None else weights
 
     def count_in(bins: Sequence[Bin], values: np.ndarray) -> list[BinAtThreshold]:
@@ -226,7 +226,7 @@ def balanced_accuracy(matrix: np.ndarray) -> Estimate:
 
 def gamma_scores(log_proba: np.ndarray) -> np.ndarray:
     """Return ``logit(p_gamma) + 0.5``, (N,) float64, from (N, 2) log-probabilities (gamma, hadron)."""
-    return np.asarray(log_proba[:, GAMMA] - log_proba[:, HADRON] + SCORE_OF_HALF, dtype=np.float64)
+    return np.asarray(log_proba[:, GAMMA_CLASS] - log_proba[:, HADRON] + SCORE_OF_HALF, dtype=np.float64)
 
 
 def threshold_table(
@@ -272,7 +272,7 @@ def threshold_table(
                 None if groups is None else groups[of_class],
                 weights=None if weights is None else weights[of_class],
             )
-            for of_class in (labels == GAMMA, labels == HADRON)
+            for of_class in (labels == GAMMA_CLASS, labels == HADRON)
         )
         survivors = at_threshold.weights
         if survivors is not None and not survivors.quoted:

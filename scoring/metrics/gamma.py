@@ -18,7 +18,7 @@ from showerstack.scoring.metrics.bins import energy_bins, energy_zenith_grid, ze
 from showerstack.scoring.metrics.intervals import Estimate, number_groups, share_estimate, weighted_upper
 from showerstack.scoring.metrics.level import LEVEL
 
-GAMMA, HADRON = 0, 1
+GAMMA_CLASS, HADRON = 0, 1
 """Labels of ``labels_gamma.npy``."""
 EFFICIENCIES: tuple[float, ...] = (0.50, 0.75, 0.90, 0.95, 0.99)
 """Gamma efficiencies at which survivals are reported [benchmark]."""
@@ -162,7 +162,7 @@ def hadron_survival(
     """
     if not 0 < efficiency <= 1:
         raise InputError(f"gamma efficiency {efficiency} is outside (0, 1]")
-    gamma, hadron = labels == GAMMA, labels == HADRON
+    gamma, hadron = labels == GAMMA_CLASS, labels == HADRON
     gammas, hadrons = scores[gamma], scores[hadron]
     if not len(gammas) or not len(hadrons):
         raise InputError(f"hadron survival needs gammas and hadrons: got {len(gammas)} gammas, {len(hadrons)} hadrons")
@@ -206,7 +206,7 @@ def _survival_in_bin(
 ) -> dict[str, Any] | None:
     """Return the survival of some events; None where either class has none, or none of positive weight."""
     counting = labels[mask] if weights is None else labels[mask & (weights > 0)]
-    if not (counting == GAMMA).any() or not (counting == HADRON).any():
+    if not (counting == GAMMA_CLASS).any() or not (counting == HADRON).any():
         return None
     weights_in_bin = None if weights is None else weights[mask]
     return hadron_survival(labels[mask], scores[mask], weights=weights_in_bin).as_dict(counts=True)
@@ -250,7 +250,7 @@ def gamma_metrics(
         "n_hadron": key.n_hadron,
         "survival_rates": {name: survival.as_dict() for name, survival in rates.items()},
         "key_metric": key.hadron_survival,
-        "accuracy_at_0.5": float(np.average((scores >= 0.5) == (labels == GAMMA), weights=weights)),
+        "accuracy_at_0.5": float(np.average((scores >= 0.5) == (labels == GAMMA_CLASS), weights=weights)),
         "energy_binned": {name: survival for name, survival in by_energy.items() if survival is not None},
         "zenith_binned": {name: survival for name, survival in by_zenith.items() if survival is not None},
         "energy_zenith_grid": grid,
@@ -330,4 +330,4 @@ def gamma_area(
 
     Events of one group (N,) are one observation.
     """
-    return share_estimate(*area_under_curve(labels == GAMMA, scores, weights, groups))
+    return share_estimate(*area_under_curve(labels == GAMMA_CLASS, scores, weights, groups))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import betaincinv
 
-from showerstack.scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
+from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
 from showerstack.scoring.metrics.intervals import (
     BOOTSTRAP_SEED,
     GROUP_RESAMPLES,
@@ -52,7 +52,7 @@ def survival_interval(
     """
     if weights is not None or groups is not None:
         return _shower_interval(labels, scores, groups, weights, efficiency, n_resamples)
-    gammas = np.sort(scores[labels == GAMMA])[::-1]
+    gammas = np.sort(scores[labels == GAMMA_CLASS])[::-1]
     hadrons = np.sort(scores[labels == HADRON])
     rank = threshold_rank(len(gammas), efficiency)
     rng = np.random.default_rng(BOOTSTRAP_SEED)
@@ -119,7 +119,7 @@ def resample_thresholds(
 
     A group enters a replica as often as a number drawn from Poisson's law of mean 1.
     """
-    gamma = np.flatnonzero(labels == GAMMA)
+    gamma = np.flatnonzero(labels == GAMMA_CLASS)
     member, n_groups = number_groups(gamma if groups is None else groups[gamma])
     gamma_weights = np.ones(len(gamma)) if weights is None else weights[gamma]
     shares = np.asarray(efficiencies) * (1 - 1e-12)
@@ -139,7 +139,7 @@ def grouped_replicas(
 ) -> np.ndarray:
     """Return the hadron survivals (S, B) of the scores (N,) of S systems where groups (N,) are resampled."""
     member, blocks = resample_groups(labels, groups, GROUP_RESAMPLES, np.random.default_rng(BOOTSTRAP_SEED))
-    gamma, hadron = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
+    gamma, hadron = np.flatnonzero(labels == GAMMA_CLASS), np.flatnonzero(labels == HADRON)
     orders = [gamma[np.argsort(-scores[gamma], kind="stable")] for scores in systems]
     replicas = []
     for drawn in (row[member] for block in blocks for row in block):
@@ -233,7 +233,7 @@ def paired_survival(
 
 def _event_gaps(labels: np.ndarray, a: np.ndarray, b: np.ndarray, efficiency: float, n_resamples: int) -> np.ndarray:
     """Return the difference of two systems' survivals in each bootstrap sample of single events, (B,)."""
-    rng, gamma, hadron = np.random.default_rng(BOOTSTRAP_SEED), labels == GAMMA, labels == HADRON
+    rng, gamma, hadron = np.random.default_rng(BOOTSTRAP_SEED), labels == GAMMA_CLASS, labels == HADRON
     n_gamma, n_hadron = int(gamma.sum()), int(hadron.sum())
     rank = threshold_rank(n_gamma, efficiency)
     gammas = [scores[gamma] for scores in (a, b)]

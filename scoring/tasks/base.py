@@ -1,6 +1,6 @@
 """What every task has: the output that is scored, metric and loss, comparisons in pairs, words and tables.
 
-A :class:`Metric` is the one number of a task, used by stacking and report alike.
+A :class:`Metric` is the one number of a task, in scores, tables and reports alike.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import energy_bins, energy_zenith_grid, zenith_bins
 from showerstack.scoring.metrics.gamma import (
     EFFICIENCIES,
+    GAMMA_CLASS,
     HADRON,
     KEY_EFFICIENCY,
     area_under_curve,
@@ -21,7 +22,6 @@ from showerstack.scoring.metrics.gamma import (
     gamma_metrics,
     hadron_survival,
 )
-from showerstack.scoring.metrics.gamma import GAMMA as PHOTON
 from showerstack.scoring.metrics.intervals import MIN_CLASS_EVENTS, clopper_pearson, share_interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import mcnemar
@@ -155,7 +155,7 @@ class GammaScoring(TaskScoring):
     ) -> Iterator[RenderableType]:
         """Yield which system keeps which gammas and rejects which hadrons."""
         right_a, right_b = self.is_right(labels, a[1]), self.is_right(labels, b[1])
-        for what, label in (("gammas kept at 75 %", PHOTON), ("hadrons rejected at 75 %", HADRON)):
+        for what, label in (("gammas kept at 75 %", GAMMA_CLASS), ("hadrons rejected at 75 %", HADRON)):
             of_class = labels == label
             groups_of_class = None if groups is None else groups[of_class]
             yield mcnemar_table(what, mcnemar(right_a[of_class], right_b[of_class], groups_of_class), a[0], b[0])
@@ -179,7 +179,7 @@ def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarra
         rate = metrics["survival_rates"][efficiency_name(efficiency)]
         _add_survival_intervals(rate, truth, scores, efficiency)
         rate["n_tied_hadrons"] = hadron_survival(truth.labels, scores, efficiency, truth.weights).n_tied_hadrons
-    hits = (scores >= 0.5) == (truth.labels == PHOTON)
+    hits = (scores >= 0.5) == (truth.labels == GAMMA_CLASS)
     metrics["intervals"] = {
         "key_metric": metrics["survival_rates"][efficiency_name(KEY_EFFICIENCY)]["interval"],
         "accuracy_at_0.5": share_interval(hits, truth.groups, weights=truth.weights).as_dict(),
@@ -207,7 +207,7 @@ def _add_survival_intervals(row: dict[str, Any], truth: Truth, scores: np.ndarra
 
 def sense_warnings(truth: Truth, scores: np.ndarray) -> list[str]:
     """Return a warning where gammas have the lower scores, by more errors than chance can give."""
-    area, error = area_under_curve(truth.labels == PHOTON, scores, truth.weights, truth.groups)
+    area, error = area_under_curve(truth.labels == GAMMA_CLASS, scores, truth.weights, truth.groups)
     if not area < 0.5 - SENSE_SIGMA * error:
         return []
     return [

@@ -21,7 +21,7 @@ from showerstack.scoring.metrics.classes import (
 )
 from showerstack.scoring.metrics.composition import composition_metrics, paired_fraction_error, row_normalised
 from showerstack.scoring.metrics.gamma import (
-    GAMMA,
+    GAMMA_CLASS,
     HADRON,
     area_under_curve,
     gamma_area,
@@ -34,8 +34,7 @@ from showerstack.scoring.metrics.paired import mcnemar, paired_log_loss, paired_
 from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import _read_groups, check_range
-from showerstack.showers.schema import COMPOSITION, ENERGY
-from showerstack.showers.schema import GAMMA as GAMMA_TASK
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
 
 TOYS = 2_000
 
@@ -59,7 +58,7 @@ def test_normal_intervals_and_p_values_cover_as_students_t_says() -> None:
 def test_survival_of_equal_scores_is_that_of_order_statistics(efficiency: float) -> None:
     # Scores of both kinds from one distribution: a hadron is above the k-th largest of n gammas with k / (n + 1).
     n_gamma, n_hadron = 19, 10
-    labels = np.repeat([GAMMA, HADRON], [n_gamma, n_hadron])
+    labels = np.repeat([GAMMA_CLASS, HADRON], [n_gamma, n_hadron])
     scores = np.random.default_rng(2).random((TOYS, n_gamma + n_hadron))
     entries = [hadron_survival(labels, row, efficiency) for row in scores]
     k = int(np.ceil(efficiency * n_gamma))
@@ -73,7 +72,7 @@ def test_survival_of_equal_scores_is_that_of_order_statistics(efficiency: float)
 
 
 def test_survival_intervals_cover_however_few() -> None:
-    labels = np.repeat([GAMMA, HADRON], [40, 30])
+    labels = np.repeat([GAMMA_CLASS, HADRON], [40, 30])
     threshold_share = 0.25
     scores = np.random.default_rng(3).random((400, 70))
     inside = 0
@@ -85,7 +84,7 @@ def test_survival_intervals_cover_however_few() -> None:
 
 def test_paired_survivals_spread_as_repeated_experiments() -> None:
     rng = np.random.default_rng(4)
-    labels = np.repeat([GAMMA, HADRON], [60, 60])
+    labels = np.repeat([GAMMA_CLASS, HADRON], [60, 60])
     differences, errors, covered = [], [], 0
     for _ in range(100):
         common = rng.normal(size=120) - 1.0 * labels
@@ -132,7 +131,7 @@ def test_log_losses_differ_by_hand() -> None:
 
 def test_losses_of_events_by_hand() -> None:
     log_proba, labels = np.log([[0.5, 0.5], [0.8, 0.2], [0.8, 0.2]]), np.array([0, 0, 1])
-    for task in (COMPOSITION, GAMMA_TASK):
+    for task in (COMPOSITION, GAMMA):
         losses = scoring_of(task).losses(labels, log_proba, np.zeros(3))
         np.testing.assert_allclose(losses, [np.log(2), -np.log(0.8), np.log(5)])
     estimates = scoring_of(ENERGY).losses(np.array([15.0, 16.0]), np.zeros((2, 1)), np.array([15.25, 15.5]))
@@ -229,8 +228,8 @@ def test_two_values_have_an_error_and_one_has_none() -> None:
 
 def test_paired_survivals_do_not_depend_on_the_scale_of_a_score() -> None:
     rng = np.random.default_rng(10)
-    labels = np.repeat([GAMMA, HADRON], [50, 300])
-    a, b = rng.normal(np.where(labels == GAMMA, 1.5, 0.0), 1.0, (2, 350))
+    labels = np.repeat([GAMMA_CLASS, HADRON], [50, 300])
+    a, b = rng.normal(np.where(labels == GAMMA_CLASS, 1.5, 0.0), 1.0, (2, 350))
     first = paired_survival(labels, a, b, n_resamples=200)
     for scaled in ((a + 100.0, b), (a, b + 100.0), (np.exp(a), 3.0 * b)):
         assert paired_survival(labels, *scaled, n_resamples=200) == first
@@ -239,8 +238,8 @@ def test_paired_survivals_do_not_depend_on_the_scale_of_a_score() -> None:
 @pytest.mark.parametrize("way", ["events", "groups", "weights"])
 def test_intervals_of_paired_survivals_lie_around_the_difference(way: str) -> None:
     rng = np.random.default_rng(11)
-    labels = np.repeat([GAMMA, HADRON], [300, 900])
-    a, b = (rng.normal(np.where(labels == GAMMA, shift, 0.0), 1.0) for shift in (3.0, 0.5))
+    labels = np.repeat([GAMMA_CLASS, HADRON], [300, 900])
+    a, b = (rng.normal(np.where(labels == GAMMA_CLASS, shift, 0.0), 1.0) for shift in (3.0, 0.5))
     groups = np.arange(1200) // 2 if way == "groups" else None
     weights = rng.uniform(0.5, 1.5, 1200) if way == "weights" else None
     pair = paired_survival(labels, a, b, groups, weights, n_resamples=300)
@@ -252,7 +251,7 @@ def test_intervals_of_paired_survivals_lie_around_the_difference(way: str) -> No
 
 
 def test_survivals_of_groups_stay_between_0_and_1() -> None:
-    labels = np.repeat([GAMMA, HADRON], [20, 24])
+    labels = np.repeat([GAMMA_CLASS, HADRON], [20, 24])
     groups = np.concatenate([np.arange(20), 100 + np.repeat(np.arange(4), 6)])
     scores = np.where((labels == HADRON) & (groups == 100), -1.0, 1.0)  # three groups of four survive
     result = survival_interval(labels, scores, groups, n_resamples=200)
@@ -300,7 +299,7 @@ def test_the_weighted_area_has_the_error_of_repeated_samples() -> None:
     areas = []
     for seed in range(200):
         labels, scores, weights = _weighted(400, seed)
-        areas.append(area_under_curve(labels == GAMMA, scores, weights))
+        areas.append(area_under_curve(labels == GAMMA_CLASS, scores, weights))
     values, errors = np.array(areas).T
     assert errors.mean() == pytest.approx(values.std(), rel=0.35)
 
@@ -311,7 +310,7 @@ def test_only_the_ratios_of_weights_count(scale: float) -> None:
     one, other = (hadron_survival(labels, scores, 0.75, some) for some in (weights, scale * weights))
     assert (one.threshold, one.n_surviving) == (other.threshold, other.n_surviving)
     assert other.hadron_survival == pytest.approx(one.hadron_survival)
-    ours, theirs = (area_under_curve(labels == GAMMA, scores, some) for some in (weights, scale * weights))
+    ours, theirs = (area_under_curve(labels == GAMMA_CLASS, scores, some) for some in (weights, scale * weights))
     assert theirs == pytest.approx(ours), "area and its error"
 
 
@@ -412,7 +411,7 @@ def test_labels_may_be_the_first_and_the_last_class_and_none_beyond() -> None:
 
 
 def test_no_interval_of_an_area_goes_beyond_one() -> None:
-    labels = np.repeat([GAMMA, HADRON], [8, 8])
+    labels = np.repeat([GAMMA_CLASS, HADRON], [8, 8])
     scores = np.linspace(1.0, 0.0, 16)
     scores[[7, 8]] = scores[[8, 7]]
     result = gamma_area(labels, scores)

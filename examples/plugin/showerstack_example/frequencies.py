@@ -3,7 +3,6 @@
 import numpy as np
 
 from showerstack.models.base.learner import Learner, check_training, select_table
-from showerstack.models.base.saving import read_header, write_header
 from showerstack.models.base.spec import LearnerSpec
 
 LEARNERS = (LearnerSpec("frequencies", f"{__name__}:Frequencies", "class frequencies", "fits"),)
@@ -20,14 +19,11 @@ class Frequencies(Learner):
         return np.tile(np.log(self.share_), (len(batch), 1))
 
     def save(self, folder):
-        content = {"classes": self.classes, "settings": self.settings, "threads": self.threads}
-        content |= {"columns": self.columns_, "share": self.share_}
         folder.mkdir(parents=True, exist_ok=True)
-        write_header(folder, "Frequencies", (), content)
+        self.write_saved(folder, (), {"columns": self.columns_, "share": self.share_})
 
     @classmethod
     def load(cls, folder):
-        header = read_header(folder, "Frequencies")
-        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        learner, header = cls.from_saved(folder)
         learner.columns_, learner.share_ = tuple(header["columns"]), np.asarray(header["share"])
         return learner

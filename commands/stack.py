@@ -80,10 +80,10 @@ def stack(
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.train import stack as train
 
-    run = StackConfig(**chosen) if has_grids else TableConfig(**chosen)
+    config = StackConfig(**chosen) if has_grids else TableConfig(**chosen)
     began = process_began()
-    train(run, output.context(began=began), strict=strict)
-    result = outcome(run.run, run.data if isinstance(run, StackConfig) else None, bars=output.bars)
+    train(config, output.context(began=began), strict=strict)
+    result = outcome(config.run, config.data if isinstance(config, StackConfig) else None, bars=output.bars)
     output.show(lambda: result.shown, lambda: result.content)
 
 

@@ -1,0 +1,32 @@
+"""The command that lists measured runs: runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from showerstack.commands.app import app, console
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Folder of converted measured runs.")],
+    out: Annotated[Path | None, typer.Option(help="Also write the list as .csv or .parquet.")] = None,
+) -> None:
+    """List measured runs: events, share of the live time, pass rates, means, and which runs are off.
+
+    Example: [bold]python cli.py runs data/measured --out runs.parquet[/bold]
+    """
+    from showerstack.showers.archives.measured import measured_folders, run_list, write_run_list
+
+    folders = measured_folders(folder)
+    table = write_run_list(folders, out) if out else run_list(folders)
+    for row in table.iter_rows(named=True):
+        share = "" if row["live_time_share"] is None else f", {100 * row['live_time_share']:.2f} % of the time"
+        off = f"  OFF: {row['off']}" if row["off"] else ""
+        cuts = row["evaluation_cuts"]
+        rate = row[f"pass_{cuts}"]
+        passed = "no usable event" if rate is None else f"{100 * rate:.2f} % pass the evaluation cuts ({cuts})"
+        console.print(f"{row['run']}: {row['events']:,} events{share}, {passed}{off}", soft_wrap=True)
