@@ -1,1 +1,1 @@
-"""What people look at: tables, HTML reports, leaderboard, submission, event display, doctor, self-tests."""
+"""What people look at: tables, HTML reports, leaderboard, submission, event display, doctor."""
