@@ -222,8 +222,13 @@ def convert(
     ] = None,
     measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
     foreign: Annotated[
-        Path | None, typer.Option("--from", help="Files of another format: station lists, KCDC downloads.")
+        Path | None, typer.Option("--from", help="Files of another format: station lists, KCDC, CORSIKA's DAT files.")
     ] = None,
+    array: Annotated[
+        Path | None, typer.Option(help="With CORSIKA files: stations.parquet (array.toml beside it), or a dataset.")
+    ] = None,
+    uses: Annotated[int, typer.Option(min=1, help="With CORSIKA files: places that each shower is thrown at.")] = 10,
+    seed: SeedOption = 1,
     runs: RunsOption = None,
     times: TimesOption = False,
     delete_raw: DeleteRawOption = False,
@@ -239,6 +244,8 @@ def convert(
     submit); those of 2026 are permuted already. Rows that cannot be used are listed in left_out.csv. A line for each
     set says how many events were read, were left by each cut, were written, and can be used.
 
+    With --from DAT000001 (or a folder of CORSIKA's particle files) each shower is thrown onto --array at --uses places.
+
     Example: [bold]python cli.py convert --raw raw --out data[/bold]
     """
     if sum(each is not None for each in (raw, measured, foreign)) != 1:
@@ -247,16 +254,30 @@ def convert(
             "(another format)"
         )
     if foreign is not None:
-        refuse_unused(context, "with --from", all_but=("foreign", "out", "task"))
-        from showerstack.showers.archives.formats import convert_foreign
+        from showerstack.showers.archives import corsika
+        from showerstack.showers.archives.formats import convert_foreign, format_of
 
+        used = ("foreign", "out", "task")
+        if format_of(foreign) is corsika.FORMAT:
+            refuse_unused(context, "with CORSIKA files", all_but=(*used, "array", "uses", "seed"))
+            if array is None:
+                raise InputError(
+                    f"{foreign}: say onto which array its showers are to be thrown: --array stations.parquet"
+                )
+            from showerstack.showers.archives.station_lists import array_in
+
+            stations = array_in(array)
+            folder = corsika.convert_corsika(foreign, out, task_named(task), stations, uses=uses, seed=seed, bars=bar)
+            console.print(f"wrote {folder}", soft_wrap=True)
+            return
+        refuse_unused(context, "with --from", all_but=used)
         for written in convert_foreign(foreign, out, task_named(task)):
             console.print(f"wrote {written}", soft_wrap=True)
         return
     if raw is not None:
         refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict", "times_of_arrival"))
     else:
-        refuse_unused(context, "with --measured", ("task",))
+        refuse_unused(context, "with --measured", ("task", "array", "uses", "seed"))
     chosen_protocol = protocol or ("2026" if raw is not None else "v2")
     if measured is not None:
         convert_measured(

@@ -20,7 +20,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "physics": ("iminuit",),
     "onnx": ("onnxruntime",),
     "export": ("onnx", "onnxscript"),
-    "files": ("h5py", "uproot"),
+    "files": ("corsikaio", "h5py", "uproot"),
     "sky": ("astropy", "astropy_healpix"),
     "gpu": ("cupy",),
     "cluster": ("distributed",),

@@ -108,7 +108,7 @@ def write_dataset(
     source: Mapping[str, Any],
     extras: Mapping[str, Any] | None = None,
     layout: Layout = PUBLISHED_LAYOUT,
-    arrival_times: bool = False,
+    arrival_times: Any = None,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
     """Write a dataset folder; it appears under its name only when complete.
@@ -128,7 +128,7 @@ def write_dataset(
     layout
         Types of grids and scalars, and whether the scalars' last column is the age.
     arrival_times
-        Also make the file of arrival times.
+        Type of the file of arrival times; None: there is none.
     overwrite
         Replace an existing dataset that was simulated or converted here.
     """
@@ -139,7 +139,7 @@ def write_dataset(
         "matrices": (array_of(source).grid_shape, layout.grid_type),
         "features": ((len(layout.scalars),), layout.scalar_type),
     }
-    columns |= {ARRIVAL_STEM: (array_of(source).grid_shape[:2], np.float16)} if arrival_times else {}
+    columns |= {ARRIVAL_STEM: (array_of(source).grid_shape[:2], arrival_times)} if arrival_times else {}
     label_stem = Path(task.label_file).stem if task and task.label_file else None
     columns |= {label_stem: ((), task.label_type)} if task and label_stem else {}
     columns |= {stem: ((), dtype) for stem, dtype in (extras or {}).items()}

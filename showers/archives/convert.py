@@ -491,7 +491,13 @@ def _write(
     ascending = rows[positions]
     with_arrival_times = bool(source.get("arrival_times"))
     with write_dataset(
-        folder, len(rows), task, source=source, extras=types, layout=layout, arrival_times=with_arrival_times
+        folder,
+        len(rows),
+        task,
+        source=source,
+        extras=types,
+        layout=layout,
+        arrival_times=np.float16 if with_arrival_times else None,
     ) as writer:
         writer.put(0, None, columns, events.labels[rows], truth=truth, **values)
         writer.left_out += left_out

@@ -488,7 +488,13 @@ def _write(
     written = dict(source)
     with_arrival_times = bool(source.get("arrival_times"))
     with write_dataset(
-        folder, n_events, None, source=written, extras=extras, layout=layout, arrival_times=with_arrival_times
+        folder,
+        n_events,
+        None,
+        source=written,
+        extras=extras,
+        layout=layout,
+        arrival_times=np.float16 if with_arrival_times else None,
     ) as writer:
         start, read, alike, hashes = 0, 0, 0, set[int]()
         for block, arrival in _grids(run, layout.grid_type):

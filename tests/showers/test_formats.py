@@ -604,7 +604,7 @@ def test_simulations_of_kcdc_are_known_by_their_truth(tmp_path: Path) -> None:
 def test_unknown_folders_are_told_what_is_known(tmp_path: Path) -> None:
     names = [one.name for one in formats()]
     assert names == ["dataset folders", "a KCDC download", "raw archives of measured runs",
-                     "raw archives of simulated modes", "station lists"]  # fmt: skip
+                     "raw archives of simulated modes", "station lists", "CORSIKA particle files"]  # fmt: skip
     with pytest.raises(
         InputError, match=r"is of no known format: a KCDC download: events\.h5.*station lists: stations"
     ):
@@ -620,7 +620,7 @@ def test_every_format_gives_its_columns_alike(tmp_path: Path) -> None:
     measured_archive(tmp_path / "measured")
     paths = {"lists": "station lists", "job": "a KCDC download", "data": "dataset folders",
              "measured": "raw archives of measured runs", ".": "raw archives of simulated modes"}  # fmt: skip
-    assert set(paths.values()) == {one.name for one in formats()}
+    assert {*paths.values(), "CORSIKA particle files"} == {one.name for one in formats()}  # without an array no events
     for name, wanted in paths.items():
         path = tmp_path / name
         one = format_of(path)

@@ -1,0 +1,622 @@
+"""CORSIKA's own particle files: showers thrown onto an array, each at several places, as a dataset folder.
+
+Blocks are read with corsikaio; whether a file is thinned tells the place of the first event header, 273 or 312 words
+after the run header. Units are GeV, cm and ns; x points to magnetic north, y to the west, and the array's x and y are
+taken for these. The azimuth is that of the flight, so the origin's is 180 degrees from it.
+
+Rows that are no particles at the ground are left out: those of other observation levels, of a muon's or an
+electromagnetic particle's history (negative words, and ids that :mod:`showerstack.showers.particles` does not know).
+
+A **thinned** particle of weight w stands for w particles about it. A station then takes what falls in a sector about
+it, 0.2 wide in ln r and 0.3 in azimuth in the shower plane, each particle as often as a Poisson number with mean w
+times the share of the detector in the sector says (P. Billoir, Astropart. Phys. 30 (2008) 270). Its time is shifted by
+the difference of the plane fronts.
+
+Directions are fitted to the stations' times (:mod:`showerstack.showers.front`), as they are in data; E, Ne and Nmu are
+not reconstructed. A shower that was thrown is kept on disk until the folder is complete: an interrupted conversion goes
+on, and memory holds one shower at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.files import atomic_path, hash_json, locked
+from showerstack.runtime.versions import CONVERSION_VERSION
+from showerstack.showers.archives.convert import shuffled_order
+from showerstack.showers.array import DetectorArray
+from showerstack.showers.card import DEPTH_TOLERANCE_G_CM2
+from showerstack.showers.event_files import EventFiles
+from showerstack.showers.front import LIGHT_M_PER_NS, FrontModel, fit_front
+from showerstack.showers.kascade import MASS_NUMBERS
+from showerstack.showers.particles import (
+    ELECTRONS,
+    MUONS,
+    PHOTON,
+    DetectorResponse,
+    charge_and_mass,
+    electron_deposits,
+    muon_deposits,
+    readings,
+)
+from showerstack.showers.protocols import Layout
+from showerstack.showers.schema import COMPOSITION, CONVERSION, GAMMA, Task
+from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
+
+LOG = logging.getLogger(__name__)
+
+WORD_BYTES, WORDS, THINNED_WORDS = 4, 273, 312
+"""Of a block of an ordinary and of a thinned file."""
+RECORD_MARK_BYTES = 4
+BLOCKS_AT_ONCE = 100
+"""Read from files without record marks."""
+ABSENT = "absent"
+TRIGGER_STATIONS = 4
+"""Hit stations below which a shower is not seen."""
+CORE_SHARE = 0.875
+"""Radius of the disc of cores over half the side of the array: KASCADE's 91 m of 104 m."""
+SECTOR_LN_R, SECTOR_RAD = 0.2, 0.3
+"""Width of the sectors from which stations take thinned particles."""
+CM_PER_M = 100.0
+LAYERS_CM = (4e5, 1e6, 4e6, 1e7)
+"""Where CORSIKA's atmospheric layers end; the last one is linear."""
+MODELS = {0: "hdpm", 1: "venus", 2: "sibyll", 3: "qgs", 4: "dpmjet", 5: "nexus", 6: "epos"}
+"""High-energy hadronic models, as event headers number them."""
+GENERATOR = f"{CONVERSION} of CORSIKA particle files"
+PROTON_ID = 14
+
+
+class CorsikaFiles:
+    """The format; its files need an array, so that :func:`convert_corsika` converts them."""
+
+    name = "CORSIKA particle files"
+    holds = "DAT000001 or a folder of such files, with --array"
+    is_foreign = True
+
+    def accepts(self, path: Path) -> bool:
+        """Return whether a path is a particle file, or a folder that holds some."""
+        return bool(files_in(path))
+
+    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[Any]:
+        """Refuse: particles are no events of an array."""
+        raise InputError(f"{path} holds {self.name}: say onto which array, {self.next_commands(path)[0]}")
+
+    def next_commands(self, path: Path) -> list[str]:
+        """Return the command that throws the showers onto an array."""
+        return [f"python cli.py convert --from {path} --array stations.parquet --task composition --out own"]
+
+
+FORMAT = CorsikaFiles()
+
+
+def files_in(path: Path) -> list[Path]:
+    """Return the particle files that a path means, in order."""
+    if path.is_file():
+        return [path] if _begins_run(path) else []
+    return [file for file in sorted(path.glob("DAT*")) if file.is_file() and _begins_run(file)]
+
+
+def _begins_run(file: Path) -> bool:
+    with file.open("rb") as opened:
+        head = opened.read(RECORD_MARK_BYTES + 4)
+    return b"RUNH" in (head[:4], head[RECORD_MARK_BYTES:])
+
+
+@dataclass(frozen=True)
+class ParticleFile:
+    """One file, its run header read; use :meth:`open`."""
+
+    path: Path
+    is_thinned: bool
+    header: Any
+    """Run header of corsikaio."""
+    level: int
+    """Observation level that is taken, counted from 0."""
+    level_m: float
+    depth_g_cm2: float
+    """Matter above that level in the run's own atmosphere."""
+
+    @classmethod
+    def open(cls, path: Path, depth_g_cm2: float | None) -> ParticleFile:
+        """Read the head.
+
+        Parameters
+        ----------
+        path
+            The file.
+        depth_g_cm2
+            Of the array's ground, whose nearest level is taken; None: the lowest level.
+
+        Raises
+        ------
+        InputError
+            If the file holds no event, or no level within 10 g/cm2 of the ground.
+        """
+        need("corsikaio", what=str(path))
+        thinned = _is_thinned(path)
+        from corsikaio import subblocks
+
+        parse = subblocks.parse_run_header_thin if thinned else subblocks.parse_run_header
+        header = parse(next(_blocks(path, thinned)))[0]
+        heights = np.atleast_1d(header["observation_height"])[: max(int(header["n_observation_levels"]), 1)]
+        depths = np.array([_depth(header, float(height)) for height in heights])
+        level = int(np.argmax(depths) if depth_g_cm2 is None else np.argmin(np.abs(depths - depth_g_cm2)))
+        found = cls(path, thinned, header, level, float(heights[level]) / CM_PER_M, float(depths[level]))
+        if depth_g_cm2 is not None and abs(found.depth_g_cm2 - depth_g_cm2) > DEPTH_TOLERANCE_G_CM2:
+            raise InputError(
+                f"{path}: the particles are at {found.depth_g_cm2:.0f} g/cm2 ({found.level_m:.0f} m in the run's "
+                f"atmosphere), but the array is at {depth_g_cm2:.0f} g/cm2: simulate for the array's ground"
+            )
+        return found
+
+    def showers(self, tell: Callable[[str], None]) -> Iterator[tuple[Any, np.ndarray]]:
+        """Yield header and particle rows of each whole event; ``tell`` hears of events that the file lacks."""
+        from corsikaio import subblocks
+
+        thin = "_thin" if self.is_thinned else ""
+        header_of, rows_of = (getattr(subblocks, f"parse_{what}{thin}") for what in ("event_header", "particle_data"))
+        promised, count, is_whole = int(self.header["n_showers"]), 0, False
+        header, rows = None, bytearray()
+        for block in _blocks(self.path, self.is_thinned):
+            name = block[:4]
+            if name == b"EVTH":
+                header, rows = header_of(block)[0], bytearray()
+            elif name == b"EVTE" and header is not None:
+                count += 1
+                yield header, rows_of(bytes(rows))
+                header = None
+            elif name == b"RUNE":
+                is_whole = True
+                break
+            elif name not in (b"RUNH", b"LONG"):
+                rows += block
+        of = f"{count} whole events of {promised}" if promised else f"{count} whole events"
+        if not count:
+            raise InputError(f"{self.path} is cut, and holds no whole event: is the run finished?")
+        if not is_whole:
+            tell(f"{self.path} is cut: {of}")
+        elif promised > count:
+            tell(f"{self.path} holds {of} that its run header promises")
+
+
+def _blocks(path: Path, thinned: bool) -> Iterator[bytes]:
+    """Yield the blocks of a file, of a cut one those that are whole.
+
+    Not by corsikaio, which gives none of the blocks of a record that is cut, or of a hundred without record marks.
+    """
+    size = WORD_BYTES * (THINNED_WORDS if thinned else WORDS)
+    with path.open("rb") as opened:
+        is_marked = opened.read(4) != b"RUNH"
+        opened.seek(0)
+        while True:
+            mark = opened.read(RECORD_MARK_BYTES) if is_marked else b""
+            length = int.from_bytes(mark, "little") if is_marked else BLOCKS_AT_ONCE * size
+            content = opened.read(length)
+            for start in range(0, len(content) - size + 1, size):
+                yield content[start : start + size]
+            if not content or len(content) < length:
+                return
+            opened.read(RECORD_MARK_BYTES if is_marked else 0)
+
+
+def _is_thinned(path: Path) -> bool:
+    """Return whether a block has 312 words, from where the first event header lies."""
+    with path.open("rb") as opened:
+        head = opened.read(2 * THINNED_WORDS * WORD_BYTES)
+    start = 0 if head[:4] == b"RUNH" else RECORD_MARK_BYTES
+    for words, thinned in ((WORDS, False), (THINNED_WORDS, True)):
+        place = start + words * WORD_BYTES
+        if head[place : place + 4] == b"EVTH":
+            return thinned
+    raise InputError(f"{path} holds no event: no event header follows the run header; is the run finished?")
+
+
+def _depth(header: Any, height_cm: float) -> float:
+    """Return the matter above a height, g/cm2, in the atmosphere of a run header."""
+    layer = int(np.searchsorted(LAYERS_CM, height_cm, side="right"))
+    a, b, c = (float(header[name][layer]) for name in ("aatm", "batm", "catm"))
+    return a - b * height_cm / c if layer == len(LAYERS_CM) else a + b * float(np.exp(-height_cm / c))
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The particles of one shower that reach the ground, about its core."""
+
+    ids: np.ndarray
+    momentum_gev: np.ndarray
+    secant: np.ndarray
+    x_m: np.ndarray
+    y_m: np.ndarray
+    """Sorted by x: (n,) each."""
+    time_ns: np.ndarray
+    weight: np.ndarray
+    """Particles for which each stands; 1 without thinning."""
+
+    @classmethod
+    def of(cls, rows: np.ndarray, level: int) -> Ground:
+        """Take the particles of an observation level that can leave something in a detector."""
+        words = rows["particle_description"].astype(np.int64)
+        ids = words // 1000
+        charge, _ = charge_and_mass(ids)
+        here = (words > 0) & (words % 10 == (level + 1) % 10) & ((charge > 0) | (ids == PHOTON)) & (rows["pz"] > 0)
+        taken = np.flatnonzero(here)
+        order = taken[np.argsort(rows["x"][taken], kind="stable")]
+        px, py, pz, x, y, t = (rows[name][order].astype(np.float64) for name in ("px", "py", "pz", "x", "y", "t"))
+        momentum = np.sqrt(px * px + py * py + pz * pz)
+        is_thinned = "thinning_weight" in (rows.dtype.names or ())
+        weight = rows["thinning_weight"][order].astype(np.float64) if is_thinned else np.ones(len(order))
+        return cls(ids[order], momentum, momentum / pz, x / CM_PER_M, y / CM_PER_M, t, weight)
+
+    def number(self, ids: tuple[int, ...]) -> float:
+        """Return how many particles of some kinds there are."""
+        return float(self.weight[np.isin(self.ids, ids)].sum())
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Direction of a shower's origin."""
+
+    zenith_rad: float
+    azimuth_rad: float
+    """From +x towards +y."""
+
+    @classmethod
+    def of(cls, header: Any) -> Axis:
+        """Turn the direction of flight, from an event header, around."""
+        return cls(float(header["zenith"]), (float(header["azimuth"]) + np.pi) % (2 * np.pi))
+
+    @property
+    def horizontal(self) -> tuple[float, float]:
+        """Horizontal part of the unit vector."""
+        sine = np.sin(self.zenith_rad)
+        return float(sine * np.cos(self.azimuth_rad)), float(sine * np.sin(self.azimuth_rad))
+
+    def polar(self, x_m: np.ndarray, y_m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return distance from the axis (m) and azimuth in the shower plane (rad) of places about the core."""
+        cosine, sine = np.cos(self.azimuth_rad), np.sin(self.azimuth_rad)
+        along, across = (x_m * cosine + y_m * sine) * np.cos(self.zenith_rad), y_m * cosine - x_m * sine
+        return np.hypot(along, across), np.arctan2(across, along)
+
+
+@dataclass(frozen=True)
+class ThrownShower:
+    """One shower at several places."""
+
+    core_m: np.ndarray
+    """(U, 2) true cores of the uses that are seen."""
+    direction_deg: np.ndarray
+    """(U, 2) zenith and azimuth of the fitted fronts."""
+    signals_mev: np.ndarray
+    """(U, S, 2) float32 by station."""
+    times_ns: np.ndarray
+    """(U, S) float32, NaN where the e/gamma detectors have no signal."""
+
+    def __len__(self) -> int:
+        return len(self.core_m)
+
+
+def throw(ground: Ground, axis: Axis, array: DetectorArray, uses: int, rng: np.random.Generator) -> ThrownShower:
+    """Throw a shower onto an array; cores are uniform in a disc of 0.875 of half the array's side.
+
+    Uses with fewer than four hit stations, or whose times no direction fits, are not seen.
+    """
+    cells = array.cells
+    station_x, station_y = array.x_m.ravel()[cells], array.y_m.ravel()[cells]
+    areas = [plane.ravel()[cells] for plane in (array.electron_area_m2, array.muon_area_m2)]
+    response, model = DetectorResponse.of(array), FrontModel(**array.card.times)
+    radius = CORE_SHARE * array.half_side_m * np.sqrt(rng.random(uses))
+    angle = 2 * np.pi * rng.random(uses)
+    cores = np.column_stack([radius * np.cos(angle), radius * np.sin(angle)])
+    find = _Sectors(ground, axis) if (ground.weight > 1).any() else _Squares(ground)
+    signals = np.zeros((uses, len(cells), 2))
+    times = np.full((uses, len(cells)), np.inf)
+    for use, core in enumerate(cores):
+        places = np.column_stack([station_x, station_y]) - core
+        for channel, deposits_of in enumerate((electron_deposits, muon_deposits)):
+            found = [
+                find(place[0], place[1], area, rng) if area else NOTHING
+                for place, area in zip(places, areas[channel], strict=True)
+            ]
+            station = np.repeat(np.arange(len(cells)), [len(rows) for rows, _ in found])
+            rows, time = (np.concatenate(one) for one in zip(*found, strict=True))
+            deposits = deposits_of(ground.ids[rows], ground.momentum_gev[rows], ground.secant[rows], response, rng)
+            np.add.at(signals[use, :, channel], station, deposits)
+            if channel == 0:
+                np.minimum.at(times[use], station, np.where(deposits > 0, time, np.inf))
+    signals[..., 0] = readings(signals[..., 0], response.threshold_mev, response.saturation_mev)
+    signals[..., 1] = readings(signals[..., 1], response.muon_threshold_mev, response.muon_saturation_mev)
+    times += model.resolution_ns * rng.standard_normal(times.shape)
+    times = np.where(signals[..., 0] > 0, times, np.nan)
+    front = fit_front(times, signals[..., 0] / response.electron_deposit_mev, station_x, station_y, model=model)
+    direction = np.column_stack(front.zenith_azimuth_deg())
+    seen = ((signals > 0).any(axis=2).sum(axis=1) >= TRIGGER_STATIONS) & np.isfinite(direction).all(axis=1)
+    return ThrownShower(
+        cores[seen], direction[seen], signals[seen].astype(np.float32), times[seen].astype(np.float32)
+    )  # fmt: skip
+
+
+NOTHING = (np.empty(0, np.int64), np.empty(0))
+"""Rows and times of no particles."""
+
+
+class _Squares:
+    """Particles that cross a detector, a square of its area."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+
+    def __call__(
+        self, x_m: float, y_m: float, area_m2: float, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        half = 0.5 * np.sqrt(area_m2)
+        first, last = np.searchsorted(self.ground.x_m, [x_m - half, x_m + half])
+        rows = first + np.flatnonzero(np.abs(self.ground.y_m[first:last] - y_m) <= half)
+        return rows, self.ground.time_ns[rows]
+
+
+class _Sectors:
+    """Particles for which those of a thinned shower in a sector about a detector stand."""
+
+    def __init__(self, ground: Ground, axis: Axis) -> None:
+        r_m, phi = axis.polar(ground.x_m, ground.y_m)
+        self.order = np.argsort(r_m, kind="stable")
+        self.r_m, self.phi, self.axis = r_m[self.order], phi[self.order], axis
+        u, v = axis.horizontal
+        # Behind the plane front through the core.
+        self.late_ns = (ground.time_ns + (u * ground.x_m + v * ground.y_m) / LIGHT_M_PER_NS)[self.order]
+        self.weight = ground.weight[self.order]
+
+    def __call__(
+        self, x_m: float, y_m: float, area_m2: float, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        r_m, phi = self.axis.polar(np.array([x_m]), np.array([y_m]))
+        r = max(float(r_m[0]), 1.0)
+        low, high = r * np.exp(-SECTOR_LN_R / 2), r * np.exp(SECTOR_LN_R / 2)
+        first, last = np.searchsorted(self.r_m, [low, high])
+        turned = np.abs((self.phi[first:last] - phi[0] + np.pi) % (2 * np.pi) - np.pi)
+        rows = first + np.flatnonzero(turned <= SECTOR_RAD / 2)
+        share = area_m2 * np.cos(self.axis.zenith_rad) / (0.5 * SECTOR_RAD * (high**2 - low**2))
+        rows = np.repeat(rows, rng.poisson(self.weight[rows] * min(share, 1.0)))
+        u, v = self.axis.horizontal
+        return self.order[rows], self.late_ns[rows] - (u * x_m + v * y_m) / LIGHT_M_PER_NS
+
+
+def class_of(particle_id: int, task: Task) -> int | None:
+    """Return the class number of a primary; None where it has none.
+
+    Nuclei belong to the class with the nearest ln A: oxygen counts as carbon.
+    """
+    mass = mass_of(particle_id)
+    if task.primaries == GAMMA.name:
+        return 0 if mass == 0 else 1 if mass else None
+    if not mass:
+        return None
+    return int(np.argmin(np.abs(np.log(MASS_NUMBERS) - np.log(mass))))
+
+
+def mass_of(particle_id: int) -> int | None:
+    """Return the mass number of a primary, 0 of a photon; None of what is neither photon nor nucleus."""
+    if particle_id >= 200:
+        return particle_id // 100
+    return {PHOTON: 0, PROTON_ID: 1}.get(particle_id)
+
+
+def convert_corsika(
+    path: Path,
+    out: Path,
+    task: Task,
+    array: DetectorArray,
+    *,
+    uses: int = 10,
+    seed: int = 1,
+    tell: Callable[[str], None] = lambda line: LOG.warning("%s", line),
+    bars: Bars = silent,
+) -> Path:
+    """Write the showers of a particle file, or of a folder of them, as a dataset folder of an array.
+
+    Parameters
+    ----------
+    path
+        ``DAT000001``, or a folder with files of that name.
+    out
+        Gets a folder of the path's name.
+    task
+        One of :data:`showerstack.showers.schema.TASKS`; labels are the primaries' classes, or the true energy.
+    array
+        The stations; with ``[times]`` in its card the arrival times are kept.
+    uses
+        How often each shower is thrown; ``groups.npy`` says which events are of one.
+    seed
+        Of cores, deposits and clocks.
+    tell, bars
+        Remarks and progress.
+
+    Raises
+    ------
+    InputError
+        For files without whole events, of another ground than the array's, or with a primary that the task has no class
+        of; a folder that holds anything else; if no shower is seen; or without corsikaio.
+    """
+    if uses < 1:
+        raise InputError(f"--uses must be at least 1, got {uses}")
+    files = [ParticleFile.open(file, array.depth_g_cm2) for file in files_in(path)]
+    _same_ground(files)
+    if array.depth_g_cm2 is None:
+        tell(f"the array's card gives no depth: its ground is taken to be at {files[0].depth_g_cm2:.0f} g/cm2")
+    folder = out / path.resolve().name
+    source = {
+        "generator": GENERATOR,
+        "conversion_version": CONVERSION_VERSION,
+        "task": task.name,
+        "array": array.as_json(),
+        ABSENT: ["E", "Ne", "Nmu"],
+        "evaluation_cuts": "none",
+        "corsika": {
+            "files": {file.path.name: _digest(file.path) for file in files},
+            "uses": uses,
+            "seed": seed,
+            "depth_g_cm2": round(files[0].depth_g_cm2, 1),
+            "energy_spectrum_slope": float(files[0].header["energy_spectrum_slope"]),
+        },
+    }
+    if folder.exists():
+        stored = EventFiles.open(folder).source()
+        if {name: stored.get(name) for name in source} != source:
+            raise InputError(f"{folder} exists already, made otherwise: choose another folder or remove it")
+        return folder
+    parts = out / f".{folder.name}.showers-{hash_json(source)[:12]}"
+    with locked(parts), bars(f"throwing {folder.name}", "showers") as progress:
+        known = _throw_all(files, parts, task, array, uses, seed, tell, progress)
+        _write(folder, parts, known, source, task, array)
+    shutil.rmtree(parts)
+    return folder
+
+
+def _same_ground(files: list[ParticleFile]) -> None:
+    for file in files[1:]:
+        if abs(file.depth_g_cm2 - files[0].depth_g_cm2) > DEPTH_TOLERANCE_G_CM2:
+            raise InputError(
+                f"{file.path}: the particles are at {file.depth_g_cm2:.0f} g/cm2, but those of {files[0].path.name} at "
+                f"{files[0].depth_g_cm2:.0f} g/cm2: convert them one by one"
+            )
+
+
+def _digest(file: Path) -> str:
+    """Return a SHA-256 of a file's length and first blocks: its run, with the seeds of its first event."""
+    with file.open("rb") as opened:
+        head = opened.read(2 * THINNED_WORDS * WORD_BYTES)
+    return hashlib.sha256(head + str(file.stat().st_size).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a shower that was thrown."""
+
+    part: Path
+    events: int
+    label: float
+    truth: dict[str, Any]
+
+
+def _throw_all(
+    files: list[ParticleFile],
+    parts: Path,
+    task: Task,
+    array: DetectorArray,
+    uses: int,
+    seed: int,
+    tell: Callable[[str], None],
+    progress: Callable[..., None],
+) -> list[Known]:
+    """Throw every shower that has no part yet, and say what is known of each."""
+    known: list[Known] = []
+    unseen = 0
+    promised = sum(max(int(file.header["n_showers"]), 1) for file in files)
+    others: dict[int, int] = {}
+    for file in files:
+        for number, (header, rows) in enumerate(file.showers(tell)):
+            particle_id = int(header["particle_id"])
+            if header["angle_array_x_magnetic_north"]:
+                raise InputError(f"{file.path}: event {number + 1} is turned from magnetic north (ARRANG): not read")
+            label = class_of(particle_id, task)
+            if label is None:
+                raise InputError(
+                    f"{file.path}: event {number + 1} is of primary {particle_id}, no class of task {task.name}"
+                )
+            if mass_of(particle_id) not in (0, *MASS_NUMBERS):
+                others[particle_id] = others.get(particle_id, 0) + 1
+            part = parts / f"{len(known):06d}.npz"
+            ground = Ground.of(rows, file.level)
+            axis = Axis.of(header)
+            if not part.exists():
+                rng = np.random.default_rng([seed, len(known)])
+                with atomic_path(part) as temporary, temporary.open("wb") as opened:
+                    np.savez(opened, **vars(throw(ground, axis, array, uses, rng)))
+            with np.load(part, allow_pickle=False) as stored:
+                events = len(stored["core_m"])
+            unseen += uses - events
+            truth = _truth(header, ground, axis, particle_id)
+            value = truth[task.target.name] if task.target else label
+            known.append(Known(part, events, value, truth))
+            progress(len(known), max(promised, len(known)))
+    if others and not task.target and task.primaries == COMPOSITION.name:
+        named = ", ".join(f"{n} of {particle}" for particle, n in sorted(others.items()))
+        tell(f"{path_of(files)}: nuclei count as the class with the nearest ln A: {named}")
+    if not any(one.events for one in known):
+        raise InputError(
+            f"{path_of(files)}: none of {len(known)} showers at {uses} places hits {TRIGGER_STATIONS} stations: "
+            "is the energy too low for the array's spacing?"
+        )
+    if unseen:
+        tell(f"{path_of(files)}: {unseen:,} of {uses * len(known):,} uses hit fewer than {TRIGGER_STATIONS} stations")
+    return known
+
+
+def path_of(files: list[ParticleFile]) -> Path:
+    """Return the file, or the folder of several."""
+    return files[0].path if len(files) == 1 else files[0].path.parent
+
+
+def _truth(header: Any, ground: Ground, axis: Axis, particle_id: int) -> dict[str, Any]:
+    mass = mass_of(particle_id)
+    sizes = {"lg_ne": ground.number(ELECTRONS), "lg_nmu": ground.number(MUONS)}
+    return {
+        "particle_id": particle_id,
+        "mass": mass,
+        "model": MODELS.get(int(header["high_energy_hadron_model"]), "unknown"),
+        "lg_energy": float(np.log10(float(header["total_energy"]))) + 9.0,
+        "zenith_deg": float(np.degrees(axis.zenith_rad)),
+        "azimuth_deg": float(np.degrees(axis.azimuth_rad)),
+        "first_interaction_m": abs(float(header["first_interaction_height"])) / CM_PER_M,
+        **{name: float(np.log10(number)) if number > 0 else float("nan") for name, number in sizes.items()},
+    }
+
+
+def _write(
+    folder: Path, parts: Path, known: list[Known], source: dict[str, Any], task: Task, array: DetectorArray
+) -> None:
+    """Write the dataset folder from the parts; its rows and the showers' numbers do not follow the files."""
+    n = sum(one.events for one in known)
+    content = hash_json(source)
+    place = np.argsort(shuffled_order(n, content))
+    shower = shuffled_order(len(known), f"{content} showers")
+    of_event = np.repeat(np.arange(len(known)), [one.events for one in known])
+    scalars = np.full((n, 5), np.nan, np.float32)
+    cores = np.empty((n, 2), np.float32)
+    with_times = bool(array.card.times)
+    rows, columns, channels = array.grid_shape
+    with write_dataset(
+        folder, n, task, source=source, extras={"groups": np.int64}, layout=Layout(np.float32, np.float32),
+        arrival_times=np.float32 if with_times else None,
+    ) as writer:  # fmt: skip
+        start = 0
+        for one in known:
+            with np.load(one.part, allow_pickle=False) as part:
+                here = place[start : start + one.events]
+                scalars[here, 1:3], cores[here] = part["direction_deg"], part["core_m"]
+                grids = np.zeros((one.events, array.n_cells, channels), np.float32)
+                grids[:, array.cells] = part["signals_mev"]
+                writer.put_grids(here, grids.reshape(one.events, rows, columns, channels))
+                if with_times:
+                    times = np.full((one.events, array.n_cells), np.nan, np.float32)
+                    times[:, array.cells] = part["times_ns"]
+                    writer.put_grids(here, times.reshape(one.events, rows, columns), ARRIVAL_STEM)
+            start += one.events
+        order = np.argsort(place)
+        of_row = of_event[order]
+        truth = pl.DataFrame([one.truth for one in known])[of_row].with_columns(
+            core_x_m=cores[:, 0], core_y_m=cores[:, 1], shower=shower[of_row]
+        )
+        labels = np.array([one.label for one in known])[of_row]
+        writer.put(0, None, scalars, labels, truth=truth, groups=shower[of_row])

