@@ -20,6 +20,8 @@ with lg E: 35 m in simulated showers of KASCADE at 10^15 eV, some 700 m at 10^19
 Pierre Auger Collaboration, Nucl. Instrum. Meth. A 798 (2015) 172]."""
 FACTOR, LEAST_M = 12.0, 2.0
 """A spread so many times larger than that is no shower's, nor is one below so many m."""
+PITCH_M, USUAL_PITCH_M = (0.3, 5000.0), 30.0
+"""Least and largest distance of neighbouring stations, and that of an array with many of them."""
 AREA_M2, CM2 = 1000.0, 1e-4
 """Detectors of a station that are larger than this are given in cm2."""
 MIN_STATIONS, MIN_SHOWERS = 3, 20
@@ -41,6 +43,21 @@ TIMES: tuple[tuple[str, float, float], ...] = (
 )
 """Other units of event times: what they are called, and between which values the years 1990 to 2100 are.
 The first that fits is named. GPS looks like seconds since 1970 of ten years before, so that later years do not show."""
+
+
+def pitch_remarks(name: str, array: DetectorArray) -> list[str]:
+    """Return a remark on an array without showers whose stations stand so near or far that their unit is no m."""
+    pitch, (least, most) = array.pitch_m, PITCH_M
+    if array.n_stations < MIN_STATIONS or least < pitch < most:
+        return []
+    return [
+        f"{name}: neighbouring stations stand {pitch:.3g} m apart: are their places in {_unit(pitch, USUAL_PITCH_M)}?"
+    ]
+
+
+def _unit(length: float, expected_m: float) -> str:
+    """Return the unit in which a length comes nearest to what is expected."""
+    return min(PLACES, key=lambda one: abs(np.log(max(length, 1e-12) * PLACES[one] / expected_m)))
 
 
 def place_remarks(name: str, array: DetectorArray, grids: np.ndarray, lg_energy: np.ndarray) -> list[str]:
@@ -67,7 +84,7 @@ def place_remarks(name: str, array: DetectorArray, grids: np.ndarray, lg_energy:
     spread, typical = _spreads(array, grids, lg_energy)
     if spread is None or LEAST_M < spread < FACTOR * typical:
         return remarks
-    unit = min(PLACES, key=lambda one: abs(np.log(max(spread, 1e-12) * PLACES[one] / typical)))
+    unit = _unit(spread, typical)
     remarks.append(
         f"{name}: signals of a shower are spread over {spread:.3g} m, at these energies {typical:,.0f} m are usual: "
         f"are places of stations in {unit}? Then these are {spread * PLACES[unit]:,.0f} m; give m"

@@ -298,6 +298,9 @@ TINY = 20_000
 
 def table_job(config: TableConfig, ctx: Context) -> Job:
     """Read the tables and fix the schema of their columns; files are written when the run begins."""
+    for option, file in (("--table", config.table), ("--test-table", config.test_table)):
+        if file is not None and config.run.resolve() in file.resolve().parents:
+            raise InputError(f"--run {config.run} holds {option} {file}, which it may replace: choose another folder")
     train = read_table(config.table, separator=config.separator)
     labels, classes, label_type = read_labels(train, config.table, config.label)
     groups = read_groups(train, config.table, config.group)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.logs import remark
 from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, GROUP, LABEL, UNITS, numbers_of_labels
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.card import CARD_FILE, NO_CARD, ArrayCard, read_card
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
+from showerstack.showers.units import pitch_remarks
 
+LOG = logging.getLogger(__name__)
 FILES = {
     "stations": ("id", "x_m", "y_m", "electron_area_m2"),
     "signals": ("event", "station", "electron_mev"),
@@ -150,7 +154,9 @@ def array_in(path: Path) -> DetectorArray:
         return Dataset.open(path, labels=False).array
     stations = _read(path, FILES["stations"])
     _refuse_twice(stations, "id", path)
-    return array_of_stations(path.resolve().parent.name, stations, card_beside(path.parent, stations))[0]
+    array = array_of_stations(path.resolve().parent.name, stations, card_beside(path.parent, stations))[0]
+    remark(LOG, pitch_remarks(str(path), array))
+    return array
 
 
 def card_beside(folder: Path, stations: pl.DataFrame) -> tuple[str | None, ArrayCard]:

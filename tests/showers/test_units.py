@@ -12,7 +12,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray, lattice, square_clusters
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
-from showerstack.showers.units import place_remarks, time_remarks
+from showerstack.showers.units import pitch_remarks, place_remarks, time_remarks
 from showerstack.showers.writer import write_dataset
 
 
@@ -44,6 +44,16 @@ def test_metres_are_never_remarked(side: int, pitch_m: float, lg_energy: float, 
     for unit, factor in (("cm", 100.0), ("km", 1e-3), ("degrees", 1 / 1.11e5)):
         (said,) = place_remarks(unit, _array(side, factor * pitch_m), showers, energy)
         assert f"stations in {unit}?" in said
+
+
+@pytest.mark.parametrize("pitch_m", [8.0, 13.0, 125.0, 1500.0])
+def test_an_array_without_showers_is_known_by_its_pitch(pitch_m: float) -> None:
+    assert pitch_remarks("m", _array(9, pitch_m)) == []
+    for factor in (1e-5, 1e5):
+        (said,) = pitch_remarks("odd", _array(9, factor * pitch_m))
+        assert "m apart: are their places in" in said
+    (said,) = pitch_remarks("gps", _array(9, 13.0 / 1.11e5))
+    assert said.endswith("are their places in degrees?")
 
 
 def _seconds(year: int) -> np.ndarray:

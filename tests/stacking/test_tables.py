@@ -381,6 +381,20 @@ def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.Mo
         assert job.workers == workers
 
 
+@pytest.mark.usefixtures("fakes")
+def test_a_run_does_not_replace_its_own_table(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    train, test = two_gaussians
+    inside = tmp_path / "run" / "table" / "train.parquet"
+    inside.parent.mkdir(parents=True)
+    inside.write_bytes(train.read_bytes())
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    for folder in ("run", "link"):
+        with pytest.raises(InputError, match=r"holds --table .*, which it may replace"):
+            table_job(_config(tmp_path / folder, inside, test_table=test), Context())
+    with pytest.raises(InputError, match="holds --test-table"):
+        table_job(_config(tmp_path / "run", train, test_table=inside), Context())
+
+
 def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:
     pl.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "kind": ["a", "a", "a", "b"]}).write_csv(tmp_path / "t.csv")
     (tmp_path / "mine").mkdir()
