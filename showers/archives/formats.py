@@ -107,7 +107,7 @@ class Format(Protocol):
         """Return what to do with it next, or one line that says why nothing can be done."""
 
 
-MODULES = ("folders", "kcdc", "measured", "raw", "station_lists", "corsika")
+MODULES = ("folders", "hisparc", "auger", "kcdc", "measured", "raw", "station_lists", "corsika")
 """Modules with a format, in the order in which they are asked."""
 
 
