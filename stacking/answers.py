@@ -15,7 +15,7 @@ from showerstack.scoring.metrics.classes import gamma_scores, threshold_table
 from showerstack.scoring.metrics.residuals import residual_metrics, resolution
 from showerstack.showers.schema import GAMMA, TargetQuantity, Task
 from showerstack.stacking.events import CONTEXT_SCALARS, Binned
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.sample import Sample, cross_fitted
 from showerstack.stacking.targets import OWN, POOL, EstimatePool, PosteriorMean, Rule
 
 SCORES_FILE = "held_out_scores.npz"
@@ -249,12 +249,13 @@ def _cross_fitted(
     importance: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return estimate and error (n,) of each event by a pool that did not learn from its fold."""
-    estimate, error = np.empty_like(truth), np.empty_like(truth)
-    for fold in np.unique(folds):
-        inside = folds == fold
-        weights = None if importance is None else importance[~inside]
-        pool = EstimatePool.of(names, values[:, ~inside], errors[:, ~inside], truth[~inside], weights)
-        estimate[inside], error[inside] = pool(values[:, inside], errors[:, inside])
+
+    def of(outside: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        weights = None if importance is None else importance[outside]
+        pool = EstimatePool.of(names, values[:, outside], errors[:, outside], truth[outside], weights)
+        return np.stack(pool(values[:, inside], errors[:, inside]), axis=1)
+
+    estimate, error = np.ascontiguousarray(cross_fitted(folds, np.stack([truth, truth], axis=1), of).T)
     return estimate, error
 
 

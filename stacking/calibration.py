@@ -11,7 +11,7 @@ import numpy as np
 
 from showerstack.models.base.posterior import log_softmax
 from showerstack.stacking.pools import FIT_EVENTS, cross_entropy
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.sample import Sample, cross_fitted
 
 KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a temperature is kept."""
@@ -41,11 +41,11 @@ def calibrated(log_proba: np.ndarray, sample: Sample) -> tuple[float, np.ndarray
 
     The scale is 1 where it does not gain :data:`KEEP_SIGMA` standard errors. No fit learned from the N events.
     """
-    cross_fitted = np.empty_like(log_proba)
-    for k in np.unique(sample.folds):
-        inside = sample.folds == k
-        cross_fitted[inside] = scaled(log_proba[inside], _useful_scale(log_proba[~inside], sample.take(~inside)))
-    return _useful_scale(log_proba, sample), cross_fitted
+
+    def of(outside: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        return scaled(log_proba[inside], _useful_scale(log_proba[outside], sample.take(outside)))
+
+    return _useful_scale(log_proba, sample), cross_fitted(sample.folds, log_proba, of)
 
 
 def _useful_scale(log_proba: np.ndarray, sample: Sample) -> float:

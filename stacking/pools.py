@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Self, TypeAlias
 
@@ -24,7 +24,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.stacking.folds import assign_folds
 from showerstack.stacking.gate import is_worse_in_survival
 from showerstack.stacking.options import TOLERANCE
-from showerstack.stacking.sample import MeanAndError, Sample
+from showerstack.stacking.sample import MeanAndError, Sample, cross_fitted
 
 POOLS = ("average", "log_pool", "calibrated_pool")
 """Names of our pools, the simplest first."""
@@ -201,15 +201,20 @@ def _minimise(
 
 def cross_validated(name: str, log_proba: LogProba, sample: Sample) -> np.ndarray:
     """Return (N, C) log-posteriors of each fold by a pool that was fitted on the other folds."""
-    pooled = np.empty_like(next(iter(log_proba.values())))
     folds = sample.folds % MOST_FOLDS
     if len(np.unique(folds)) < 2:
         folds = assign_folds(sample.labels, 2, seed=0, groups=sample.groups)
-    for k in np.unique(folds):
-        inside = folds == k
-        pool = fit_pool(name, {learner: z[~inside] for learner, z in log_proba.items()}, sample.take(~inside))
-        pooled[inside] = pool({learner: z[inside] for learner, z in log_proba.items()})
-    return pooled
+    return _cross_fitted(partial(fit_pool, name), folds, log_proba, sample)
+
+
+def _cross_fitted(
+    fit: Callable[[LogProba, Sample], Pool], folds: np.ndarray, log_proba: LogProba, sample: Sample
+) -> np.ndarray:
+    def of(outside: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        pool = fit({name: z[outside] for name, z in log_proba.items()}, sample.take(outside))
+        return pool({name: z[inside] for name, z in log_proba.items()})
+
+    return cross_fitted(folds, next(iter(log_proba.values())), of)
 
 
 @dataclass(frozen=True)
@@ -315,10 +320,4 @@ def fit_stack(
 
 def nested(fit: Callable[[LogProba, Sample], Stack], log_proba: LogProba, sample: Sample) -> np.ndarray:
     """Return (N, C) log-posteriors of each fold by a stack found on the other folds, learners and pool included."""
-    stacked = np.empty_like(next(iter(log_proba.values())))
-    folds = sample.folds % MOST_FOLDS
-    for k in np.unique(folds):
-        inside = folds == k
-        stack = fit({name: z[~inside] for name, z in log_proba.items()}, sample.take(~inside))
-        stacked[inside] = stack.pool({name: z[inside] for name, z in log_proba.items()})
-    return stacked
+    return _cross_fitted(lambda z, part: fit(z, part).pool, sample.folds % MOST_FOLDS, log_proba, sample)

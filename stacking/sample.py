@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -75,3 +76,15 @@ class Sample:
     def mean_of(self, values: np.ndarray) -> MeanAndError:
         """Return mean and standard error of (N,) values."""
         return MeanAndError(float(values.mean()), self.error(values))
+
+
+def cross_fitted(folds: np.ndarray, like: np.ndarray, of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return what ``of(outside, inside)`` says of the events of each fold after a fit to those of all other folds.
+
+    Its arguments are masks (N,); the answer (N, ...) has shape and type of ``like``.
+    """
+    found = np.empty_like(like)
+    for fold in np.unique(folds):
+        inside = folds == fold
+        found[inside] = of(~inside, inside)
+    return found
