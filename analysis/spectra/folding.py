@@ -156,6 +156,27 @@ def make_movable(
     )  # fmt: skip
 
 
+def models_spread(simulated: Simulated, bins: Binning) -> np.ndarray:
+    """Return how far hadronic models differ in mean lg Nmu and lg Ne at equal group and true energy, (2,).
+
+    Standard deviations over models of events on the plateau, where cuts take none away; 0 where there is one model.
+    """
+    if simulated.model is None or simulated.true_lg_energy is None:
+        return np.zeros(2)
+    plateau = np.flatnonzero(simulated.true_lg_energy > PLATEAU_LG_ENERGY)
+    models, model = np.unique(simulated.model[plateau], return_inverse=True)
+    if len(models) < 2:
+        return np.zeros(2)
+    fine = bins.fine_bin_of(simulated.true_lg_energy[plateau])
+    place = np.asarray(simulated.labels)[plateau] * len(bins.fine) + fine
+    n = np.maximum(np.bincount(place), 1)
+    result = []
+    for size in (simulated.lg_nmu, simulated.lg_ne):
+        away = size[plateau] - (np.bincount(place, size[plateau]) / n)[place]
+        result.append(np.std(np.bincount(model, away) / np.bincount(model), ddof=1))
+    return np.array(result)
+
+
 def regressed_moves(simulated: Simulated, lg_widths: np.ndarray) -> np.ndarray:
     """Return coefficients (4, N) by which y moves, of the muon scale's x and x^2, then the electron scale's.
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.spectra.fluxes import exchangeable_factor
+from showerstack.analysis.spectra.fluxes import another_model_factor
 from showerstack.analysis.spectra.likelihood import (
     HYPOTHESES,
     KNEE_RANGE,
@@ -226,8 +226,8 @@ def _knee(
 
 
 def model_error(positions: list[float]) -> float:
-    """Return the error that positions by several models make likely (:func:`exchangeable_factor`); NaN by one."""
-    return exchangeable_factor(len(positions)) * float(np.std(positions)) if len(positions) > 1 else np.nan
+    """Return the error that positions by several models make likely (:func:`another_model_factor`); NaN by one."""
+    return another_model_factor(len(positions)) * float(np.std(positions)) if len(positions) > 1 else np.nan
 
 
 def crossing(grid: np.ndarray, profile: np.ndarray, at: float, level: float) -> KneeInterval:

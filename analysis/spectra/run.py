@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,20 @@ from showerstack.analysis.spectra.folding import (
     make_cells,
     make_movable,
     make_response,
+    models_spread,
 )
 from showerstack.analysis.spectra.knees import Knees, fit_knees, number_or_none
 from showerstack.analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
-from showerstack.analysis.spectra.reading import read_measured, read_response
+from showerstack.analysis.spectra.published import published_spectra
+from showerstack.analysis.spectra.reading import MODELS, read_measured, read_response
 from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, binning
+from showerstack.analysis.spectra.sources import (
+    cells_table,
+    compare_with,
+    narrow_scales,
+    nuisances_table,
+    systematics_table,
+)
 from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
@@ -56,7 +65,10 @@ LOG = logging.getLogger(__name__)
 SPECTRA_CSV, SPECTRA_PARQUET = "spectra.csv", "spectra.parquet"
 COVARIANCE_FILE, PROVENANCE_FILE = "covariance.npz", "spectra.json"
 KNEES_CSV, MASSES_CSV = "knees.csv", "masses.csv"
+CELLS_CSV, NUISANCES_CSV = "cells.csv", "nuisances.csv"
+SYSTEMATICS_CSV, COMPARISON_CSV = "systematics.csv", "comparison.csv"
 PREDICTIONS_FOLDER = "predictions"
+KNOWN_SOURCES = tuple(name for name in SOURCES if name != "hadronic_model")
 ALL = "all"
 SUMS = {"light": (1, 1, 0, 0, 0), "heavy": (0, 0, 1, 1, 1), ALL: (1, 1, 1, 1, 1)}
 """Sums of groups: light are proton and helium."""
@@ -85,6 +97,10 @@ class Spectra:
     undetermined: np.ndarray | None = None
     """(J, K + 2) bool: shares of groups, then of light and heavy ones, that so many events and this simulation cannot
     tell (:func:`showerstack.analysis.spectra.fluxes.undetermined`); None: all are determined."""
+    models: dict[str, np.ndarray] = field(default_factory=dict)
+    """Fluxes (J, K) by the response of each hadronic model alone."""
+    widths: Widths = field(default_factory=Widths)
+    """Of the scales, as they were fitted."""
 
     @property
     def determined(self) -> dict[str, np.ndarray]:
@@ -177,12 +193,28 @@ class Spectra:
             rows.append({k: v for k, v in self._row(j, "").items() if k not in ("group", "measured_events")} | shown)
         return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
 
+    def sources(self) -> dict[str, pl.DataFrame]:
+        """Return the tables on cells, nuisances, sources of error and others' spectra, by name of their file."""
+        found = {name: MEMBERS[name] for name in SUMS}
+        return {
+            CELLS_CSV: cells_table(self.fit),
+            NUISANCES_CSV: nuisances_table(self.fluxes, self.widths.values, found),
+            SYSTEMATICS_CSV: systematics_table(self.fluxes, MEMBERS, self.exposure_error, self.models).join(
+                self.table().filter("determined").select("lg_energy_low_eV", "group"),
+                on=["lg_energy_low_eV", "group"], how="semi", maintain_order="left",
+            ),
+            COMPARISON_CSV: compare_with(
+                published_spectra() if self.used.all() else (), self.centres_ev, self.fluxes,
+                np.nan_to_num(self.covariance()) if self.errors_known else self.covariance(KNOWN_SOURCES),
+            ),
+        }  # fmt: skip
+
     def write(self, out: Path, provenance: dict[str, Any]) -> None:
         """Write all tables, the covariances by source, and the provenance."""
         out.mkdir(parents=True, exist_ok=True)
         table = self.table()
         knees = [] if self.knees is None else [(KNEES_CSV, self.knees.table())]
-        for name, frame in ((SPECTRA_CSV, table), (MASSES_CSV, self.masses()), *knees):
+        for name, frame in ((SPECTRA_CSV, table), (MASSES_CSV, self.masses()), *knees, *self.sources().items()):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
         with atomic_path(out / SPECTRA_PARQUET) as temporary:
@@ -271,6 +303,7 @@ def folded_spectra(
     InputError
         If there are too few events.
     """
+    widths, remarks = widths_of_models(widths, simulated, cells.bins)
     events = make_movable(simulated, cells.bins, widths, least)
     total = thrown.sum(axis=0)
     counts = cells.counts(data)
@@ -282,7 +315,6 @@ def folded_spectra(
     if counts.sum() < MIN_MEASURED:
         raise InputError(f"--data: {counts.sum():.0f} measured events lie in the energy bins under the cuts, "
                          f"{MIN_MEASURED} are needed: give more runs or wider --bins")  # fmt: skip
-    remarks = []
     if nominal.min() < FEW_A_CELL * cells.n_cells:
         remarks.append(
             f"fewer than {FEW_A_CELL} simulated events of a class for each of {cells.n_cells} cells: errors are too "
@@ -298,7 +330,8 @@ def folded_spectra(
         remarks.append(f"the fit is refused, no bin is used: {fit.refusal}")
     fluxes = free_fluxes(fit, edges, [change.sum(axis=0) for change in changes])
     unknown = undetermined(fit, edges, np.array([MEMBERS[name] for name in MEMBERS if name != ALL]))
-    alone: list[FoldedFit] = []
+    alone: dict[str, FoldedFit] = {}
+    by_model: dict[str, np.ndarray] = {}
     for model in () if events.model is None else np.unique(events.model):
         rows = events.model == model
         if np.bincount(events.labels[rows], minlength=len(GROUPS)).min() < MIN_MODEL_EVENTS:
@@ -313,17 +346,42 @@ def folded_spectra(
         if fit_of_model.refusal:
             remarks.append(f"hadronic model {model} alone: {fit_of_model.refusal}: left out")
         else:
-            alone.append(fit_of_model)
+            alone[name_of_model(int(model))] = fit_of_model
     if len(alone) > 1:
-        spread = spread_of_models([free_fluxes(fit_of_model, edges).flux for fit_of_model in alone])
+        by_model = {name: free_fluxes(fit_of_model, edges).flux for name, fit_of_model in alone.items()}
+        spread = spread_of_models(list(by_model.values()))
     else:
         spread = np.full_like(fluxes.covariance["data"], np.nan)
         remarks.append("no two hadronic models can be compared: their error is unknown")
     measured = np.histogram(data.lg_energy, edges)[0]
     used = (measured >= LEAST_MEASURED) & (fluxes.simulated.min(axis=1) >= LEAST_SIMULATED) & (not fit.refusal)
-    fitted = fit_knees(problem, fit, alone if len(alone) > 1 else []) if knees and not fit.refusal else None
-    spectra = Spectra(fit, fluxes, spread, used, measured, fit.p_value(seed), fitted, undetermined=unknown)
-    return spectra, [*remarks, *remarks_on_shares(spectra)]
+    fitted = (
+        fit_knees(problem, fit, list(alone.values()) if len(alone) > 1 else []) if knees and not fit.refusal else None
+    )
+    spectra = Spectra(
+        fit, fluxes, spread, used, measured, fit.p_value(seed), fitted, undetermined=unknown, models=by_model,
+        widths=widths,
+    )  # fmt: skip
+    return spectra, [*remarks, *narrow_scales(fluxes), *remarks_on_shares(spectra)]
+
+
+def name_of_model(number: int) -> str:
+    """Return what a hadronic model of a simulated set is called in tables."""
+    names = list(MODELS)
+    return names[number] if 0 <= number < len(names) else f"model_{number}"
+
+
+def widths_of_models(widths: Widths, simulated: Simulated, bins: Binning) -> tuple[Widths, list[str]]:
+    """Return widths of the scales that are at least what hadronic models differ by, and remarks; exact ones stay."""
+    remarks = []
+    for name, words, spread in zip(("lg_muon", "lg_electron"), ("muon", "electron"), models_spread(simulated, bins),
+                                   strict=True):  # fmt: skip
+        stated = getattr(widths, name)
+        if 0 < stated < spread:
+            remarks.append(f"the {words} scale has a width of {spread:.3f} in lg, as hadronic models differ, "
+                           f"and not of {stated:g}")  # fmt: skip
+            widths = replace(widths, **{name: float(spread)})
+    return widths, remarks
 
 
 def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[Spectra, list[str]]:
@@ -376,7 +434,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         "cut_flow": flow,
         "blinding": options.blinding.as_json(options.data),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "nuisance_widths": asdict(options.widths),
+        "nuisance_widths": asdict(spectra.widths),
         "measured_events": len(data),
         "simulated_events": len(response.events),
         "seed": options.seed,

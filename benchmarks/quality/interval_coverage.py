@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtr
 
 from showerstack.analysis.datacheck.p_values import histograms_differ, holm
 from showerstack.analysis.datacheck.streamed import BINS, LEAST_EFFECTIVE
@@ -253,10 +253,20 @@ CLASSES = tuple(
     for words, of in (("end classes", "end"), ("all together", "all"))
 )
 ONE_SIGMA = 0.6827
+
+
+def one_of_models(n: int) -> float:
+    """Return how often one error by n models is said to hold one more of them: Student's law of n - 1 degrees."""
+    return float(2 * stdtr(n - 1, 1.0) - 1)
+
+
 NO_ALARM = 1 - 0.05 / 4
 """Of one of the four tests that share an allowance of 5 %."""
 ANALYSIS = (
-    *(Toy(f"hadronic model, {n} models: one sigma", ONE_SIGMA, 4000, partial(hadronic_model, n)) for n in (2, 3, 4)),
+    *(
+        Toy(f"hadronic model, {n} models: one sigma", one_of_models(n), 4000, partial(hadronic_model, n))
+        for n in (2, 3, 4)
+    ),
     *(Toy(f"response, showers used {n} times: one sigma", ONE_SIGMA, 400, partial(reused_response, n)) for n in (1, 5)),
     *(
         Toy(

@@ -515,11 +515,12 @@ def test_shares_and_masses_carry_their_errors() -> None:
     drawn = np.random.default_rng(2).multivariate_normal(flux.ravel(), covariance / 1e4, 20_000).reshape(-1, 2, 5)
     masses = np.array([shares(one) @ LN_MASSES for one in drawn])
     np.testing.assert_allclose(masses.std(axis=0) * 100, error, rtol=0.035)
-    # Of two models half the difference, times Student's factor for two: tan(.6827 pi / 2) times the root of 3.
+    # Of two models half the difference, times the root of 3: one more model's distance from their mean.
     spread = spread_of_models([flux, flux + 0.2])
-    np.testing.assert_allclose(
-        spread, np.full((10, 10), (0.1 * np.tan(0.6826895 * np.pi / 2) * 3**0.5) ** 2), rtol=1e-6
-    )
+    np.testing.assert_allclose(spread, np.full((10, 10), 0.1**2 * 3), rtol=1e-6)
+    drawn = np.random.default_rng(3).normal(size=(4000, 4))
+    stated = [spread_of_models(list(row[:3, None]))[0, 0] for row in drawn]
+    assert np.mean((drawn[:, 3] - drawn[:, :3].mean(axis=1)) ** 2) == pytest.approx(np.mean(stated), rel=0.12)
 
 
 def test_sets_that_cannot_be_folded_are_refused(pool: tuple[Simulated, Thrown]) -> None:
