@@ -57,7 +57,7 @@ from tests.analysis.skies import Sky, measured, simulated, true_flux
 CELL_EDGES = (15.2, 15.3, 15.4, 15.5, 15.6, 15.7, 15.8, 15.9, 16.0, 16.1, 16.2, 16.4, 16.6, 16.8, 17.0)
 BINS = binning(CELL_EDGES)
 BANDS = np.array([15.2, 15.5, 15.8, 16.2, 16.8])
-SKY = Sky(flux_1_pev=6e-21)
+SKY = Sky()
 SHARPNESS = 1 / SKY.sharpness
 LG_RIGIDITY = np.log10(SKY.knee_pev * 1e15)
 EXPOSURE = 2e11

@@ -54,7 +54,7 @@ from tests.analysis.skies import EDGES, EXPOSURE, Sky, measured, simulated
 
 Reference = Callable[..., None]
 AT = (np.zeros(3), np.array([0.6, -0.4, 0.3]))
-SKY = Sky(flux_1_pev=6e-21)
+SKY = Sky()
 WIDE = np.array([15.2, 15.6, 16.0, 16.6])
 
 

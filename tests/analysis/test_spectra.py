@@ -53,7 +53,7 @@ from tests.analysis.skies import CHARGES, EXPOSURE, Sky, measured, simulated, tr
 
 EDGES = (15.2, 15.5, 15.8, 16.2, 16.8)
 BINS = cell_binning(EDGES)
-SKY = Sky(flux_1_pev=6e-21)
+SKY = Sky()
 
 
 @pytest.fixture(scope="module")
