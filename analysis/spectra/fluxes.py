@@ -152,7 +152,7 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     widths = np.diff(10.0**edges)
     sent = (likelihood.particles(fit.parameters, heights, 0.0) @ inside.T).T[1:-1]
     unit = sent / (likelihood.exposure_m2_sr_s * widths[:, None])
-    inner = slice(n_groups, -n_groups)
+    inner = slice(n_groups, n - n_groups)
     scale = np.outer(unit.ravel(), unit.ravel())
     cumulative = {name: scale * matrix[inner, inner] for name, matrix in inverse.items()}
     covariance = {

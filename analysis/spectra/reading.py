@@ -183,8 +183,12 @@ def read_response(
     zenith_max_deg: float,
     ctx: Context = Context(),
     keep: Path | None = None,
+    *,
+    moved: bool = True,
 ) -> Response:
     """Predict labelled simulated sets that the run was not trained on, or take its own held-out events.
+
+    Unless ``moved`` is false their posteriors are also predicted with other muon and electron numbers.
 
     Raises
     ------
@@ -204,12 +208,12 @@ def read_response(
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
         predictions = predict_folder(run, folder, ctx, keep)
         remarks += predictions.remarks
-        moved, how = moved_summaries(run, dataset, ctx, keep)
+        y_again, how = moved_summaries(run, dataset, ctx, keep) if moved else (None, "")
         if how == DEPOSITS:
             remarks.append(f"{folder}: {DEPOSITS_REMARK}")
         events, primaries, new_remarks = _simulated(
             dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg, number,
-            moved=moved,
+            moved=y_again,
         )  # fmt: skip
         parts.append(events)
         thrown.append(primaries)

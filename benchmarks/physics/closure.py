@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.physics.closure_page import tables
 from benchmarks.physics.estimate import likelihood_ratios
+from benchmarks.physics.pairs import PairedTruth, paired_pool
 from benchmarks.physics.pseudo_experiments import (
     PhotonPool,
     SmoothTruth,
@@ -32,7 +33,7 @@ from showerstack.analysis.events import open_run
 from showerstack.analysis.photons.events import read_simulation
 from showerstack.analysis.photons.search import SearchOptions
 from showerstack.analysis.spectra.folding import thrown_by_models
-from showerstack.analysis.spectra.reading import plateau_primaries, read_response
+from showerstack.analysis.spectra.reading import Response, plateau_primaries, read_response
 from showerstack.analysis.spectra.response import Simulated, binning
 from showerstack.analysis.spectra.run import EDGES, cell_binning
 from showerstack.runtime.context import Context, bar
@@ -46,6 +47,10 @@ BINS = cell_binning(EDGES)
 PHOTON_BINS = binning((15.0, 15.3, 15.6, 16.0))
 ZENITH_MAX_DEG = 30.0
 SKY = Sky(flux_1_pev=6e-21, sharpness=5.0)
+PAIRS_SEED = 71
+"""Of the showers that are simulated five times."""
+AGAIN_SEED = 20_000
+"""Added to the seeds of skies of showers simulated again."""
 DRAWN_SEED = 10_000
 """Added to the seeds of skies with drawn scales."""
 Experiment = Callable[[int], dict[str, Any]]
@@ -69,6 +74,10 @@ def main() -> None:
     parser.add_argument("--store", action="store_true", help=HELP)
     parser.add_argument("--experiments", type=int, default=200, help="skies of spectra, scales drawn")
     parser.add_argument("--exact", type=int, default=50, help="skies of spectra, scales exact")
+    parser.add_argument("--again", type=int, default=200, help="skies of showers simulated again with other scales")
+    parser.add_argument("--pairs", type=int, default=60_000, help="showers of the pool that is simulated five times")
+    parser.add_argument("--again-events", type=int, nargs="+", default=[6_000, 60_000], help="of these skies")
+    parser.add_argument("--regressed", action="store_true", help="the analysis moves posteriors by the regression")
     parser.add_argument("--mixtures", type=int, default=1, help="0: without the grid of mixtures")
     parser.add_argument("--photons", type=int, default=50, help="pseudo-experiments of photons, each fraction")
     parser.add_argument("--photon-events", type=int, default=6_000, help="events of a sky with photons")
@@ -102,6 +111,8 @@ def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Itera
     }  # fmt: skip
     for events in given.events:
         numbers |= {f"drawn_{events}": given.experiments, f"exact_{events}": given.exact}
+    for events in given.again_events:
+        numbers[f"again_{events}"] = given.again
     missing = [
         (seed / number, kind, seed)
         for kind, number in numbers.items()
@@ -111,7 +122,9 @@ def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Itera
     if not missing:
         return
     made: dict[str, Experiment] = {}
-    if any(not kind.startswith("photons") for _, kind, _ in missing):
+    if any(kind.startswith("again") for _, kind, _ in missing):
+        made |= _again(given)
+    if any(not kind.startswith(("photons", "again")) for _, kind, _ in missing):
         made |= _composition(given)
     if any(kind.startswith("photons") for _, kind, _ in missing):
         made |= _photons(given)
@@ -143,7 +156,7 @@ def composition_truth(given: argparse.Namespace) -> CompositionTruth:
     """Simulate and predict a pool of showers, or take the one that is there."""
     run, test = trained(COMPOSITION, given)
     opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar)
-    response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
+    response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions", moved=False)
     pool, thrown = response.events, thrown_by_models(response.thrown, None)
     return CompositionTruth(SmoothTruth.of(pool, thrown, BINS), pool, thrown)
 
@@ -182,6 +195,32 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
     for events in given.events:
         result |= {f"drawn_{events}": spectra(events, True), f"exact_{events}": spectra(events, False)}
     return result
+
+
+NATURES: tuple[tuple[float, float, float] | None, ...] = (
+    None, (0.0, 0.0, 0.0), None, (2.0, 0.0, 0.0), (0.0, 2.0, 0.0), None, (0.0, 0.0, 2.0), (-2.0, 0.0, 0.0),
+    None, (0.0, -2.0, 0.0), (0.0, 0.0, -2.0),
+)  # fmt: skip
+"""Scales of energy, muons and electrons of skies of showers simulated again, in turn; None: all drawn."""
+
+
+def _again(given: argparse.Namespace) -> dict[str, Experiment]:
+    run, _ = trained(COMPOSITION, given)
+    opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar)
+
+    def read(folder: Path) -> Response:
+        return read_response(opened, [folder], [], BINS, ZENITH_MAX_DEG, ctx, moved=False)
+
+    pool = paired_pool(given.work, read, given.pairs, PAIRS_SEED, given.workers)
+    truth = PairedTruth.of_pool(pool, BINS, pairs=not given.regressed)
+
+    def experiment(events: int) -> Experiment:
+        return lambda seed: spectra_experiment(
+            truth, SKY, np.array(EDGES), seed + AGAIN_SEED, events=events, drawn=True, at=NATURES[seed % len(NATURES)],
+            knee=False,
+        )  # fmt: skip
+
+    return {f"again_{events}": experiment(events) for events in given.again_events}
 
 
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:

@@ -15,12 +15,19 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
 from benchmarks.physics.estimate import estimating_functions, maximum_likelihood
 from showerstack.analysis.exposure import Exposure
 from showerstack.analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
 from showerstack.analysis.photons.search import SearchOptions, search_events
-from showerstack.analysis.spectra.fluxes import free_fluxes, share_covariance, shares
+from showerstack.analysis.spectra.fluxes import (
+    FreeFluxes,
+    covariance_of_sums,
+    free_fluxes,
+    share_covariance,
+    shares,
+)
 from showerstack.analysis.spectra.folding import (
     Cells,
     MovableEvents,
@@ -128,8 +135,9 @@ def pull_counts(values: np.ndarray, truth: np.ndarray, error: np.ndarray) -> dic
 
 
 def spectra_experiment(
-    truth: SmoothTruth, sky: Sky, edges: np.ndarray, seed: int, *, events: int, drawn: bool, share: float = 1.0
-) -> dict[str, Any]:
+    truth: SmoothTruth, sky: Sky, edges: np.ndarray, seed: int, *, events: int, drawn: bool, share: float = 1.0,
+    at: tuple[float, float, float] | None = None, knee: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """Measure one sky: the common rigidity, fluxes and shares of groups, with what their errors cover.
 
     Parameters
@@ -142,16 +150,21 @@ def spectra_experiment(
         Whether energy, muon and electron scales are drawn from their expectations and fitted; else they are exact.
     share
         Size of the analysis's simulation in events of the pool.
+    at
+        Scales of the sky, in widths, which are fitted; None: drawn or 0.
+    knee
+        Whether the knee's profile is made.
     """
     rng = np.random.default_rng((seed, 5))
-    scales = rng.normal(size=3) * drawn
+    scales = rng.normal(size=3) * drawn if at is None else np.array(at)
+    free = drawn or at is not None
     mean = truth.expected(sky, scales)
     exposure = events / float(mean.sum())
     counts = rng.poisson(mean * exposure).astype(np.float64)
     simulated, thrown = truth.simulation(rng, share)
     priors = Priors(index=rng.normal(sky.index, INDEX_WIDTH, 5))
     problem = FoldingProblem(
-        counts, lambda at: make_response(simulated, truth.cells, thrown, at, scales=drawn), exposure, sky.sharpness,
+        counts, lambda at: make_response(simulated, truth.cells, thrown, at, scales=free), exposure, sky.sharpness,
         priors,
     )  # fmt: skip
     fit = problem.fit()
@@ -159,14 +172,20 @@ def spectra_experiment(
         "seed": seed, "events": int(counts.sum()), "chi2": fit.chi2, "ndf": fit.ndf, "p_value": fit.p_value(seed),
         "refused": fit.refusal, "scales": scales.tolist(), "fitted_scales": fit.scales.tolist(),
     }  # fmt: skip
-    fit, (grid, profile) = profile_knee(fit, 0)
-    lg, at = float(np.log10(sky.knee_pev * 1e15)), fit.likelihood.layout.names.index("lg_r0")
-    away = float(np.interp(lg, grid, profile, left=np.inf, right=np.inf))
-    result["rigidity"] = {
-        "lg_rigidity": float(fit.parameters[at]), "error": float(np.sqrt(fit.covariance()[at, at])),
-        "covers": [away < level for level in (1.0, 3.841459)],
-        "open": [bool(profile[0] < level or profile[-1] < level) for level in (1.0, 3.841459)],
-    }  # fmt: skip
+    covariance = fit.covariance()
+    part = fit.likelihood.layout.scales
+    result["scale_errors"] = np.sqrt(np.diag(covariance)[part]).tolist()
+    if knee:
+        fit, (grid, profile) = profile_knee(fit, 0)
+        away = float(np.interp(lg_knee(sky), grid, profile, left=np.inf, right=np.inf))
+        result["rigidity"] = {
+            "covers": [away < level for level in (1.0, 3.841459)],
+            "open": [bool(profile[0] < level or profile[-1] < level) for level in (1.0, 3.841459)],
+        }
+    place = fit.likelihood.layout.names.index("lg_r0")
+    result.setdefault("rigidity", {}).update(
+        lg_rigidity=float(fit.parameters[place]), error=float(np.sqrt(fit.covariance()[place, place]))
+    )
     fluxes, true = free_fluxes(fit, edges), mean_fluxes(sky, edges)
     covariance = np.asarray(sum(fluxes.covariance.values()))
     error = np.sqrt(np.diag(covariance)).reshape(true.shape)
@@ -175,7 +194,39 @@ def spectra_experiment(
     result["fraction"] = pull_counts(shares(fluxes.flux), shares(true), share_error)
     iron = (slice(IRON_BAND, IRON_BAND + 1), slice(IRON, IRON + 1))
     result["iron"] = pull_counts(shares(fluxes.flux)[iron], shares(true)[iron], share_error[iron])
+    every = np.ones_like(true)
+    error = np.sqrt(np.diag(covariance_of_sums(covariance, every)))
+    result["all"] = pull_counts(fluxes.flux.sum(axis=1), true.sum(axis=1), error)
+    result["all"]["error"] = float(np.mean(error / true.sum(axis=1)))
+    away = (fluxes.flux - true).ravel()
+    result["chi2_of_truth"] = float(away @ np.linalg.solve(covariance, away))
+    result["ideal"] = ideal_coverage(fluxes, scales)
     return result
+
+
+def lg_knee(sky: Sky) -> float:
+    """Return lg(R/V) of a sky's knee."""
+    return float(np.log10(sky.knee_pev * 1e15))
+
+
+def ideal_coverage(fluxes: FreeFluxes, scales: np.ndarray) -> dict[str, float]:
+    """Return how many fluxes' 68 and 95 % intervals an ideal fit would hold at scales (3,), in the mean over data.
+
+    A linear fit with true derivatives and the information of this one: its estimates are off by ``-C P delta`` and
+    scatter by ``C - C P C`` (C covariance, P prior's information, delta the scales).
+    """
+    joint = fluxes.joint
+    covariance = np.linalg.inv(joint.information)
+    delta = np.zeros(len(covariance))
+    delta[len(delta) - len(joint.active) :] = scales[joint.active]
+    off = -(covariance @ joint.prior @ delta)[joint.inner]
+    variance = np.diag(covariance - covariance @ joint.prior @ covariance)[joint.inner]
+    scatter = np.sqrt(np.maximum(variance, 1e-12))
+    stated = np.sqrt(np.diag(covariance)[joint.inner])
+    return {
+        f"in{level}": float(np.sum(ndtr((z * stated - off) / scatter) - ndtr((-z * stated - off) / scatter)))
+        for level, z in (("68", Z68), ("95", Z95))
+    } | {"n": len(stated)}
 
 
 @dataclass(frozen=True)

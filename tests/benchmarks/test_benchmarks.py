@@ -28,6 +28,7 @@ from benchmarks.learning.limit import KNOTS, LARGEST, SMALLEST, Kind, informatio
 from benchmarks.learning.marginal import Learners
 from benchmarks.learning.marginal import table as worth_table
 from benchmarks.physics.closure_page import tables
+from benchmarks.physics.pairs import NODES, PairedPool, PairedTruth
 from benchmarks.physics.pseudo_experiments import SmoothTruth, mixtures, spectra_experiment
 from benchmarks.shared.drawn import FOREIGN
 from benchmarks.shared.samples import sample, sample_name
@@ -48,7 +49,7 @@ from benchmarks.world.networks import (
     two_sample,
 )
 from benchmarks.world.targets import POSTERIORS, SCORES, Look, NetworkTarget, PosteriorTarget, decisions, norm_vector
-from showerstack.analysis.spectra.folding import Widths
+from showerstack.analysis.spectra.folding import Widths, mass_summary
 from showerstack.analysis.spectra.run import EDGES, cell_binning
 from showerstack.models.base.posterior import log_softmax
 from showerstack.models.networks.step import write_checkpoint
@@ -120,7 +121,7 @@ SKY = Sky(flux_1_pev=6e-21, sharpness=5.0)
 @pytest.fixture(scope="module")
 def truth() -> SmoothTruth:
     events, thrown = simulated(200_000, 3, BINS)
-    return SmoothTruth.of(events, thrown.counts.sum(axis=0), BINS, -np.inf)
+    return SmoothTruth.of(events, thrown.counts.sum(axis=0), BINS, (-np.inf, -np.inf))
 
 
 def test_every_mixture_is_there_once() -> None:
@@ -154,6 +155,8 @@ def test_tables_of_experiments(truth: SmoothTruth) -> None:
             assert 2 <= one["fraction"]["in68"] <= one["fraction"]["in95"] <= 20
             assert bool(np.any(one["scales"])) is drawn
             done.append({"kind": kind, **one})
+    again = spectra_experiment(truth, SKY, np.array(EDGES), 5, events=6_000, drawn=True, at=(0, 2, 0), knee=False)
+    done.append({"kind": "again_6000", **again})
     done.append({"kind": "plateau", "ratio": [1.0] * 5, "error": [0.01] * 5})
     text = tables(done, {"train": 1, "test": 1, "learner": "quadratic_logit"})
     for words in (
@@ -161,8 +164,39 @@ def test_tables_of_experiments(truth: SmoothTruth) -> None:
         "share of iron, scales exact",
         "True lg R 15.643",
         "recovered over counted",
+        "| muons +2 | 6,000 | 1 |",
     ):
         assert words.lower() in text.lower(), words
+
+
+def test_a_truth_of_pairs_moves_as_its_showers_did() -> None:
+    """Showers whose sizes move by the scales' widths, and y with them: between the nodes they are parabolas."""
+    events, thrown = simulated(60_000, 3, BINS)
+    events = events.take((events.lg_ne > 4.9) & (events.lg_nmu > 3.8))
+    assert events.true_lg_energy is not None
+    assert events.model is not None
+    n, widths = len(events), Widths()
+    now = np.stack([events.lg_energy, events.lg_ne, events.lg_nmu, mass_summary(events.log_proba)], axis=1)
+    values = np.empty((5, n, 4))
+    for k, (muons, electrons) in enumerate(NODES):
+        values[k] = now + np.array([0.0, electrons * widths.lg_electron, muons * widths.lg_muon,
+                                       0.1 * muons - 0.1 * electrons + 0.01 * muons**2])  # fmt: skip
+    pool = PairedPool(
+        events.labels, events.true_lg_energy, events.zenith_deg, events.model, values, np.ones((5, n), dtype=bool),
+        thrown.counts,
+    )  # fmt: skip
+    np.testing.assert_allclose(pool.at(1.0, 0.5)[:, 3], now[:, 3] + 0.1 - 0.05 + 0.01, atol=1e-9)
+    truth = PairedTruth.of_pool(pool, BINS)
+    np.testing.assert_allclose(truth.copies.y_moved[0], 0.1, atol=1e-6)
+    np.testing.assert_allclose(truth.copies.y_moved[1], 0.01, atol=1e-6)
+    plain = SmoothTruth(truth.cells, truth.copies, truth.thrown).expected(SKY, np.zeros(3))
+    np.testing.assert_allclose(truth.expected(SKY, np.zeros(3)), plain, rtol=0.01, err_msg="but for rounding")
+    one = spectra_experiment(truth, SKY, np.array(EDGES), 1, events=6_000, drawn=True, at=(0.0, 1.0, 0.0), knee=False)
+    assert one["scales"] == [0.0, 1.0, 0.0]
+    assert one["ideal"]["in68"] <= one["ideal"]["in95"] <= one["ideal"]["n"] == 20
+    assert one["all"]["n"] == 4
+    assert 0.1 < one["all"]["error"] < 0.3
+    assert 0 < one["chi2_of_truth"] < 80
 
 
 EVENTS = 1_500
