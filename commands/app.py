@@ -79,7 +79,7 @@ class Logs:
                 yield
             except Exception as error:
                 if self.file is not None and not type(error).__module__.startswith(("typer", "click")):
-                    LOG.removeHandler(handlers[0])  # told there in one line
+                    handlers[0].setLevel(logging.CRITICAL)  # told there in one line
                     LOG.exception("%s", type(error).__name__)
                 raise
 

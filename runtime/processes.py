@@ -16,18 +16,19 @@ import sys
 import threading
 import time
 import traceback
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, suppress
-from functools import lru_cache
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import copy_context
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from showerstack.runtime.errors import InputError, explained
+from showerstack.runtime.shared import Setting, each_within, ignored
 
 if TYPE_CHECKING:
     from joblib.externals.loky import ProcessPoolExecutor
@@ -50,9 +51,33 @@ def _thread_pools(n_modules: int) -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def limited_threads(threads: int, user_api: str | None = None) -> AbstractContextManager[object]:
-    """Limit the threads of BLAS and OpenMP; only an import lets libraries be looked for again, which takes 10 ms."""
-    return _thread_pools(len(sys.modules)).limit(limits=threads, user_api=user_api)
+def _limit_blas(threads: int) -> Callable[[], None]:
+    limited = _thread_pools(len(sys.modules)).limit(limits=threads, user_api="blas")
+    undo: Callable[[], None] = limited.restore_original_limits
+    return undo
+
+
+_BLAS = Setting(_limit_blas)
+
+
+@contextmanager
+def limited_threads(threads: int, user_api: str | None = None) -> Iterator[None]:
+    """Limit the threads of BLAS and OpenMP, or of one of both.
+
+    Those of BLAS are a setting of the process, those of OpenMP of each thread. Only an import lets libraries be looked
+    for again, which takes 10 ms.
+    """
+    with ExitStack() as stack:
+        if user_api != "openmp":
+            stack.enter_context(_BLAS.held(threads))
+        if user_api != "blas":
+            stack.enter_context(_thread_pools(len(sys.modules)).limit(limits=threads, user_api="openmp"))
+        yield
+
+
+def set_openmp_threads(threads: int) -> None:
+    """Set the threads of OpenMP of this thread, for good."""
+    _thread_pools(len(sys.modules)).limit(limits=threads, user_api="openmp")
 
 
 def in_processes(
@@ -71,13 +96,12 @@ def in_processes(
         initializer=end_with_parent,
         initargs=(os.getpid(),),
     )
-    with warnings.catch_warnings():
-        # joblib replaces workers whose memory has grown between tasks, and warns; that is as it should be.
-        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
-        try:
-            yield from pool(joblib.delayed(function)(*one) for one in arguments)
-        except BrokenProcessPool:
-            raise InputError(_LOST) from None
+    # joblib replaces workers whose memory has grown between tasks, and warns; that is as it should be.
+    quiet = partial(ignored, UserWarning, "A worker stopped while some jobs were given", everywhere=True)
+    try:
+        yield from each_within(quiet, pool(joblib.delayed(function)(*one) for one in arguments))
+    except BrokenProcessPool:
+        raise InputError(_LOST) from None
 
 
 def in_threads(
@@ -95,7 +119,8 @@ def in_threads(
         waiting: deque[Future[Any]] = deque()
         try:
             for one in arguments:
-                waiting.append(pool.submit(function, *one))
+                # What is logged there, and the settings that are held, are those of this work.
+                waiting.append(pool.submit(copy_context().run, function, *one))
                 if len(waiting) > workers:
                     yield waiting.popleft().result()
             while waiting:

@@ -7,7 +7,7 @@ temperatures, pool and the task's rules are JSON in a run's ``meta`` folder.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,7 +141,7 @@ class Chain:
         arrays = self.procedure.arrays(self.rules.get(self.shipped), log_proba, context)
         return Predictions(log_proba, arrays, self.config_hash, test_fingerprint, posteriors)
 
-    def stream(self, pieces: Iterable[Piece], events: Events) -> Iterator[Predictions]:
+    def stream(self, pieces: Iterable[Piece], events: Events) -> Generator[Predictions, None, None]:
         """Yield predictions from raw log-probabilities of all fits (and estimates of true quantities), by pieces.
 
         One numerical thread, so that training and prediction give the same last bits anywhere.
@@ -164,7 +164,7 @@ class Chain:
                         pooled = {name: np.where(usable, v, predictions.arrays[name]) for name, v in pooled.items()}
                     others = {name: values for name, values in arrays.items() if name not in predictions.arrays}
                     predictions = replace(predictions, arrays={**predictions.arrays, **pooled, **others})
-                yield predictions
+            yield predictions
 
     def _with_prior(self, posteriors: Mapping[str, np.ndarray], usable: np.ndarray | None) -> Mapping[str, np.ndarray]:
         """Return posteriors with the training prior for events that cannot be used."""

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack, cast
 
@@ -34,6 +35,7 @@ from showerstack.runtime.files import check_target, hash_file, read_json
 from showerstack.runtime.logs import remark
 from showerstack.runtime.processes import in_threads, limited_threads
 from showerstack.runtime.resources import cores
+from showerstack.runtime.shared import each_within
 from showerstack.runtime.tables import write_frames
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
@@ -301,12 +303,12 @@ def _predict_pieces(
     columns += CORE_COLUMNS if run.chain.target_calibration else ()
     events = source.open(tuple(dict.fromkeys(columns)))
     ctx = replace(ctx, threads=int(run.manifest["config"]["threads"]))
-    with limited_threads(ctx.threads), ctx.bars("predicting", "predictions of fits") as progress:
+    with ctx.bars("predicting", "predictions of fits") as progress:
         if isinstance(run, ExportedRun):
             pieces_of_fits = predict_exported(events, cast(list[ExportedLearner], fits), ctx, progress)
         else:
             pieces_of_fits = predict_fits(events, cast(list[SavedFits], fits), ctx, progress)
-        yield from run.chain.stream(pieces_of_fits, events)
+        yield from each_within(partial(limited_threads, ctx.threads), run.chain.stream(pieces_of_fits, events))
 
 
 @dataclass(frozen=True)

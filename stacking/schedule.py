@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from showerstack.features.device import free_gpu_memory
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import GPU_FAILED, InputError, need, remedy_of
-from showerstack.runtime.logs import LOG as ALL_LOGS
-from showerstack.runtime.logs import captured, replay
+from showerstack.runtime.logs import Caller, captured, replay
 from showerstack.runtime.processes import by_device, in_devices
 from showerstack.stacking.fits import CHECKPOINTS, LATE_FILE, FoldTask, TimeLimitReached, do_task
 
@@ -28,7 +27,8 @@ LOG = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 """How often work is given out whose worker ends; each time Dask tries as often as its ``allowed-failures`` allows."""
-_ONE_AT_A_TIME = threading.Lock()
+_ONE_AT_A_TIME = threading.RLock()
+"""Libraries keep random states for the whole process: fits side by side in it would not repeat."""
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def on_cluster(
     """
     from distributed import KilledWorker, as_completed
 
-    attempts = {client.submit(_alone, function, *one, pure=False): (one, 1) for one in arguments}
+    attempts = {client.submit(alone, function, *one, pure=False): (one, 1) for one in arguments}
     ended = as_completed(list(attempts))
     try:
         for future in ended:
@@ -90,7 +90,7 @@ def on_cluster(
                         f"{getattr(error.last_worker, 'address', 'an unknown address')} (killed, or out of memory): "
                         "finished fits are kept; start the same command again, with more memory a worker if it is short"
                     ) from None
-                again = client.submit(_alone, function, *one, pure=False)
+                again = client.submit(alone, function, *one, pure=False)
                 attempts[again] = (one, attempt + 1)
                 ended.add(again)
                 continue
@@ -99,7 +99,8 @@ def on_cluster(
         client.cancel(list(attempts))
 
 
-def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns that works alone of its kind in this process."""
     with _ONE_AT_A_TIME:
         return function(*arguments)
 
@@ -194,7 +195,7 @@ def _workers(
     Yields tasks and numbers of workers by device, and the attempts as they end. Left with an error, no worker goes on
     to the next task while the error is reported.
     """
-    level = ALL_LOGS.getEffectiveLevel()
+    caller = Caller.here()
     if scheduler is not None and waiting:
         with connected(scheduler) as client:
             # Workers have working directories of their own.
@@ -203,14 +204,14 @@ def _workers(
             places = {*(task.run for task in absolute), *(data.location for data in events)}
             refuse_unshared(client, sorted(place for place in places if place is not None))
             at_once = min(len(client.ncores()), len(waiting))
-            with closing(on_cluster(_attempt, [(task, level) for task in absolute], client)) as attempts:
+            with closing(on_cluster(_attempt, [(task, caller) for task in absolute], client)) as attempts:
                 yield {"cluster": list(waiting)}, {"cluster": at_once}, attempts
         return
     parts = {device: part for device, part in by_device(waiting, processes, lambda task: task.device).items() if part}
     workers = {device: min(processes[device], len(part)) for device, part in parts.items()}
     # A process that is used again stays in the folder in which it began.
-    arguments = {device: [(task.absolute(), level) for task in part] for device, part in parts.items()}
-    work = in_devices(_attempt, arguments, workers, threads=threads, spoilt=_gpu_failed)
+    arguments = {device: [(_attempt, task.absolute(), caller) for task in part] for device, part in parts.items()}
+    work = in_devices(alone, arguments, workers, threads=threads, spoilt=_gpu_failed)
     with local_processes(threads), closing(work) as attempts:
         yield parts, workers, attempts
 
@@ -229,8 +230,8 @@ def _gpu_failed(attempt: Attempt) -> bool:
     return attempt.remedy == GPU_FAILED
 
 
-def _attempt(task: FoldTask, level: int) -> Attempt:
-    with captured(level) as records:
+def _attempt(task: FoldTask, caller: Caller) -> Attempt:
+    with captured(caller) as records:
         error, remedy = _error_of(task)
     return Attempt(task.name, task.fold, error, remedy, records)
 

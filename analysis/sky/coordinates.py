@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from showerstack.runtime.errors import need
+from showerstack.runtime.shared import Setting, ignored
 
 LONGITUDE_DEG, LATITUDE_DEG, HEIGHT_M = 8.4, 49.1, 110.0
 """KASCADE in Karlsruhe: degrees east and north, metres above the sea."""
@@ -39,20 +39,32 @@ class Azimuth:
         return np.mod(turned if self.clockwise else -turned, 360.0)
 
 
+def _set_astropy(position: bool) -> Callable[[], None]:
+    from astropy import units
+    from astropy.coordinates.erfa_astrom import ErfaAstromInterpolator, erfa_astrom
+    from astropy.utils.iers import conf
+
+    stack = ExitStack()
+    stack.enter_context(conf.set_temp("auto_download", False))
+    stack.enter_context(conf.set_temp("auto_max_age", None))
+    stack.enter_context(conf.set_temp("iers_degraded_accuracy", "ignore"))
+    stack.enter_context(erfa_astrom.set(ErfaAstromInterpolator(RESOLUTION_S * units.s)))
+    return stack.close
+
+
+_ASTROPY = Setting(_set_astropy)
+
+
 @contextmanager
 def _installed_tables() -> Iterator[None]:
     """Let astropy take the installed table of Earth's rotation as it is, however old; nothing is fetched."""
     from astropy.utils.exceptions import AstropyWarning
-    from astropy.utils.iers import conf
 
     with (
-        warnings.catch_warnings(),
-        conf.set_temp("auto_download", False),
-        conf.set_temp("auto_max_age", None),
-        conf.set_temp("iers_degraded_accuracy", "ignore"),
+        _ASTROPY.held(True),
+        ignored(AstropyWarning),
+        ignored(Warning, "ERFA function .*dubious year"),  # later than leap seconds are announced
     ):
-        warnings.simplefilter("ignore", AstropyWarning)
-        warnings.filterwarnings("ignore", "ERFA function .*dubious year")  # later than leap seconds are announced
         yield
 
 
@@ -88,13 +100,12 @@ def equatorial(
     need("sky", what="a sky map")
     from astropy import units
     from astropy.coordinates import ICRS, AltAz, EarthLocation
-    from astropy.coordinates.erfa_astrom import ErfaAstromInterpolator, erfa_astrom
     from astropy.time import Time
 
     site = EarthLocation.from_geodetic(LONGITUDE_DEG * units.deg, LATITUDE_DEG * units.deg, HEIGHT_M * units.m)
     compass = (convention or Azimuth()).compass(azimuth_deg)
     right_ascension, declination = np.empty(len(seconds)), np.empty(len(seconds))
-    with _installed_tables(), erfa_astrom.set(ErfaAstromInterpolator(RESOLUTION_S * units.s)):
+    with _installed_tables():
         for start in range(0, len(seconds), CHUNK):
             rows = slice(start, start + CHUNK)
             local = AltAz(

@@ -37,7 +37,7 @@ from showerstack.features.stations.cuda import grid_cuda, order_cuda, sum_cuda
 from showerstack.features.stations.grid import grid_fused, order_fused
 from showerstack.features.table import EVENT_COLUMN
 from showerstack.models.base.learner import Batch
-from showerstack.models.networks.learner import torch_as_asked
+from showerstack.models.networks.modes import torch_as_asked
 from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context
 from showerstack.showers.dataset import Dataset

@@ -5,12 +5,10 @@ Torch is set up for it (GPU, threads, determinism) and given back afterwards as 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -29,50 +27,13 @@ from showerstack.models.networks import data
 from showerstack.models.networks.data import EventTensors, GridSource
 from showerstack.models.networks.layers import GridFront, fit_front
 from showerstack.models.networks.loop import History, predict_logits, train
+from showerstack.models.networks.modes import OwnDraws, one_drawing, torch_as_asked, torch_obstacle
 from showerstack.models.networks.step import TrainingSettings
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import AGE, SCALAR_NAMES
-
-
-def torch_obstacle() -> str | None:
-    """Return why torch has no GPU here; None if it has one."""
-    if torch.cuda.is_available():
-        return None
-    if torch.version.cuda is None:
-        return "this torch is a CPU build: install a CUDA build of torch"
-    return f"torch, built for CUDA {torch.version.cuda}, finds no GPU: its driver may be missing or too old"
-
-
-@contextlib.contextmanager
-def torch_as_asked(device: str, threads: int, *, deterministic: bool) -> Iterator[None]:
-    """Set torch's threads, determinism and full float32, and give them back afterwards."""
-    if device == "cuda" and (obstacle := torch_obstacle()):
-        raise InputError(f"device cuda: {obstacle}")
-    threads_before, determinism_before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
-    benchmark, tf32 = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
-    memory: Any = torch.utils.deterministic  # a module whose switch is a property
-    fill_before = memory.fill_uninitialized_memory
-    torch.set_num_threads(threads)
-    # Without it cuBLAS may sum in another order each time; it has no effect on a CPU.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # ``use_deterministic_algorithms`` does the same and imports torch's compiler, two seconds of processor time.
-    torch.set_deterministic_debug_mode("warn" if deterministic else "default")
-    torch.backends.cudnn.benchmark = not deterministic
-    # By default convolutions of float32 round to 10 bits of mantissa: predictions would differ by 1e-3 from a CPU's.
-    torch.backends.cudnn.allow_tf32 = False
-    # Determinism fills every new tensor once more, which nobody reads.
-    memory.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads_before)
-        torch.set_deterministic_debug_mode(determinism_before)
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = benchmark, tf32
-        memory.fill_uninitialized_memory = fill_before
-
 
 WEIGHTS_FILE = "network.safetensors"
 ALL_SCALARS = (*SCALAR_NAMES, AGE.name)
@@ -146,9 +107,9 @@ class NetworkLearner(Learner):
         self.device_ = device
         self.inputs_ = self._inputs_for(train)
         self.class_weights_ = class_weight_vector(self.chosen["class_weights"], train.labels, self.classes)
-        with torch_as_asked(device, self.threads, deterministic=bool(self.chosen["deterministic"])):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+        deterministic = bool(self.chosen["deterministic"])
+        with one_drawing(), torch_as_asked(device, self.threads, deterministic=deterministic):
+            with OwnDraws(seed):
                 network = self._assemble(self.inputs_)
             self._initialise(network.network)
             if network.front is not None:
@@ -280,7 +241,9 @@ class NetworkLearner(Learner):
         """Return how many weights this network has with these table columns; nothing is trained."""
         scalars = [name for name in self.chosen["scalars"] if name not in table and (age or name != AGE.name)]
         inputs = InputTransform.nominal((*table, *scalars))
-        return sum(parameter.numel() for parameter in self.build(inputs, len(self.classes), self.array_).parameters())
+        with OwnDraws(0):
+            network = self.build(inputs, len(self.classes), self.array_)
+        return sum(parameter.numel() for parameter in network.parameters())
 
     @property
     def n_parameters(self) -> int:
@@ -318,7 +281,8 @@ class NetworkLearner(Learner):
         learner.class_weights_ = None if weights is None else np.asarray(weights, dtype=np.float64)
         learner.history_ = History(header["losses"], header["best_epoch"])
         learner.device_ = header["device"] if torch.cuda.is_available() else "cpu"
-        network = learner._assemble(learner.inputs_)
+        with OwnDraws(0):  # weights that are about to be replaced
+            network = learner._assemble(learner.inputs_)
         try:
             network.load_state_dict(load_file(Path(folder) / WEIGHTS_FILE))
         except (SafetensorError, RuntimeError) as error:

@@ -21,8 +21,9 @@ from torch import nn
 from showerstack.models.base.inputs import TARGETS, InputTransform, has_column
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.saving import plain
-from showerstack.models.networks.learner import NetworkLearner, torch_as_asked
+from showerstack.models.networks.learner import NetworkLearner
 from showerstack.models.networks.loop import History, predict_outputs
+from showerstack.models.networks.modes import torch_as_asked
 from showerstack.models.networks.step import TRUTH_SHARE, Output
 from showerstack.models.pretraining.network import Architecture, ShowerBody, truth_estimates
 from showerstack.models.pretraining.stream import N_WORLD

@@ -30,6 +30,7 @@ from torch.nn import functional
 from showerstack.models.base.inputs import LOGARITHM, InputTransform
 from showerstack.models.base.saving import plain
 from showerstack.models.networks.loop import learning_rate
+from showerstack.models.networks.modes import OwnDraws, torch_as_asked
 from showerstack.models.networks.step import (
     Checkpoint,
     TrainingSettings,
@@ -250,8 +251,11 @@ def pretrain(
         it holds the averaged weights so far.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(threads)
-    with locked(folder), bars("pretrain", "showers") as progress:
+    with (
+        locked(folder),
+        torch_as_asked(device, threads, deterministic=False),
+        bars("pretrain", "showers") as progress,
+    ):
         plan = open_plan(folder, settings)
         inputs = InputTransform.from_state(plan["inputs"])
         state = _start_state(folder, settings, inputs, plan["identity"], device)
@@ -288,8 +292,7 @@ def _start_state(
     folder: Path, settings: PretrainSettings, inputs: InputTransform, identity: str, device: str
 ) -> Checkpoint:
     """Return the state to go on from: the one in the folder, or that before the first step."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+    with OwnDraws(settings.seed):
         network = ShowerNetwork(Architecture(inputs.n_inputs, settings.width, settings.blocks, settings.hidden))
     if origin := settings.origin:
         if origin.network.sizes != network.sizes:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.models.base.inputs import TARGETS, InputTransform
 from showerstack.models.base.saving import plain
+from showerstack.models.networks.modes import OwnDraws
 from showerstack.models.pretraining.network import Architecture, ShowerNetwork
 from showerstack.models.pretraining.stream import COLUMNS, HADRONIC_MODELS, N_WORLD, PRIORS
 from showerstack.runtime.errors import InputError
@@ -136,7 +137,8 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
         sizes = Architecture(**described["sizes"] | {"n_world": N_WORLD})
         if inputs.n_inputs != sizes.n_inputs or inputs.columns != COLUMNS:
             raise ValueError("other inputs")
-        network = ShowerNetwork(sizes)
+        with OwnDraws(0):
+            network = ShowerNetwork(sizes)
         network.load_state_dict(_with_models(load_file(file)))
     except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]

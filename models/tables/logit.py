@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_npz
 from showerstack.runtime.processes import limited_threads
+from showerstack.runtime.shared import ignored
 
 MODEL_FILE = "quadratic_logit.npz"
 TERM_ROWS = 1 << 14
@@ -58,9 +58,8 @@ class QuadraticLogit(TableLearner):
         best = np.inf
         for k, strength in enumerate(strengths):
             model.set_params(C=strength)
-            with limited_threads(self.threads), warnings.catch_warnings():
-                # Stopping L-BFGS early is a mild regulariser too; validation decides between the strengths.
-                warnings.simplefilter("ignore", ConvergenceWarning)
+            # Stopping L-BFGS early is a mild regulariser too; validation decides between the strengths.
+            with limited_threads(self.threads), ignored(ConvergenceWarning):
                 model.fit(x, train.labels[rows], sample_weight=weights)
             log_q = log_of_margins(x_valid @ model.coef_.T + model.intercept_)
             loss = event_log_loss(log_q, y_valid, w_valid)

@@ -233,7 +233,7 @@ def test_a_fit_of_less_than_two_seconds_keeps_no_state(
 
 def test_training_does_not_import_the_compiler() -> None:
     code = (
-        "import sys; from showerstack.models.networks.learner import torch_as_asked as asked; import torch\n"
+        "import sys; from showerstack.models.networks.modes import torch_as_asked as asked; import torch\n"
         "with asked('cpu', 1, deterministic=True): print(torch.get_deterministic_debug_mode())\n"
         "print(torch.get_deterministic_debug_mode(), 'torch._inductor' in sys.modules)"
     )

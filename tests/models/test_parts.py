@@ -31,7 +31,7 @@ from showerstack.models.base.posterior import (
 from showerstack.models.base.saving import HEADER_FILE, plain
 from showerstack.models.networks import data as augmentation
 from showerstack.models.networks.data import EventTensors, GridSource, move_grids, move_vectors
-from showerstack.models.networks.learner import torch_as_asked
+from showerstack.models.networks.modes import torch_as_asked
 from showerstack.models.networks.physics import TabularMLP
 from showerstack.models.pretraining.weights import SHIPPED, read_pretrained
 from showerstack.models.registry import LEARNERS, device_for, device_remarks, devices_for, learner_class, spec
