@@ -189,6 +189,15 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES}
 
 
+def code_of_fits() -> dict[str, str]:
+    """Return what has to be the same wherever fits of one run are made: versions, and the hash of our code."""
+    top = Path(__file__).resolve().parents[1]
+    plugins = ", ".join(installed_versions("showerstack.learners")) or "none"
+    code = source_hash(top / name for name in ("runtime", "showers", "scoring", "features", "models", "stacking"))
+    python = "{}.{}".format(*platform.python_version_tuple())
+    return versions() | {"python": python, "learners from": plugins, "code of showerstack": code[:12]}
+
+
 def now_utc() -> str:
     """Return the present time, UTC, to the minute."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -159,7 +159,8 @@ class Context:
     threads: int = 1
     """Numerical threads of each process."""
     began: float | None = None
-    """Seconds since 1970 from which a time limit counts; by default from the first step of the work."""
+    """From when a time limit counts, seconds of :func:`showerstack.runtime.cost.now_s`; by default from the first step
+    of the work."""
 
 
 FILE_WIDTH = 120

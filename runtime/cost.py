@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import resource
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from showerstack.runtime.errors import InputError
 
@@ -72,7 +73,7 @@ def _read(file: Path) -> str:
     """Return the text of a file of ``/proc``; nothing if its process has ended meanwhile."""
     try:
         return file.read_text()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return ""
 
 
@@ -92,6 +93,37 @@ def _peak_mb() -> float:
                 return int(line.split()[1]) / 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
+
+
+def now_s() -> float:
+    """Return the time in seconds of a clock that nobody sets: on Linux since the start of the machine, asleep or not.
+
+    All processes of a machine read the same; for others see :class:`Clock`.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+_BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A machine's :func:`now_s`."""
+
+    machine: str
+    """Number of its present start."""
+    ahead_s: float
+    """Its clock of the day minus :func:`now_s`."""
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return that of this machine."""
+        return cls(_read(_BOOT_FILE).strip() or socket.gethostname(), time.time() - now_s())
+
+    def on_this_machine(self, moment_s: float) -> float:
+        """Return what this machine's :func:`now_s` says at a moment that is given by that clock."""
+        here = Clock.here()
+        return moment_s if here.machine == self.machine else moment_s + self.ahead_s - here.ahead_s
 
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}

@@ -32,6 +32,10 @@ class InputError(ValueError):
     """
 
 
+class Changed(InputError):
+    """What work began with is no longer there: somebody replaced it or wrote into it."""
+
+
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that steer a terminal or reorder what is read: control, format, surrogates, separators."""
 
@@ -266,6 +270,8 @@ def remedy_of(error: BaseException) -> str | None:
             return GPU_FAILED
         if isinstance(cause, MemoryError) or _NO_ROOM.search(str(cause)):
             return "free memory or disk space"
+        if isinstance(cause, Changed):
+            return "see that nobody else writes there"
         if isinstance(cause, FileNotFoundError):
             return "see that the file is there, for every worker of a cluster under the same path,"
         if isinstance(cause, OSError):

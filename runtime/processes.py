@@ -27,6 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from showerstack.runtime.cost import now_s
 from showerstack.runtime.errors import InputError, explained
 from showerstack.runtime.shared import Setting, each_within, ignored
 
@@ -52,9 +53,21 @@ def _thread_pools(n_modules: int) -> ThreadpoolController:
 
 
 def _limit_blas(threads: int) -> Callable[[], None]:
-    limited = _thread_pools(len(sys.modules)).limit(limits=threads, user_api="blas")
-    undo: Callable[[], None] = limited.restore_original_limits
-    return undo
+    pools = [pool for pool in _thread_pools(len(sys.modules)).lib_controllers if pool.user_api == "blas"]
+    before = [pool.get_num_threads() for pool in pools]
+
+    def give(numbers: Iterable[int]) -> None:
+        for pool, number in zip(pools, numbers, strict=True):
+            # threadpoolctl lets the thread that set a number first set others, and does nothing for all other threads.
+            forget = getattr(pool, "clear_controlling_thread", None)
+            if forget:
+                forget(force=True)
+            pool.set_num_threads(number)
+            if forget:
+                forget(force=True)
+
+    give([threads] * len(pools))
+    return partial(give, before)
 
 
 _BLAS = Setting(_limit_blas)
@@ -325,17 +338,18 @@ def _end_when_orphaned(parent: int) -> None:
 
 
 def process_began() -> float:
-    """Return when this process was started, in seconds since 1970; the present where the system does not record it.
+    """Return when this process was started, in seconds of :func:`showerstack.runtime.cost.now_s`; the present where the
+    system does not record it.
 
     Linux has it in /proc/self/stat, field 22 (proc(5)): clock ticks from the start of the machine to that of the
     process.
     """
+    now = now_s()
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, IndexError, ValueError):
-        return time.time()
-    return time.time() - max(0.0, age)
+        return min(now, int(fields[19]) / os.sysconf("SC_CLK_TCK")) if hasattr(time, "CLOCK_BOOTTIME") else now
+    except (OSError, IndexError, ValueError):
+        return now
 
 
 Work = TypeVar("Work")

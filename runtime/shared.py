@@ -100,6 +100,11 @@ class _Messages:
         """Return whether a message is ignored."""
         return any(pattern.match(text) for pattern in (*self.here.get(), *self.everywhere))
 
+    @property
+    def pattern(self) -> str:
+        """All of it as one regular expression: libraries (scikit-learn) repeat a filter in threads of their own."""
+        return "|".join(f"(?:{one.pattern})" for one in (*self.here.get(), *self.everywhere)) or "(?!)"
+
 
 class _Filter(Setting):
     """A filter of warnings of one category, in front of all others."""
@@ -110,14 +115,15 @@ class _Filter(Setting):
         self._entry: Any = ("ignore", self.messages, category, None, 0)
 
     def _put(self, position: bool) -> Callable[[], None]:
-        filters: Any = warnings.filters
-        filters.insert(0, self._entry)
+        self._remove()
+        warnings.filters.insert(0, self._entry)  # type: ignore[attr-defined]
+        return self._remove
 
-        def undo() -> None:
-            with suppress(ValueError):  # its user has reset the filters
+    def _remove(self) -> None:
+        # Whoever catches warnings meanwhile works with a copy of the list: the filter may be gone, or there again.
+        with suppress(ValueError):
+            while True:
                 warnings.filters.remove(self._entry)  # type: ignore[attr-defined]
-
-        return undo
 
 
 _FILTERS: dict[type[Warning], _Filter] = {}

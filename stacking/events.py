@@ -29,8 +29,9 @@ from showerstack.features.table import FeatureTable, default_path
 from showerstack.models.base.inputs import targets_of
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
+from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Context
-from showerstack.runtime.errors import InputError
+from showerstack.runtime.errors import Changed, InputError
 from showerstack.runtime.files import FileState, FolderState, folder_state
 from showerstack.runtime.processes import in_threads
 from showerstack.runtime.resources import cores
@@ -38,7 +39,7 @@ from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset, state_of
 from showerstack.showers.event_files import EventFiles, zero_if_not_finite
-from showerstack.showers.schema import AGE, SCALAR_NAMES, TargetQuantity, Task
+from showerstack.showers.schema import AGE, SCALAR_NAMES, TASKS, TRUTH_FILE, WEIGHT_FILE, TargetQuantity, Task
 
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that stand beside the learners' log-probabilities: a target is counted from the first."""
@@ -72,6 +73,20 @@ class Events(ABC):
     def absolute(self) -> Self:
         """Return the same events with absolute paths, for a process of another working directory."""
         return self
+
+    def pinned(self) -> Self:
+        """Return the same events, which no others under the same name may replace from now on."""
+        return self
+
+    def refuse_changed(self) -> None:
+        """Refuse events that are no longer those that were pinned.
+
+        Raises
+        ------
+        Changed
+            If their files have been replaced or written again with other content.
+        """
+        return
 
     @abstractmethod
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
@@ -159,9 +174,27 @@ class ShowerEvents(Events):
     task: Task
     labelled: bool = False
     """False for events to be predicted: their label file is neither needed nor looked at."""
+    state: tuple[FolderState, ...] = ()
+    """Of dataset and table when their content was known; empty where anything may be there."""
+    content: str = ""
+    """Their fingerprint then; empty where files that were written again count as others."""
 
     def __len__(self) -> int:
         return len(self._data)
+
+    def pinned(self) -> Self:
+        """Return the same events with their fingerprint: copies of the files, and other machines, may be used."""
+        return replace(self, content=self.fingerprint())
+
+    def refuse_changed(self) -> None:
+        if not self.state:
+            return
+        now = (dataset_state(self.dataset, labelled=self.labelled), folder_state(self.table))
+        if now != self.state and not _is_same(replace(self, state=()), now):
+            raise Changed(
+                f"{self.dataset} changed during the work: nothing that was made of it since is kept; begin again, with "
+                "another run folder if the data are to stay as they are now"
+            )
 
     @property
     def location(self) -> Path:
@@ -172,10 +205,12 @@ class ShowerEvents(Events):
 
     @property
     def _data(self) -> Dataset:
+        self.refuse_changed()
         return _open_dataset(self.dataset, folder_state(self.dataset))
 
     @property
     def _features(self) -> FeatureTable:
+        self.refuse_changed()
         return _open_table(self.table, folder_state(self.table))
 
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
@@ -236,6 +271,7 @@ class ShowerEvents(Events):
     def _labelled_data(self) -> Dataset:
         if not self.labelled:
             raise InputError(f"{self.dataset} holds events to be predicted: its labels are not read here")
+        self.refuse_changed()
         return Dataset.open(self.dataset, self.task, labels=True)
 
     def energy(self) -> np.ndarray:
@@ -301,6 +337,23 @@ def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> 
     return (f"{counts}: " + ("nothing is trained on them" if training else "they get the training prior"),)
 
 
+def dataset_state(dataset: Path, *, labelled: bool) -> FolderState:
+    """Return the states of a dataset's files, those of the labels left out where these are not looked at."""
+    labels = {task.label_file for task in TASKS.values()} | {WEIGHT_FILE, TRUTH_FILE, CHECKSUMS_FILE}
+    return tuple((name, state) for name, state in folder_state(dataset) if labelled or name not in labels)
+
+
+@lru_cache(maxsize=8)
+def _is_same(events: ShowerEvents, state: tuple[FolderState, ...]) -> bool:
+    """Return whether events in this state of their files are those that were pinned."""
+    if not events.content:
+        return False
+    try:
+        return events.fingerprint() == events.content
+    except InputError:  # gone, or half written
+        return False
+
+
 @lru_cache(maxsize=8)
 def _open_dataset(path: Path, state: FolderState) -> Dataset:
     # Opening scans the scalars, and a worker does several tasks on the same folder; a changed one has another state.
@@ -325,8 +378,8 @@ class ComputedEvents(ShowerEvents):
     device: str = "cpu"
     """Where they are: ``"cpu"`` or ``"cuda"``."""
     workers: int = 1
-    state: tuple[FileState, ...] = ()
-    """Of the files when they were opened; see :func:`showerstack.showers.dataset.state_of`."""
+    opened: tuple[FileState, ...] = ()
+    """State of the files when they were opened; see :func:`showerstack.showers.dataset.state_of`."""
     _blocks: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
     """Features of the last events, (n, F) float32, by the number of their block."""
     _cores: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
@@ -344,7 +397,7 @@ class ComputedEvents(ShowerEvents):
         workers = max(1, min(ctx.workers or cores(), -(-len(data) // BLOCK_EVENTS)))
         if workers > 1 and device == "cpu" and FIT_GROUPS & _groups(wanted):
             warm_up()
-        return cls(dataset, default_path(dataset), task, wanted=wanted, device=device, workers=workers, state=state)
+        return cls(dataset, default_path(dataset), task, wanted=wanted, device=device, workers=workers, opened=state)
 
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
         """Return the computed columns of the learner's feature set."""
@@ -425,7 +478,7 @@ class ComputedEvents(ShowerEvents):
             self._blocks[number] = block
             if len(core_places) == len(CORE_COLUMNS):
                 self._cores[number] = block[:, core_places]
-        if state_of(self.dataset) != self.state:
+        if state_of(self.dataset) != self.opened:
             raise InputError(f"{self.dataset} changed while its features were computed: start again")
 
 

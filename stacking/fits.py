@@ -9,9 +9,12 @@ and run in processes of this machine or on a Dask cluster. :mod:`showerstack.sta
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -24,9 +27,17 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import create, most_events
 from showerstack.runtime.arrays import open_npy
 from showerstack.runtime.checksums import Checksums, write_checksums
-from showerstack.runtime.cost import timed
+from showerstack.runtime.cost import now_s, timed
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
+from showerstack.runtime.files import (
+    atomic_folder,
+    atomic_path,
+    check_name,
+    hash_json,
+    read_json,
+    write_json,
+    write_npz,
+)
 from showerstack.runtime.processes import limited_threads
 from showerstack.stacking.events import Events, pieces
 from showerstack.stacking.folds import FOLDS_FILE, IN_EVALUATION_FILE, early_stopping_rows
@@ -95,13 +106,15 @@ class FoldTask:
     rows: int | None = None
     """Training events at most; None for all."""
     deadline: float | None = None
-    """When the fits have to be done, seconds since 1970; None without a limit."""
+    """When the fits have to be done, seconds of :func:`showerstack.runtime.cost.now_s`; None without a limit."""
     share: float = 1.0
     """Share of the time left until then, when it begins, that it may learn for."""
     gives_up: bool = True
     """Whether it is given up at the deadline: one learner is not, so that a late run predicts at all."""
     context_hash: str = ""
     """Hash of the run's configuration, data and versions."""
+    start: str = ""
+    """Which start of the run it belongs to, see :func:`run_started`; empty where it cannot outlive its run."""
 
     @property
     def name(self) -> str:
@@ -150,12 +163,67 @@ class FoldTask:
         return bool(read_json(self.folder / TASK_FILE)["key"] == self.key)
 
 
+START_FILE = ".start"
+"""In a run folder that is at work: a number that no other start of any run has."""
+
+
+@contextmanager
+def run_started(run: Path) -> Iterator[str]:
+    """Mark a run folder, which this process holds, as at work; yield the number of this start."""
+    number = secrets.token_hex(16)
+    with atomic_path(run / START_FILE) as temporary:
+        temporary.write_text(number)
+    try:
+        yield number
+    finally:
+        (run / START_FILE).unlink(missing_ok=True)
+
+
+SEEN_WITHIN_S = 60.0
+"""When a file that one machine wrote is seen by all others at the latest, by what NFS keeps of folders by default."""
+
+
+class Abandoned(Exception):
+    """The run that a fit belongs to has ended, or its folder is another's."""
+
+
+def refuse_abandoned(task: FoldTask, *, within_s: float = 0.0) -> None:
+    """End a fit that nobody waits for any more: what it would write might fall into another run.
+
+    Parameters
+    ----------
+    within_s
+        How long the mark of the run is waited for.
+
+    Raises
+    ------
+    Abandoned
+        If the start of the run that it belongs to has ended.
+    """
+    if not task.start:
+        return
+    until = now_s() + within_s
+    while _start_of(task.run) != task.start:
+        if now_s() >= until:
+            raise Abandoned(f"{task.run} is no longer at work, or is another run's")
+        time.sleep(1.0)
+
+
+def _start_of(run: Path) -> str:
+    try:
+        return (run / START_FILE).read_text()
+    except FileNotFoundError:
+        return ""
+
+
 def do_task(task: FoldTask) -> None:
     """Fit one learner on one fold, predict its own and the test events, and store all of it atomically."""
+    refuse_abandoned(task, within_s=SEEN_WITHIN_S)
     with atomic_folder(task.folder, overwrite=True) as folder, limited_threads(task.threads):
         with timed("train", task.name, task.fold) as cost:
             train, valid, oof = split_rows(task)
             learner, ended_early = _fit(task, _labelled_batch(task, train), _labelled_batch(task, valid))
+            refuse_abandoned(task)
             learner.save(folder)
             if learner.losses_:
                 write_json(folder / HISTORY_FILE, {"valid_log_loss": learner.losses_})
@@ -175,6 +243,7 @@ def do_task(task: FoldTask) -> None:
         }
         write_json(folder / TASK_FILE, record)
         write_checksums(folder)
+        refuse_abandoned(task)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
 
 
@@ -191,15 +260,28 @@ class TimeLimitReached(Exception):
     """The run's time limit was reached before a fit was finished."""
 
 
-class LearningTime:
-    """A learner's progress, called while it learns: it ends the fit at a time, with the best so far."""
+LOOK_EVERY_S = 0.2
+"""How often a fit looks whether its run is still at work."""
 
-    def __init__(self, ends: float) -> None:
-        self.ends, self.reached = ends, False
+
+class WhileWanted:
+    """A learner's progress, called while it learns.
+
+    It ends the fit at a time, with the best so far, or without a result where nobody waits for it any more.
+    """
+
+    def __init__(self, task: FoldTask) -> None:
+        self.task, self.reached, self.looked = task, False, now_s()
+        deadline = task.deadline
+        self.ends = None if deadline is None else self.looked + task.share * max(0.0, deadline - self.looked)
 
     def __call__(self, done: float, total: float, note: str = "") -> None:
-        """Raise :class:`Enough` when the time has come."""
-        if time.time() >= self.ends:
+        """Raise :class:`Enough` when the time has come, :class:`Abandoned` when the run has ended."""
+        now = now_s()
+        if now - self.looked >= LOOK_EVERY_S:
+            refuse_abandoned(self.task)
+            self.looked = now
+        if self.ends is not None and now >= self.ends:
             self.reached = True
             raise Enough
 
@@ -209,8 +291,7 @@ def _fit(task: FoldTask, train: Batch, valid: Batch) -> tuple[Learner, bool]:
 
     Returns the learner, and whether the time limit ended its fit.
     """
-    now = time.time()
-    limit = None if task.deadline is None else LearningTime(now + task.share * max(0.0, task.deadline - now))
+    watch = WhileWanted(task) if task.deadline is not None or task.start else None
     for _ in range(2):
         learner = create(
             task.spec,
@@ -222,8 +303,8 @@ def _fit(task: FoldTask, train: Batch, valid: Batch) -> tuple[Learner, bool]:
         )
         learner.checkpoint = task.checkpoint
         try:
-            learner = learner.fit(train, valid, seed=task.fit_seed, device=task.device, progress=limit)
-            return learner, limit is not None and limit.reached
+            learner = learner.fit(train, valid, seed=task.fit_seed, device=task.device, progress=watch)
+            return learner, watch is not None and watch.reached
         except CheckpointError as error:
             refused = error
             shutil.rmtree(task.checkpoint, ignore_errors=True)
@@ -316,7 +397,7 @@ def predict(
     """
     log_proba = np.empty((len(rows), len(learner.classes)))
     for piece in pieces(len(rows)):
-        if deadline is not None and time.time() >= deadline:
+        if deadline is not None and now_s() >= deadline:
             raise TimeLimitReached("the time limit of the run was reached")
         batch = events.batch(rows[piece], columns, grids=grids)
         log_proba[piece] = check_log_proba(learner.predict_log_proba(batch), learner, batch)

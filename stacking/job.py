@@ -17,8 +17,8 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import device_remarks, devices_for
 from showerstack.runtime.context import Context
 from showerstack.runtime.cost import Cost, seconds_of, timed
-from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_path, hash_file, hash_json, write_json
+from showerstack.runtime.errors import Changed, InputError
+from showerstack.runtime.files import atomic_path, file_state, folder_state, hash_file, hash_json, write_json
 from showerstack.runtime.logs import remark
 from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.runtime.tables import read_table
@@ -29,7 +29,14 @@ from showerstack.showers.identity import shared_showers
 from showerstack.showers.schema import Task, task_named
 from showerstack.stacking.columns import CATEGORY, Schema, learned_columns
 from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
-from showerstack.stacking.events import Events, ShowerEvents, class_numbers, quantities_of, unusable_remarks
+from showerstack.stacking.events import (
+    Events,
+    ShowerEvents,
+    class_numbers,
+    dataset_state,
+    quantities_of,
+    unusable_remarks,
+)
 from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import (
     FOLDS_FILE,
@@ -211,7 +218,7 @@ class Job:
 
     @property
     def ends(self) -> float | None:
-        """When the time limit ends, seconds since 1970; None without one."""
+        """When the time limit ends, seconds of :func:`showerstack.runtime.cost.now_s`; None without one."""
         limit, began = self.config.time_limit, self.ctx.began
         return None if limit is None or began is None else began + seconds_of(limit)
 
@@ -229,6 +236,10 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
     """Open both dataset folders and make their feature tables."""
     task = task_named(config.task)
     device = resolve_device(config.device)
+    states: dict[str, Any] = {
+        split: dataset_state(folder, labelled=split == "train")
+        for split, folder in (("train", config.train_folder), ("test", config.test_folder))
+    }
     # Before any work: both folders must be readable, and every fold must be able to hold every class.
     train_set = Dataset.open(config.train_folder, task)
     test_set = Dataset.open(config.test_folder, labels=False)
@@ -287,8 +298,9 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
                 ctx=replace(ctx, device=device, workers=config.workers),
             ).folder
         costs.append(cost)
-    train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
-    test = ShowerEvents(config.test_folder, tables["test"], task)
+    states = {split: (state, folder_state(tables[split])) for split, state in states.items()}
+    train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True, state=states["train"])
+    test = ShowerEvents(config.test_folder, tables["test"], task, state=states["test"])
     return Job(config, task, train, test, devices, costs, remarks=remarks, quantities=quantities, ctx=ctx)
 
 
@@ -301,6 +313,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
     for option, file in (("--table", config.table), ("--test-table", config.test_table)):
         if file is not None and config.run.resolve() in file.resolve().parents:
             raise InputError(f"--run {config.run} holds {option} {file}, which it may replace: choose another folder")
+    before = file_state(config.table)
     train = read_table(config.table, separator=config.separator)
     labels, classes, label_type = read_labels(train, config.table, config.label)
     groups = read_groups(train, config.table, config.group)
@@ -329,8 +342,8 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
             config.test_table, schema, config.reserved, config.id, config.separator
         )
         remarks += more
-        content_hash = hash_file(config.test_table)
-        test = TableEvents(folder / TEST_FILE, schema.names, content_hash, categories=schema.categories)
+        test_hash = hash_file(config.test_table)
+        test = TableEvents(folder / TEST_FILE, schema.names, test_hash, categories=schema.categories)
     remarks += telling_remarks(str(config.table), {name: frame[name].to_numpy() for name in frame.columns}, labels)
     remarks += weight_remarks(str(config.table), weights, labels, classes)
     if groups is None and folds is None:
@@ -338,10 +351,13 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         remarks += heap_remarks(str(config.table), quantities, labels, "name them with --group")
     remarks += repeated_remarks(frame, labels, test_frame)
     remark(LOG, remarks)
+    content_hash = hash_file(config.table)
+    if file_state(config.table) != before:
+        raise Changed(f"{config.table} changed while it was read: start again")
     return Job(
         config=resolved,
         task=task,
-        train=TableEvents(folder / TRAIN_FILE, schema.names, hash_file(config.table), categories=schema.categories),
+        train=TableEvents(folder / TRAIN_FILE, schema.names, content_hash, categories=schema.categories),
         test=test,
         devices=devices_for(config.learner_specs(task), config.device),
         table=TableInput(schema, frame, label_frame, identifiers, test_frame),

@@ -115,6 +115,9 @@ def collect(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Attemp
     if not finished:
         name, error = next(iter(errors.items()))
         raise InputError(f"no learner could be trained; {name}: {error}")
+    for task in tasks:
+        if task.name not in errors:
+            refuse_other_fit(task)
     run, n_fits, rows = job.config.run, job.config.n_folds * job.config.repeats, folds.out_of_fold
     repetitions = {name: read_out_of_fold(run, name, folds.partitions, rows)[:, rows] for name in finished}
     networks, network_remarks = _networks(job, folds, [task for task in tasks if task.name not in errors])
@@ -137,6 +140,21 @@ def collect(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Attemp
         ],
         networks=tuple(networks),
     )
+
+
+def refuse_other_fit(task: FoldTask) -> None:
+    """Refuse a fit that is not the one that this run asked for, whoever put it there.
+
+    Raises
+    ------
+    InputError
+        If its key is another: the same command makes it anew.
+    """
+    if read_json(Checksums.open(task.folder).path(TASK_FILE)).get("key") != task.key:
+        raise InputError(
+            f"{task.folder} holds the fit of another run, put there meanwhile: start the same command again, and it is "
+            "fitted anew"
+        )
 
 
 def _record(task: FoldTask, error: str | None) -> dict[str, Any]:
@@ -211,7 +229,7 @@ def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float 
     InputError
         If the fits cannot be averaged.
     TimeLimitReached
-        If ``deadline``, seconds since 1970, does not leave enough for its predictions.
+        If ``deadline``, seconds of :func:`showerstack.runtime.cost.now_s`, does not leave enough for its predictions.
     """
     first = replace(tasks[0], deadline=deadline, gives_up=True)
     target = fold_folder(first.run, first.name, None)

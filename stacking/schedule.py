@@ -7,20 +7,33 @@ a task whose worker has ended never ends.
 from __future__ import annotations
 
 import logging
+import queue
 import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from concurrent.futures import CancelledError
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from showerstack.features.device import free_gpu_memory
+from showerstack.runtime.code import code_of_fits
 from showerstack.runtime.context import Progress
-from showerstack.runtime.errors import GPU_FAILED, InputError, need, remedy_of
+from showerstack.runtime.cost import Clock, now_s
+from showerstack.runtime.errors import GPU_FAILED, Changed, InputError, need, remedy_of
 from showerstack.runtime.logs import Caller, captured, replay
 from showerstack.runtime.processes import by_device, in_devices
-from showerstack.stacking.fits import CHECKPOINTS, LATE_FILE, FoldTask, TimeLimitReached, do_task
+from showerstack.stacking.fits import (
+    CHECKPOINTS,
+    LATE_FILE,
+    Abandoned,
+    FoldTask,
+    TimeLimitReached,
+    do_task,
+    fold_folder,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -47,6 +60,30 @@ def connected(scheduler: str) -> Iterator[Any]:
         yield client
 
 
+def refuse_other_code(client: Any) -> None:
+    """Refuse a cluster with a worker that has other code, or other versions of libraries, than this process."""
+
+    def code_there() -> dict[str, str]:  # sent as it stands: a worker may have an older package, or none
+        try:
+            from showerstack.runtime.code import code_of_fits
+        except ImportError as error:
+            return {"showerstack": f"missing or older ({error})"}
+        return code_of_fits()
+
+    here = code_of_fits()
+    for worker, there in sorted(client.run(code_there).items()):
+        other = [
+            f"{name} {there.get(name, 'unknown')} (here {here[name]})" for name in here if there.get(name) != here[name]
+        ]
+        if there.keys() == {"showerstack"}:
+            other = [f"showerstack {there['showerstack']}"]
+        if other:
+            raise InputError(
+                f"option scheduler: the worker {worker} has {', '.join(other[:4])}: all machines of a cluster must "
+                "have the same code and libraries"
+            )
+
+
 def refuse_unshared(client: Any, paths: Iterable[Path]) -> None:
     """Refuse a cluster with a worker on whose machine one of the paths is missing."""
     for worker, missing in sorted(client.run(_missing, [str(path) for path in paths]).items()):
@@ -61,6 +98,11 @@ def _missing(paths: list[str]) -> list[str]:
     return [path for path in paths if not Path(path).exists()]
 
 
+NO_WORKERS_S = 30.0
+"""A cluster may be without workers for so long: those that are started anew have come back by then."""
+LOOK_EVERY_S = 5.0
+
+
 def on_cluster(
     function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], client: Any
 ) -> Generator[Any, None, None]:
@@ -72,14 +114,24 @@ def on_cluster(
     Raises
     ------
     InputError
-        If the workers that get the same tuple end :data:`ATTEMPTS` times, or the scheduler is lost.
+        If the workers that get the same tuple end :data:`ATTEMPTS` times, none is left for :data:`NO_WORKERS_S`, or the
+        scheduler is lost.
     """
-    from distributed import KilledWorker, as_completed
+    from distributed import KilledWorker
 
-    attempts = {client.submit(alone, function, *one, pure=False): (one, 1) for one in arguments}
-    ended = as_completed(list(attempts))
+    attempts: dict[Any, tuple[tuple[Any, ...], int]] = {}
+    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def give(one: tuple[Any, ...], attempt: int) -> None:
+        future = client.submit(alone, function, *one, pure=False)
+        attempts[future] = one, attempt
+        future.add_done_callback(ended.put)
+
     try:
-        for future in ended:
+        for one in arguments:
+            give(one, 1)
+        while attempts:
+            future = _next_of(ended, client)
             one, attempt = attempts.pop(future)
             try:
                 result = future.result()
@@ -90,13 +142,42 @@ def on_cluster(
                         f"{getattr(error.last_worker, 'address', 'an unknown address')} (killed, or out of memory): "
                         "finished fits are kept; start the same command again, with more memory a worker if it is short"
                     ) from None
-                again = client.submit(alone, function, *one, pure=False)
-                attempts[again] = (one, attempt + 1)
-                ended.add(again)
+                give(one, attempt + 1)
                 continue
             yield result
+    except (OSError, CancelledError) as error:  # of its connection: what the function raises, it returns
+        raise InputError(
+            f"the Dask scheduler at {client.scheduler.address} no longer answers ({_first_words(error)}): finished "
+            "fits are kept; start a scheduler and workers, and the same command again"
+        ) from None
     finally:
-        client.cancel(list(attempts))
+        with suppress(Exception):  # the scheduler may be gone
+            client.cancel(list(attempts))
+
+
+def _next_of(ended: queue.SimpleQueue[Any], client: Any) -> Any:
+    """Return the next task that has ended; look now and then whether there is anybody left to end one."""
+    most, told, alone_since = 0, 0, None
+    while True:
+        with suppress(queue.Empty):
+            return ended.get(timeout=LOOK_EVERY_S)
+        here = len(client.ncores())
+        if here:
+            most, alone_since = max(most, here), None
+            if here < most != told:
+                told = most
+                LOG.warning("the cluster has %d of its %d workers left", here, most)
+            continue
+        alone_since = time.monotonic() if alone_since is None else alone_since
+        if time.monotonic() - alone_since >= NO_WORKERS_S:
+            raise InputError(
+                f"the Dask scheduler at {client.scheduler.address} has had no worker for {NO_WORKERS_S:.0f} s: "
+                "finished fits are kept; start workers and the same command again"
+            )
+
+
+def _first_words(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def alone(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -152,29 +233,44 @@ def run_tasks(
         late.unlink(missing_ok=True)  # an earlier start had less time
     waiting = [task for task in tasks if not task.is_done()]
     failures: list[Attempt] = []
-    with _workers(scheduler, waiting, processes, threads) as (parts, at_once, attempts):
-        left = {(task.name, task.fold): device for device, part in parts.items() for task in part}
+    left: dict[tuple[str, int], str] = {}
+    try:
+        with _workers(scheduler, waiting, processes, threads) as (parts, at_once, attempts):
+            left |= {(task.name, task.fold): device for device, part in parts.items() for task in part}
 
-        def report(note: str = "") -> None:
-            if progress:
-                progress(len(tasks) - len(left), len(tasks), note + _running(left, at_once))
+            def report(note: str = "") -> None:
+                if progress:
+                    progress(len(tasks) - len(left), len(tasks), note + _running(left, at_once))
 
-        report()
-        for attempt in attempts:
-            name = f"{attempt.learner} fold {attempt.fold}"
-            replay(attempt.records)
-            if attempt.remedy:
-                raise InputError(
-                    f"{name} could not be trained: {attempt.error}; finished fits are kept: {attempt.remedy} and start "
-                    "the same command again"
-                )
-            left.pop((attempt.learner, attempt.fold), None)
-            if attempt.error:
-                failures.append(attempt)
-            report(f"{name} FAILED, " if attempt.error else "")
+            report()
+            for attempt in attempts:
+                name = f"{attempt.learner} fold {attempt.fold}"
+                replay(attempt.records)
+                _refuse_changed(tasks)
+                if attempt.remedy:
+                    raise InputError(
+                        f"{name} could not be trained: {attempt.error}; finished fits are kept: {attempt.remedy} and "
+                        "start the same command again"
+                    )
+                left.pop((attempt.learner, attempt.fold), None)
+                if attempt.error:
+                    failures.append(attempt)
+                report(f"{name} FAILED, " if attempt.error else "")
+    except Changed:
+        # Whatever was not finished when the data were last seen to be the same.
+        for name, fold in left:
+            shutil.rmtree(fold_folder(tasks[0].run, name, fold), ignore_errors=True)
+        shutil.rmtree(tasks[0].run / CHECKPOINTS, ignore_errors=True)
+        raise
     for run in {task.run for task in tasks}:
         shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
+
+
+def _refuse_changed(tasks: Sequence[FoldTask]) -> None:
+    for events in (tasks[0].train, tasks[0].test):
+        if events is not None:
+            events.refuse_changed()
 
 
 def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) -> str:
@@ -202,9 +298,10 @@ def _workers(
             absolute = [task.absolute() for task in waiting]
             events = [data for task in absolute for data in (task.train, task.test) if data is not None]
             places = {*(task.run for task in absolute), *(data.location for data in events)}
+            refuse_other_code(client)
             refuse_unshared(client, sorted(place for place in places if place is not None))
             at_once = min(len(client.ncores()), len(waiting))
-            with closing(on_cluster(_attempt, [(task, caller) for task in absolute], client)) as attempts:
+            with closing(on_cluster(_attempt, [(task, caller, Clock.here()) for task in absolute], client)) as attempts:
                 yield {"cluster": list(waiting)}, {"cluster": at_once}, attempts
         return
     parts = {device: part for device, part in by_device(waiting, processes, lambda task: task.device).items() if part}
@@ -230,7 +327,9 @@ def _gpu_failed(attempt: Attempt) -> bool:
     return attempt.remedy == GPU_FAILED
 
 
-def _attempt(task: FoldTask, caller: Caller) -> Attempt:
+def _attempt(task: FoldTask, caller: Caller, clock: Clock | None = None) -> Attempt:
+    if clock is not None and task.deadline is not None:
+        task = replace(task, deadline=clock.on_this_machine(task.deadline))
     with captured(caller) as records:
         error, remedy = _error_of(task)
     return Attempt(task.name, task.fold, error, remedy, records)
@@ -243,11 +342,13 @@ def _error_of(task: FoldTask) -> tuple[str, str | None]:
         if task.is_done():  # a cluster repeats work whose result was lost with the worker
             return "", None
         late = task.run / CHECKPOINTS / task.name / LATE_FILE
-        if task.gives_up and task.deadline is not None and (late.exists() or time.time() >= task.deadline):
+        if task.gives_up and task.deadline is not None and (late.exists() or now_s() >= task.deadline):
             raise TimeLimitReached("the time limit of the run left too little for it")
         began = time.monotonic()
         try:
             do_task(task)
+        except Abandoned as error:
+            return str(error), "give all machines the same run folder, which nobody else writes,"
         except TimeLimitReached:  # the learner's other folds need not begin
             late.parent.mkdir(parents=True, exist_ok=True)
             late.touch()
@@ -257,7 +358,7 @@ def _error_of(task: FoldTask) -> tuple[str, str | None]:
             free_gpu_memory()
     except Exception as error:
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        if not isinstance(error, TimeLimitReached):
+        if not isinstance(error, TimeLimitReached | Changed):
             LOG.exception("%s fold %d failed: %s", task.name, task.fold, line)
         return line, remedy_of(error)
     return "", None

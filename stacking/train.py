@@ -11,7 +11,6 @@ top. Without one (few events), systems are scored on out-of-fold predictions of 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ import numpy as np
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.code import command_line, git_revision, machine, now_utc, versions
 from showerstack.runtime.context import Context
-from showerstack.runtime.cost import Cost, timed
+from showerstack.runtime.cost import Cost, now_s, timed
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import hash_json, read_json, write_json, write_npz
 from showerstack.runtime.logs import LogFile, logging_to, remark
@@ -35,7 +34,7 @@ from showerstack.stacking.calibration import calibrated, reliability
 from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated, save_chain
 from showerstack.stacking.config import CONFIG_FILE, StackConfig, TableConfig, write_config
 from showerstack.stacking.events import CONTEXT_SCALARS, Binned, pieces
-from showerstack.stacking.fits import HOLDOUT_FILE, TASK_FILE, TRUTH, FoldTask, checksum_problem
+from showerstack.stacking.fits import HOLDOUT_FILE, TASK_FILE, TRUTH, FoldTask, checksum_problem, run_started
 from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.gate import decide_gate
 from showerstack.stacking.job import LIMITED_FOLDS, Job, fold_tasks, make_folds, shower_job, table_job
@@ -103,6 +102,7 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
 def run(job: Job) -> StackResult:
     """Do the whole run, or what is left of it."""
     job = _within_limit(job)
+    job = replace(job, train=job.train.pinned(), test=None if job.test is None else job.test.pinned())
     config, folder = job.config, job.config.run
     with opened_for_writing(folder), logging_to(LogFile(folder / LOG_FILE)):
         refuse_other_configuration(folder, job.fits_identity)
@@ -118,9 +118,13 @@ def run(job: Job) -> StackResult:
         remark(LOG, [*remarks, *filter(None, [job.memory_remark()])])
         write_config(folder / CONFIG_FILE, manifest["config"])
         write_json(folder / MANIFEST_FILE, manifest)
-        with job.ctx.bars("training", "fits") as progress:
+        with run_started(folder) as start, job.ctx.bars("training", "fits") as progress:
             failures = run_tasks(
-                tasks, processes=job.processes, threads=config.threads, scheduler=config.scheduler, progress=progress
+                [replace(task, start=start) for task in tasks] if config.scheduler else tasks,
+                processes=job.processes,
+                threads=config.threads,
+                scheduler=config.scheduler,
+                progress=progress,
             )
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with limited_threads(1):
@@ -129,7 +133,7 @@ def run(job: Job) -> StackResult:
 
 def _within_limit(job: Job) -> Job:
     """Set when the run began; under a time limit it has three folds at most, once."""
-    began = time.time() - sum(cost.wall_s for cost in job.costs) if job.ctx.began is None else job.ctx.began
+    began = now_s() - sum(cost.wall_s for cost in job.costs) if job.ctx.began is None else job.ctx.began
     job, config = replace(job, ctx=replace(job.ctx, began=began)), job.config
     if config.time_limit is None or (isinstance(config, TableConfig) and config.split):  # the user's own folds stay
         return job
@@ -284,6 +288,8 @@ def _second_level(
         "remarks": [*manifest["remarks"], *remarks],
         "steps": [cost.as_json() for cost in steps],
     }
+    for events in filter(None, (job.train, job.test)):
+        events.refuse_changed()
     remark(LOG, remarks)
     if job.table:
         manifest["label_type"] = job.table.schema.label_type

@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from showerstack.runtime import processes
-from showerstack.runtime.cost import timed
+from showerstack.runtime import cost, processes
+from showerstack.runtime.cost import Clock, now_s, timed
 
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 
@@ -45,12 +45,21 @@ def test_a_process_knows_when_it_was_started() -> None:
     program = (
         "import time; time.sleep(1.5); from showerstack.runtime.processes import process_began; print(process_began())"
     )
-    before = time.time()
+    before = now_s()
     result = float(subprocess.check_output([sys.executable, "-c", program], text=True))
     assert before - 0.1 <= result < before + 1.4  # a tick of the clock is a hundredth of a second
 
 
 def test_where_the_system_does_not_tell_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(processes.time, "CLOCK_BOOTTIME")
-    before = time.time()
-    assert before <= processes.process_began() <= time.time()
+    before = now_s()
+    assert before <= processes.process_began() <= now_s()
+
+
+def test_no_one_sets_the_clock_of_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = processes.process_began()
+    monkeypatch.setattr(cost.time, "time", lambda: 0.0)
+    assert processes.process_began() == began
+    assert Clock.here().on_this_machine(5.0) == 5.0
+    monkeypatch.setattr(cost.time, "time", lambda: 1e6 + now_s())
+    assert Clock("another", 1e6 + 40).on_this_machine(100.0) == pytest.approx(140.0, abs=1e-3)

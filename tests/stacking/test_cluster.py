@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from showerstack.runtime import code
+from showerstack.runtime.code import code_of_fits
+from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, remedy_of
+from showerstack.stacking import fits, schedule
 from showerstack.stacking.config import TableConfig
+from showerstack.stacking.job import fold_tasks, table_job
+from showerstack.stacking.oof import refuse_other_fit
 from showerstack.stacking.schedule import ATTEMPTS, on_cluster, refuse_unshared
 from showerstack.stacking.train import stack
 
@@ -66,6 +74,102 @@ def test_threads_of_a_worker_give_the_same_predictions(
         n_workers=1, threads_per_worker=3, processes=False, dashboard_address=None, protocol="tcp"
     ) as local:
         _hold_to_this_machine(local.scheduler_address, *two_gaussians)
+
+
+@pytest.fixture
+def small() -> Iterator[Any]:
+    """One worker in this process."""
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="tcp"
+        ) as local,
+        distributed.Client(local) as client,
+    ):
+        yield client
+
+
+def test_without_workers_it_ends_with_a_line(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(schedule, "NO_WORKERS_S", 1.0)
+    results = on_cluster(_wait, [(None,), (tmp_path / "go on",)], small)
+    assert next(results) is None
+    small.cluster.scale(0)
+    began = time.monotonic()
+    try:
+        with pytest.raises(InputError, match=r"the Dask scheduler at \S+ has had no worker for 1 s: finished fits are"):
+            next(results)
+    finally:
+        (tmp_path / "go on").touch()  # the worker's thread is one of this process
+    assert time.monotonic() - began < 60
+
+
+def _wait(file: Path | None) -> None:
+    while file is not None and not file.exists():
+        time.sleep(0.05)
+
+
+def test_a_scheduler_that_ends_is_told(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(small, "ncores", _ended)
+    with pytest.raises(InputError, match=r"the Dask scheduler at \S+ no longer answers \(Connection reset by peer\)"):
+        list(on_cluster(time.sleep, [(2.0,)], small))
+
+
+def _ended() -> None:
+    raise ConnectionResetError("Connection reset by peer")
+
+
+def test_workers_with_other_code_or_libraries_are_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule.refuse_other_code(small)
+    there = code_of_fits()
+    for name, value in (("lightgbm", "0.1"), ("code of showerstack", "000000000000"), ("learners from", "mine==2")):
+        monkeypatch.setattr(schedule, "code_of_fits", lambda name=name, value=value: there | {name: value})
+        with pytest.raises(InputError, match=rf"the worker tcp://\S+ has {name} {there[name]} \(here {value}\)"):
+            schedule.refuse_other_code(small)
+    monkeypatch.delattr(code, "code_of_fits")  # as where there is no package, or one of an earlier version
+    with pytest.raises(InputError, match=r"the worker tcp://\S+ has showerstack missing or older \(cannot import"):
+        schedule.refuse_other_code(small)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_fit_of_another_start_is_thrown_away(
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"table": two_gaussians[0], "label": "kind", "preset": "quick", "folds": 3, "workers": 1}
+    config = TableConfig(run=tmp_path / "run", learners=("fake_linear",), device="cpu", **options)
+    stack(config)
+    task = next(task for task in fold_tasks(table_job(config, Context())) if task.fold == 1)
+    before = (task.folder / "task.json").read_bytes()
+    monkeypatch.setattr(fits, "SEEN_WITHIN_S", 0.0)
+    monkeypatch.setattr(fits, "LOOK_EVERY_S", 0.0)
+    with fits.run_started(config.run) as start:
+        fits.do_task(replace(task, start=start))
+        with pytest.raises(fits.Abandoned):
+            fits.do_task(replace(task, start="another"))
+        watch = fits.WhileWanted(replace(task, start=start))
+        watch(0, 1)
+    with pytest.raises(fits.Abandoned):
+        watch(0, 1)
+    assert (task.folder / "task.json").read_bytes() != before, "only the time of the fit"
+    shutil.rmtree(config.run)
+    with pytest.raises(fits.Abandoned):
+        fits.do_task(replace(task, start=start))
+    assert not config.run.exists()
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_fit_that_was_put_there_by_others_is_not_collected(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    options = {"table": two_gaussians[0], "label": "kind", "preset": "quick", "folds": 3, "workers": 1}
+    runs = [
+        stack(TableConfig(run=tmp_path / f"{seed}", seed=seed, learners=("fake_linear",), device="cpu", **options)).run
+        for seed in (1, 2)
+    ]
+    task = fold_tasks(table_job(TableConfig(run=runs[1], seed=2, learners=("fake_linear",), **options), Context()))[0]
+    refuse_other_fit(task)
+    shutil.rmtree(task.folder)
+    shutil.copytree(runs[0] / "learners" / "fake_linear" / "fold-0", task.folder)
+    with pytest.raises(InputError, match=r"fold-0 holds the fit of another run, put there meanwhile: start the same"):
+        refuse_other_fit(task)
 
 
 @pytest.mark.faults

@@ -19,7 +19,7 @@ from showerstack.models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoc
 from showerstack.models.registry import create, spec
 from showerstack.models.tables.logit import QuadraticLogit
 from showerstack.runtime.context import Context, Progress
-from showerstack.runtime.cost import in_words, seconds_of
+from showerstack.runtime.cost import in_words, now_s, seconds_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.stacking import fits as tasks
@@ -127,10 +127,10 @@ def test_a_run_under_a_limit_ends_in_time_with_the_best_so_far(
     endless = FAKES["fake_linear"].__class__("fake_endless", f"{__name__}:Endless", "", "scalars")
     monkeypatch.setitem(showerstack.models.registry.LEARNERS, "fake_endless", endless)
     learners = ("fake_endless", "fake_useless")
-    began = time.time()
+    began = now_s()
     config = _config(tmp_path, n=600, learners=learners, settings={}, time_limit="20s", folds=5, repeats=2)
     result = stack(config, Context(began=began))
-    assert time.time() - began < 40, "twice the limit: the machine may be busy"
+    assert now_s() - began < 40, "twice the limit: the machine may be busy"
     assert {row["name"]: row["status"] for row in result.manifest["learners"]} == dict.fromkeys(learners, "ok")
     assert (result.manifest["config"]["folds"], result.manifest["config"]["repeats"]) == (3, 1)
     took = [step["wall_s"] for step in result.manifest["steps"] if step["learner"] == "fake_endless"]
@@ -142,14 +142,14 @@ def test_a_run_under_a_limit_ends_in_time_with_the_best_so_far(
 def test_what_is_late_is_left_out_and_one_learner_ships(tmp_path: Path, fakes: dict[str, Any]) -> None:
     """A limit that is over before the fits begin: one learner is finished all the same, the others are not begun."""
     config = _config(tmp_path, n=600, learners=("fake_linear", "fake_useless"), settings={}, time_limit="1s")
-    result = stack(config, Context(began=time.time() - 100))
+    result = stack(config, Context(began=now_s() - 100))
     status = {row["name"]: row["status"] for row in result.manifest["learners"]}
     assert sorted(status.values()) == ["failed", "ok"]
     error = next(row["error"] for row in result.manifest["learners"] if row["status"] == "failed")
     assert "the time limit of the run left too little for it" in error
     # With a new limit the same command trains what was late.
     (tmp_path / "run" / "checksums.json").unlink()
-    again = stack(config, Context(began=time.time() + 100))
+    again = stack(config, Context(began=now_s() + 100))
     assert [row["status"] for row in again.manifest["learners"]] == ["ok", "ok"]
 
 
@@ -157,7 +157,7 @@ def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
     events = TableEvents(_table(tmp_path, 100), ("x", "y"), "hash")
     learner, rows = create(FAKES["fake_useless"], CLASSES), np.arange(50)
     with pytest.raises(tasks.TimeLimitReached, match="time limit"):
-        tasks.predict(learner, events, rows, ("x", "y"), grids=False, deadline=time.time() - 1)
+        tasks.predict(learner, events, rows, ("x", "y"), grids=False, deadline=now_s() - 1)
 
 
 def test_rows_are_limited_where_asked_and_where_there_are_very_many(
