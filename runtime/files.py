@@ -7,9 +7,11 @@ replace nothing but files of their own kind: never devices, pipes, folders or ot
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -27,6 +29,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from showerstack.runtime.errors import InputError, did_you_mean
+
+LOG = logging.getLogger(__name__)
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -88,7 +92,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside ``path``; on success rename it to ``path``.
 
-    A ``path`` that exists is refused, unless it is a folder to be overwritten.
+    A ``path`` that exists is refused, unless it is a folder to be overwritten, also where it came meanwhile.
     """
     path = Path(path)
     if path.is_symlink() or path.exists():
@@ -102,10 +106,18 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        if path.exists():
+        if overwrite and path.exists():
             # Removing takes time: a folder that is half gone must not bear the name.
             path.replace(replaced)
-        temporary.replace(path)
+        try:
+            temporary.replace(path)  # the system itself refuses to do it over a file, or a folder that holds anything
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise InputError(
+                f"{path} was made by another program meanwhile and is left as it is: choose another name or remove it "
+                "first"
+            ) from None
     finally:
         if replaced.exists() and not path.exists():
             replaced.replace(path)
@@ -250,15 +262,18 @@ def hash_json(content: Any) -> str:
 
 
 LOCK_FILE = ".lock"
+_WITHOUT_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What file systems answer that know no locks: Lustre without the option flock, NFS without its lock daemon."""
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = LOCK_FILE) -> Iterator[None]:
     """Hold a folder, which is made if need be, for this process alone; refuse one that another process holds.
 
-    The lock file is opened without following links, without waiting and without changing what is in it.
+    With another ``name`` of the lock file it is held against those alone who use that name too. The lock file is opened
+    without following links, without waiting and without changing what is in it.
     """
-    file = Path(folder) / LOCK_FILE
+    file = Path(folder) / name
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
@@ -273,6 +288,14 @@ def locked(folder: Path) -> Iterator[None]:
             raise InputError(
                 f"{folder} is being written by another process: wait for it or choose another name"
             ) from None
+        except OSError as error:
+            if error.errno not in _WITHOUT_LOCKS:
+                raise InputError(f"{folder} cannot be locked: {error.strerror}: choose another place") from None
+            LOG.warning(
+                "%s: its file system knows no locks (%s): see that no other process writes there",
+                folder,
+                error.strerror,
+            )
         yield
     finally:
         os.close(handle)

@@ -9,6 +9,8 @@ libraries. Here all files of this project that the function's module imports, di
 from __future__ import annotations
 
 import fcntl
+import glob
+import logging
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,12 +22,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numba.core import entrypoints
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.errors import NumbaError
 
 from showerstack.runtime.code import imported_files, source_hash
 from showerstack.runtime.files import atomic_path
 
+LOG = logging.getLogger(__name__)
 LIBRARIES = ("llvmlite", "numba", "numpy")
 PACKAGES = ("showerstack.showers", "showerstack.features", "showerstack.analysis")
 """Packages of this project that compiled functions may come from."""
@@ -43,6 +47,13 @@ class _Cache(FunctionCache):
         # may have under other names.
         self._cache_file._version = sources
         self.lock_file = Path(self._cache_path) / f"{function.__module__}.{name}.lock"
+        self.name = name
+
+    def remove(self) -> None:
+        """Remove all machine code of the function."""
+        for file in Path(self._cache_path).glob(f"{glob.escape(self.name)}.*nb[ci]"):
+            with suppress(OSError):
+                file.unlink()
 
 
 def _sources_hash(function: Any, libraries: tuple[str, ...]) -> str:
@@ -99,7 +110,26 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None
             def one_at_a_time(signature: Any) -> Any:
                 # Numba's own lock first, which a thread that compiles holds while it waits for another function's.
                 with global_compiler_lock, _without_extensions(), _locked(dispatcher._cache.lock_file):
-                    return compile_or_load(signature)
+                    try:
+                        return compile_or_load(signature)
+                    except NumbaError:
+                        raise
+                    except Exception as error:  # whatever a damaged file, or a disk without room, leads to
+                        cache = dispatcher._cache
+                        LOG.warning(
+                            "the machine code of %s in %s cannot be read or written (%s: %s): compiled anew; removing "
+                            "that folder, or NUMBA_CACHE_DIR with another, mends it if it comes again",
+                            function.__name__,
+                            cache.cache_path,
+                            type(error).__name__,
+                            error,
+                        )
+                        cache.remove()
+                    try:
+                        return compile_or_load(signature)
+                    except OSError:
+                        dispatcher._cache = NullCache()
+                        return compile_or_load(signature)
 
             dispatcher.compile = one_at_a_time
             return dispatcher
@@ -125,7 +155,7 @@ def cached_table(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], C
             sources = _sources_hash(function, libraries)
             name = f"{function.__module__}.{function.__qualname__}-{number!r}.npz"
             file = Path(FunctionCache(function)._cache_path) / name
-            with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), file.open("rb") as stream:
+            with suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), file.open("rb") as stream:
                 stored = np.load(stream)
                 if str(stored["sources"]) == sources:
                     return np.asarray(stored["table"])

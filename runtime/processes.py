@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import lru_cache, partial
 from pathlib import Path
@@ -88,6 +88,30 @@ def limited_threads(threads: int, user_api: str | None = None) -> Iterator[None]
         yield
 
 
+def _set_safe_path(position: bool) -> Callable[[], None]:
+    name, before = "PYTHONSAFEPATH", os.environ.get("PYTHONSAFEPATH")
+    os.environ[name] = "1"
+
+    def undo() -> None:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+    return undo
+
+
+_SAFE_PATH = Setting(_set_safe_path)
+
+
+def safe_path() -> AbstractContextManager[None]:
+    """Let processes that begin meanwhile import nothing from the working folder: a file there may be called random.py.
+
+    Workers, and the trackers of their resources, begin with ``python -m`` or ``-c``, which look there first.
+    """
+    return _SAFE_PATH.held(True)
+
+
 def set_openmp_threads(threads: int) -> None:
     """Set the threads of OpenMP of this thread, for good."""
     _thread_pools(len(sys.modules)).limit(limits=threads, user_api="openmp")
@@ -109,10 +133,15 @@ def in_processes(
         initializer=end_with_parent,
         initargs=(os.getpid(),),
     )
-    # joblib replaces workers whose memory has grown between tasks, and warns; that is as it should be.
-    quiet = partial(ignored, UserWarning, "A worker stopped while some jobs were given", everywhere=True)
+
+    @contextmanager
+    def at_work() -> Iterator[None]:
+        # joblib replaces workers whose memory has grown between tasks, and warns; that is as it should be.
+        with safe_path(), ignored(UserWarning, "A worker stopped while some jobs were given", everywhere=True):
+            yield
+
     try:
-        yield from each_within(quiet, pool(joblib.delayed(function)(*one) for one in arguments))
+        yield from each_within(at_work, pool(joblib.delayed(function)(*one) for one in arguments))
     except BrokenProcessPool:
         raise InputError(_LOST) from None
 
@@ -180,7 +209,8 @@ def in_pools(
             initargs=(os.getpid(),),
             env=dict.fromkeys(_THREADS, str(threads)),
         )
-        running.update({pools[device].submit(function, *one): (device, one) for one in part})
+        with safe_path():
+            running.update({pools[device].submit(function, *one): (device, one) for one in part})
 
     try:
         for device, part in arguments.items():
@@ -245,7 +275,8 @@ def in_own_process(function: Callable[..., Iterable[Any]], *arguments: Any) -> G
     context = get_context("loky")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_results, args=(sender, os.getpid(), function, arguments), daemon=True)
-    process.start()
+    with safe_path():
+        process.start()
     sender.close()
     try:
         while True:

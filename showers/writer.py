@@ -164,6 +164,8 @@ def write_dataset(
             _write_left_out(folder / LEFT_OUT_FILE, writer.left_out)
         write_json(folder / SOURCE_FILE, {**source, EVENTS: n_events, **writer.came_out})
         write_checksums(folder, [file.name for file in folder.iterdir()])
+        if overwrite:
+            refuse_foreign(path)  # what came there meanwhile
 
 
 def _write_left_out(file: Path, left_out: list[BadValue]) -> None:

@@ -53,7 +53,7 @@ from showerstack.models.pretraining.weights import WEIGHTS_FILE, Pretrained, rea
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import locked, read_json, write_json
-from showerstack.runtime.processes import end_with_parent
+from showerstack.runtime.processes import end_with_parent, safe_path
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
 
@@ -196,7 +196,8 @@ def draw_ahead(seed: int, numbers: range, workers: int, draw: Callable[[int, int
     try:
         while True:
             while len(waiting) < workers + AHEAD and (number := next(upcoming, None)) is not None:
-                waiting.append(pool.submit(_draw_timed, draw, seed, number))
+                with safe_path():
+                    waiting.append(pool.submit(_draw_timed, draw, seed, number))
             if not waiting:
                 return
             yield waiting.popleft().result()

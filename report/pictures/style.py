@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -67,6 +68,9 @@ _RC: dict[Any, Any] = {
 }
 
 
+_ONE_AT_A_TIME = threading.RLock()
+
+
 @cache
 def colour_map() -> Colormap:
     """Return the colours of quantities: perceptually uniform, safe for colour-blind readers.
@@ -81,11 +85,19 @@ def colour_map() -> Colormap:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Apply the style to whatever is drawn inside; figures must also be saved inside."""
+    """Apply the style to whatever is drawn inside, by one thread at a time; figures must also be saved inside.
+
+    Matplotlib has one style for the process, and reads parts of it when a figure is saved.
+    """
     import matplotlib
 
-    with matplotlib.rc_context(_RC):
-        yield
+    with _ONE_AT_A_TIME:
+        before = {name: matplotlib.rcParams[name] for name in _RC}
+        matplotlib.rcParams.update(_RC)
+        try:
+            yield
+        finally:
+            matplotlib.rcParams.update(before)
 
 
 @contextmanager

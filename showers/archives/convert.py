@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -28,6 +29,7 @@ import polars as pl
 
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import locked
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
 from showerstack.showers.archives.raw import (
@@ -299,10 +301,13 @@ def convert(
         is_made = already_made(folder, len(split.rows), task, source, advice="choose another folder or remove it")
         left_out = _bad_scalars(task, protocol, events, split, strict=strict)
         jobs.append((folder, split, source, left_out, is_made))
-    for folder, split, source, left_out, is_made in jobs:
-        if not is_made:
-            with ctx.bars(f"writing {split.folder}", "events") as progress:
-                _write(folder, task, events, split, source, layout, left_out, progress, strict=strict)
+    # So that both sets are those of one call.
+    with nullcontext() if all(is_made for *_, is_made in jobs) else locked(out, f".{task.name}.lock"):
+        for folder, split, source, left_out, is_made in jobs:
+            if not is_made:
+                with ctx.bars(f"writing {split.folder}", "events") as progress:
+                    _write(folder, task, events, split, source, layout, left_out, progress, strict=strict)
+    for folder, split, *_ in jobs:
         data = Dataset.open(folder, task)
         unusable = data.describe_unusable()
         if unusable:

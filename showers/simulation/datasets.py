@@ -14,6 +14,7 @@ import numpy as np
 
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import locked
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
@@ -123,9 +124,11 @@ def simulate(
             refuse_foreign(folder)
         is_made = not overwrite and already_made(folder, n, task, source)
         sets.append((folder, job, n, source, is_made))
-    for folder, job, n, source, is_made in sets:
-        if not is_made:
-            write_set(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
+    if not all(is_made for *_, is_made in sets):
+        with locked(Path(out), f".{task.name}.lock"):  # so that both sets are those of one call
+            for folder, job, n, source, is_made in sets:
+                if not is_made:
+                    write_set(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
     return sets[0][0], sets[1][0]
 
 

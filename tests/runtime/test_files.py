@@ -5,6 +5,7 @@ Archives are refused by their heads: bombs, pipes and false lengths end before a
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -17,10 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from showerstack.runtime import files
 from showerstack.runtime.arrays import ArrayFile, open_npy, read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_folder, atomic_path, hash_file, read_json, write_json, write_npz
+from showerstack.runtime.files import atomic_folder, atomic_path, hash_file, locked, read_json, write_json, write_npz
 from showerstack.scoring.score import read_output
 from showerstack.showers.schema import COMPOSITION, GAMMA
 
@@ -308,3 +310,37 @@ def test_rows_of_another_shape_than_the_file_are_refused(
             file.put(start, np.zeros(shape))
         file.close()
     assert np.array_equal(np.load(tmp_path / "a.npy"), np.ones((5, 3)))
+
+
+def _made_by_another(path: Path) -> None:
+    with atomic_folder(path) as folder:
+        (folder / "ours").touch()
+        file = path / "notes.txt" if path.name == "folder" else path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("somebody's work")
+
+
+def test_what_came_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    for name in ("folder", "file"):
+        with pytest.raises(InputError, match="was made by another program meanwhile and is left as it is"):
+            _made_by_another(tmp_path / name)
+    assert (tmp_path / "folder" / "notes.txt").read_text() == (tmp_path / "file").read_text() == "somebody's work"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_told_and_used(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.fcntl, "flock", refused)
+    with locked(tmp_path):
+        pass
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}: its file system knows no locks ({os.strerror(number)}): see that no other process writes there"
+    ]
+    number = errno.EIO
+    with pytest.raises(InputError, match=r"cannot be locked: Input/output error: choose"), locked(tmp_path):
+        pass
