@@ -71,11 +71,12 @@ def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
     fingerprint = str(trained_on.get("train_fingerprint", ""))
     if fingerprint.startswith(dataset.fingerprint()):
         raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
-    shared = same_blocks(trained_on.get("train_source") or {}, dataset.source)
     folder = Path(str(trained_on.get("train")))
-    if not shared and folder.is_dir():
-        train = Dataset.open(folder, labels=False)
-        shared = shared_showers(train, dataset) if fingerprint.startswith(train.fingerprint()) else None
+    train = Dataset.open(folder, labels=False) if folder.is_dir() else None
+    if train is not None and fingerprint.startswith(train.fingerprint()):
+        shared = shared_showers(train, dataset)
+    else:
+        shared = same_blocks(trained_on.get("train_source") or {}, dataset.source)
     if shared:
         raise InputError(
             f"{dataset.path} holds showers that {run.folder} was trained on ({shared}): give another set as {what}"

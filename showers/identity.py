@@ -1,8 +1,8 @@
 """Which showers dataset folders hold: whether two of them share some, and whether one is a part of what was written.
 
-Sets of the embedded simulation are known by seed, world, model and blocks of primaries (``source.json``). All others,
-and copies and parts of any set, are known by their reconstructed quantities, rounded to float16: two different showers
-have the same five once in some 10^12 pairs.
+Showers are known by their reconstructed quantities, rounded to float16, in copies, parts and larger sets alike: two
+different ones have the same five once in some 10^12 pairs. Where these cannot tell, of a set that is gone and of
+showers that were thrown at several cores, seed, world, model and blocks of primaries do (``source.json``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ CHANCE_ROWS, CHANCE_SHARE = 3, 1e-4
 
 def shared_showers(a: Dataset, b: Dataset) -> str | None:
     """Return in words which showers two sets share, None where they share none."""
-    return same_blocks(a.source, b.source) or next((words for *_, words in _equal_rows([a, b])), None)
+    return _thrown_again(a.source, b.source) or next((words for *_, words in _equal_rows([a, b])), None)
+
+
+def _thrown_again(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
+    """Return the same of sets whose showers were thrown at several cores, where rows differ."""
+    return same_blocks(a, b) if a.get("reuse", 1) != 1 else None
 
 
 def same_blocks(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
@@ -91,7 +96,7 @@ def refuse_shared(sets: Sequence[tuple[str, Dataset]]) -> None:
     """
     of_blocks = (
         (j, k, words) for k in range(len(sets)) for j in range(k)
-        if (words := same_blocks(sets[j][1].source, sets[k][1].source))
+        if (words := _thrown_again(sets[j][1].source, sets[k][1].source))
     )  # fmt: skip
     found = next(of_blocks, None) or next(_equal_rows([dataset for _, dataset in sets]), None)
     if found is None:

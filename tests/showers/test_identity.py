@@ -12,8 +12,8 @@ import pytest
 
 from showerstack.runtime.errors import InputError
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.identity import refuse_part, refuse_shared, shared_showers
-from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.identity import refuse_part, refuse_shared, same_blocks, shared_showers
+from showerstack.showers.schema import COMPOSITION, SIMULATION
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK
 
@@ -83,7 +83,29 @@ def test_a_part_of_a_set_is_known(sets: Path, tmp_path: Path) -> None:
             refuse_part(Dataset.open(part(whole, tmp_path / name, rows)))
 
 
-def test_blocks_that_do_not_meet_are_other_showers(sets: Path, tmp_path: Path) -> None:
-    one = part(sets / "a" / "composition_train", tmp_path / "first", np.arange(75), blocks=[0, 3])
-    other = part(sets / "a" / "composition_train", tmp_path / "second", np.arange(75, 150), blocks=[4, 6])
-    assert shared_showers(Dataset.open(one, labels=False), Dataset.open(other, labels=False)) is None
+def test_parts_that_do_not_overlap_are_other_showers_unless_these_were_thrown_again(sets: Path, tmp_path: Path) -> None:
+    whole = sets / "a" / "composition_train"
+
+    def shared(name: str, **changes: object) -> str | None:
+        rows = np.arange(75), np.arange(75, 150)
+        one, other = (part(whole, tmp_path / f"{name}{k}", each, **changes) for k, each in enumerate(rows))
+        return shared_showers(Dataset.open(one, labels=False), Dataset.open(other, labels=False))
+
+    assert shared("once") is None
+    assert "the same blocks of primaries" in str(shared("again", reuse=5))
+
+
+def test_blocks_are_compared_where_a_set_is_gone() -> None:
+    source: dict[str, object] = {"generator": SIMULATION, "task": "composition", "split": "train", "seed": 3}
+    source |= {"model": "mix", "settings_hash": "a"}
+    assert same_blocks(source, source)
+    assert same_blocks(source | {"blocks": [0, 3]}, source | {"blocks": [3, 7]})
+    assert same_blocks(source | {"blocks": [0, 3]}, source | {"blocks": [4, 7]}) is None
+    for name, value in (
+        ("seed", 4),
+        ("split", "test"),
+        ("model", "qgs"),
+        ("settings_hash", "b"),
+        ("generator", "other"),
+    ):
+        assert same_blocks(source, source | {name: value}) is None
