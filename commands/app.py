@@ -34,7 +34,6 @@ from showerstack.runtime.context import Bars, Context, PlainConsole, bar, silent
 from showerstack.runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showerstack.runtime.logs import LOG, Lines, LogFile, logging_to
 from showerstack.runtime.options import REQUIRED, Limits, Option, OptionGroup, groups_in, is_group, options_of
-from showerstack.runtime.outputs import refuse_replacing
 from showerstack.showers.schema import TASKS
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
@@ -111,6 +110,8 @@ class Expanding(TyperCommand):
 
     def _refuse_replacing(self, ctx: typer.Context) -> None:
         """Refuse outputs that would replace an input."""
+        from showerstack.runtime.outputs import refuse_replacing  # NumPy comes with it; --help needs none
+
         options = [one for one in self.params if one.param_type_name == "option"]
         shown = {name: name.upper() for name in ctx.params} | {str(one.name): one.opts[0] for one in options}
         given = [(name, one) for name, values in ctx.params.items() for one in _paths(values)]

@@ -25,7 +25,7 @@ from showerstack.runtime.packages import EXTRAS, how_to_install
 from tests.program import environment
 
 HERE = Path(cli.__file__).resolve().parent
-NOT_OF_THE_CORE = ("pandas", "pyarrow", "jinja2", "PIL")
+NOT_OF_THE_CORE = ("pandas", "pyarrow", "markupsafe", "PIL")
 """Libraries that come with those of the extras."""
 NO_EXTRAS = ("test", "docs", "all", "gpu13")
 """For developers, all of them, and the extra ``gpu`` for another version of CUDA."""
@@ -68,7 +68,7 @@ def test_a_missing_library_is_named_with_the_command(monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError) as error:
         need("train", "report", what="this")
     assert str(error.value) == (
-        "this needs catboost, lightgbm, safetensors and 5 more: pip install 'showerstack[train,report]'"
+        "this needs catboost, lightgbm, safetensors and 6 more: pip install 'showerstack[train,report]'"
     )
     need("physics", what="this")
 
