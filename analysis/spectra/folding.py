@@ -128,11 +128,6 @@ def make_movable(
 
     How y moves with the sizes is taken from the events as predicted again (``simulated.y_again``); where they were not,
     from a regression (:func:`regressed_moves`).
-
-    Parameters
-    ----------
-    least
-        Cuts in lg Ne and lg Nmu.
     """
     if simulated.true_lg_energy is None:
         raise InputError("--simulation: a simulated set without truth.parquet has no true energies to fold with")

@@ -122,17 +122,7 @@ def change_of_index(fit: FoldedFit) -> float:
 
 
 def fit_knees(problem: FoldingProblem, best: FoldedFit, by_model: list[FoldedFit]) -> Knees:
-    """Fit all hypotheses with the response of a fit, profile the knees, and compare.
-
-    Parameters
-    ----------
-    problem
-        What the fit was made from.
-    best
-        The fit of knees at one rigidity.
-    by_model
-        The same with each hadronic model's response alone; fewer than two: the models' error is not known.
-    """
+    """Fit all hypotheses with the response of a fit, profile the knees, and compare."""
     best, common_curve = profile_knee(best, 0)
     fits = {"rigidity": best} | {name: _fit_like(problem, best, name) for name in HYPOTHESES if name != "rigidity"}
     free, curves = fits["free"], []

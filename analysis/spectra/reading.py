@@ -76,11 +76,6 @@ def thrown_primaries(
         Primaries beyond this true zenith angle are not counted; the exposure's limit.
     counted_as
         Gives the classes and weights (N,) by which primaries are counted; None: their labels, each once.
-
-    Raises
-    ------
-    InputError
-        If the set is not of the embedded simulation, of a world that is no longer there, or does not fit.
     """
     missing = [name for name in SEED_OF_A_SET if name not in source]
     if source.get("generator") != SIMULATION or missing:
@@ -158,11 +153,6 @@ def read_measured(
     Returns
     -------
     SpectrumEvents, fingerprints of the folders, remarks, events after each cut.
-
-    Raises
-    ------
-    InputError
-        If a folder cannot be used, is the training set, or is given twice.
     """
     parts: list[SpectrumEvents] = []
     measured = MeasuredFolders(run, folders, ctx, keep)
@@ -189,11 +179,6 @@ def read_response(
     """Predict labelled simulated sets that the run was not trained on, or take its own held-out events.
 
     Unless ``moved`` is false their posteriors are also predicted with other muon and electron numbers.
-
-    Raises
-    ------
-    InputError
-        If a set was trained on, is among the data, or lacks labels.
     """
     if not folders:
         return holdout_response(run, bins, zenith_max_deg)
@@ -222,13 +207,7 @@ def read_response(
 
 
 def holdout_response(run: Run, bins: Binning, zenith_max_deg: float) -> Response:
-    """Return the run's own held-out training events: those of its outer holdout, or all out-of-fold ones.
-
-    Raises
-    ------
-    InputError
-        If the training set is no longer there.
-    """
+    """Return the run's own held-out training events: those of its outer holdout, or all out-of-fold ones."""
     holdout = holdout_events(run, lambda values: spectra_cuts(zenith_max_deg).mask(values), MIN_HOLDOUT)
     dataset, rows, log_proba = holdout.dataset, holdout.rows, holdout.log_proba
     assert dataset.labels is not None
@@ -338,11 +317,6 @@ def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
     """Return the primaries behind accepted events of sets thrown by the public law, by hadronic model, with errors.
 
     They are 0 for a class of which a model has no event on the plateau.
-
-    Raises
-    ------
-    InputError
-        If a class has no event on the plateau of any model.
     """
     assert accepted.model is not None
     assert accepted.true_lg_energy is not None

@@ -116,13 +116,7 @@ class Binning:
 
 
 def binning(edges: tuple[float, ...], low: float = 14.0, high: float = 18.0) -> Binning:
-    """Return bins whose borders are ``edges``, with fine ones of about :data:`FINE_STEP` that share them.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than two borders, or they do not rise.
-    """
+    """Return bins whose borders are ``edges``, with fine ones of about :data:`FINE_STEP` that share them."""
     borders = np.asarray(edges, dtype=np.float64)
     if len(borders) < 2 or not np.isfinite(borders).all() or (np.diff(borders) <= 0).any():
         raise InputError("energy bins: give two or more rising borders of lg(E/eV), such as 15.2,15.4,15.6")

@@ -297,11 +297,6 @@ def folded_spectra(
     Returns
     -------
     Spectra, remarks.
-
-    Raises
-    ------
-    InputError
-        If there are too few events.
     """
     widths, remarks = widths_of_models(widths, simulated, cells.bins)
     events = make_movable(simulated, cells.bins, widths, least)
@@ -385,13 +380,7 @@ def widths_of_models(widths: Widths, simulated: Simulated, bins: Binning) -> tup
 
 
 def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[Spectra, list[str]]:
-    """Measure fluxes and fractions by mass group and energy, write them, and return them with all remarks.
-
-    Raises
-    ------
-    InputError
-        For a run of another task, data that were trained on, an exposure that cannot be, bins without simulation.
-    """
+    """Measure fluxes and fractions by mass group and energy, write them, and return them with all remarks."""
     bins = cell_binning(options.edges)
     if not 0 < options.zenith_max_deg <= 60:
         raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")

@@ -65,11 +65,6 @@ def assemble(body: Path, response: StationResponse, array: DetectorArray, planes
         Float32 in shared memory for one event.
     declarations
         Constants, records and functions that the body needs beside the model.
-
-    Raises
-    ------
-    InputError
-        If one event of such an array is more than shared memory holds.
     """
     warps = min(WARPS, SHARED_BYTES // (4 * planes))
     if not warps:

@@ -41,13 +41,7 @@ class AugerSummary:
             return set(NEEDED) <= {name.strip().strip('"') for name in opened.readline(65_536).split(",")}
 
     def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[AugerEvents]:
-        """Read the file.
-
-        Raises
-        ------
-        InputError
-            If it cannot be read, an energy is no positive number, or one event has two.
-        """
+        """Read the file."""
         with damage_as_input_error(path):
             frame = pl.read_csv(path, infer_schema_length=None, schema_overrides={"id": pl.String}, glob=False)
         for name in NEEDED[1:]:

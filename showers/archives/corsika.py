@@ -137,11 +137,6 @@ class ParticleFile:
             The file.
         depth_g_cm2
             Of the array's ground, whose nearest level is taken; None: the lowest level.
-
-        Raises
-        ------
-        InputError
-            If the file holds no event, or no level within 10 g/cm2 of the ground.
         """
         need("corsikaio", what=str(path))
         thinned = _is_thinned(path)
@@ -441,12 +436,6 @@ def convert_corsika(
         Of cores, deposits and clocks.
     tell, bars
         Remarks and progress.
-
-    Raises
-    ------
-    InputError
-        For files without whole events, of another ground than the array's, or with a primary that the task has no class
-        of; a folder that holds anything else; if no shower is seen; or without corsikaio.
     """
     if uses < 1:
         raise InputError(f"--uses must be at least 1, got {uses}")

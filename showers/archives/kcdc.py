@@ -63,13 +63,7 @@ class TextTable:
 
     @classmethod
     def open(cls, file: Path) -> TextTable:
-        """Read a file; a column is of one type, by all its rows: integers with a gap become floats.
-
-        Raises
-        ------
-        InputError
-            If a row is empty, a quantity no number, or a whole number too large beside a gap.
-        """
+        """Read a file; a column is of one type, by all its rows: integers with a gap become floats."""
         with damage_as_input_error(file):
             frame = read_text(file, "\t").rename(str.strip)
         empty = frame.select(pl.all_horizontal(pl.all().is_null()))
@@ -257,14 +251,7 @@ class KcdcDownload:
         return self._file(path) is not None
 
     def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[KcdcEvents]:
-        """Open the tables and how they are joined.
-
-        Raises
-        ------
-        InputError
-            If a file cannot be read, its library is missing, no table has the quantities of the array, or a row is
-            asked for that a table does not have.
-        """
+        """Open the tables and how they are joined."""
         file = self._file(path)
         assert file is not None
         if file.suffix == ".txt":

@@ -78,13 +78,7 @@ class ArchiveReader:
 
     @classmethod
     def open(cls, folder: Path, name: str) -> Self:
-        """Compare the heads of the archives, before anything is unpacked.
-
-        Raises
-        ------
-        InputError
-            If one is missing, damaged or of another shape, if they differ in length, or were not made together.
-        """
+        """Compare the heads of the archives, before anything is unpacked."""
         lengths, sources, members = dict[Path, int](), dict[Path, Any](), list[str]()
         for kind, shape in cls.kinds.items():
             path = archive_path(folder, name, kind)
