@@ -269,3 +269,30 @@ def _width(size: Any, used: Any, count: Any, parameters: int, xp: ModuleType) ->
     median = xp.sum(xp.where(is_middle, ordered, 0.0), axis=1)
     width = NORMAL * median * xp.sqrt(count / spare)
     return xp.where((width > 1.0) & (count > parameters), width, 1.0)
+
+
+MANY_TIMES = 5
+"""Times of an event, and events, from which the unit of times is looked at."""
+SLOWEST = 200.0
+"""How far times may be from what light takes across the array: vertical fronts are some nanoseconds thick."""
+
+
+def arrival_remarks(name: str, times_ns: np.ndarray, half_side_m: float) -> list[str]:
+    """Return a remark on arrival times (n, ...) that light cannot have over an array; none where they can be.
+
+    The median over events of the median time after the first station is compared with what light takes across half of
+    the array's side.
+    """
+    times = np.where(np.isfinite(times_ns), times_ns, np.nan).reshape(len(times_ns), -1).astype(np.float64)
+    times = times[np.isfinite(times).sum(axis=1) >= MANY_TIMES]
+    if len(times) < MANY_TIMES:
+        return []
+    middle = float(np.median(np.nanmedian(times - np.nanmin(times, axis=1, keepdims=True), axis=1)))
+    across = half_side_m / LIGHT_M_PER_NS
+    if across / SLOWEST <= middle <= SLOWEST * across:
+        return []
+    unit = "microseconds" if middle < across else "picoseconds, or of clocks that differ"
+    return [
+        f"{name}: half of an event's stations are hit within {middle:.3g} ns of the first, but light takes "
+        f"{across:.3g} ns across half of the array: are times in {unit}?"
+    ]

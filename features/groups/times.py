@@ -12,7 +12,7 @@ from typing import Any
 
 from showerstack.features.groups import OURS, Feature, FittedEvents, Group, row
 from showerstack.features.lateral.elementwise import clip_symmetric, defined, within
-from showerstack.showers.front import PUBLISHED, Front, FrontModel, fit_front
+from showerstack.showers.front import Front, FrontModel, fit_front
 
 GROUP = "times"
 GROUPS = (Group(GROUP, "the shower front in the arrival times, where there are some", ("all",), needs_fits=True),)
@@ -67,7 +67,7 @@ def compute(fitted: FittedEvents) -> dict[str, Any]:
     response, here = events.response, events.stations
     particles = events.electron_mev * (1.0 / response.electron_deposit_mev)
     core_x_m, core_y_m = fitted.fit.electron[:2]
-    model = PUBLISHED
+    model = FrontModel(**events.array.card.times)
     pieces = []
     for start in range(0, len(events), PIECE_EVENTS):
         part = slice(start, start + PIECE_EVENTS)

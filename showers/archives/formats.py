@@ -23,6 +23,7 @@ from showerstack.runtime.tables import write_frames
 from showerstack.showers.archives.azimuth import OURS, AzimuthConvention
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.event_files import bad_cells, bad_quantities, check_true_values, units_remarks
+from showerstack.showers.front import arrival_remarks
 from showerstack.showers.protocols import MATCHED, Layout
 from showerstack.showers.schema import (
     AGE,
@@ -36,7 +37,7 @@ from showerstack.showers.schema import (
     Task,
 )
 from showerstack.showers.units import place_remarks, time_remarks
-from showerstack.showers.writer import write_dataset
+from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
 
 LOG = logging.getLogger(__name__)
 
@@ -47,9 +48,12 @@ LABEL = "label"
 GROUP = "group"
 """Whole number; events of one value are the same simulated shower."""
 UNITS = {scalar.name: scalar.unit for scalar in (*SCALARS, AGE)} | {
-    DEPOSITS: "MeV", LABEL: "", GROUP: "", "type": "", "Xc": "m", "Yc": "m", "R": "m", "Gt": "s, UTC", "Mt": "ns",
+    DEPOSITS: "MeV", ARRIVAL_STEM: "ns", LABEL: "", GROUP: "", "type": "", "Xc": "m", "Yc": "m", "R": "m",
+    "Gt": "s, UTC", "Mt": "ns",
 }  # fmt: skip
 """Of columns that several formats have."""
+DIRECTION = ("Ze", "Az")
+"""Without them nothing can be fitted to deposits."""
 TABLE_EVENTS = 65_536
 GRID_EVENTS = 8_192
 """Events of a chunk, without and with deposits."""
@@ -177,10 +181,14 @@ def _dataset(
     names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *cores.values()]
     names += _TIME_COLUMNS if has_times else ()
     names += [GROUP] if GROUP in columns else []
+    arrival = np.float32 if ARRIVAL_STEM in columns else None
+    names += [ARRIVAL_STEM] if arrival else []
     types: dict[str, Any] = dict.fromkeys(cores, np.float32) | ({_TIMES: np.float64} if has_times else {})
     types |= {_GROUPS: np.int64} if GROUP in columns else {}
     start = 0
-    with write_dataset(folder, reader.n_events, labelled, source=source, extras=types, layout=layout) as writer:
+    with write_dataset(
+        folder, reader.n_events, labelled, source=source, extras=types, layout=layout, arrival_times=arrival
+    ) as writer:
         for chunk in reader.chunks(names):
             if azimuth is not None:
                 chunk["Az"] = azimuth.ours(chunk["Az"])
@@ -194,6 +202,7 @@ def _dataset(
             values: dict[str, Any] = {stem: chunk[column] for stem, column in cores.items()}
             values |= {_TIMES: chunk["Gt"] + 1e-9 * chunk["Mt"]} if has_times else {}
             values |= {_GROUPS: chunk[GROUP]} if GROUP in columns else {}
+            values |= {ARRIVAL_STEM: chunk[ARRIVAL_STEM]} if arrival else {}
             labels = labels_of(chunk[LABEL], labelled, reader.name, start) if labelled else None
             writer.put(start, grids, scalars, labels, **values)
             start += len(grids)
@@ -205,10 +214,10 @@ def _dataset(
 
 def first_remarks(reader: EventReader) -> list[str]:
     """Return remarks on the units of places and times, from the first events; none where a set has neither."""
-    names = [name for name in ("E", DEPOSITS, "Gt") if name in reader.units]
+    names = [name for name in ("E", DEPOSITS, ARRIVAL_STEM, "Gt") if name in reader.units]
     if "Gt" not in names and (DEPOSITS not in names or reader.array == KASCADE):
         return []
-    names = [name for name in names if name != DEPOSITS or reader.array != KASCADE]
+    names = [name for name in names if name not in (DEPOSITS, ARRIVAL_STEM) or reader.array != KASCADE]
     return next((_unit_remarks(reader, chunk) for chunk in reader.chunks(names)), [])
 
 
@@ -218,6 +227,9 @@ def _unit_remarks(reader: EventReader, chunk: Mapping[str, np.ndarray]) -> list[
     if DEPOSITS in chunk and reader.array != KASCADE:
         lg_energy = chunk["E"] if "E" in chunk else np.full(len(chunk[DEPOSITS]), np.nan)
         remarks += place_remarks(reader.name, reader.array, chunk[DEPOSITS], lg_energy)
+        # Times that do not fit the places may be right where these are not.
+        if ARRIVAL_STEM in chunk and not remarks:
+            remarks += arrival_remarks(reader.name, chunk[ARRIVAL_STEM], reader.array.half_side_m)
     if "Gt" in chunk:
         remarks += time_remarks(reader.name, np.asarray(chunk["Gt"], np.float64), reader.array)
     return remarks
@@ -270,7 +282,10 @@ def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarr
 
 
 def _table(reader: EventReader, out: Path, tell: Callable[[str], None]) -> Path:
-    file, names = out / f"{reader.name}.parquet", [name for name in reader.units if name != DEPOSITS]
+    file, names = (
+        out / f"{reader.name}.parquet",
+        [name for name in reader.units if name not in (DEPOSITS, ARRIVAL_STEM)],
+    )
     out.mkdir(parents=True, exist_ok=True)
     if not reader.n_events:
         raise InputError(f"{reader.name} holds no events")

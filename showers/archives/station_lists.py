@@ -2,9 +2,10 @@
 
 ``stations.parquet``: ``id``, ``x_m``, ``y_m``, ``electron_area_m2`` and, where there are muon detectors,
 ``muon_area_m2``. ``signals.parquet``: a row for each hit station of an event, ``event``, ``station``, ``electron_mev``,
-``muon_mev`` (other columns, such as arrival times, are not used). ``events.parquet``: ``event`` and the reconstructed
-``E`` lg(E/eV), ``Ze``, ``Az`` deg, ``Ne``, ``Nmu`` lg; where known ``label`` (class number of the task) and ``group``
-(number or text, equal where events are of one simulated shower that was used several times).
+``muon_mev`` and, where known, ``time_ns`` of the first particle (other columns are not used). ``events.parquet``:
+``event`` and the reconstructed ``E`` lg(E/eV), ``Ze``, ``Az`` deg, ``Ne``, ``Nmu`` lg; where known ``label`` (class
+number of the task) and ``group`` (number or text, equal where events are of one simulated shower that was used several
+times). Without ``Ze`` and ``Az`` they are those of the front that is fitted to the times.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,22 @@ import polars as pl
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.logs import remark
-from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, GROUP, LABEL, UNITS, numbers_of_labels
+from showerstack.showers.archives.formats import (
+    DEPOSITS,
+    DIRECTION,
+    GRID_EVENTS,
+    GROUP,
+    LABEL,
+    UNITS,
+    numbers_of_labels,
+)
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.card import CARD_FILE, NO_CARD, ArrayCard, read_card
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.front import FrontModel, fit_front
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
 from showerstack.showers.units import pitch_remarks
+from showerstack.showers.writer import ARRIVAL_STEM
 
 LOG = logging.getLogger(__name__)
 FILES = {
@@ -40,7 +51,9 @@ KEYS = ("id", "station", "event")
 """Columns by which the files are joined: whole numbers or text."""
 CHANNELS = ("electron_mev", "muon_mev")
 """Columns of deposits, by channel."""
-NUMBERS = ("x_m", "y_m", "electron_area_m2", "muon_area_m2", *CHANNELS, *SCALAR_NAMES)
+TIME = "time_ns"
+"""Column of arrival times."""
+NUMBERS = (TIME, "x_m", "y_m", "electron_area_m2", "muon_area_m2", *CHANNELS, *SCALAR_NAMES)
 
 
 class StationLists:
@@ -62,7 +75,9 @@ class StationLists:
         InputError
             If a file lacks a column, holds an unknown station, or names an event or a station twice.
         """
-        stations, signals, events = (_read(path / f"{name}.parquet", columns) for name, columns in FILES.items())
+        stations, signals = (_read(path / f"{name}.parquet", FILES[name]) for name in ("stations", "signals"))
+        made = DIRECTION if TIME in signals.columns else ()
+        events = _read(path / "events.parquet", tuple(one for one in FILES["events"] if one not in made))
         for one, column in ((stations, "id"), (events, "event")):
             named, other = (signals["station" if column == "id" else column], one[column])
             if named.dtype != other.dtype:
@@ -89,7 +104,8 @@ class StationLists:
             tell(f"{silent:,} of {events.height:,} events have no signal in signals.parquet")
         if placed.select("row", "cell").is_duplicated().any():
             raise InputError(f"{path / 'signals.parquet'}: a station appears twice in one event")
-        return [ListedEvents(path.resolve().name, array, events, placed)]
+        listed = ListedEvents(path.resolve().name, array, events, placed)
+        return [listed if set(DIRECTION) <= set(events.columns) else listed.with_directions(tell)]
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that writes a dataset folder."""
@@ -124,7 +140,23 @@ class ListedEvents:
     @property
     def units(self) -> dict[str, str]:
         """Column to unit."""
-        return {name: UNITS[name] for name in (*self.events.columns, DEPOSITS) if name in UNITS}
+        times = [ARRIVAL_STEM] if TIME in self.signals.columns else []
+        return {name: UNITS[name] for name in (*self.events.columns, DEPOSITS, *times) if name in UNITS}
+
+    def with_directions(self, tell: Callable[[str], None]) -> ListedEvents:
+        """Return the events with zenith and azimuth of their fronts, NaN where times show none."""
+        directions = []
+        model, mip = FrontModel(**self.array.card.times), self.array.response.electron_deposit_mev
+        for chunk in self.chunks([DEPOSITS, ARRIVAL_STEM]):
+            n = len(chunk[DEPOSITS])
+            times, signals = chunk[ARRIVAL_STEM].reshape(n, -1), chunk[DEPOSITS].reshape(n, -1, len(CHANNELS))
+            front = fit_front(times, signals[..., 0] / mip, self.array.x_m.ravel(), self.array.y_m.ravel(), model=model)
+            directions.append(np.column_stack(front.zenith_azimuth_deg()))
+        found = np.concatenate(directions).astype(np.float64)
+        lost = int(np.isnan(found[:, 0]).sum())
+        tell(f"{self.name}: directions are fitted to the arrival times" + (f", but in {lost:,} events" if lost else ""))
+        columns = {name: found[:, k] for k, name in enumerate(DIRECTION)}
+        return replace(self, events=self.events.with_columns(**columns))
 
     def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield columns of consecutive events."""
@@ -138,14 +170,29 @@ class ListedEvents:
         )
         for start in range(0, self.n_events, GRID_EVENTS):
             stop = min(start + GRID_EVENTS, self.n_events)
-            chunk = {name: self.events[name][start:stop].to_numpy() for name in names if name != DEPOSITS}
+            plain = [name for name in names if name not in (DEPOSITS, ARRIVAL_STEM)]
+            chunk = {name: self.events[name][start:stop].to_numpy() for name in plain}
+            here = slice(*np.searchsorted(rows, [start, stop]).tolist())
+            if ARRIVAL_STEM in names:
+                times = np.full((stop - start, self.array.x_m.size), np.nan, np.float32)
+                # Their zero is of no account: whole seconds would leave float32 no nanoseconds.
+                known_ns = self.signals[TIME][here].cast(pl.Float64).fill_null(np.nan).to_numpy()
+                times[rows[here] - start, cell[here]] = known_ns - _earliest(known_ns, rows[here])
+                chunk[ARRIVAL_STEM] = times.reshape(stop - start, *self.array.grid_shape[:2])
             if DEPOSITS in names:
-                here = slice(*np.searchsorted(rows, [start, stop]).tolist())
                 grids = np.zeros((stop - start, self.array.x_m.size, len(CHANNELS)), np.float32)
                 for channel in range(len(channels)):
                     grids[rows[here] - start, cell[here], channel] = values[here, channel]
                 chunk[DEPOSITS] = grids.reshape(stop - start, *self.array.grid_shape)
-            yield chunk
+            yield {name: chunk[name] for name in names}
+
+
+def _earliest(times_ns: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return for each time (n,) the smallest one of its event, 0 where none is finite."""
+    least = np.full(rows.max(initial=0) + 1, np.inf)
+    finite = np.isfinite(times_ns)
+    np.minimum.at(least, rows[finite], times_ns[finite])
+    return np.where(np.isfinite(least[rows]), least[rows], 0.0)
 
 
 def array_in(path: Path) -> DetectorArray:

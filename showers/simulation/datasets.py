@@ -18,13 +18,22 @@ from showerstack.runtime.files import locked
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
+from showerstack.showers.front import FrontModel
 from showerstack.showers.protocols import CUTS_FOR_ALL, evaluation_cuts_of, layout_of, modes_of
 from showerstack.showers.schema import GAMMA, SIMULATION, TASKS, WEIGHT_FILE, Task
-from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, SimulatedEvents, simulate_block
+from showerstack.showers.simulation.blocks import (
+    PRIMARIES_PER_BLOCK,
+    SPLITS,
+    BlockJob,
+    SimulatedEvents,
+    random_generator,
+    simulate_block,
+)
 from showerstack.showers.simulation.cascade import Proposal
+from showerstack.showers.simulation.fronts import arrival_times
 from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.settings import Settings, load_settings
-from showerstack.showers.writer import BLOCKS, PRIMARIES, already_made, refuse_foreign, write_dataset
+from showerstack.showers.writer import ARRIVAL_STEM, BLOCKS, PRIMARIES, already_made, refuse_foreign, write_dataset
 
 WEIGHT_STEM = Path(WEIGHT_FILE).stem
 TRAIN_CUTS = ("none", "test")
@@ -90,7 +99,8 @@ def simulate(
         ``v2``; ``matched`` or ``2026``: composition under the matched protocol's cuts (``train_cuts`` does not
         count) and with ages, scalars (2026: grids too) in float32. Their published numbers are for ``model="qgs"``.
     array
-        The stations; the cuts, the reconstruction and the world's constants stay KASCADE's.
+        The stations; the cuts, the reconstruction and the world's constants stay KASCADE's. With ``[times]`` in its
+        card arrival times are written.
     proposal
         Gamma sets: throw muon-poor hadrons from this density (:data:`showerstack.showers.simulation.cascade.RARE`) and
         write their weights into ``weight.npy``.
@@ -147,6 +157,7 @@ def write_set(
     types: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
     types |= {"age": np.float32} if layout.age == "file" else {}
     types |= {WEIGHT_STEM: np.float32} if job.proposal else {}
+    times = FrontModel(**job.array.card.times) if job.array.card.times else None
     with (
         write_dataset(
             folder,
@@ -155,6 +166,7 @@ def write_set(
             source=source,
             extras=types,
             layout=layout,
+            arrival_times=np.float32 if times else None,
             overwrite=overwrite,
         ) as writer,
         bars(f"simulate {folder.name}", "events") as progress,
@@ -162,6 +174,9 @@ def write_set(
         start = last = 0
         for events in accepted_events(job, n, workers):
             values = {"groups": events.group, "age": events.event.age, WEIGHT_STEM: events.weight}
+            if times:
+                arrival = arrival_times(events, random_generator(job, len(events), start), times)
+                writer.put_grids(np.arange(start, start + len(events)), arrival, ARRIVAL_STEM)
             truth, target = events.truth, job.task.target
             # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
             writer.put(

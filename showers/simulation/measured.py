@@ -37,7 +37,8 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
 from showerstack.showers.simulation.cascade import develop
-from showerstack.showers.simulation.raw import all_made, arrival_times, open_archive
+from showerstack.showers.simulation.fronts import arrival_times
+from showerstack.showers.simulation.raw import all_made, open_archive
 from showerstack.showers.simulation.settings import Settings, load_settings
 from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
 

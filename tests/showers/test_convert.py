@@ -24,11 +24,13 @@ from showerstack.showers.archives.convert import COMPOSITION_IDS, convert, permu
 from showerstack.showers.archives.raw import stream_npz
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import LEFT_OUT_SCHEMA
+from showerstack.showers.front import LIGHT_M_PER_NS
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, Task
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
+from showerstack.showers.simulation.fronts import arrival_times
 from showerstack.showers.simulation.primaries import MODELS
-from showerstack.showers.simulation.raw import LIGHT_M_PER_NS, arrival_times, simulate_raw
+from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.showers.source import is_simulated
 
 

@@ -18,8 +18,8 @@ from showerstack.showers.schema import GAMMA
 from showerstack.showers.simulation import deposits
 from showerstack.showers.simulation.cascade import Showers, develop
 from showerstack.showers.simulation.detector import Readings, clump_sigma, expected, punch_through, read_out
+from showerstack.showers.simulation.fronts import arrival_times
 from showerstack.showers.simulation.primaries import Primaries, throw_primaries
-from showerstack.showers.simulation.raw import arrival_times
 from showerstack.showers.simulation.reconstruction import (
     AGE_RANGE,
     error_factor,

@@ -33,8 +33,9 @@ from showerstack.showers.simulation.blocks import (
 )
 from showerstack.showers.simulation.cascade import RARE
 from showerstack.showers.simulation.datasets import check_job
+from showerstack.showers.simulation.fronts import arrival_times
 from showerstack.showers.simulation.measured import conditions_of_run, measured_columns, run_name, simulate_measured
-from showerstack.showers.simulation.raw import arrival_times, reconstructed_columns, simulate_raw, true_columns
+from showerstack.showers.simulation.raw import reconstructed_columns, simulate_raw, true_columns
 from showerstack.showers.simulation.reconstruction import Reconstructed
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.showers.simulation.sky import Sky

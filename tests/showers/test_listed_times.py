@@ -1,0 +1,107 @@
+"""Arrival times of own arrays: in station lists they give directions and features, and simulated sets have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from showerstack.features.build import build_table
+from showerstack.report.doctor import folder_findings
+from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.formats import convert_foreign
+from showerstack.showers.archives.station_lists import array_in
+from showerstack.showers.array import KASCADE
+from showerstack.showers.card import ArrayCard
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.front import LIGHT_M_PER_NS, PUBLISHED
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation import simulate
+from showerstack.showers.writer import problems
+from tests.showers.test_corsika import stations
+
+N = 60
+
+
+def lists(folder: Path, *, scale: float = 1.0, clock_ns: float = 1e9) -> pl.DataFrame:
+    """Write showers of known direction on 64 stations, with times in units of ``scale`` ns; return the truth."""
+    rng = np.random.default_rng(1)
+    place = pl.read_parquet(stations(folder))
+    x, y = place["x_m"].to_numpy(), place["y_m"].to_numpy()
+    zenith, azimuth = np.degrees(np.arcsin(0.6 * np.sqrt(rng.random(N)))), rng.uniform(0, 360, N)
+    sine = np.sin(np.radians(zenith))[:, None]
+    along = (x * np.cos(np.radians(azimuth))[:, None] + y * np.sin(np.radians(azimuth))[:, None]) * sine
+    r = np.sqrt(x**2 + y**2 - along**2)
+    particles = rng.poisson(200 / (1 + r / 20) ** 1.5)
+    late = PUBLISHED.late_ns(r) * rng.standard_exponential(r.shape) / np.maximum(particles, 1)
+    times = (late - along / LIGHT_M_PER_NS) * scale + clock_ns * (1 + np.arange(N))[:, None]
+    event, station = np.nonzero(particles)
+    pl.DataFrame(
+        {"event": event, "station": station, "electron_mev": 9.5 * particles[event, station],
+         "muon_mev": np.zeros(len(event)), "time_ns": times[event, station]}
+    ).write_parquet(folder / "mine" / "signals.parquet")  # fmt: skip
+    truth = pl.DataFrame({"event": np.arange(N), "Ze": zenith, "Az": azimuth})
+    quantities = {"E": np.full(N, 15.0), "Ne": np.full(N, 5.0), "Nmu": np.full(N, 4.0), "label": np.arange(N) % 2}
+    truth.with_columns(**quantities).write_parquet(folder / "mine" / "events.parquet")
+    return truth
+
+
+def test_times_of_lists_become_features(tmp_path: Path) -> None:
+    truth = lists(tmp_path)
+    (folder,) = convert_foreign(tmp_path / "mine", tmp_path / "own", GAMMA)
+    assert problems(folder) == []
+    data = Dataset.open(folder, GAMMA)
+    assert data.times_ns is not None
+    np.testing.assert_array_equal(np.isfinite(data.times_ns), data.matrices[..., 0] > 0)
+    # Seconds on the clock cost no nanosecond.
+    assert np.nanmin(data.times_ns, axis=(1, 2)).tolist() == [0.0] * N
+    table = build_table(folder)
+    zenith = table.matrix(["front_zenith_deg"])[:, 0]
+    assert np.median(np.abs(zenith - truth["Ze"].to_numpy())) < 0.5
+
+
+def test_directions_that_nobody_gives_are_those_of_the_fronts(tmp_path: Path) -> None:
+    truth, told = lists(tmp_path), []
+    events = tmp_path / "mine" / "events.parquet"
+    pl.read_parquet(events).drop("Ze", "Az").write_parquet(events)
+    (folder,) = convert_foreign(tmp_path / "mine", tmp_path / "own", GAMMA, told.append)
+    assert "mine: directions are fitted to the arrival times" in told
+    found = Dataset.open(folder, GAMMA).scalars
+    assert np.median(np.abs(found[:, 1] - truth["Ze"].to_numpy())) < 0.5
+    turned = (found[:, 2] - truth["Az"].to_numpy() + 180) % 360 - 180
+    assert np.median(np.abs(turned)) < 2
+    signals = tmp_path / "mine" / "signals.parquet"
+    pl.read_parquet(signals).drop("time_ns").write_parquet(signals)
+    with pytest.raises(InputError, match=r"events\.parquet has no column Ze"):
+        convert_foreign(tmp_path / "mine", tmp_path / "other", GAMMA)
+
+
+@pytest.mark.parametrize(("scale", "unit"), [(1e-3, "microseconds"), (1e3, "picoseconds")])
+def test_times_in_other_units_are_remarked(tmp_path: Path, scale: float, unit: str) -> None:
+    lists(tmp_path, scale=scale, clock_ns=0.0)
+    told: list[str] = []
+    convert_foreign(tmp_path / "mine", tmp_path / "own", GAMMA, told.append)
+    assert [f"are times in {unit}" in line for line in told] == [True]
+    assert any(f"are times in {unit}" in finding.outcome for finding in folder_findings(tmp_path / "mine"))
+
+
+def test_simulated_sets_have_the_times_that_the_card_asks_for(tmp_path: Path) -> None:
+    array = array_in(stations(tmp_path, "[times]\nresolution_ns = 2.0\n"))
+    silent = array_in(stations(tmp_path, ""))
+    assert silent.card == ArrayCard()
+    numbers = {"n_train": 40, "n_test": 40, "seed": 1, "workers": 1}
+    timed, test = simulate(COMPOSITION, tmp_path / "timed", array=array, **numbers)
+    plain, _ = simulate(COMPOSITION, tmp_path / "plain", array=silent, **numbers)
+    assert Dataset.open(plain, COMPOSITION).times_ns is None
+    data = Dataset.open(timed, COMPOSITION)
+    np.testing.assert_array_equal(data.matrices[:], Dataset.open(plain, COMPOSITION).matrices[:])
+    assert data.times_ns is not None
+    assert data.times_ns.dtype == np.float32
+    zenith = build_table(test).matrix(["front_zenith_deg", "front_stations"])
+    truth = pl.read_parquet(test / "truth.parquet")["zenith_deg"].to_numpy()
+    assert np.nanmedian(np.abs(zenith[:, 0] - truth)) < 1.5
+    again, _ = simulate(COMPOSITION, tmp_path / "again", array=array, **(numbers | {"workers": 2}))
+    assert (again / "arrival_ns.npy").read_bytes() == (timed / "arrival_ns.npy").read_bytes()
+    assert KASCADE.card.times == {}
