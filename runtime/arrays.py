@@ -206,6 +206,21 @@ _DAMAGE_ERRORS = (
 """What reading a damaged archive raises."""
 
 
+def refuse_swollen(where: str, n_bytes: int, file_bytes: int, remedy: str) -> None:
+    """Refuse content that says to be far larger than its file is, before memory is taken for it.
+
+    Raises
+    ------
+    InputError
+        If it would take more than :data:`LEAST_BOUND_BYTES` and :data:`MAX_RATIO` times the file.
+    """
+    if n_bytes > max(LEAST_BOUND_BYTES, MAX_RATIO * file_bytes):
+        raise InputError(
+            f"{where} would unpack to {n_bytes / 1e9:,.2f} GB, more than {MAX_RATIO} times its file: if that is meant, "
+            f"{remedy}"
+        )
+
+
 def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] | None = None) -> dict[str, np.ndarray]:
     """Read those of the wanted arrays that an ``.npz`` archive holds; refuse an archive that holds none.
 
@@ -219,7 +234,7 @@ def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] |
     with open_regular(file) as stream:
         if not zipfile.is_zipfile(stream):
             raise InputError(f"{file} is not a complete .npz archive: write it with numpy.savez(file, {wanted[0]}=...)")
-        bound = max(LEAST_BOUND_BYTES, MAX_RATIO * os.fstat(stream.fileno()).st_size)
+        size = os.fstat(stream.fileno()).st_size
         try:
             with zipfile.ZipFile(stream) as archive:
                 members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -232,11 +247,7 @@ def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] |
                     header = _checked_header(archive, members[name], where)
                     if check:
                         check(name, header)
-                    if header.n_bytes > bound:
-                        raise InputError(
-                            f"{where} would unpack to {header.n_bytes / 1e9:,.2f} GB, more than {MAX_RATIO} times its "
-                            "file: if that is meant, write it again with numpy.savez, unpacked"
-                        )
+                    refuse_swollen(where, header.n_bytes, size, "write it again with numpy.savez, unpacked")
                 return {name: _unpack(archive, members[name]) for name in present}
         except InputError:
             raise

@@ -92,6 +92,10 @@ def _scan(file: Path, separator: str | None, *, header: bool = False) -> pl.Lazy
         scan = pl.scan_parquet(file, glob=False)
         memory = memory_bytes()
         n_bytes = int(scan.select(pl.len()).collect().item()) * len(scan.collect_schema()) * VALUE_BYTES
+        text = [name for name, kind in scan.collect_schema().items() if kind == pl.String]
+        if text:  # equal texts are stored once, however long: their lengths alone are read here, part by part
+            lengths = pl.sum_horizontal(pl.col(name).str.len_bytes().cast(pl.UInt64).sum() for name in text)
+            n_bytes += int(scan.select(lengths).collect(engine="streaming").item())
         if n_bytes > memory:
             raise InputError(
                 f"{file} would need {n_bytes / 1e9:,.0f} GB, this job has {memory / 1e9:,.0f}: give fewer rows"

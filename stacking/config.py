@@ -15,6 +15,7 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from showerstack.models.base.saving import MOST_THREADS
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import LEARNERS, spec
 from showerstack.runtime.cost import seconds_of
@@ -68,7 +69,7 @@ class RunConfig(BaseModel, RunOptions):
 
     repeats: int = Field(1, ge=1, le=20)
     """Independent partitions into folds, averaged."""
-    threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, le=MOST_THREADS)
     """Numerical threads per process, fixed because they can change the last bits of a learner."""
     pools: tuple[str, ...] = POOLS
     """Pools that the cross-validation may choose from."""

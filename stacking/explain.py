@@ -117,7 +117,7 @@ def explain_events(
         if usable is not None and not usable[event]:
             raise InputError(f"event {event} cannot be used: it was given the training prior")
     others = np.arange(len(events)) if usable is None else np.flatnonzero(usable)
-    with limited_threads(int(run.manifest["config"]["threads"])):
+    with limited_threads(run.threads):
         learners = {saved.name: [load(folder) for folder in saved.folders] for saved in fits}
         explanations = []
         for event in which:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.models.registry import load
+from showerstack.runtime.arrays import array_names, read_arrays
 from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, read_json
@@ -76,14 +77,11 @@ def read_out_of_fold(
 
 def has_truth(run: Path, learner: str) -> bool:
     """Return whether a learner's fits have estimated true quantities."""
-    with np.load(Checksums.open(fold_folder(run, learner, 0)).path(OOF_FILE), allow_pickle=False) as stored:
-        return TRUTH in stored.files
+    return TRUTH in array_names(Checksums.open(fold_folder(run, learner, 0)).path(OOF_FILE))
 
 
 def _read_array(folder: Path, file: str, name: str) -> np.ndarray:
-    with np.load(Checksums.open(folder).path(file), allow_pickle=False) as stored:
-        array: np.ndarray = stored[name]
-    return array
+    return read_arrays(Checksums.open(folder).path(file), name)[name]
 
 
 @dataclass(frozen=True)

@@ -302,7 +302,7 @@ def _predict_pieces(
     columns = [name for learner in fits for name in learner.columns]
     columns += CORE_COLUMNS if run.chain.target_calibration else ()
     events = source.open(tuple(dict.fromkeys(columns)))
-    ctx = replace(ctx, threads=int(run.manifest["config"]["threads"]))
+    ctx = replace(ctx, threads=run.threads)
     with ctx.bars("predicting", "predictions of fits") as progress:
         if isinstance(run, ExportedRun):
             pieces_of_fits = predict_exported(events, cast(list[ExportedLearner], fits), ctx, progress)

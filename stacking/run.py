@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import polars as pl
 
-from showerstack.models.base.saving import HEADER_FILE
+from showerstack.models.base.saving import HEADER_FILE, check_threads
 from showerstack.runtime.arrays import read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
 from showerstack.runtime.errors import InputError, did_you_mean
@@ -300,6 +300,12 @@ class Run:
                 )
 
     @property
+    def threads(self) -> int:
+        """Numerical threads of a process, in training and prediction alike."""
+        config = self.manifest["config"]
+        return check_threads(config.get("threads") if isinstance(config, dict) else None, self.folder / MANIFEST_FILE)
+
+    @property
     def class_values(self) -> tuple[Any, ...]:
         """Classes as the training labels had them: ``bool``, ``int``, ``float`` or ``str``."""
         as_value: dict[str, Callable[[str], Any]] = {"bool": "True".__eq__, "int": int, "float": float}
@@ -418,9 +424,8 @@ class Run:
         """
         if f"meta/{SCORES_FILE}" not in self.checksums.files:
             raise InputError(f"{self.folder} has no thresholds: it was trained for {self.task.name}")
-        with np.load(self.checksums.path(f"meta/{SCORES_FILE}"), allow_pickle=False) as stored:
-            optional = {name: stored[name] for name in ("groups", "weights") if name in stored.files}
-            return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios, **optional)
+        stored = read_arrays(self.checksums.path(f"meta/{SCORES_FILE}"), "labels", "scores", "groups", "weights")
+        return threshold_table(stored.pop("labels"), stored.pop("scores"), efficiencies, ratios, **stored)
 
 
 def _why_without_checksums(folder: Path, manifest: Any) -> str:

@@ -31,6 +31,17 @@ def write_header(folder: Path, learner: str, files: tuple[str, ...], content: di
     write_json(folder / HEADER_FILE, {"format": HEADER_FORMAT, "learner": learner, **plain(content), "files": hashes})
 
 
+MOST_THREADS = 1024
+"""Numerical threads of a process at most: more than the largest machines have processors."""
+
+
+def check_threads(threads: Any, file: Path) -> int:
+    """Return a number of threads that a file states; refuse what is none, before so many are begun."""
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"{file} states {threads!r:.40} threads: expected 1 to {MOST_THREADS}")
+    return threads
+
+
 def read_header(folder: Path, learner: str | None = None) -> dict[str, Any]:
     """Read and check ``learner.json``, which must be of the class ``learner``; None for any."""
     file = Path(folder) / HEADER_FILE
@@ -40,6 +51,7 @@ def read_header(folder: Path, learner: str | None = None) -> dict[str, Any]:
     lacking = [key for key in ("learner", "classes", "settings", "files", "threads") if key not in header]
     if lacking:
         raise InputError(f"{file} lacks {', '.join(lacking)}")
+    check_threads(header["threads"], file)
     if learner is not None and header["learner"] != learner:
         raise InputError(f"{file} holds a {header['learner']}, expected a {learner}")
     for name, expected in header["files"].items():

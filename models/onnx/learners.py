@@ -6,7 +6,6 @@ Networks and logistic regressions go through torch, with the preparation of thei
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +44,7 @@ from showerstack.models.tables.logit import QuadraticLogit
 from showerstack.models.tables.sklearn import HistBoosting, RandomForest
 from showerstack.models.tables.xgboost import XGBoost
 from showerstack.runtime.errors import need
+from showerstack.runtime.shared import Setting, ignored
 
 EXAMPLES = 3
 """Events that the exporter is shown; their number stays open in the graph."""
@@ -188,6 +188,23 @@ def _graph(module: Posterior, grid_shape: tuple[int, ...] | None = None) -> Port
     return Portable(export_module(module, examples, [LOG_PROBABILITY]), columns, grid_shape)
 
 
+def _quiet(position: bool) -> Callable[[], None]:
+    """Let the exporter trace none of its steps into the log, which takes longer than the steps."""
+    loggers = [logging.getLogger(name) for name in ("torch", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+
+    def undo() -> None:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+    return undo
+
+
+_QUIET = Setting(_quiet)
+
+
 def export_module(
     module: nn.Module, examples: dict[str, torch.Tensor], outputs: list[str], *, in_one: bool = False
 ) -> Any:
@@ -196,28 +213,26 @@ def export_module(
 
     events = torch.export.Dim("n")
     shapes: tuple[Any, ...] = tuple({0: events} for _ in examples)
-    before = logging.root.manager.disable
-    # The exporter traces each of its steps into the log, which takes longer than the steps.
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
-            # What the exporter's own libraries are about to change is no matter of ours.
-            warnings.filterwarnings("ignore", category=DeprecationWarning)
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            # Grids and columns share the one name of the number of events.
-            warnings.filterwarnings("ignore", message="# The axis name: n will not be used", category=UserWarning)
-            program = torch.onnx.export(
-                module.eval(),
-                tuple(examples.values()),
-                input_names=list(examples),
-                output_names=outputs,
-                opset_version=OPSETS[""],
-                dynamo=True,
-                dynamic_shapes=(shapes,) if in_one else shapes,
-                verbose=False,
-            )
-    finally:
-        logging.disable(before)
+    with (
+        _QUIET.held(True),
+        # What the exporter's own libraries are about to change is no matter of ours.
+        ignored(DeprecationWarning),
+        ignored(FutureWarning),
+        # Grids and columns share the one name of the number of events.
+        ignored(UserWarning, "# The axis name: n will not be used"),
+        torch.inference_mode(False),
+        torch.no_grad(),
+    ):
+        program = torch.onnx.export(
+            module.eval(),
+            tuple(examples.values()),
+            input_names=list(examples),
+            output_names=outputs,
+            opset_version=OPSETS[""],
+            dynamo=True,
+            dynamic_shapes=(shapes,) if in_one else shapes,
+            verbose=False,
+        )
     assert program is not None
     model = program.model_proto
     _remove_traces(model)

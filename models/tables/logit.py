@@ -13,6 +13,7 @@ from showerstack.models.base.inputs import InputTransform
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import event_log_loss, log_of_margins
 from showerstack.models.tables.base import TableLearner, TableRows, goes_on
+from showerstack.runtime.arrays import read_arrays
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_npz
@@ -115,10 +116,10 @@ class QuadraticLogit(TableLearner):
     def _read(self, folder: Path, header: dict[str, Any]) -> None:
         self.inputs_ = InputTransform.from_state(header["inputs"])
         try:
-            with np.load(folder / MODEL_FILE, allow_pickle=False) as content:
-                self.weights_, self.bias_ = content["weights"], content["bias"]
-        except (ValueError, KeyError, OSError) as error:
-            raise InputError(f"{folder / MODEL_FILE} holds no quadratic logit: {error}") from None
+            content = read_arrays(folder / MODEL_FILE, "weights", "bias")
+            self.weights_, self.bias_ = content["weights"], content["bias"]
+        except KeyError as error:
+            raise InputError(f"{folder / MODEL_FILE} holds no quadratic logit: {error} is missing") from None
 
     def _state(self) -> dict[str, Any]:
         return {"inputs": self.inputs_.state()}

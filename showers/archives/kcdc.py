@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 
+from showerstack.runtime.arrays import refuse_swollen
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.tables import damage_as_input_error, read_text
 from showerstack.showers.archives.azimuth import FRONT_EVENTS, AzimuthConvention, azimuth_convention, front_azimuth
@@ -121,6 +122,9 @@ class Hdf5Table:
         tables: dict[str, Table] = {}
 
         def add_table(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset):
+                where = f"{file}, {item.name} (shape {item.shape})"
+                refuse_swollen(where, item.nbytes, file.stat().st_size, "write it again without compression")
             if isinstance(item, h5py.Dataset) and (kinds := _stored_kinds(item)) and item.ndim == 1:
                 tables[name] = cls({field: kind.shape for field, kind in kinds.items()}, len(item), item)
             elif isinstance(item, h5py.Group):
