@@ -27,9 +27,20 @@ from showerstack.analysis.photons.search import (
 from showerstack.analysis.spectra.fluxes import STATISTICAL
 from showerstack.analysis.spectra.published import published_spectra
 from showerstack.analysis.spectra.response import GROUPS
-from showerstack.analysis.spectra.run import ALL, PROVENANCE_FILE, Spectra, measure_spectra
+from showerstack.analysis.spectra.run import (
+    ALL,
+    CELLS_CSV,
+    COMPARISON_CSV,
+    NUISANCES_CSV,
+    PROVENANCE_FILE,
+    SUMS,
+    SYSTEMATICS_CSV,
+    Spectra,
+    measure_spectra,
+)
 from showerstack.report.display import event_picture, read_showers
 from showerstack.report.pictures.physics import (
+    cells_picture,
     flux_picture,
     knee_picture,
     limit_picture,
@@ -109,7 +120,8 @@ def write_spectra(options: SpectraOptions, ctx: Context = Context()) -> Spectra:
 
 def write_spectra_page(spectra: Spectra, out: Path, remarks: list[str]) -> Path:
     """Write ``OUT/spectra.html`` and return its path."""
-    sections = [_spectra(spectra), *_knees(spectra), _errors(spectra), _spectra_doubts(spectra, remarks)]
+    sections = [_spectra(spectra), _headline(spectra), *_knees(spectra), _errors(spectra), _sources(spectra)]
+    sections += [_spectra_doubts(spectra, remarks)]
     sections += _made_of(out / PROVENANCE_FILE)
     lead = bullets([*knee_lines(spectra), _goodness(spectra)])
     return write_page(out / SPECTRA_PAGE_FILE, "Elemental spectra", lead, sections)
@@ -168,6 +180,65 @@ def _spectra(spectra: Spectra) -> Section:
     rows = [(f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}", _mass(row))
             for row in spectra.masses().iter_rows(named=True)]  # fmt: skip
     return Section("spectra", "Spectra", pictures(figures) + table(heads, rows))
+
+
+def _headline(spectra: Spectra) -> Section:
+    """Return fluxes of all, light and heavy nuclei with the energy scale's error apart, and others' beside them."""
+    heads = ("lg(E/eV)", "group", "flux, m⁻² sr⁻¹ s⁻¹ eV⁻¹", "± events, simulation", "± energy scale", "± all other")
+    changes = spectra.sources()[SYSTEMATICS_CSV]
+    energies = {
+        (row["lg_energy_low_eV"], row["group"]): row.get("change_energy_scale_m2_sr_s_eV", 0.0)
+        for row in changes.iter_rows(named=True)
+    }
+    rows = []
+    for row in spectra.table().filter(pl.col("group").is_in(list(SUMS)) & pl.col("determined")).iter_rows(named=True):
+        flux, total = row["flux_m2_sr_s_eV"], row["flux_error_total_m2_sr_s_eV"]
+        statistical = row["flux_error_statistical_m2_sr_s_eV"]
+        by_energy = abs(energies[row["lg_energy_low_eV"], row["group"]])
+        other = None if total is None else np.sqrt(max(total**2 - statistical**2 - by_energy**2, 0.0))
+        errors = [_percent(None if one is None else one / abs(flux), 1) for one in (statistical, by_energy, other)]
+        energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
+        rows.append((energy, row["group"], f"{flux:.3g}", *errors))
+    body = table(heads, rows) + paragraph("Errors in per cent. The energy scale moves all fluxes of a group together.")
+    others = spectra.sources()[COMPARISON_CSV]
+    if others.height:
+        compared = [
+            (row["experiment"], row["hadronic_model"], f"{row['chi2']:.1f} / {row['degrees_of_freedom']}",
+             f"{row['shift_of_published_lg_energy']:+.3f}", f"{row['chi2_unshifted']:.1f}")
+            for row in others.iter_rows(named=True)
+        ]  # fmt: skip
+        names = ("published", "model", "chi-square / ndf", "shift of their lg E", "unshifted")
+        body += table(names, compared) + paragraph(
+            "All particles against published spectra, with both errors; their energies are shifted as fits best, and "
+            "the error of our energy scale is left out for that. Published errors are taken as independent."
+        )
+    return Section("headline", "All, light and heavy", body)
+
+
+def _sources(spectra: Spectra) -> Section:
+    """Return the fitted scales with what they do, and the pulls of all cells."""
+    tables = spectra.sources()
+    nuisances, cells = tables[NUISANCES_CSV], tables[CELLS_CSV]
+    heads = ("scale", "width in lg", "value", "error", "pull", *(f"{name}, %" for name in SUMS))
+    rows = [
+        (row["nuisance"].replace("_", " "), f"{row['width_lg']:.3f}", f"{row['value_in_widths']:+.2f}",
+         f"{row['error_in_widths']:.2f}", "" if row["pull"] is None else f"{row['pull']:+.2f}",
+         *(f"{100 * row[f'impact_{name}']:+.1f}" for name in SUMS))
+        for row in nuisances.iter_rows(named=True)
+    ]  # fmt: skip
+    note = paragraph(
+        "Values and errors are in widths of what was expected. The last columns: the largest change of a flux by one "
+        "standard deviation of the scale after the fit. A scale whose error is below a half is told by the data better "
+        "than usual: look at the cells."
+    )
+    drawn = picture(
+        as_svg(cells_picture(cells), "pulls of the cells"),
+        "Counts less expectations of all cells, in their errors: colour from -3 to 3. Rows are bins of the posteriors' "
+        "mean ln A, light ones below.",
+    )
+    return Section(
+        "sources", "Scales and cells", joined([*([table(heads, rows), note] if rows else []), pictures([drawn])])
+    )
 
 
 LEVELS, SIDES = ("68", "95"), ("low", "high")

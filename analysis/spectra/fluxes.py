@@ -3,7 +3,8 @@
 Factors ``c_kj`` multiply a fit's particles of group k in wide bin j, so that expected counts are linear in them; they
 and the scales come by reweighted least squares, whose fixed point is the maximum of the folded likelihood. Energies
 below and above the wide bins have factors of their own, expected at that of the bin beside them +- .3: a common factor
-of all fluxes, as the energy scale makes it, costs nothing.
+of all fluxes, as the energy scale makes it, costs nothing. The energy scale itself is held: a power law has it as such
+a factor, and data know nothing of it.
 
 What groups and scales make of counts is itself simulated, and its noise adds to the information: with B as it comes and
 N of the noise, estimates are pulled towards zero and stated errors are too small (errors in variables: W. A. Fuller,
@@ -16,7 +17,8 @@ source              how
 ==================  ==================================================================================================
 data                Poisson counts, scales and response exact
 simulation          what finite simulation adds (the likelihood's tau, and recovered numbers of primaries)
-scales              what energy, muon and electron scales add, free within their widths; noise of their derivatives too
+scales              what muon and electron scales add, free within their widths, and the noise of their derivatives; and
+                    what one width of the energy scale does to each flux, of which data know nothing
 hadronic_model      what is left between the results of each model's response alone, all fitted with the scales, as if
                     nature were one more model (a guess); NaN where there is one model only
 exposure            its relative error, common to all fluxes; shares have none
@@ -56,7 +58,7 @@ class JointFit:
     unit: np.ndarray
     """(J, K) fluxes of factors of one."""
     active: np.ndarray
-    """Numbers of the free scales, which are the last of the P."""
+    """Numbers of the free scales that move events, which are the last of the P."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class FreeFluxes:
     covariance: dict[str, np.ndarray]
     """(J K, J K) by source, in the order of ``flux.ravel()``; without the hadronic model's and the exposure's."""
     scales: np.ndarray
-    """(3,) in widths."""
+    """(3,) in widths; 0 where data tell less of one than is expected of it."""
     events: np.ndarray
     """(J, K) measured events that come from each group and true energy."""
     simulated: np.ndarray
@@ -80,6 +82,11 @@ class FreeFluxes:
     scale_errors: np.ndarray
     """(3,) standard deviations of the scales after the fit, in widths; 0 of exact scales."""
     joint: JointFit
+
+    @property
+    def free_scales(self) -> tuple[int, ...]:
+        """Numbers of the scales that are not exact."""
+        return tuple(np.flatnonzero(self.scale_errors > 0).tolist())
 
 
 def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray] = ()) -> FreeFluxes:
@@ -98,20 +105,17 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     wide = np.searchsorted(edges, likelihood.lg_energy, side="right")  # 0 below all, J + 1 above all
     n_wide, n_groups = len(edges) + 1, layout.n_groups
     heights = np.maximum(fit.parameters[layout.heights], LEAST_HEIGHT)
-    active = np.array(likelihood.response.active, dtype=int)
+    active = np.array(likelihood.response.moving, dtype=int)
     n = n_wide * n_groups
     prior = margin_prior(n_wide, n_groups, len(active))
     factors, scales = np.ones((n_wide, n_groups)), fit.scales.copy()
     inside = np.arange(n_wide)[:, None] == wide  # (J', T)
+    phi = likelihood.particles(fit.parameters, heights)
+    parts = folded(phi, inside, likelihood.probability)
     for _ in range(STEPS):
         f, by_scale = likelihood.moves.factors(scales - likelihood.response.at)
-        phi = likelihood.particles(fit.parameters, heights, scales[0])
-        slope = likelihood.energy_slope(fit.parameters, scales[0])
-        parts, by_energy = (folded(values, inside, likelihood.probability) for values in (phi, slope * phi))
         design = (f * parts).reshape(n, -1)
-        by_all = np.einsum("jkc,wk,wkc->jc", by_scale, factors, f * parts)
-        by_all[0] = np.einsum("wk,kc,wkc->c", factors, f, by_energy)
-        moved = by_all[active]
+        moved = np.einsum("jkc,wk,wkc->jc", by_scale[active], factors, f * parts)
         columns = np.concatenate([design, moved])
         mean = np.maximum(factors.ravel() @ design, likelihood.floor)
         weight = likelihood.simulated / (mean + mean**2 / likelihood.tau)
@@ -121,9 +125,6 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
         factors = solved[:n].reshape(n_wide, n_groups)
         scales[active] = np.clip(solved[n:], -5, 5)
     spread = folded(phi**2, inside, likelihood.variance)
-    by_scale = by_scale.copy()
-    total = parts.sum(axis=0)
-    by_scale[0] = np.divide(by_energy.sum(axis=0), total, out=np.zeros_like(total), where=total > 0)
     finite = float(likelihood.finite)
     mean = np.maximum(factors.ravel() @ design, likelihood.floor)
     of_simulation = mean**2 / likelihood.tau
@@ -174,6 +175,14 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     by_width = -np.linalg.solve(less[:n, :n], less[:n, n:])
     per_width[active] = (by_width.T[:, inner] * unit.ravel()).reshape(len(active), *unit.shape)
     scale_errors[active] = np.sqrt(np.diag(sandwich)[n:])
+    # Where noise leaves data nothing to tell of a scale, what was expected of it is known: 0 +- 1.
+    scales = np.where(scale_errors < 1.0, scales, 0.0)
+    scale_errors = np.minimum(scale_errors, 1.0)
+    if likelihood.response.energy_width:
+        slope = phi * likelihood.energy_slope(fit.parameters, float(fit.scales[0]))
+        per_width[0] = -factors[1:-1] * unit * (slope @ inside.T).T[1:-1] / held
+        scale_errors[0] = 1.0
+        covariance["scales"] += np.outer(per_width[0].ravel(), per_width[0].ravel())
     joint = JointFit(less, prior, sandwich, inner, unit, active)
     return FreeFluxes(
         edges, factors[1:-1] * unit, covariance, scales, events, simulated, per_width, scale_errors, joint

@@ -64,7 +64,7 @@ def nuisances_table(fluxes: FreeFluxes, widths: np.ndarray, sums: dict[str, np.n
         (K,) weights of the groups in each sum of which impacts are given.
     """
     rows = []
-    for j in fluxes.joint.active:
+    for j in fluxes.free_scales:
         value, error = float(fluxes.scales[j]), float(fluxes.scale_errors[j])
         left = 1.0 - error**2
         row = {
@@ -83,7 +83,7 @@ def narrow_scales(fluxes: FreeFluxes) -> list[str]:
     return [
         f"the {SCALES[j]} scale comes out as {fluxes.scales[j]:+.2f} ± {fluxes.scale_errors[j]:.2f} of its width: data "
         "of this kind seldom tell it so well; errors of fluxes lean on it"
-        for j in fluxes.joint.active
+        for j in fluxes.free_scales
         if fluxes.scale_errors[j] < NARROW
     ]
 
@@ -102,7 +102,7 @@ def systematics_table(
     models
         Fluxes (J, K) by the response of one hadronic model alone, whose distance from the mean of all is given.
     """
-    changes = {f"{SCALES[j]}_scale": fluxes.per_width[j] for j in fluxes.joint.active}
+    changes = {f"{SCALES[j]}_scale": fluxes.per_width[j] for j in fluxes.free_scales}
     changes["exposure"] = -exposure_error * fluxes.flux
     mean = np.mean(list(models.values()), axis=0) if models else None
     changes |= {f"response_of_{name}": flux - mean for name, flux in models.items()}

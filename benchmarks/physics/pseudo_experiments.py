@@ -200,6 +200,7 @@ def spectra_experiment(
     result["all"]["error"] = float(np.mean(error / true.sum(axis=1)))
     away = (fluxes.flux - true).ravel()
     result["chi2_of_truth"] = float(away @ np.linalg.solve(covariance, away))
+    result["free_scales"] = [fluxes.scales.tolist(), fluxes.scale_errors.tolist()]
     result["ideal"] = ideal_coverage(fluxes, scales)
     return result
 
@@ -219,10 +220,11 @@ def ideal_coverage(fluxes: FreeFluxes, scales: np.ndarray) -> dict[str, float]:
     covariance = np.linalg.inv(joint.information)
     delta = np.zeros(len(covariance))
     delta[len(delta) - len(joint.active) :] = scales[joint.active]
-    off = -(covariance @ joint.prior @ delta)[joint.inner]
+    by_energy = (fluxes.per_width[0] / joint.unit).ravel()
+    off = -(covariance @ joint.prior @ delta)[joint.inner] - by_energy * scales[0]
     variance = np.diag(covariance - covariance @ joint.prior @ covariance)[joint.inner]
     scatter = np.sqrt(np.maximum(variance, 1e-12))
-    stated = np.sqrt(np.diag(covariance)[joint.inner])
+    stated = np.sqrt(np.diag(covariance)[joint.inner] + by_energy**2)
     return {
         f"in{level}": float(np.sum(ndtr((z * stated - off) / scatter) - ndtr((-z * stated - off) / scatter)))
         for level, z in (("68", Z68), ("95", Z95))

@@ -8,6 +8,7 @@ distributions beside the simulation's and the map of stations.
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
@@ -77,6 +78,7 @@ def _energy_axis(axes: Axes) -> None:
     """Make the axis of energies logarithmic, with labels that do not run into each other."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
+    low = max(low, 1e-3 * high)  # without a point the axis begins below zero
     if np.floor(np.log10(high)) <= np.ceil(np.log10(low)):  # one power of ten alone is too few labels
         axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5) if high < 8 * low else (3,)))
         axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
@@ -138,6 +140,28 @@ def profile_picture(profiles: list[tuple[str, np.ndarray, np.ndarray]]) -> Figur
         axes.set_xlabel("position of the knee, lg(E/eV); common: lg(R/V)")
         axes.set_ylabel("chi-square above minimum")
         figure.legend(loc="outside upper center", ncols=3, columnspacing=0.8, handletextpad=0.4)
+    return figure
+
+
+LARGEST_PULL = 3.0
+"""Where the colours of pulls end."""
+
+
+def cells_picture(cells: pl.DataFrame) -> Figure:
+    """Draw the pulls of cells by energy and y (:func:`showerstack.analysis.spectra.sources.cells_table`)."""
+    edges = np.unique(np.concatenate([cells["lg_energy_low_eV"].to_numpy(), cells["lg_energy_high_eV"].to_numpy()]))
+    lows = cells["y_low"].fill_null(-np.inf).to_numpy()
+    rows = np.unique(lows)
+    pulls = np.full((len(rows), len(edges) - 1), np.nan)
+    pulls[np.searchsorted(rows, lows), np.searchsorted(edges, cells["lg_energy_low_eV"].to_numpy())] = cells["pull"]
+    with one_plot(2.4) as (figure, axes):
+        drawn = axes.pcolormesh(
+            edges, np.arange(len(rows) + 1), pulls, cmap=colour_map(), vmin=-LARGEST_PULL, vmax=LARGEST_PULL
+        )
+        axes.grid(False)
+        axes.set_xlabel("reconstructed lg(E/eV)")
+        axes.set_ylabel("bin of y, light to heavy")
+        figure.colorbar(drawn, ax=axes, label="pull")
     return figure
 
 

@@ -72,9 +72,9 @@ def test_changes_by_source_are_those_of_fits_with_the_scale_held(analysed: Spect
     # Together the scales' changes make their covariance, but for what data tell of them.
     joint = analysed.fluxes.joint
     size = len(joint.information)
-    of_scales = joint.covariance[size - 3 :, size - 3 :]
-    changes = analysed.fluxes.per_width[joint.active].reshape(3, -1)
-    made = np.sqrt(np.diag(changes.T @ of_scales @ changes))
+    of_scales = joint.covariance[size - 2 :, size - 2 :]
+    energy, changes = analysed.fluxes.per_width[0].ravel(), analysed.fluxes.per_width[1:].reshape(2, -1)
+    made = np.sqrt(np.diag(changes.T @ of_scales @ changes) + energy**2)
     stated = np.sqrt(np.diag(analysed.fluxes.covariance["scales"]))
     assert len(stated) == joint.inner.stop - joint.inner.start
     assert np.median(made / stated) == pytest.approx(1, abs=0.3)

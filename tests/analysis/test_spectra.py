@@ -160,7 +160,9 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     assert {str(cell).rsplit("±", 1)[-1] for cell in cells} == {"unknown", "not determined"}
     text = write_spectra_page(unknown, tmp_path, []).read_text()
     assert ">unknown<" in text
-    assert text.count("<svg") == 9
+    assert text.count("<svg") == 10
+    for words in ("± energy scale", "energy scale</td>", "shift of their lg E", "Scales and cells"):
+        assert words in text, words
     assert "KASCADE 2024" in text
     with monkeypatch.context() as undrawn:
         undrawn.setattr("showerstack.report.physics_pages.as_svg", lambda *_: "")
