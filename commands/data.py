@@ -53,8 +53,20 @@ def simulate(
     test: Annotated[int, typer.Option(min=1, help="Number of test events (always under the test's cuts).")] = 12_000,
     seed: SeedOption = 1,
     model: Annotated[
-        str, typer.Option(help="Hadronic model, such as epos; mix as in the benchmark's v2 protocol.")
+        str,
+        typer.Option(
+            help="Public showers to be like: qgs as fitted, epos and sibyll with shifts of depth and muon number, mix "
+            "as in the benchmark's v2 protocol."
+        ),
     ] = "mix",
+    hadronic: Annotated[
+        str | None,
+        typer.Option(help="Instead of --model: hadronic model of the cascade Monte Carlo, such as sibyll21."),
+    ] = None,
+    array: Annotated[
+        Path | None,
+        typer.Option(help="Another array than KASCADE: stations.parquet with array.toml, or a dataset folder."),
+    ] = None,
     train_cuts: Annotated[TrainCuts, typer.Option(help="none as in v2, or the test's cuts.")] = "none",
     protocol: Annotated[
         Protocol, typer.Option(help="Format and cuts; matched and 2026 apply cuts to both sets.")
@@ -87,7 +99,7 @@ def simulate(
         return
     refuse_unused(context, "without --task measured", ("spectrum",))
     if raw:
-        refuse_unused(context, "with --raw", ("test", "model", "train_cuts", "protocol", "rare"))
+        refuse_unused(context, "with --raw", ("test", "model", "hadronic", "array", "train_cuts", "protocol", "rare"))
         from showerstack.showers.simulation.raw import simulate_raw
 
         files = simulate_raw(
@@ -104,16 +116,25 @@ def simulate(
         for file in files:
             console.print(f"wrote {file}", soft_wrap=True)
         return
+    from showerstack.showers.archives.station_lists import array_in
+    from showerstack.showers.array import KASCADE
     from showerstack.showers.simulation import simulate as run
     from showerstack.showers.simulation.cascade import RARE
+    from showerstack.showers.simulation.ground import check_ground
+    from showerstack.showers.simulation.monte_carlo import check_cascade
 
+    stations = KASCADE if array is None else array_in(array)
+    check_ground(stations)
+    if hadronic is not None:
+        refuse_unused(context, "with --hadronic", ("model",))
+        check_cascade(hadronic)
     folders = run(
         task_named(task),
         out,
         n_train=train,
         n_test=test,
         seed=seed,
-        model=model,
+        model=hadronic or model,
         train_cuts=train_cuts,
         protocol=protocol,
         world=world,
@@ -122,6 +143,7 @@ def simulate(
         overwrite=overwrite,
         bars=bar,
         proposal=RARE if rare else None,
+        array=stations,
     )
     for folder in folders:
         console.print(f"wrote {folder}", soft_wrap=True)

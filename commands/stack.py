@@ -275,6 +275,7 @@ def export(
 
 @app.command()
 def pretrain(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder of plan, state and weights; an interrupted run is continued.")],
     showers: Annotated[int, typer.Option(min=1, help="Approximate number of showers to simulate.")] = 10_000_000,
     seed: SeedOption = 1,
@@ -292,8 +293,9 @@ def pretrain(
         typer.Option(help="Another array than KASCADE: stations.parquet of station lists, or a dataset folder."),
     ] = None,
     depth: Annotated[
-        float, typer.Option(help="Vertical atmospheric depth of the array, g/cm2; KASCADE's alone can be simulated.")
-    ] = 1023.0,
+        float | None,
+        typer.Option(help="Its vertical atmospheric depth, g/cm2, where its card does not say; default: KASCADE's."),
+    ] = None,
 ) -> None:
     """Pretrain the shower network on simulated showers that are drawn on the fly, from randomised worlds.
 
@@ -313,10 +315,11 @@ def pretrain(
     from showerstack.runtime.files import hash_file
     from showerstack.showers.archives.station_lists import array_in
     from showerstack.showers.array import KASCADE
-    from showerstack.showers.simulation.cascade import check_depth
+    from showerstack.showers.simulation.ground import standing_at
 
-    check_depth(depth)
-    stations = KASCADE if array is None else array_in(array)
+    if array is None:
+        refuse_unused(context, "without --array", ("depth",))
+    stations = KASCADE if array is None else standing_at(array_in(array), depth)
     start = start if start in ("", SHIPPED) else str(weights_file(Path(start)))
     sha256 = SHIPPED_SHA256 if start == SHIPPED else hash_file(Path(start)) if start else ""
     settings = PretrainSettings.of_batches(

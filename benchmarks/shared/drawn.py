@@ -26,6 +26,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining.stream import draw_world
 from showerstack.runtime.versions import FEATURES_VERSION, SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.lateral import MUON_R0_M
 from showerstack.showers.schema import TASKS
 from showerstack.showers.simulation import blocks, detector, load_settings
 from showerstack.showers.simulation.blocks import BlockJob
@@ -147,10 +148,11 @@ def standard_nkg(r_m: np.ndarray, n_e: np.ndarray, age: np.ndarray, r0_m: float)
     return (n_e * c * x ** (s - 2.0) * (1.0 + x) ** (s - 4.5)).astype(np.float32)
 
 
-def greisen(r_m: np.ndarray, n_mu: np.ndarray, age: np.ndarray) -> np.ndarray:
+def greisen(r_m: np.ndarray, n_mu: np.ndarray, age: np.ndarray, r0_m: float = MUON_R0_M) -> np.ndarray:
     """Return Greisen's muon density, r^-a (1 + r/320 m)^-2.5; a = 0.75, less 0.5 times the shape's excess over 1.3."""
     a = 0.75 - 0.5 * (age - 1.3)
     log_c = gammaln(2.5) - gammaln(2.0 - a) - gammaln(0.5 + a)
-    x = np.maximum(r_m, 1.0) / np.float32(GREISEN_M)
-    c = np.exp(log_c) / (2.0 * math.pi * GREISEN_M**2)
+    scale = GREISEN_M * r0_m / MUON_R0_M
+    x = np.maximum(r_m, 1.0) / np.float32(scale)
+    c = np.exp(log_c) / (2.0 * math.pi * scale**2)
     return (n_mu * c * x**-a * (1.0 + x) ** -2.5).astype(np.float32)

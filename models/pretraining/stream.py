@@ -24,6 +24,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
+from showerstack.showers.simulation.ground import covering
 from showerstack.showers.simulation.settings import Settings
 
 LIMIT = 2.2
@@ -215,7 +216,7 @@ def _block(
     task: int, cuts: str, split: str, seed: int, block: int, rng: np.random.Generator, array: DetectorArray = KASCADE
 ) -> SimulatedBatch:
     settings, position = draw_world(rng)
-    settings = _covering(_enriched(settings, task) if cuts != "none" else settings, array)
+    settings = covering(_enriched(settings, task) if cuts != "none" else settings, array)
     model = str(rng.choice(MODELS))
     job = BlockJob(
         TASKS[task], split, STREAM + seed, model, cuts, settings, array=array, preselection_lg_ne=PRESELECTION_LG_NE
@@ -242,15 +243,6 @@ def _enriched(settings: Settings, task: int) -> Settings:
     if TASKS[task] == COMPOSITION:
         changes["spectrum__hadron_zenith_max_deg"] = HIGHEST_ZENITH_DEG
     return settings.changed(**changes)
-
-
-def _covering(settings: Settings, array: DetectorArray) -> Settings:
-    """Return the world with cores as far from the centre of this array, in units of its side, as KASCADE's are."""
-    scale = array.half_side_m / KASCADE.half_side_m
-    return settings.changed(
-        spectrum__core_radius_m=settings.spectrum.core_radius_m * scale,
-        trigger__core_max_m=settings.trigger.core_max_m * scale,
-    )
 
 
 def _features(events: SimulatedEvents, *, rounded: bool) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:

@@ -19,6 +19,7 @@ from showerstack.showers.schema import TASKS, Task
 from showerstack.showers.simulation.cascade import Proposal, Showers, develop
 from showerstack.showers.simulation.deposits import CLUMP_AMPLITUDE
 from showerstack.showers.simulation.detector import read_out
+from showerstack.showers.simulation.ground import ground_of
 from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_cores, throw_primaries
 from showerstack.showers.simulation.reconstruction import Reconstructed, passes_selection, reconstruct, triggered
 from showerstack.showers.simulation.settings import Settings
@@ -142,7 +143,7 @@ def simulate_block(job: BlockJob, block: int) -> SimulatedEvents:
     rng = random_generator(job, block)
     n_showers = -(-PRIMARIES_PER_BLOCK // job.reuse)
     primaries = throw_primaries(job.task, n_showers, job.model, job.settings.spectrum, rng)
-    showers = develop(primaries, job.settings, rng, job.proposal)
+    showers = develop(primaries, job.settings, rng, job.proposal, ground_of(job.array).depth_g_cm2)
     group = block * PRIMARIES_PER_BLOCK + np.arange(n_showers)
     if job.reuse > 1:
         showers, group = _rethrow(showers, group, job, rng)

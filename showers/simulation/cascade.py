@@ -1,44 +1,41 @@
 """How a primary's shower develops: depth of maximum, electron and muon numbers at the ground, lateral shapes.
 
 Fluctuations, tails, couplings and the differences between primaries come from a closed form fitted to a
-one-dimensional hadronic cascade Monte Carlo with Sibyll-2.3d; ``cascade_sibyll23d.json`` beside this module holds
-its coefficients and says how it was made. Absolute offsets and overall scales are free (:class:`Cascade`).
+one-dimensional hadronic cascade Monte Carlo (:mod:`showerstack.showers.simulation.monte_carlo` has its coefficients by
+hadronic model and depth). Absolute offsets and overall scales are free (:class:`Cascade`).
 """
 
 from __future__ import annotations
 
-import functools
-import json
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
 
-from showerstack.runtime.errors import InputError
 from showerstack.showers.kascade import MASS_NUMBERS
-from showerstack.showers.simulation.primaries import HADRON, PHOTON, PIVOT_LG_A, Primaries, model_shift
+from showerstack.showers.simulation.monte_carlo import (
+    AT_KASCADE,
+    CASCADES,
+    GROUND_DEPTH,
+    Coefficients,
+    coefficients,
+)
+from showerstack.showers.simulation.primaries import (
+    HADRON,
+    PHOTON,
+    PIVOT_LG_A,
+    Primaries,
+    cascade_numbers,
+    model_shift,
+)
 from showerstack.showers.simulation.settings import Cascade, Settings, Shape
 
-GROUND_DEPTH = 1023.0
-"""Vertical atmospheric depth of the array, g/cm2 [p]."""
-DEPTH_TOLERANCE = 10.0
-"""Depths that differ by no more count as :data:`GROUND_DEPTH`, g/cm2: the weather changes it by as much [g]."""
 REFERENCE_LG_ENERGY = 15.5
 PIVOT_E = -0.3
 """Fitted slopes in energy turn around lg E = 15.2, the typical triggered shower."""
 EXPONENTIAL_CAP = 5.5
 """Exponential deviates beyond this are redrawn uniformly below it (Xmax and size, not muons) [m]."""
-MEANS = frozenset({"mX", "mM", "n0", "s0"})
-"""Quantities that are extrapolated linearly beyond the Monte Carlo's energies; all others are held constant."""
-WIDTHS = {"tX": 0.0, "sX": 0.0, "tM": 0.0, "sM": 0.0, "tR": 0.0, "sR": 0.01, "ss": 0.0}
-"""Exponential and Gaussian widths with their lower limits [m]."""
-WIDE_RANGE = (-1.5, 2.0)
-"""Energies (lg E - 15.5) covered by the Monte Carlo for photons, protons and iron [m]."""
-NARROW_RANGE = (-1.2, 1.2)
-"""The same for helium, carbon and silicon, widened by 0.2 [m]."""
-MAX_INCLINATION = 0.45
-"""Widths and shapes are held constant beyond this sec(zenith) - 1; the Monte Carlo ends at 0.31 [g]."""
 BELOW_MAXIMUM = 480.0
 """Matter between depth of maximum and ground around which lateral shapes turn, g/cm2."""
 MIN_XMAX = 150.0
@@ -85,36 +82,9 @@ RARE = Proposal()
 """The proposal of ``simulate --rare``: weights are at most 1.92 and fall below 1e-3 from x = 11 on."""
 
 
-@functools.cache
-def _coefficients() -> dict[str, dict[int, np.ndarray]]:
-    text = resources.files(__package__).joinpath("cascade_sibyll23d.json").read_text(encoding="utf-8")
-    tables = json.loads(text)["parameters"]
-    return {name: {int(a): np.asarray(row) for a, row in table.items()} for name, table in tables.items()}
-
-
 def coefficient(name: str, mass: int, e: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """Evaluate one coefficient of the closed form, P = a + b e + c e^2 + d S + f e S.
-
-    Parameters
-    ----------
-    name
-        Key of the table, such as ``mX``.
-    mass
-        Mass number, 0 for photons.
-    e
-        lg(E/eV) - 15.5.
-    s
-        sec(zenith) - 1.
-    """
-    a, b, c, d, f = _coefficients()[name][mass]
-    low, high = WIDE_RANGE if mass in (PHOTON, 1, 56) else NARROW_RANGE
-    inside = np.clip(e, low, high)
-    if name not in MEANS:
-        s = np.minimum(s, MAX_INCLINATION)
-    value = a + b * inside + c * inside**2 + (d + f * inside) * s
-    if name in MEANS:
-        value = value + (b + 2.0 * c * inside + f * s) * (e - inside)
-    return np.maximum(value, WIDTHS[name]) if name in WIDTHS else value
+    """Evaluate one quantity of the closed form that the worlds are fitted with (:meth:`Coefficients.at`)."""
+    return AT_KASCADE.at(name, mass, e, s)
 
 
 @dataclass(frozen=True)
@@ -140,7 +110,11 @@ def capped_exponential(x: np.ndarray, u: np.ndarray) -> np.ndarray:
 
 
 def develop(
-    primaries: Primaries, settings: Settings, rng: np.random.Generator, proposal: Proposal | None = None
+    primaries: Primaries,
+    settings: Settings,
+    rng: np.random.Generator,
+    proposal: Proposal | None = None,
+    depth_g_cm2: float = GROUND_DEPTH,
 ) -> Showers:
     """Let the primaries' showers develop to the ground.
 
@@ -151,6 +125,8 @@ def develop(
     proposal
         Density of the tail of muon-poor protons; photons, and protons that carry their label, keep the natural one and
         the weight 1.
+    depth_g_cm2
+        Vertical depth of the ground.
 
     Returns
     -------
@@ -167,28 +143,32 @@ def develop(
     e = primaries.lg_energy - REFERENCE_LG_ENERGY
     s = 1.0 / np.cos(np.radians(primaries.zenith_deg)) - 1.0
     xmax, lg_ne, lg_nmu, longitudinal = (np.empty(n) for _ in range(4))
-    for mass in (PHOTON, *MASS_NUMBERS):
-        rows = np.flatnonzero(primaries.mass == mass)
+    for mass, (of_cascade, table) in itertools.product((PHOTON, *MASS_NUMBERS), by_cascade(primaries, depth_g_cm2)):
+        rows = np.flatnonzero((primaries.mass == mass) & of_cascade)
         if not rows.size:
             continue
         part = Deviates(deviates.normal[:, rows], deviates.exponential[:, rows], deviates.uniform[:, rows])
-        shift = model_shift(primaries.model[rows], mass, settings.cascade)
-        developed = develop_mass(mass, e[rows], s[rows], part, settings.cascade, *shift)
+        depth, size, muons = model_shift(primaries.model[rows], mass, settings.cascade)
+        developed = develop_mass(mass, e[rows], s[rows], part, settings.cascade, depth, size, muons, table)
         for target, values in zip((xmax, lg_ne, lg_nmu, longitudinal), developed, strict=True):
             target[rows] = values
     shape = settings.shape
-    depth = GROUND_DEPTH * (1.0 + s)
+    depth = depth_g_cm2 * (1.0 + s)
     lg_mass = np.log10(np.maximum(primaries.mass, 1))
-    age = lateral_age(longitudinal, depth - xmax, e, s, lg_mass, deviates.normal[5], shape)
+    # What lies between maximum and ground at KASCADE is fitted; elsewhere shapes turn around the matter that is there.
+    below_maximum = depth - xmax - (depth_g_cm2 - GROUND_DEPTH)
+    age = lateral_age(longitudinal, below_maximum, e, s, lg_mass, deviates.normal[5], shape)
     muon_age = (
         mean_muon_age(lg_nmu, 1.0 + s)
         + shape.muon_age_offset
         + shape.muon_age_inclination * s
-        + shape.muon_age_depth * (depth - xmax - BELOW_MAXIMUM) / 100.0
+        + shape.muon_age_depth * (below_maximum - BELOW_MAXIMUM) / 100.0
         + shape.muon_age_spread * deviates.normal[6]
     )
     muon_age = np.clip(muon_age, shape.muon_age_min, shape.muon_age_max)
-    content = hadronic_content(primaries, lg_nmu, e, s, settings) if settings.detector.punch_content else None
+    content = None
+    if settings.detector.punch_content:
+        content = hadronic_content(primaries, lg_nmu, e, s, settings, depth_g_cm2)
     return Showers(primaries, xmax, lg_ne, lg_nmu, age, muon_age, weight, content)
 
 
@@ -197,15 +177,27 @@ MOST_CONTENT = 1.5
 
 
 def hadronic_content(
-    primaries: Primaries, lg_nmu: np.ndarray, e: np.ndarray, s: np.ndarray, settings: Settings
+    primaries: Primaries,
+    lg_nmu: np.ndarray,
+    e: np.ndarray,
+    s: np.ndarray,
+    settings: Settings,
+    depth_g_cm2: float = GROUND_DEPTH,
 ) -> np.ndarray:
     """Return the hadronic content of showers (N,): a power of Nmu over its mean for protons, 1 for all others."""
     content = np.ones(len(lg_nmu))
-    rows = np.flatnonzero(primaries.mass == 1)
-    mean = coefficient("mM", 1, e[rows], s[rows]) + hadron_offset(0.0, e[rows], s[rows], settings.cascade)[1]
-    mean = mean + model_shift(primaries.model[rows], 1, settings.cascade)[2]
-    content[rows] = np.minimum(10.0 ** (settings.detector.punch_content * (lg_nmu[rows] - mean)), MOST_CONTENT)
+    for of_cascade, table in by_cascade(primaries, depth_g_cm2):
+        rows = np.flatnonzero((primaries.mass == 1) & of_cascade)
+        mean = table.at("mM", 1, e[rows], s[rows]) + hadron_offset(0.0, e[rows], s[rows], settings.cascade)[1]
+        mean = mean + model_shift(primaries.model[rows], 1, settings.cascade)[2]
+        content[rows] = np.minimum(10.0 ** (settings.detector.punch_content * (lg_nmu[rows] - mean)), MOST_CONTENT)
     return content
+
+
+def by_cascade(primaries: Primaries, depth_g_cm2: float) -> list[tuple[np.ndarray, Coefficients]]:
+    """Return which primaries, (N,) bool, follow which coefficients."""
+    numbers = cascade_numbers(primaries.model)
+    return [(numbers == k, coefficients(tuple(CASCADES)[k], depth_g_cm2)) for k in np.unique(numbers)]
 
 
 def develop_mass(
@@ -217,6 +209,7 @@ def develop_mass(
     xmax_shift: np.ndarray | float = 0.0,
     lg_ne_shift: np.ndarray | float = 0.0,
     lg_nmu_shift: np.ndarray | float = 0.0,
+    table: Coefficients = AT_KASCADE,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return Xmax (g/cm2), lg Ne, lg Nmu and the longitudinal age of showers of one kind.
 
@@ -226,7 +219,7 @@ def develop_mass(
     """
 
     def at(name: str) -> np.ndarray:
-        return coefficient(name, mass, e, s)
+        return table.at(name, mass, e, s)
 
     normal, exponential, uniform = deviates.normal, deviates.exponential, deviates.uniform
     wider = max(mass, 1) ** cascade.fluctuation_mass
@@ -241,7 +234,7 @@ def develop_mass(
     age = at("s0") + at("sz") * z + at("sr") * r + at("ss") * normal[2]
     if mass == PHOTON:
         age = age + cascade.photon_age_offset
-        lg_nmu, hard_share = photon_muons(e, s, deviates, cascade)
+        lg_nmu, hard_share = photon_muons(e, s, deviates, cascade, table)
         lg_ne = lg_ne + cascade.photon_lg_ne_offset + cascade.photon_lg_ne_inclination * s
         lg_ne = lg_ne - np.where(hard_share > 0.5, 0.15 * hard_share, 0.0)
         return xmax, lg_ne, lg_nmu, age
@@ -258,7 +251,7 @@ def develop_mass(
     age = age + at("sh") * h
     if mass == 1 and cascade.hadronic_front:
         hadronic = np.minimum(10.0 ** (cascade.hadronic_front * (h + MUON_POOR)), 1.0)
-        s0, sz, sr, ss = (coefficient(name, PHOTON, e, s) for name in ("s0", "sz", "sr", "ss"))
+        s0, sz, sr, ss = (table.at(name, PHOTON, e, s) for name in ("s0", "sz", "sr", "ss"))
         photon_age = s0 + sz * z + sr * r + ss * normal[2] + cascade.photon_age_offset
         age = hadronic * age + (1.0 - hadronic) * photon_age
     return xmax, lg_ne, lg_nmu, age
@@ -280,16 +273,6 @@ def with_tail(u: np.ndarray, scale: float, tail: float, sd: Callable[[], np.ndar
     return np.asarray(scale * u + tail * (1.0 - scale) * np.maximum(u - TAIL_BEGINS * sd(), 0.0))
 
 
-def check_depth(depth: float) -> None:
-    """Refuse a vertical depth, g/cm2, that the showers of this simulation do not reach."""
-    if not abs(depth - GROUND_DEPTH) <= DEPTH_TOLERANCE:
-        raise InputError(
-            f"depth is {depth:g} g/cm2, but showers can be simulated at {GROUND_DEPTH:g} ± {DEPTH_TOLERANCE:g} alone: "
-            "sizes and shapes are fitted to a cascade Monte Carlo at KASCADE's depth, and what they are higher up or "
-            "lower down it does not say"
-        )
-
-
 def hadron_offset(lg_mass: float, e: np.ndarray, s: np.ndarray, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
     """Return what places lg Ne and lg Nmu of the Monte Carlo on the real data.
 
@@ -304,17 +287,22 @@ def hadron_offset(lg_mass: float, e: np.ndarray, s: np.ndarray, cascade: Cascade
     return lg_ne, lg_nmu + c.lg_nmu_mass_energy * d_mass * d_e
 
 
-def photon_muons(e: np.ndarray, s: np.ndarray, deviates: Deviates, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
+def photon_muons(
+    e: np.ndarray, s: np.ndarray, deviates: Deviates, cascade: Cascade, table: Coefficients = AT_KASCADE
+) -> tuple[np.ndarray, np.ndarray]:
     """Return lg Nmu of photon showers and the energy share of the hardest photonuclear interaction.
 
     A soft part from many photonuclear interactions and muon pairs, and the cascade of the hardest one, whose
     energy share f falls off as a power law, P(share > f) = 1 - exp(-scale (c1 + c (1/f - 1))); the closed form of
-    the cascade Monte Carlo, where scale is 1. The hard part is a hadronic shower and gets a proton's offsets.
+    the cascade Monte Carlo, where scale is 1. The hard part is a hadronic shower and gets a proton's offsets. Other
+    depths and hadronic models differ in the means of both parts.
     """
     normal = deviates.normal
     lg_soft = 3.044 + 1.172 * e - 0.037 * e**2 + (-0.73 + 0.13 * e) * s
     lg_hard = 4.535 + 0.888 * e + (-0.45 + 0.13 * e) * s
     spread = 0.055 * 10.0 ** (-0.19 * e) * (1.0 + 0.7 * s)
+    if table is not AT_KASCADE:
+        lg_soft, lg_hard = lg_soft + table.at("lN0", PHOTON, e, s), lg_hard + table.at("lK", PHOTON, e, s)
     # c1 follows the Monte Carlo's share of photons with a hadron's muons (0.44, 0.46, 0.76 % at lg E = 14.5, 15.5,
     # 16.5), which the closed form's own 0.0054 * 10^(0.081 e) exceeds.
     c, c1 = 0.0018 * 10.0 ** (0.10 * e), 0.0030 * 10.0 ** (0.20 * e)

@@ -31,6 +31,7 @@ from showerstack.showers.simulation.blocks import (
 )
 from showerstack.showers.simulation.cascade import Proposal
 from showerstack.showers.simulation.fronts import arrival_times
+from showerstack.showers.simulation.ground import covering, ground_of
 from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.settings import Settings, load_settings
 from showerstack.showers.writer import ARRIVAL_STEM, BLOCKS, PRIMARIES, already_made, refuse_foreign, write_dataset
@@ -99,8 +100,9 @@ def simulate(
         ``v2``; ``matched`` or ``2026``: composition under the matched protocol's cuts (``train_cuts`` does not
         count) and with ages, scalars (2026: grids too) in float32. Their published numbers are for ``model="qgs"``.
     array
-        The stations; the cuts, the reconstruction and the world's constants stay KASCADE's. With ``[times]`` in its
-        card arrival times are written.
+        The stations. Depth of the ground and lateral scales follow the array's card, cores cover as much of its side
+        as of KASCADE's; the cuts, the reconstruction and the world's other constants stay KASCADE's. With ``[times]``
+        in its card arrival times are written.
     proposal
         Gamma sets: throw muon-poor hadrons from this density (:data:`showerstack.showers.simulation.cascade.RARE`) and
         write their weights into ``weight.npy``.
@@ -116,6 +118,8 @@ def simulate(
         For unknown names, numbers below 1, folders that hold anything else, or a disk without room.
     """
     settings = settings or load_settings(world)
+    if array != KASCADE:
+        settings = covering(settings, array)
     if train_cuts not in TRAIN_CUTS:
         raise InputError(f"unknown train cuts {train_cuts!r}: choose one of {', '.join(TRAIN_CUTS)}")
     if task.name in TASKS:
@@ -232,6 +236,7 @@ def check_job(job: BlockJob, n: int, workers: int | None) -> None:
     ):
         if value < low or (high is not None and value > high):
             raise InputError(f"{name} must be at least {low}{f' and at most {high}' if high else ''}, got {value}")
+    ground_of(job.array)
     throw_primaries(job.task, 1, job.model, job.settings.spectrum, np.random.default_rng(0))
 
 

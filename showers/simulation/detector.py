@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.lateral import axis_distance, rho_electron, rho_muon
+from showerstack.showers.lateral import MUON_R0_M, axis_distance, rho_electron, rho_muon
 from showerstack.showers.simulation.cascade import Showers
 from showerstack.showers.simulation.deposits import CLUMP_NEGLIGIBLE, DetectorConstants, draw_deposits, stations_of
+from showerstack.showers.simulation.ground import ground_of
 from showerstack.showers.simulation.primaries import PHOTON
 from showerstack.showers.simulation.settings import Settings
 
@@ -165,13 +166,13 @@ def expected(
     def column(values: np.ndarray) -> np.ndarray:
         return values[rows].astype(np.float32)[:, None]
 
-    p, here = showers.primaries, stations_of(array)
+    p, here, ground = showers.primaries, stations_of(array), ground_of(array)
     zenith = column(p.zenith_deg)
     r_m = axis_distance(here.x_m, here.y_m, column(p.core_x_m), column(p.core_y_m), zenith, column(p.azimuth_deg))
     cosine = np.cos(np.radians(zenith))
     n_e, n_mu = column(10.0**showers.lg_ne), column(10.0**showers.lg_nmu)
-    electrons = rho_electron(r_m, n_e, column(showers.age), settings.shape.electron_r0_m)
-    muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age))
+    electrons = rho_electron(r_m, n_e, column(showers.age), settings.shape.electron_r0_m * ground.electron_scale)
+    muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age), MUON_R0_M * ground.muon_scale)
     content = None if showers.content is None else column(showers.content)
     punch = electrons * punch_through(r_m, column(p.mass), settings, content) * here.muon_area_m2
     through = (electrons * cosine + settings.detector.electrons_per_muon * muons) * here.electron_area_m2

@@ -10,6 +10,7 @@ import numpy as np
 from showerstack.runtime.errors import InputError
 from showerstack.showers.kascade import MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION, Task
+from showerstack.showers.simulation.monte_carlo import CASCADES, FITTED
 from showerstack.showers.simulation.settings import Cascade, Spectrum
 
 PIVOT_LG_A = 0.9
@@ -17,21 +18,21 @@ PIVOT_LG_A = 0.9
 
 @dataclass(frozen=True)
 class HadronicModel:
-    """A hadronic interaction model: how its showers differ from those of QGSJet-II.04."""
+    """A hadronic interaction model: the cascade Monte Carlo with it, or a shift of showers that are fitted to data."""
 
     title: str
-    shift: Callable[[Cascade, float], tuple[float, float, float]]
+    shift: Callable[[Cascade, float], tuple[float, float, float]] = lambda cascade, lg_a: (0.0, 0.0, 0.0)
     """Shifts of Xmax (g/cm2), lg Ne and lg Nmu of hadrons, from a world's constants and lg A - 0.9."""
     mix: Mapping[str, float] = field(default_factory=dict)
     """Its weight in ``mix``, by kind of primaries: millions (thousands) of events in the public raw files [p]."""
+    cascade: str = FITTED
+    """What the Monte Carlo was run with, a name in :data:`showerstack.showers.simulation.monte_carlo.CASCADES`."""
 
 
 MODELS: dict[str, HadronicModel] = {
-    "qgs": HadronicModel(
-        "QGSJet-II.04", lambda cascade, lg_a: (0.0, 0.0, 0.0), mix={"composition": 4.16, "gamma": 634.0}
-    ),
+    "qgs": HadronicModel("as QGSJet-II.04: no shift", mix={"composition": 4.16, "gamma": 634.0}),
     "epos": HadronicModel(
-        "EPOS-LHC",
+        "as EPOS-LHC: fitted shift",
         lambda cascade, lg_a: (
             cascade.epos_xmax,
             cascade.epos_lg_ne,
@@ -40,11 +41,15 @@ MODELS: dict[str, HadronicModel] = {
         mix={"composition": 2.79, "gamma": 628.0},
     ),
     "sibyll": HadronicModel(
-        "SIBYLL 2.3c", lambda cascade, lg_a: (cascade.sibyll_xmax, 0.0, cascade.sibyll_lg_nmu), mix={"gamma": 652.0}
+        "as SIBYLL 2.3c: assumed shift",
+        lambda cascade, lg_a: (cascade.sibyll_xmax, 0.0, cascade.sibyll_lg_nmu),
+        mix={"gamma": 652.0},
     ),
+    **{name: HadronicModel(title, cascade=name) for name, title in CASCADES.items()},
 }
 """By the name that --model takes; ``mix`` is all of them by their weights. New ones go to the end: random numbers and
-files count them."""
+files count them. The first three are shifts of depth, size and muon number between the public sets of showers, not the
+models themselves; those of :data:`showerstack.showers.simulation.monte_carlo.CASCADES` are."""
 PHOTON = 0
 """Mass number that stands for a photon."""
 HADRON = 1
@@ -138,3 +143,9 @@ def model_shift(model: np.ndarray, mass: int, cascade: Cascade) -> np.ndarray:
     """Return the shifts of Xmax (g/cm2), lg Ne and lg Nmu against QGSJet, (3, N); photons get none."""
     shifts = [one.shift(cascade, np.log10(max(mass, 1)) - PIVOT_LG_A) for one in MODELS.values()]
     return np.transpose(shifts)[:, model] * float(mass != PHOTON)
+
+
+def cascade_numbers(model: np.ndarray) -> np.ndarray:
+    """Return the number in :data:`CASCADES` that each of some models, (N,), follows."""
+    names = list(CASCADES)
+    return np.array([names.index(one.cascade) for one in MODELS.values()])[model]

@@ -12,10 +12,11 @@ from typing import Self
 import numpy as np
 
 from showerstack.showers.kascade import reconstructed_energy
-from showerstack.showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_muon
+from showerstack.showers.lateral import MIN_R_M, MUON_R0_M, axis_distance, electron_normalisation, rho_muon
 from showerstack.showers.simulation.cascade import Showers, mean_muon_age
 from showerstack.showers.simulation.deposits import stations_of
 from showerstack.showers.simulation.detector import CHUNK, Readings, energy_per_electron
+from showerstack.showers.simulation.ground import KASCADES, GroundScales, ground_of
 from showerstack.showers.simulation.primaries import PHOTON
 from showerstack.showers.simulation.settings import Settings, Trigger
 
@@ -146,21 +147,35 @@ def sizes(
     """
     axes = np.column_stack([core_x_m, core_y_m, zenith_deg, azimuth_deg]).astype(np.float32)
     lg_ne, lg_nmu, age = (np.empty(len(axes)) for _ in range(3))
-    here = stations_of(readings.array)
+    here, ground = stations_of(readings.array), ground_of(readings.array)
     for begin in range(0, len(axes), CHUNK):
         part = slice(begin, begin + CHUNK)
         core_x, core_y, zenith, azimuth = (column[:, None] for column in axes[part].T)
         r_m = axis_distance(here.x_m, here.y_m, core_x, core_y, zenith, azimuth)
         cosine = np.cos(np.radians(zenith))
-        lg_nmu[part], rho_mu = muon_number(readings.muon[part], r_m, here.muon_area_m2 * cosine, cosine, settings)
+        lg_nmu[part], rho_mu = muon_number(
+            readings.muon[part], r_m, here.muon_area_m2 * cosine, cosine, settings, ground
+        )
         lg_ne[part], age[part] = electron_number(
-            readings.electron[part], r_m, here.electron_area_m2 * cosine, cosine, rho_mu, deviates[part], settings
+            readings.electron[part],
+            r_m,
+            here.electron_area_m2 * cosine,
+            cosine,
+            rho_mu,
+            deviates[part],
+            settings,
+            ground,
         )
     return lg_ne, lg_nmu, age
 
 
 def muon_number(
-    deposit: np.ndarray, r_m: np.ndarray, area_m2: np.ndarray, cosine: np.ndarray, settings: Settings
+    deposit: np.ndarray,
+    r_m: np.ndarray,
+    area_m2: np.ndarray,
+    cosine: np.ndarray,
+    settings: Settings,
+    ground: GroundScales = KASCADES,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return lg Nmu and the density it implies: muons counted beyond 40 m over the sum of S cos(theta) f(r).
 
@@ -184,13 +199,13 @@ def muon_number(
     rho_mu
         (n, S) float32, muons per m2 in the shower plane.
     """
-    constants = settings.reconstruction
+    constants, muon_r0_m = settings.reconstruction, MUON_R0_M * ground.muon_scale
     area = (r_m > constants.muon_r_min_m) * area_m2
     muons = np.rint(deposit * (cosine / settings.detector.muon_mev) + np.float32(constants.muon_round))
     counted = (muons * ((area > 0.0) & (deposit > 0.0))).sum(axis=1)
     lg_nmu = np.full(len(deposit), FIRST_LG_NMU, dtype=np.float32)
     for _ in range(2):
-        per_muon = rho_muon(r_m, np.float32(1.0), mean_muon_age(lg_nmu[:, None], 1.0 / cosine))
+        per_muon = rho_muon(r_m, np.float32(1.0), mean_muon_age(lg_nmu[:, None], 1.0 / cosine), muon_r0_m)
         n_mu = counted / np.maximum(np.einsum("ij,ij->i", area, per_muon), TINY)
         # The floor is taken in lg: rounded, lg 100 could exceed 2 and slip through the selection.
         lg_nmu = np.maximum(np.log10(np.maximum(n_mu, np.float32(1.0))), np.float32(np.log10(constants.min_muons)))
@@ -205,6 +220,7 @@ def electron_number(
     rho_mu: np.ndarray,
     deviates: np.ndarray,
     settings: Settings,
+    ground: GroundScales = KASCADES,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return lg Ne and age, (n,) each, by moments of G = ln x + ln(1 + x), x = r/r0.
 
@@ -229,10 +245,11 @@ def electron_number(
         (n,) standard normal.
     """
     constants, detector = settings.reconstruction, settings.detector
+    r0_m = constants.electron_r0_m * ground.electron_scale
     particles = deposit * (cosine / detector.electron_mev) - rho_mu * area_m2 - np.float32(detector.electron_stray)
     used = (r_m > constants.electron_r_min_m) & (deposit < detector.electron_cap_mev)
     electrons = used * particles / energy_per_electron(r_m, settings)
-    x = np.maximum(r_m, MIN_R_M) / np.float32(constants.electron_r0_m)
+    x = np.maximum(r_m, MIN_R_M) / np.float32(r0_m)
     log_x, log_1x = np.log(x), np.log1p(x)
     g = log_x + log_1x
     at_one = used * area_m2 * np.exp(np.float32(-0.5) * log_x - np.float32(2.6) * log_1x)
@@ -251,7 +268,7 @@ def electron_number(
 
     def lg_number(age: np.ndarray) -> np.ndarray:
         weight = at_one * np.exp((age[:, None] - 1.0) * g)
-        c = electron_normalisation(age, constants.electron_r0_m)
+        c = electron_normalisation(age, r0_m)
         return np.asarray(np.log10(np.maximum(total / np.maximum(weight.sum(axis=1) * c, TINY), 1.0)))
 
     if constants.age_error > 0.0:

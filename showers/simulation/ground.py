@@ -1,0 +1,92 @@
+"""What an array's place and size mean for the simulation, whose constants are fitted at KASCADE."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.atmosphere import air_density
+from showerstack.showers.card import CARD_FILE, DEPTH_TOLERANCE_G_CM2
+from showerstack.showers.simulation.monte_carlo import AT_KASCADE, FITTED, GROUND_DEPTH, check_depth, coefficients
+from showerstack.showers.simulation.settings import Settings
+
+
+@dataclass(frozen=True)
+class GroundScales:
+    """The ground that an array stands on."""
+
+    depth_g_cm2: float
+    """Vertical atmospheric depth."""
+    electron_scale: float
+    """Distances from the axis at which electrons fall alike, over KASCADE's."""
+    muon_scale: float
+    """The same of muons."""
+
+
+KASCADES = GroundScales(GROUND_DEPTH, 1.0, 1.0)
+
+
+@functools.cache
+def ground_at(depth_g_cm2: float) -> GroundScales:
+    """Return the ground at a vertical depth, g/cm2.
+
+    Multiple scattering spreads electrons over a Moliere radius, which is a length over the air's density (J. Nishimura,
+    Handbuch der Physik XLVI/2 (1967) 1). Muons spread in proportion to the height above the ground at which they are
+    made, with the transverse momentum that they get there: the cascade Monte Carlo's mean for protons of 10^15.5 eV.
+    """
+    if depth_g_cm2 == GROUND_DEPTH:
+        return KASCADES
+    here = coefficients(FITTED, depth_g_cm2)
+    density = float(air_density(GROUND_DEPTH) / air_density(depth_g_cm2))
+    return GroundScales(depth_g_cm2, density, float(here.rows["hM"][1][0] / AT_KASCADE.rows["hM"][1][0]))
+
+
+def ground_of(array: DetectorArray) -> GroundScales:
+    """Return an array's ground; KASCADE's where its card does not say."""
+    return ground_at(GROUND_DEPTH if array.depth_g_cm2 is None else array.depth_g_cm2)
+
+
+def check_ground(array: DetectorArray) -> None:
+    """Refuse an array whose card says no depth, or one that showers cannot be simulated at.
+
+    Raises
+    ------
+    InputError
+        With what to write.
+    """
+    if array.depth_g_cm2 is None:
+        raise InputError(
+            f"array {array.name} does not say how high it stands: give depth_g_cm2 or altitude_m in {CARD_FILE} "
+            "beside its stations"
+        )
+    check_depth(array.depth_g_cm2)
+
+
+def standing_at(array: DetectorArray, depth_g_cm2: float | None) -> DetectorArray:
+    """Return an array at a depth, g/cm2, that its card does not say; unchanged if that is None.
+
+    Raises
+    ------
+    InputError
+        If the card says another depth, or showers cannot be simulated at it.
+    """
+    known = array.depth_g_cm2
+    if depth_g_cm2 is not None:
+        if known is not None and abs(known - depth_g_cm2) > DEPTH_TOLERANCE_G_CM2:
+            raise InputError(
+                f"the card of array {array.name} says a depth of {known:g} g/cm2, not {depth_g_cm2:g}: leave one out"
+            )
+        array = replace(array, card=replace(array.card, depth_g_cm2=depth_g_cm2)) if known is None else array
+    ground_of(array)
+    return array
+
+
+def covering(settings: Settings, array: DetectorArray) -> Settings:
+    """Return the world with cores as far from the centre of an array, in units of its side, as KASCADE's are."""
+    scale = array.half_side_m / KASCADE.half_side_m
+    return settings.changed(
+        spectrum__core_radius_m=settings.spectrum.core_radius_m * scale,
+        trigger__core_max_m=settings.trigger.core_max_m * scale,
+    )

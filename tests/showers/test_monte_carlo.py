@@ -1,0 +1,211 @@
+"""Coefficients by hadronic model and depth, and what the ground means for a simulation."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import cli
+from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE, DetectorArray, lattice, square_clusters
+from showerstack.showers.atmosphere import air_density
+from showerstack.showers.card import NO_CARD, ArrayCard
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import load_settings, simulate
+from showerstack.showers.simulation.cascade import develop
+from showerstack.showers.simulation.ground import KASCADES, check_ground, covering, ground_at, ground_of, standing_at
+from showerstack.showers.simulation.monte_carlo import AT_KASCADE, CASCADES, DEPTHS, FITTED, GROUND_DEPTH, coefficients
+from showerstack.showers.simulation.primaries import MODELS, Primaries
+from showerstack.showers.simulation.settings import Settings
+
+N = 4000
+MONTE_CARLO = Settings().changed(
+    cascade__xmax_scale=1.0,
+    cascade__muon_scale=1.0,
+    cascade__size_scale=1.0,
+    cascade__lg_ne_offset=0.0,
+    cascade__lg_ne_mass=0.0,
+    cascade__lg_ne_energy=0.0,
+    cascade__lg_nmu_offset=0.0,
+    cascade__lg_nmu_mass=0.0,
+    cascade__lg_nmu_energy=0.0,
+    cascade__photon_lg_ne_offset=0.0,
+)
+
+
+def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def lg_sizes(mass: int, lg_energy: float, depth: float, model: str = FITTED) -> tuple[np.ndarray, np.ndarray]:
+    zero = np.zeros(N)
+    number = np.full(N, list(MODELS).index(model), dtype=np.int8)
+    primaries = Primaries(np.full(N, mass), zero.astype(np.int8), number, zero + lg_energy, zero, zero, zero, zero)
+    showers = develop(primaries, MONTE_CARLO, np.random.default_rng(1), depth_g_cm2=depth)
+    return showers.lg_ne, showers.lg_nmu
+
+
+# Mean and spread of lg Ne, mean of lg Nmu of vertical showers; an earlier run of the Monte Carlo, with a tenth of the
+# showers of the coefficients at 1023 g/cm2.
+EARLIER = [
+    (600.0, 15.5, 1, 6.282, 0.126, 4.449),
+    (600.0, 15.5, 56, 6.171, 0.031, 4.689),
+    (600.0, 15.5, 0, 6.433, 0.065, None),
+    (700.0, 15.5, 1, 6.246, 0.081, 4.491),
+    (830.0, 15.5, 1, 6.078, 0.132, 4.524),
+    (830.0, 15.5, 56, 5.777, 0.063, 4.693),
+    (930.0, 15.5, 1, 5.889, 0.175, 4.525),
+    (930.0, 15.5, 0, 6.066, 0.147, None),
+    (600.0, 14.5, 1, 5.232, 0.129, 3.574),
+    (600.0, 16.5, 56, 7.263, 0.014, 5.563),
+]
+
+
+@pytest.mark.parametrize(("depth", "lg_energy", "mass", "lg_ne", "spread", "lg_nmu"), EARLIER)
+def test_showers_at_other_depths(
+    depth: float, lg_energy: float, mass: int, lg_ne: float, spread: float, lg_nmu: float | None
+) -> None:
+    ne, nmu = lg_sizes(mass, lg_energy, depth)
+    assert ne.mean() == pytest.approx(lg_ne, abs=0.04)
+    # A few of the 200 photons that were thrown decide on their spread.
+    assert ne.std() == pytest.approx(spread, abs=0.03 if mass else 0.06)
+    if lg_nmu is not None:
+        assert nmu.mean() == pytest.approx(lg_nmu, abs=0.04)
+
+
+def test_protons_and_iron_differ_less_the_higher() -> None:
+    gaps = [np.subtract(lg_sizes(1, 15.5, x)[0], lg_sizes(56, 15.5, x)[0]).mean() for x in (600.0, 800.0, 1023.0)]
+    assert gaps[0] < 0.16
+    assert gaps[0] < gaps[1] < gaps[2]
+    assert gaps[2] > 0.30
+
+
+def test_hadronic_models_differ_as_they_are_known_to() -> None:
+    """Sibyll 2.1 has few muons, 2.3d more, the star variants most (F. Riehn et al., arXiv:2404.02636)."""
+    for lg_energy in (15.5, 16.5):
+        muons = [lg_sizes(1, lg_energy, 1023.0, model)[1].mean() for model in ("sibyll21", FITTED, "sibyll23dstar")]
+        assert muons[0] + 0.02 < muons[1] < muons[2] - 0.02
+        later = lg_sizes(1, lg_energy, 1023.0, "sibyll23e")[1].mean()
+        assert later == pytest.approx(muons[1], abs=0.05)
+
+
+def test_at_kascades_depth_the_worlds_coefficients_stay() -> None:
+    assert AT_KASCADE is coefficients(FITTED, GROUND_DEPTH)
+    assert AT_KASCADE.rows["mX"][1].tolist() == [612.8, 61.3, -1.9, 0.8, 0.4, 0.0]
+    assert AT_KASCADE.rows["mM"][56].tolist() == [4.6423, 0.9162, 0.003, -0.4621, 0.0701, 0.0]
+    assert not any(AT_KASCADE.rows[name][0].any() for name in ("lN0", "lK"))
+    assert all(rows[5] == 0.0 for name, each in AT_KASCADE.rows.items() if name != "hM" for rows in each.values())
+
+
+@pytest.mark.parametrize("cascade", CASCADES)
+def test_coefficients_are_smooth_in_depth(cascade: str) -> None:
+    zero = np.zeros(1)
+    depths = np.arange(DEPTHS[0], DEPTHS[1] + 1.0, 10.0)
+    for mass in (0, 1, 4, 12, 28, 56):
+        values = np.array([coefficients(cascade, x).at("n0", mass, zero, zero)[0] for x in depths])
+        assert np.abs(np.diff(values, 2)).max() < 0.006, "measured: less than 0.002"
+        heights = np.array([coefficients(cascade, x).at("hM", mass, zero, zero)[0] for x in depths])
+        assert (np.diff(heights) > 0).all(), "the lower the ground, the longer the muons' way"
+
+
+@pytest.mark.parametrize("depth", [549.0, 1041.0, 0.0])
+def test_depths_that_cannot_be_simulated(depth: float) -> None:
+    with pytest.raises(InputError, match="showers can be simulated from 550 to 1040 g/cm2 alone"):
+        coefficients(FITTED, depth)
+    with pytest.raises(InputError, match="unknown hadronic model 'epos'"):
+        coefficients("epos", 1000.0)
+
+
+def square(card: ArrayCard = NO_CARD) -> DetectorArray:
+    x_m, y_m = lattice(6, 20.0)
+    area = np.full(x_m.shape, 2.0)
+    return DetectorArray("square", 20.0, x_m, y_m, area, area, square_clusters(6, 3), card)
+
+
+def test_grounds() -> None:
+    assert ground_of(KASCADE) is KASCADES
+    assert ground_of(square()) is KASCADES
+    high = ground_of(square(ArrayCard(depth_g_cm2=700.0)))
+    assert high.electron_scale == pytest.approx(float(air_density(1023.0) / air_density(700.0)))
+    assert high.electron_scale == pytest.approx(1.36, abs=0.05)
+    assert 0.4 < high.muon_scale < 0.95
+    assert ground_at(600.0).muon_scale < high.muon_scale
+    with pytest.raises(InputError, match=r"array square does not say how high .* altitude_m in array\.toml"):
+        check_ground(square())
+    with pytest.raises(InputError, match="depth is 500 g/cm2"):
+        check_ground(square(ArrayCard(depth_g_cm2=500.0)))
+    assert standing_at(square(), 800.0).depth_g_cm2 == 800.0
+    assert standing_at(square(ArrayCard(depth_g_cm2=800.0)), None).depth_g_cm2 == 800.0
+    with pytest.raises(InputError, match="says a depth of 800 g/cm2, not 900"):
+        standing_at(square(ArrayCard(depth_g_cm2=800.0)), 900.0)
+
+
+def test_cores_cover_the_array() -> None:
+    world = load_settings()
+    wide = replace(square(), x_m=10 * square().x_m, y_m=10 * square().y_m, pitch_m=200.0)
+    assert covering(world, wide).spectrum.core_radius_m == pytest.approx(world.spectrum.core_radius_m * 600 / 104)
+    assert covering(world, KASCADE) == world
+
+
+def test_an_array_on_a_mountain_sees_more(tmp_path: Path) -> None:
+    shares = {}
+    for depth in (700.0, 1023.0):
+        array = square(ArrayCard(depth_g_cm2=depth))
+        folder = simulate(COMPOSITION, tmp_path / f"{depth:g}", n_train=300, n_test=50, seed=1, workers=1, array=array)[
+            0
+        ]
+        truth = pl.read_parquet(folder / "truth.parquet")
+        shares[depth] = len(truth) / (truth["shower"].max() + 1)
+        source = json.loads((folder / "source.json").read_text())
+        assert source["array"]["card"]["depth_g_cm2"] == depth
+    assert shares[700.0] > 1.3 * shares[1023.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--hadronic", "sibyll99"), "unknown hadronic model 'sibyll99'"),
+        (("--hadronic", "sibyll21", "--model", "epos"), "--model"),
+        (("--hadronic", "sibyll21", "--raw"), "--hadronic"),
+        (("--array", "stations.parquet"), "does not say how high it stands"),
+    ],
+)
+def test_what_the_command_refuses(
+    options: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pl.DataFrame({"id": [1, 2], "x_m": [0.0, 20.0], "y_m": [0.0, 0.0], "electron_area_m2": [1.0, 1.0]}).write_parquet(
+        "stations.parquet"
+    )
+    assert command_line(monkeypatch, "simulate", "--task", "composition", "--out", tmp_path / "out", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_takes_a_model_and_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "mountain"
+    folder.mkdir()
+    x_m, y_m = lattice(5, 15.0)
+    pl.DataFrame({"id": np.arange(25), "x_m": x_m.ravel(), "y_m": y_m.ravel()}).with_columns(
+        electron_area_m2=pl.lit(2.0), muon_area_m2=pl.lit(2.0)
+    ).write_parquet(folder / "stations.parquet")
+    (folder / "array.toml").write_text("altitude_m = 3200\n")
+    out = tmp_path / "out"
+    options = ("--train", "40", "--test", "20", "--hadronic", "sibyll21", "--array", folder / "stations.parquet")
+    assert command_line(monkeypatch, "simulate", "--task", "composition", "--out", out, *options) == 0
+    source = json.loads((out / "composition_train" / "source.json").read_text())
+    assert source["model"] == "sibyll21"
+    assert source["array"]["card"]["depth_g_cm2"] == pytest.approx(700.0, abs=2.0)
