@@ -433,7 +433,8 @@ def ordering_by_labels(labels: np.ndarray) -> Ordering:
 
 
 def ordering_by_values(values: np.ndarray) -> Ordering:
-    """Return the serial correlation of the ranks of a quantity (N,) that follows the class."""
+    """Return the serial correlation of the ranks of a quantity (N,) that follows the class, where it is known."""
+    values = values[np.isfinite(values)]
     n = len(values)
     if n < MIN_EVENTS:
         return Ordering(0.0, "too few rows to tell")

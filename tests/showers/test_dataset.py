@@ -608,3 +608,12 @@ def test_impossible_quantities_are_found_in_folders_of_others(column: str, value
     data = Dataset.open(folder, labels=False)
     assert [str(bad) for bad in data.unusable] == [f"features.npy: row 3, column {column} holds {value:g}"]
     assert np.flatnonzero(~data.usable).tolist() == [3]
+
+
+def test_sizes_that_a_set_lacks_say_nothing_of_its_order() -> None:
+    values = np.full(1000, np.nan)
+    assert not ordering_by_values(values).is_ordered
+    values[::2] = np.random.default_rng(1).random(500)
+    assert not ordering_by_values(values).is_ordered
+    values[::2] = np.sort(values[::2])
+    assert ordering_by_values(values).is_ordered
