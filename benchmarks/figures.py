@@ -262,8 +262,29 @@ def energy() -> Figure:
     return figure
 
 
+def arrays() -> Figure:
+    """Core error in spacings, resolution of lg Ne and of the zenith angle at ten arrays."""
+    figure = new_figure(3.6)
+    rows = table("arrays", "array | spacing")
+    y = np.arange(len(rows))[::-1]
+    core, sizes, zenith = figure.subplots(1, 3, sharey=True)
+    value, low, high = np.array([numbers(cells[6].replace("[", ""))[:3] for cells in rows]).T
+    core.errorbar(value, y, xerr=[value - low, high - value], fmt=MARKERS[0], color=PALETTE[4])
+    for column, colour, marker, label in ((7, 4, 0, "electrons"), (8, 0, 1, "muons")):
+        there = [k for k, cells in enumerate(rows) if cells[column] != "–"]
+        widths = [numbers(rows[k][column])[-1] for k in there]
+        sizes.plot(widths, y[there], MARKERS[marker], color=PALETTE[colour], label=label)
+    zenith.plot([numbers(cells[9])[0] for cells in rows], y, MARKERS[0], color=PALETTE[4])
+    core.set(yticks=y, yticklabels=[f"{cells[0]}" for cells in rows], title="core error, spacings", xscale="log")
+    sizes.set(title="resolution, lg N", xlim=(0, None))
+    zenith.set(title="zenith error, deg", xscale="log")
+    sizes.legend(loc="lower right")
+    return figure
+
+
 FIGURES: tuple[Callable[[], Figure], ...] = (
     learning_curve, learners, hadronic_models, coverage, known_sky, resolution, survival, energy,
+    arrays,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import re
 from collections import deque
@@ -40,12 +41,14 @@ from showerstack.runtime.code import installed_versions, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, FileState, atomic_path, locked, write_json
+from showerstack.runtime.logs import remark
 from showerstack.runtime.processes import in_own_process, in_processes, in_threads, limited_threads
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.dataset import Dataset, state_of
 from showerstack.showers.schema import ARRIVAL_FILE
 
+LOG = logging.getLogger(__name__)
 _SHARD = r"part-[0-9]{5,}\.parquet"
 _TABLE_FILE = rf"({_SHARD}|{re.escape(CATALOGUE_FILE)}|{re.escape(CHECKSUMS_FILE)})"
 _TEMPORARY = r"\.partial-[0-9]+-([0-9a-f]{16}-)?"
@@ -221,7 +224,9 @@ def build_table(
         with opened_for_writing(folder, head, replace=out is None) as writer:
             _make_missing_shards(writer, source, tuple(sorted(chosen)), device, ctx)
             writer.finish()
-    return FeatureTable.open(folder)
+    table = FeatureTable.open(folder)
+    remark(LOG, table.remarks)
+    return table
 
 
 def _can_be_written(folder: Path) -> bool:

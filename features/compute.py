@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from showerstack.features.available import is_available
 from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, MODULES, PARTS
 from showerstack.features.device import chunk_size, columns_to_host, namespace, on_device
 from showerstack.features.groups import FittedEvents, times
 from showerstack.features.groups.lateral import ELECTRON_GROUP, MUON_GROUP
-from showerstack.features.groups.reconstruction import add_derived
+from showerstack.features.groups.reconstruction import (
+    CONTRAST_GROUP,
+    DERIVED_GROUP,
+    add_derived,
+    derivable,
+    derived,
+)
 from showerstack.features.lateral.events import make_events
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import zero_if_not_finite
 from showerstack.showers.protocols import scalar_frame
+from showerstack.showers.schema import AGE, SCALAR_NAMES
 
 FIT_RESULT_GROUPS = frozenset({ELECTRON_GROUP, MUON_GROUP})
 
@@ -97,7 +105,8 @@ def _finish_part(
     dataset: Dataset, part: slice, pieces: list[dict[str, np.ndarray]], groups: frozenset[str]
 ) -> pl.DataFrame:
     age = None if dataset.age is None else zero_if_not_finite(np.asarray(dataset.age[part]))
-    return _with_scalars(pieces, zero_if_not_finite(np.asarray(dataset.scalars[part], dtype=np.float32)), age, groups)
+    scalars = zero_if_not_finite(np.asarray(dataset.scalars[part], dtype=np.float32))
+    return _with_scalars(pieces, scalars, age, columns_of(dataset, groups), dataset.array)
 
 
 def compute_events(
@@ -130,32 +139,42 @@ def compute_events(
     pieces = [
         compute_chunk(xp, grids[k], scalars[k], groups, array, None if times_ns is None else times_ns[k]) for k in parts
     ]
-    return _with_scalars(pieces, scalars, age, groups)
+    quantities = SCALAR_NAMES if age is None else (*SCALAR_NAMES, AGE.name)
+    return _with_scalars(pieces, scalars, age, column_names(groups, array, quantities, times_ns is not None), array)
 
 
-def column_names(has_age: bool, groups: frozenset[str], has_times: bool = False) -> tuple[str, ...]:
-    """Return the columns that a table of the given groups has."""
-    needs_age = {"Age", "fit_minus_age"}
-    there = groups if has_times else groups - {times.GROUP}
-    return tuple(
-        name for name, feature in CATALOGUE.items() if feature.group in there and (has_age or name not in needs_age)
-    )
+@lru_cache(maxsize=64)
+def column_names(
+    groups: frozenset[str],
+    array: DetectorArray = KASCADE,
+    quantities: tuple[str, ...] = (*SCALAR_NAMES, AGE.name),
+    has_times: bool = False,
+) -> tuple[str, ...]:
+    """Return the columns that a table of the given groups has, of an array and of these reconstructed quantities."""
+    formulas = derived(frozenset({DERIVED_GROUP, CONTRAST_GROUP}))
+    plain = [name for name in CATALOGUE if name not in formulas and is_available(name, array, quantities)]
+    there = {*plain, *derivable(frozenset({DERIVED_GROUP, CONTRAST_GROUP}), plain)}
+    chosen = groups if has_times else groups - {times.GROUP}
+    return tuple(name for name, feature in CATALOGUE.items() if feature.group in chosen and name in there)
 
 
 def columns_of(dataset: Dataset, groups: frozenset[str]) -> tuple[str, ...]:
     """Return the columns that the table of a dataset has."""
-    return column_names(dataset.age is not None, groups, has_times=dataset.times_ns is not None)
+    return column_names(groups, dataset.array, dataset.quantities, dataset.times_ns is not None)
 
 
 def _with_scalars(
-    pieces: list[dict[str, np.ndarray]], scalars: np.ndarray, age: np.ndarray | None, groups: frozenset[str]
+    pieces: list[dict[str, np.ndarray]],
+    scalars: np.ndarray,
+    age: np.ndarray | None,
+    wanted: tuple[str, ...],
+    array: DetectorArray,
 ) -> pl.DataFrame:
-    """Return the columns of all chunks and those made of the scalars, in catalogue order."""
+    """Return the wanted columns of all chunks and those made of the scalars."""
     table = scalar_frame(scalars, age)
     columns = pieces[0] if len(pieces) == 1 else {}
     if len(pieces) > 1:
         columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    table = add_derived(
-        table.with_columns(**{name: pl.Series(name, values) for name, values in columns.items()}), groups
-    )
-    return table.select([name for name, f in CATALOGUE.items() if name in table.columns and f.group in groups])
+    table = table.with_columns(**{name: pl.Series(name, values) for name, values in columns.items()})
+    table = add_derived(table, frozenset(CATALOGUE[name].group for name in wanted), array)
+    return table.select(wanted)

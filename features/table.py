@@ -17,6 +17,30 @@ CATALOGUE_FILE = "catalogue.json"
 EVENT_COLUMN = "event"
 
 
+CONVERGED = "fit_converged"
+LEAST_CONVERGED = 0.5
+"""Share of lateral fits that converge below which a table says so."""
+
+
+def fit_remark(name: str, converged: np.ndarray) -> str | None:
+    """Return a line where fewer than half of the lateral fits converged, None elsewhere.
+
+    Parameters
+    ----------
+    name
+        Of the set or table.
+    converged
+        (n,) of the column ``fit_converged``: 1 or 0, NaN where too few stations were hit for a fit.
+    """
+    share, fitted = float(np.nan_to_num(converged).mean()), np.isfinite(converged)
+    if share >= LEAST_CONVERGED:
+        return None
+    why = f"{100 * (1 - fitted.mean()):.0f} % had fewer than 3 hit stations"
+    if fitted.mean() > LEAST_CONVERGED:
+        why += ": look at units, areas and array.toml with doctor"
+    return f"{name}: the lateral fit converged in {100 * share:.0f} % of {len(converged):,} events ({why})"
+
+
 def default_path(dataset: Path) -> Path:
     """Return where a dataset's table lies unless told otherwise: ``<dataset>.features`` beside it."""
     dataset = Path(dataset)
@@ -81,6 +105,15 @@ class FeatureTable:
             if path.name not in checksums.files or not path.is_file():
                 raise InputError(f"{path} is missing: run the feature extraction again to make it")
         return table
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What whoever uses the table should know: that fewer than half of the lateral fits converged."""
+        if CONVERGED not in self.columns or not self.n_events:
+            return ()
+        converged = self._read(self.parts()[0].name, (CONVERGED,), min(self.shard_events, self.n_events))[CONVERGED]
+        line = fit_remark(self.folder.name, converged.to_numpy())
+        return () if line is None else (line,)
 
     def parts(self) -> list[Path]:
         """Return the paths of the shards in event order."""

@@ -13,7 +13,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from showerstack.features.compute import compute_chunk
+from showerstack.features.compute import column_names, compute_chunk
 from showerstack.features.groups.lateral import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
 from showerstack.features.lateral.events import energy_correction
 from showerstack.report.pictures.style import PALETTE, colour_map, drawing, literal, new_figure, save_figure
@@ -23,8 +23,7 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import bad_cells, zero_if_not_finite
 from showerstack.showers.lateral import axis_distance, rho_electron, rho_muon
-from showerstack.showers.response import PUBLISHED as STATION
-from showerstack.showers.schema import MATRICES_FILE
+from showerstack.showers.schema import MATRICES_FILE, SCALAR_NAMES
 
 FIT_COLUMNS = ("fit_core_x_m", "fit_core_y_m", "fit_lg_ne", "fit_age", "fit_lg_nmu", "fit_muon_age", "fit_core_err_m")
 GREY = "#8a8a8a"
@@ -38,7 +37,9 @@ figure, upwards in inches."""
 LATERAL = (0.15, 0.078, 0.82, 0.345)
 """Where maps, their colour scales and the lateral distributions lie, (left, bottom, width, height) in parts of the
 figure: a report has many of these pictures, and finding a layout takes as long as drawing."""
-RING_EDGES_M = np.geomspace(4.0, 220.0, 13)
+FARTHEST_M = 220.0
+"""Where the axis of distances ends; at larger arrays it ends at half their side."""
+RING_EDGES_M = np.geomspace(4.0, FARTHEST_M, 13)
 ROOM_FOR_LEGEND = 0.28
 """Above the densities, in decades for each decade that they span."""
 MAX_AGE = 1.5
@@ -54,10 +55,16 @@ class Shower:
     grid: np.ndarray
     """(rows, columns, 2) float32, MeV per station."""
     scalars: dict[str, float]
-    """E, Ze, Az, Ne, Nmu."""
+    """E, Ze, Az, Ne, Nmu; NaN where the set has none."""
     fit: dict[str, float]
     """Columns :data:`FIT_COLUMNS`; NaN where the fit is undefined."""
     array: DetectorArray = KASCADE
+
+    @property
+    def direction_deg(self) -> tuple[float, float]:
+        """Zenith and azimuth as the fit has them: vertical where the set has none."""
+        known = (self.scalars["Ze"], self.scalars["Az"])
+        return known if np.isfinite(known).all() else (0.0, 0.0)
 
 
 def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
@@ -76,11 +83,14 @@ def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
     scalars = zero_if_not_finite(np.asarray(dataset.scalars[events], dtype=np.float32))
     groups = frozenset({ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP})
     columns = compute_chunk(np, grids, scalars, groups, dataset.working)
+    seen = set(column_names(groups, dataset.array, dataset.quantities))
+    unknown = [name not in dataset.quantities for name in SCALAR_NAMES]
+    scalars = np.where(unknown, np.nan, scalars)
     return [
         Shower(
             grid=grids[row],
-            scalars=dict(zip(("E", "Ze", "Az", "Ne", "Nmu"), map(float, scalars[row]), strict=True)),
-            fit={name: float(columns[name][row]) for name in FIT_COLUMNS},
+            scalars=dict(zip(SCALAR_NAMES, map(float, scalars[row]), strict=True)),
+            fit={name: float(columns[name][row]) if name in seen else np.nan for name in FIT_COLUMNS},
             array=dataset.array,
         )
         for row in range(len(events))
@@ -159,7 +169,7 @@ def _powers(axis: Axis, *, between: bool = True) -> None:
 
 def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, channel: int) -> None:
     deposit, array = shower.grid[:, :, channel], shower.array
-    live = array.has_station if channel == 0 else array.has_muon
+    live = array.has_electron if channel == 0 else array.has_muon
     hit, silent = live & (deposit > 0), live & (deposit <= 0)
     x_m, y_m = array.x_m[silent], array.y_m[silent]
     axes.scatter(x_m, y_m, s=3, facecolors="none", edgecolors=GREY, linewidths=0.4, rasterized=True)
@@ -186,8 +196,8 @@ def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, c
     core_x, core_y = shower.fit["fit_core_x_m"], shower.fit["fit_core_y_m"]
     if np.isfinite(core_x):
         axes.plot(core_x, core_y, "+", color=PALETTE[0], ms=11, mew=1.6)
-        length = 45 * np.sin(np.radians(shower.scalars["Ze"]))
-        azimuth = np.radians(shower.scalars["Az"])
+        zenith, azimuth = shower.direction_deg
+        length, azimuth = 45 * np.sin(np.radians(zenith)), np.radians(azimuth)
         axes.plot(
             [core_x, core_x + length * np.cos(azimuth)],
             [core_y, core_y + length * np.sin(azimuth)],
@@ -198,8 +208,10 @@ def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, c
     axes.set_xlim(-edge, edge)
     axes.set_ylim(-edge, edge)
     axes.set_aspect("equal")
-    axes.set_xticks([-100, 0, 100])
-    axes.set_yticks([-100, 0, 100])
+    # 100 m at KASCADE; elsewhere the largest power of ten that lies within, or half of it.
+    tick = 10.0 ** np.floor(np.log10(edge))
+    axes.set_xticks([-tick, 0, tick])
+    axes.set_yticks([-tick, 0, tick])
     axes.set_xlabel("x, m", labelpad=0)
     if channel == 0:
         axes.set_ylabel("y, m", labelpad=0)
@@ -214,37 +226,47 @@ def _lateral(axes: Axes, shower: Shower) -> None:
         axes.text(0.5, 0.5, "no fit: too few stations were hit", ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    s, array = shower.scalars, shower.array
-    r_m = axis_distance(array.x_m, array.y_m, fit["fit_core_x_m"], fit["fit_core_y_m"], s["Ze"], s["Az"])
-    per_electron = STATION.electron_deposit_mev * energy_correction(r_m, STATION, np)
+    array, station, unit_m = shower.array, shower.array.response, shower.array.fit_unit_m
+    r_m = axis_distance(array.x_m, array.y_m, fit["fit_core_x_m"], fit["fit_core_y_m"], *shower.direction_deg)
+    per_electron = station.electron_deposit_mev * energy_correction(r_m / unit_m, station, np)
     channels = (
         ("e/gamma", array.electron_area_m2, per_electron, PALETTE[4], "o"),
-        ("muon", array.muon_area_m2, np.full(r_m.shape, STATION.muon_deposit_mev), PALETTE[0], "^"),
+        ("muon", array.muon_area_m2, np.full(r_m.shape, station.muon_deposit_mev), PALETTE[0], "^"),
     )
     lowest, highest = [], []
     for channel, (name, area, unit, colour, marker) in enumerate(channels):
         live = area > 0
+        if not live.any():
+            continue
         rho = shower.grid[:, :, channel][live] / unit[live] / area[live]
         axes.plot(r_m[live][rho > 0], rho[rho > 0], ".", color=colour, ms=2, alpha=0.45, mew=0, rasterized=True)
         centre, mean, error = ring_means(r_m[live], rho)
         axes.errorbar(centre, mean, error, fmt=marker, color=colour, ms=4, lw=0.9, label=name)
         lowest += mean[mean > 0].tolist()
         highest += rho.tolist()
-    r = np.geomspace(1.0, 200.0, 120)
-    age = min(fit["fit_age"], MAX_AGE)
-    electrons = np.asarray(rho_electron(r, 10 ** fit["fit_lg_ne"], age))
-    s_mu = fit["fit_muon_age"] if np.isfinite(fit["fit_muon_age"]) else STATION.muon_age_mean
-    muons = np.asarray(rho_muon(r, 10 ** fit["fit_lg_nmu"], min(s_mu, MAX_MUON_AGE)))
-    # An e/gamma detector counts muons too, each as one particle; a muon detector sees electrons punch through.
-    both = electrons + muons / energy_correction(r, STATION, np)
-    punched = muons + electrons * STATION.punch_through * np.exp(-r / STATION.punch_through_scale_m)
-    axes.plot(r, both, color=PALETTE[4], label="fit, electrons + muons")
-    axes.plot(r, electrons, ":", color=PALETTE[4], lw=0.9, label="fit, electrons alone")
-    axes.plot(r, muons, "--", color=PALETTE[0], label="fit, muons")
-    axes.fill_between(r, muons, punched, color=PALETTE[0], alpha=0.25, lw=0, label="punch-through expected")
+    farthest = max(FARTHEST_M, array.half_side_m)
+    r = np.geomspace(1.0, farthest - 20.0, 120)
+    of_fit, square = r / unit_m, unit_m**2
+    electrons = muons = np.zeros(r.shape)
+    if array.has_electron.any():
+        age = min(fit["fit_age"], MAX_AGE)
+        electrons = np.asarray(rho_electron(of_fit, 10 ** fit["fit_lg_ne"], age)) / square
+    if array.has_muon.any():
+        s_mu = fit["fit_muon_age"] if np.isfinite(fit["fit_muon_age"]) else station.muon_age_mean
+        muons = np.asarray(rho_muon(of_fit, 10 ** fit["fit_lg_nmu"], min(s_mu, MAX_MUON_AGE))) / square
+    if array.has_electron.any() and array.has_muon.any():
+        # An e/gamma detector counts muons too, each as one particle; a muon detector sees electrons punch through.
+        both = electrons + muons / energy_correction(of_fit, station, np)
+        axes.plot(r, both, color=PALETTE[4], label="fit, electrons + muons")
+    if array.has_electron.any():
+        axes.plot(r, electrons, ":", color=PALETTE[4], lw=0.9, label="fit, electrons alone")
+    if array.has_muon.any():
+        axes.plot(r, muons, "--", color=PALETTE[0], label="fit, muons")
+        punched = muons + electrons * station.punch_through * np.exp(-of_fit / station.punch_through_scale_m)
+        axes.fill_between(r, muons, punched, color=PALETTE[0], alpha=0.25, lw=0, label="punch-through expected")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlim(1, 220)
+    axes.set_xlim(1, farthest)
     bottom, top = max(min(lowest, default=1e-2) / 4, 1e-4), max([*highest, 1.0]) * 5
     axes.set_ylim(bottom, top * (top / bottom) ** ROOM_FOR_LEGEND)
     axes.set_xlabel("distance to the fitted axis, m")

@@ -22,8 +22,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 
+from showerstack.features.compute import FIT_RESULT_GROUPS, compute_events
 from showerstack.features.device import cupy_obstacle, resolve_device
-from showerstack.features.table import CATALOGUE_FILE, FeatureTable
+from showerstack.features.table import CATALOGUE_FILE, CONVERGED, FeatureTable, fit_remark
 from showerstack.report.shared.text import Finding, findings_table
 from showerstack.runtime.arrays import read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
@@ -41,9 +42,10 @@ from showerstack.showers.archives.formats import DEPOSITS, UNITS, EventReader, f
 from showerstack.showers.archives.measured import MeasuredReader
 from showerstack.showers.archives.raw import SimulatedReader, archive_path, stream_npz
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.calibration import calibrate
 from showerstack.showers.dataset import Dataset, ordering_of
-from showerstack.showers.event_files import bad_cells, units_remarks
-from showerstack.showers.protocols import TEST, TEST_WITH_AGE
+from showerstack.showers.event_files import bad_cells, units_remarks, zero_if_not_finite
+from showerstack.showers.protocols import NONE, TEST, TEST_WITH_AGE
 from showerstack.showers.schema import (
     AGE,
     ARRIVAL_FILE,
@@ -255,9 +257,11 @@ def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
 def _passing(reader: EventReader) -> Iterator[pl.DataFrame]:
     """Yield the compared columns of usable events that pass the cuts, chunk by chunk."""
     names = [name for name in COMPARED if name in reader.units]
-    if not {"Ze", "Ne"} <= set(names):
-        return
     cuts, start = TEST_WITH_AGE if AGE.name in names else TEST, 0
+    if reader.array != KASCADE:  # the cuts of its protocols are no other array's
+        cuts = NONE
+    if not names or not {cut.column for cut in cuts.cuts} <= set(names):
+        return
     usable = np.ones(reader.n_events, dtype=bool)
     if isinstance(reader, DatasetEvents):
         cuts, usable = reader.data.evaluation_cuts, reader.data.usable
@@ -287,9 +291,39 @@ def _events(reader: EventReader) -> Iterator[Finding]:
     signals = "with" if DEPOSITS in reader.units else "without"
     yield Finding(reader.name, f"{reader.n_events:,} events {signals} deposits by station")
     names = tuple(name for name in COMPARED if name in reader.units)
-    parts = [np.column_stack([chunk[name] for name in names]) for chunk in reader.chunks(names)]
-    yield from _units(reader.name, np.concatenate(parts), names)
+    if names:
+        parts = [np.column_stack([chunk[name] for name in names]) for chunk in reader.chunks(names)]
+        yield from _units(reader.name, np.concatenate(parts), names)
     yield from (Finding("units", line, "bad") for line in first_remarks(reader))
+    if DEPOSITS in reader.units and reader.array != KASCADE:
+        wanted = [DEPOSITS, *(name for name in SCALAR_NAMES if name in reader.units)]
+        for chunk in reader.chunks(wanted):
+            scalars = np.column_stack(
+                [np.asarray(chunk.get(name, np.zeros(len(chunk[DEPOSITS]))), np.float32) for name in SCALAR_NAMES]
+            )
+            yield from _array_findings(reader.array, chunk[DEPOSITS][:FIRST_EVENTS], scalars[:FIRST_EVENTS])
+            break
+
+
+def _array_findings(array: DetectorArray, grids: np.ndarray, scalars: np.ndarray) -> Iterator[Finding]:
+    """Yield what the first events (n, ...) of another array than KASCADE say of its detectors and of the fits."""
+    ground = "depth not said" if array.depth_g_cm2 is None else f"{array.depth_g_cm2:.0f} g/cm2"
+    yield Finding(
+        "array",
+        f"{array.title}, pitch {array.pitch_m:.3g} m, {ground}; cores up to {array.core_limit_m:,.0f} m, "
+        f"spread {array.core_spread_m:,.0f} m",
+    )
+    grids, scalars = np.nan_to_num(np.asarray(grids, np.float32)), zero_if_not_finite(scalars)
+    channels = (("e/gamma detectors", array.has_electron), ("muon detectors", array.has_muon))
+    expected = (array.response.electron_deposit_mev, array.response.muon_deposit_mev)
+    for channel, (name, there) in enumerate(channels):
+        if there.any():
+            found = calibrate(array, grids, channel, scalars[:, 1])
+            yield Finding(name, f"{found.words('MeV')}; the card has {expected[channel]:.3g} MeV a particle")
+    converged = compute_events(grids, scalars, None, FIT_RESULT_GROUPS, array)[CONVERGED].to_numpy()
+    remark = fit_remark(array.name, converged)
+    share = f"converged in {100 * np.nan_to_num(converged).mean():.0f} % of the first {len(converged):,} events"
+    yield Finding("lateral fits", remark or share, "note" if remark else "ok")
 
 
 def _units(name: str, values: np.ndarray, columns: tuple[str, ...]) -> Iterator[Finding]:
@@ -382,6 +416,9 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         deposits = np.asarray(data.matrices[:FIRST_EVENTS])[..., 0]
         yield _azimuth(times, deposits, scalars[:, 2], scalars[:, 1], data.array)
     yield from (Finding("note", line, "note") for line in data.remarks)
+    if data.array != KASCADE and len(data):
+        first = np.asarray(data.scalars[:FIRST_EVENTS], dtype=np.float32)
+        yield from _array_findings(data.array, np.asarray(data.matrices[:FIRST_EVENTS]), first)
     ordering = ordering_of(data)
     remark = ordering.remark(folder.name)
     yield Finding("order of rows", remark or ordering.words, "note" if remark else "ok")

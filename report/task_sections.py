@@ -62,7 +62,10 @@ def _drawn(figure: Figure, description: str, caption: str) -> Markup:
 
 def posteriors(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[float, float]) -> Section:
     """Return the reliability diagram and the plane of sizes, coloured by a value (N,) that the posterior gives."""
-    figures = pictures([_reliability(evaluated), _plane(evaluated, value, label, limits)])
+    drawn = [_reliability(evaluated)]
+    if {"Ne", "Nmu"} <= set(evaluated.dataset.quantities):
+        drawn.append(_plane(evaluated, value, label, limits))
+    figures = pictures(drawn)
     return Section("reliability", "Posteriors: reliability, and where they lie", figures)
 
 

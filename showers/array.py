@@ -21,7 +21,9 @@ from typing import Any, Self
 import numpy as np
 
 from showerstack.runtime.errors import InputError
+from showerstack.showers.atmosphere import air_density
 from showerstack.showers.card import KASCADE_CARD, NO_CARD, ArrayCard
+from showerstack.showers.lateral import ELECTRON_R0_M
 from showerstack.showers.response import StationResponse
 
 CHANNELS = 2
@@ -41,7 +43,7 @@ class DetectorArray:
     ------
     InputError
         For planes of different shapes, positions or areas that are not finite, negative areas, an array without
-        stations, a muon detector where no station stands, or a pitch that is not positive.
+        stations, or a pitch that is not positive.
     """
 
     name: str
@@ -72,8 +74,8 @@ class DetectorArray:
             raise InputError(f"array {self.name}: positions, areas and pitch must be finite, and the pitch positive")
         if (self.electron_area_m2 < 0).any() or (self.muon_area_m2 < 0).any() or (self.cluster < 0).any():
             raise InputError(f"array {self.name}: areas and cluster numbers must not be negative")
-        if not self.has_station.any() or (self.has_muon & ~self.has_station).any():
-            raise InputError(f"array {self.name}: expected stations, and muon detectors at stations only")
+        if not self.has_station.any():
+            raise InputError(f"array {self.name}: no station has an area, expected some that do")
         if self.card == NO_CARD:
             object.__setattr__(self, "card", self._default_card)
 
@@ -96,13 +98,23 @@ class DetectorArray:
 
     @cached_property
     def has_station(self) -> np.ndarray:
-        """(R, C) bool."""
+        """(R, C) bool: a detector of either kind."""
+        return self.has_electron | self.has_muon
+
+    @cached_property
+    def has_electron(self) -> np.ndarray:
+        """(R, C) bool: stations with an e/gamma detector; at KASCADE all."""
         return self.electron_area_m2 > 0
 
     @cached_property
     def has_muon(self) -> np.ndarray:
         """(R, C) bool: stations with a muon detector."""
         return self.muon_area_m2 > 0
+
+    @cached_property
+    def complete(self) -> Self:
+        """The array as it was built, before :meth:`without`."""
+        return self
 
     @cached_property
     def no_muon(self) -> np.ndarray:
@@ -155,14 +167,33 @@ class DetectorArray:
         return self.card.fit.get("core_spread_m", self.half_side_m / math.sqrt(3.0))
 
     @cached_property
+    def fit_unit_m(self) -> float:
+        """Unit of length of the fits, m: showers are wider in thinner air, and all their lengths with them.
+
+        It is the scale radius of the electrons over 40 m, by default the density of KASCADE's air over that of the
+        array's depth; 1 where nobody said the depth.
+        """
+        radius, depth = self.card.fit.get("electron_radius_m"), self.depth_g_cm2
+        if radius is not None:
+            return radius / ELECTRON_R0_M
+        kascade = KASCADE_CARD.depth_g_cm2
+        return 1.0 if depth is None or kascade is None else float(air_density(kascade) / air_density(depth))
+
+    @cached_property
+    def fit_geometry(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """x, y, e/gamma and muon areas (R, C) float64 in the fits' unit of length and its square."""
+        unit, square = self.fit_unit_m, self.fit_unit_m**2
+        return self.x_m / unit, self.y_m / unit, self.electron_area_m2 / square, self.muon_area_m2 / square
+
+    @cached_property
     def response(self) -> StationResponse:
-        """How a station answers to particles, as the fits have it."""
-        return self.card.station_response(self.core_spread_m)
+        """How a station answers to particles, in the fits' unit of length."""
+        return self.card.station_response(self.core_spread_m, self.fit_unit_m)
 
     @property
     def has_detector(self) -> np.ndarray:
         """(2, R, C) bool: which cells have an electron detector, and which a muon detector."""
-        return np.stack([self.has_station, self.has_muon])
+        return np.stack([self.has_electron, self.has_muon])
 
     def without(self, stations: Sequence[int] | np.ndarray, muon_detectors: Sequence[int] | np.ndarray) -> Self:
         """Return the array in which these flat cells have no working station, and those no working muon detector.
@@ -180,6 +211,7 @@ class DetectorArray:
         muon.ravel()[np.asarray([*stations, *muon_detectors], dtype=np.int64)] = 0.0
         array = replace(self, electron_area_m2=electron, muon_area_m2=muon)
         array.__dict__["no_muon"] = self.no_muon & array.has_station
+        array.__dict__["complete"] = self.complete
         return array
 
     def as_json(self) -> dict[str, Any]:

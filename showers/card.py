@@ -87,13 +87,14 @@ class ArrayCard:
         depth = content.get("depth_g_cm2")
         return cls(depth_g_cm2=None if depth is None else float(depth), unit=unit, **tables)
 
-    def station_response(self, core_spread_m: float) -> StationResponse:
-        """Return the response that the fits use: the card's constants, KASCADE's where it has none.
+    def station_response(self, core_spread_m: float, unit_m: float = 1.0) -> StationResponse:
+        """Return the response that the fits use, in their unit of length: the card's constants, else KASCADE's.
 
+        What the card does not give in metres is counted in that unit: it grows with showers in thinner air.
         Saturation is KASCADE's in particles where the card gives another deposit of a particle alone. A threshold t
         takes the share 1 - (1 + t / m) exp(-t / m) of exponential deposits of mean m.
         """
-        given = dict(self.response)
+        given = {name: value / unit_m if name.endswith("_m") else value for name, value in self.response.items()}
         threshold = given.pop(THRESHOLD, None)
         known = PUBLISHED._asdict() | given
         for deposit, saturation in (
@@ -105,7 +106,7 @@ class ArrayCard:
         if threshold is not None and "lost_share" not in given:
             below = threshold / known["electron_deposit_mev"]
             known["lost_share"] = 1.0 - (1.0 + below) * math.exp(-below)
-        return StationResponse(**(known | {"core_spread_m": core_spread_m}))
+        return StationResponse(**(known | {"core_spread_m": core_spread_m / unit_m}))
 
 
 NO_CARD = ArrayCard()

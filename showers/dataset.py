@@ -29,6 +29,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import FileState, file_state, hash_file
 from showerstack.showers import protocols
 from showerstack.showers.array import KASCADE, DetectorArray, array_of, working_array
+from showerstack.showers.calibration import signal_remarks
 from showerstack.showers.event_files import (
     BadValue,
     EventFiles,
@@ -40,6 +41,7 @@ from showerstack.showers.event_files import (
     zero_if_not_finite,
 )
 from showerstack.showers.schema import (
+    ABSENT,
     AGE,
     AGE_FILE,
     ARRIVAL_FILE,
@@ -172,6 +174,13 @@ class Dataset:
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from None
 
+    @cached_property
+    def quantities(self) -> tuple[str, ...]:
+        """Names of the reconstructed quantities that the set has; what ``source.json`` calls absent is NaN."""
+        absent = self.source.get(ABSENT, ())
+        known = tuple(name for name in SCALAR_NAMES if name not in absent)
+        return known if self.age is None else (*known, AGE.name)
+
     @property
     def protocol(self) -> str:
         """``v2``, ``matched`` or ``2026``, from ``source.json``; v2 where it does not say."""
@@ -179,8 +188,12 @@ class Dataset:
 
     @property
     def evaluation_cuts(self) -> protocols.CutSet:
-        """The cuts under which predictions are scored, from ``source.json``; Ze < 30 and Ne > 4.8 otherwise."""
-        return protocols.cut_set_named(str(self.source.get("evaluation_cuts", protocols.TEST.name)))
+        """The cuts under which predictions are scored, from ``source.json``.
+
+        Otherwise KASCADE's are Ze < 30 and Ne > 4.8, and another array has none.
+        """
+        otherwise = protocols.TEST if self.array.card == KASCADE.card else protocols.NONE
+        return protocols.cut_set_named(str(self.source.get("evaluation_cuts", otherwise.name)))
 
     def refuse_weighted(self, what: str) -> None:
         """Refuse showers with importance weights where ``what`` counts all alike.
@@ -196,7 +209,7 @@ class Dataset:
             )
 
     def scalar_frame(self) -> pl.DataFrame:
-        """Return all reconstructed scalars as a float32 table (20 bytes an event)."""
+        """Return all reconstructed scalars as a float32 table (20 bytes an event); what is absent is NaN."""
         return protocols.scalar_frame(self.scalars, self.age)
 
     def chunks(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
@@ -229,7 +242,8 @@ class Dataset:
         columns = [np.asarray(self.scalars), *([] if self.age is None else [np.asarray(self.age)[:, None]])]
         bad_values = []
         for values, names in zip(columns, (SCALAR_NAMES, (AGE.name,)), strict=False):
-            bad_values += bad_quantities(SCALARS_FILE, values, names)
+            known = [k for k, name in enumerate(names) if name in self.quantities]
+            bad_values += bad_quantities(SCALARS_FILE, values[:, known], tuple(names[k] for k in known))
         if self.files.has(TIMES_FILE):
             seconds = self.files.times()
             is_repeated = np.isfinite(seconds)
@@ -295,7 +309,7 @@ class Dataset:
             if progress:
                 progress(k, len(names), f"{name}, {(self.path / name).stat().st_size / 1e6:,.2f} MB")
             content.append(f"{name} {self._hash(name)}")
-        content += [self.protocol, self.evaluation_cuts.name]
+        content += [self.protocol, self.evaluation_cuts.name, *self.source.get(ABSENT, ())]
         content += [self.working.digest] if self.working != KASCADE else []
         return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
@@ -348,11 +362,13 @@ class Dataset:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What whoever uses the folder should know about it."""
-        remarks = units_remarks(self.path.name, np.asarray(self.scalars), SCALAR_NAMES)
+        known = [k for k, name in enumerate(SCALAR_NAMES) if name in self.quantities]
+        remarks = units_remarks(self.path.name, np.asarray(self.scalars)[:, known], self.quantities[: len(known)])
         if self.array != KASCADE:
             first = self.matrices[:LOOKED_AT]
             lg_energy = np.asarray(self.scalars[:LOOKED_AT, SCALAR_NAMES.index("E")], np.float64)
             remarks += place_remarks(self.path.name, self.array, first, lg_energy)
+            remarks += signal_remarks(self.path.name, self.array, first)
         if self.files.has(TIMES_FILE):
             remarks += time_remarks(self.path.name, self.files.times(), self.array)
         if self.files.checksums is None:

@@ -296,6 +296,8 @@ def zero_if_not_finite(values: np.ndarray) -> np.ndarray:
 
 def bad_quantities(file: str, values: np.ndarray, columns: tuple[str, ...], first_row: int = 0) -> list[BadValue]:
     """Return the events whose reconstructed quantities (n, C) no shower can have, the first column of each."""
+    if not columns:
+        return []
     low, high = np.array([RANGES[name] for name in columns]).T
     good = (values >= low) & (values <= high)
     rows = np.flatnonzero(~good.all(axis=1))

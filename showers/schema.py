@@ -58,6 +58,8 @@ SCALARS: tuple[Scalar, ...] = (
 )
 SCALAR_NAMES: tuple[str, ...] = tuple(s.name for s in SCALARS)
 AGE = Scalar("Age", "1", "reconstructed shower age (only where the protocol has it)")
+ABSENT = "absent"
+"""Entry of ``source.json``: reconstructed quantities that a set does not have; ``features.npy`` holds NaN for them."""
 RANGES = {
     "E": (10.0, 22.0), "Ze": (0.0, 90.0), "Az": (-720.0, 720.0), "Ne": (0.0, 12.0), "Nmu": (0.0, 12.0),
     "Age": (-10.0, 10.0),

@@ -39,7 +39,7 @@ from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset, state_of
 from showerstack.showers.event_files import EventFiles, zero_if_not_finite
-from showerstack.showers.schema import AGE, SCALAR_NAMES, TASKS, TRUTH_FILE, WEIGHT_FILE, TargetQuantity, Task
+from showerstack.showers.schema import SCALAR_NAMES, TASKS, TRUTH_FILE, WEIGHT_FILE, TargetQuantity, Task
 
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that stand beside the learners' log-probabilities: a target is counted from the first."""
@@ -229,18 +229,17 @@ class ShowerEvents(Events):
 
     def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
         data = self._data
-        scalars = zero_if_not_finite(np.asarray(data.scalars[rows], dtype=np.float32))
-        names = SCALAR_NAMES
+        known = [k for k, name in enumerate(SCALAR_NAMES) if name in data.quantities]
+        scalars = zero_if_not_finite(np.asarray(data.scalars[rows], dtype=np.float32)[:, known])
         if data.age is not None:
             scalars = np.column_stack([scalars, zero_if_not_finite(data.age[rows])])
-            names = (*names, AGE.name)
         return Batch(
             index=np.asarray(rows, dtype=np.int64),
             table=self._features.matrix(columns, rows) if columns else None,
             columns=columns,
             grids=data.matrices if grids else None,
             scalars=scalars,
-            scalar_columns=names,
+            scalar_columns=data.quantities,
             array=data.array,
         )
 
@@ -274,8 +273,10 @@ class ShowerEvents(Events):
         self.refuse_changed()
         return Dataset.open(self.dataset, self.task, labels=True)
 
-    def energy(self) -> np.ndarray:
-        """Return the reconstructed lg(E/eV), (N,) float32."""
+    def energy(self) -> np.ndarray | None:
+        """Return the reconstructed lg(E/eV), (N,) float32, if the set has it."""
+        if "E" not in self._data.quantities:
+            return None
         return np.asarray(self._data.scalars[:, SCALAR_NAMES.index("E")], dtype=np.float32)
 
     def groups(self) -> np.ndarray | None:

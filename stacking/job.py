@@ -13,6 +13,7 @@ import polars as pl
 
 from showerstack.features.build import build_table
 from showerstack.features.device import resolve_device
+from showerstack.features.table import FeatureTable
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import device_remarks, devices_for
 from showerstack.runtime.context import Context
@@ -298,6 +299,8 @@ def shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
                 ctx=replace(ctx, device=device, workers=config.workers),
             ).folder
         costs.append(cost)
+    # The tables' own remarks were logged when they were made.
+    remarks += tuple(line for folder in tables.values() for line in FeatureTable.open(folder).remarks)
     states = {split: (state, folder_state(tables[split])) for split, state in states.items()}
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True, state=states["train"])
     test = ShowerEvents(config.test_folder, tables["test"], task, state=states["test"])

@@ -39,7 +39,7 @@ from showerstack.runtime.shared import each_within
 from showerstack.runtime.tables import write_frames
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import TASKS, Task
+from showerstack.showers.schema import SCALAR_NAMES, TASKS, Task
 from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Piece, Predictions, concatenated
 from showerstack.stacking.columns import Schema
@@ -65,7 +65,7 @@ GPU_FITS = 2
 """Fits that use a GPU at the same time: one works while the next gets its events."""
 TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 _EVERY_GROUP = frozenset(GROUPS)
-AGED = set(column_names(True, _EVERY_GROUP)) - set(column_names(False, _EVERY_GROUP))
+AGED = set(column_names(_EVERY_GROUP)) - set(column_names(_EVERY_GROUP, quantities=SCALAR_NAMES))
 """Features that only sets with the shower age have."""
 
 

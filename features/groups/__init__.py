@@ -14,10 +14,9 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, Self
 
-from array_api_compat import is_cupy_namespace
-
 from showerstack.features.lateral.events import EventBatch
 from showerstack.features.lateral.fit import RawFit, fit_cuda, fit_fused
+from showerstack.features.lateral.muons_alone import fit_muons_alone
 from showerstack.features.stations.compiled import sum_fused
 from showerstack.features.stations.cuda import grid_cuda, order_cuda, sum_cuda
 from showerstack.features.stations.grid import grid_fused, order_fused
@@ -104,23 +103,25 @@ def row(name: str, unit: str, low: float, high: float, meaning: str, formula: st
 
 
 def fit_showers(events: EventBatch) -> RawFit:
-    """Fit both lateral distributions, on the device where the events are."""
-    return fit_cuda(events) if is_cupy_namespace(events.xp) else fit_fused(events)
+    """Fit the lateral distributions that the array sees, on the device where the events are."""
+    if not events.array.has_electron.any():
+        return fit_muons_alone(events)
+    return fit_fused(events) if events.is_on_cpu else fit_cuda(events)
 
 
 def sum_stations(events: EventBatch, raw: RawFit, parts: frozenset[str] = PARTS) -> Sums:
     """Return the sums over stations that the features around the core are made of, with the parts asked for."""
-    return (sum_cuda if is_cupy_namespace(events.xp) else sum_fused)(events, raw, parts)
+    return (sum_fused if events.is_on_cpu else sum_cuda)(events, raw, parts)
 
 
 def sum_grid(events: EventBatch) -> dict[str, Any]:
     """Return the sums over the grid that need no core (:mod:`showerstack.features.stations.grid`)."""
-    return (grid_cuda if is_cupy_namespace(events.xp) else grid_fused)(events)
+    return (grid_fused if events.is_on_cpu else grid_cuda)(events)
 
 
 def order_deposits(events: EventBatch) -> dict[str, Any]:
     """Return largest deposits and quantiles of both channels."""
-    return (order_cuda if is_cupy_namespace(events.xp) else order_fused)(events)
+    return (order_fused if events.is_on_cpu else order_cuda)(events)
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,8 @@ def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
     var_ln_ne = v[5] + 2.0 * by_s * v[8] + by_s * by_s * v[9]
     pivot = electron_density(xp.ones_like(level) * ELECTRON_PIVOT_M, level, age, xp)
     error = xp.sqrt(xp.maximum(var_ln_ne, 0.0)) * LG_E
+    unit, freedom = events.array.fit_unit_m, max(int(events.array.has_electron.sum()) - 4, 1)
+    core_x, core_y = core_x * unit, core_y * unit
     edge = events.array.half_side_m - xp.maximum(xp.abs(core_x), xp.abs(core_y))
     return {
         "fit_core_x_m": core_x,
@@ -96,10 +98,10 @@ def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
         "fit_lg_ne": defined(error < UNKNOWN_LG, (level - within * ELECTRON_G_REF - ln_c) * LG_E, xp),
         "fit_age": age,
         "fit_lg_rho50": defined(error < UNKNOWN_LG, xp.log(pivot) * LG_E, xp),
-        "fit_core_err_m": xp.sqrt(v[0] + v[2]),
+        "fit_core_err_m": xp.sqrt(v[0] + v[2]) * unit,
         "fit_lg_ne_err": defined(error < UNKNOWN_LG, error, xp),
         "fit_age_err": xp.sqrt(v[9]),
-        "fit_deviance_e": defined(sums["fitted"], sums["deviance_e"] * (2.0 / max(events.array.n_stations - 4, 1)), xp),
+        "fit_deviance_e": defined(sums["fitted"], sums["deviance_e"] * (2.0 / freedom), xp),
         "fit_converged": fit.electron_converged * fit.muon_converged,
     }
 

@@ -168,7 +168,9 @@ def _compute_asymmetry(fitted: FittedEvents) -> dict[str, Any]:
     for channel, _ in CHANNELS:
         columns.update(_lcm(channel, sums, xp))
         columns.update(_pattern(channel, sums, xp))
-    gap_x, gap_y = (fitted.grid[f"e_mean_{axis}"] * UNIT_M - core[k] for k, axis in enumerate("xy"))
+    gap_x, gap_y = (
+        fitted.grid[f"e_mean_{axis}"] * UNIT_M - core[k] * fitted.events.array.fit_unit_m for k, axis in enumerate("xy")
+    )
     columns["centroid_core_m"] = xp.sqrt(gap_x * gap_x + gap_y * gap_y)
     return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
 

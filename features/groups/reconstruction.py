@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import polars as pl
 
 from showerstack.features.groups import FITS, OURS, Feature, Group, row
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.card import KASCADE_CARD
 from showerstack.showers.schema import AGE, SCALARS
 
 GROUP, DERIVED_GROUP, CONTRAST_GROUP = "reconstruction", "derived", "contrast"
@@ -19,8 +22,10 @@ DATA = "data set"
 ATTENUATION = "attenuation of the electron number, T. Antoni et al., Astropart. Phys. 19 (2003) 703"
 HEITLER = "J. Matthews, Astropart. Phys. 22 (2005) 387"
 
-DEPTH_G_CM2 = 1020.0
-"""Atmospheric depth of the array (110 m above sea level)."""
+KASCADE_DEPTH_G_CM2 = 1020.0
+"""KASCADE's depth (110 m above sea level), as its features have it since the first version; its card says 1023."""
+SEA_LEVEL_G_CM2 = 1036.0
+"""Taken where nobody said how deep an array lies."""
 ELECTRON_ATTENUATION_G_CM2 = 175.0
 """Attenuation length of the electron number (Antoni et al. 2003: 175..196 g/cm2, by the method)."""
 MUON_ATTENUATION_G_CM2 = 1100.0
@@ -58,42 +63,53 @@ FEATURES: tuple[Feature, ...] = (
 # fmt: on
 
 _sec = 1.0 / (pl.col("Ze").cast(pl.Float64) * (math.pi / 180.0)).cos().clip(0.1, 1.0)
-_slant = DEPTH_G_CM2 * (_sec - 1.0) / math.log(10.0)
 
 
-def _vertical(column: str, attenuation: float) -> pl.Expr:
-    return pl.col(column) + _slant / attenuation
+def _vertical(column: str, attenuation: float, depth: float) -> pl.Expr:
+    return pl.col(column) + depth * (_sec - 1.0) / math.log(10.0) / attenuation
 
 
-def _over_proton(column: str) -> pl.Expr:
+def _over_proton(column: str, depth: float) -> pl.Expr:
     expected = PROTON_MUONS_AT_PEV + MUON_EXPONENT * (pl.col("E") - 15.0)
-    return _vertical(column, MUON_ATTENUATION_G_CM2) - expected
+    return _vertical(column, MUON_ATTENUATION_G_CM2, depth) - expected
 
 
-DERIVED: dict[str, pl.Expr] = {
-    "sec_zenith": _sec,
-    "ne_minus_nmu": pl.col("Ne") - pl.col("Nmu"),
-    "ne_vertical": _vertical("Ne", ELECTRON_ATTENUATION_G_CM2),
-    "nmu_vertical": _vertical("Nmu", MUON_ATTENUATION_G_CM2),
-    "nmu_minus_proton": _over_proton("Nmu"),
-    "e_minus_ne": pl.col("E") - pl.col("Ne"),
-    "e_minus_nmu": pl.col("E") - pl.col("Nmu"),
-}
-CONTRAST: dict[str, pl.Expr] = {
-    "fit_minus_ne": pl.col("fit_lg_ne") - pl.col("Ne"),
-    "fit_minus_nmu": pl.col("fit_lg_nmu") - pl.col("Nmu"),
-    "fit_nmu_minus_proton": _over_proton("fit_lg_nmu"),
-    "fit_ne_vertical": _vertical("fit_lg_ne", ELECTRON_ATTENUATION_G_CM2),
-    "fit_minus_age": pl.col("fit_age") - pl.col("Age"),
-}
+def _depth_of(array: DetectorArray) -> float:
+    if array.card == KASCADE_CARD:
+        return KASCADE_DEPTH_G_CM2
+    return SEA_LEVEL_G_CM2 if array.depth_g_cm2 is None else array.depth_g_cm2
 
 
-def add_derived(table: pl.DataFrame, groups: frozenset[str]) -> pl.DataFrame:
-    """Add the features of the groups ``derived`` and ``contrast`` whose inputs the table has, as float32."""
-    expressions = {**(DERIVED if DERIVED_GROUP in groups else {}), **(CONTRAST if CONTRAST_GROUP in groups else {})}
-    usable = {
-        name: expression
-        for name, expression in expressions.items()
-        if set(expression.meta.root_names()) <= set(table.columns)
+def derived(groups: frozenset[str], array: DetectorArray = KASCADE) -> dict[str, pl.Expr]:
+    """Return the features of the groups ``derived`` and ``contrast`` at an array's depth."""
+    depth = _depth_of(array)
+    of_scalars: dict[str, pl.Expr] = {
+        "sec_zenith": _sec,
+        "ne_minus_nmu": pl.col("Ne") - pl.col("Nmu"),
+        "ne_vertical": _vertical("Ne", ELECTRON_ATTENUATION_G_CM2, depth),
+        "nmu_vertical": _vertical("Nmu", MUON_ATTENUATION_G_CM2, depth),
+        "nmu_minus_proton": _over_proton("Nmu", depth),
+        "e_minus_ne": pl.col("E") - pl.col("Ne"),
+        "e_minus_nmu": pl.col("E") - pl.col("Nmu"),
     }
-    return table.with_columns(**{name: expression.cast(pl.Float32) for name, expression in usable.items()})
+    of_fits: dict[str, pl.Expr] = {
+        "fit_minus_ne": pl.col("fit_lg_ne") - pl.col("Ne"),
+        "fit_minus_nmu": pl.col("fit_lg_nmu") - pl.col("Nmu"),
+        "fit_nmu_minus_proton": _over_proton("fit_lg_nmu", depth),
+        "fit_ne_vertical": _vertical("fit_lg_ne", ELECTRON_ATTENUATION_G_CM2, depth),
+        "fit_minus_age": pl.col("fit_age") - pl.col("Age"),
+    }
+    return {**(of_scalars if DERIVED_GROUP in groups else {}), **(of_fits if CONTRAST_GROUP in groups else {})}
+
+
+def derivable(groups: frozenset[str], columns: Iterable[str]) -> frozenset[str]:
+    """Return the names of those whose inputs are among ``columns``."""
+    there = set(columns)
+    return frozenset(name for name, formula in derived(groups).items() if set(formula.meta.root_names()) <= there)
+
+
+def add_derived(table: pl.DataFrame, groups: frozenset[str], array: DetectorArray = KASCADE) -> pl.DataFrame:
+    """Add the features of the groups ``derived`` and ``contrast`` whose inputs the table has, as float32."""
+    usable = derivable(groups, table.columns)
+    formulas = {name: formula for name, formula in derived(groups, array).items() if name in usable}
+    return table.with_columns(**{name: formula.cast(pl.Float32) for name, formula in formulas.items()})

@@ -1,8 +1,8 @@
 """The shower front in the stations' arrival times: direction, curvature, thickness, residuals.
 
 Only tables of sets with times (``arrival_ns.npy``) have this group. The front is that of
-:mod:`showerstack.showers.front`, about the core of the lateral fit. A station's time belongs to its e/gamma detectors,
-and counts where these have a signal.
+:mod:`showerstack.showers.front`, about the core of the lateral fit. A station's time belongs to its e/gamma detectors
+(in an array of muon detectors alone to these), and counts where they have a signal.
 """
 
 from __future__ import annotations
@@ -65,14 +65,18 @@ def compute(fitted: FittedEvents) -> dict[str, Any]:
     if events.times_ns is None:
         return {}
     response, here = events.response, events.stations
-    particles = events.electron_mev * (1.0 / response.electron_deposit_mev)
-    core_x_m, core_y_m = fitted.fit.electron[:2]
+    if events.array.has_electron.any():
+        particles = events.electron_mev * (1.0 / response.electron_deposit_mev)
+    else:
+        particles = events.muon_mev * (1.0 / response.muon_deposit_mev)
+    unit = events.array.fit_unit_m
+    core_x_m, core_y_m = (core * unit for core in fitted.fit.electron[:2])
     model = FrontModel(**events.array.card.times)
     pieces = []
     for start in range(0, len(events), PIECE_EVENTS):
         part = slice(start, start + PIECE_EVENTS)
         front = fit_front(
-            events.times_ns[part], particles[part], here.x_m, here.y_m, core_x_m[part], core_y_m[part],
+            events.times_ns[part], particles[part], here.x_m * unit, here.y_m * unit, core_x_m[part], core_y_m[part],
             model=model, xp=xp,
         )  # fmt: skip
         pieces.append(_columns(front, model, events.zenith_deg[part], xp))

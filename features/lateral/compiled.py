@@ -30,6 +30,7 @@ _electron_frozen, _electron_signal, muon_signal = MODEL.electron_frozen, MODEL.e
 _electron_slope, _electron_curvature, _muon_frozen = MODEL.electron_slope, MODEL.electron_curvature, MODEL.muon_frozen
 _electron_prior, _muon_prior, muon_age_mean = MODEL.electron_prior, MODEL.muon_prior, MODEL.muon_age_mean
 ZERO, ONE, HALF, TINY = f32(0.0), f32(1.0), f32(0.5), f32(station.TINY)
+NOTHING = f32(1e-6)
 LOG2_E, NO_FLOOR = f32(station.LOG2_E), f32(-np.inf)
 
 ELECTRON_PLANES = (
@@ -404,14 +405,29 @@ def start_muon(res: StationResponse, recipe: Recipe, u: Any, v: Any, cosine: Any
     x, y, signal, area = z.m_x, z.m_y, z.m_signal, z.m_area
     core_x, core_y = f32(z.p[0]), f32(z.p[1])
     muon_age, near = f32(res.muon_age_mean), f32(recipe.muon_start_r_m)
-    counted, expected = HALF, f32(1e-6)
+    counted, expected = HALF, NOTHING
     for k in range(x.size):
         r = np.sqrt(squared_distance(x[k] - core_x, y[k] - core_y, u, v))
         far = ONE if r > near else ZERO
         counted += signal[k] * far
         expected += muon_density(r, ZERO, muon_age) * area[k] * far
+    if expected <= NOTHING:  # no detector stands so far away
+        for k in range(x.size):
+            r = np.sqrt(squared_distance(x[k] - core_x, y[k] - core_y, u, v))
+            counted += signal[k]
+            expected += muon_density(r, ZERO, muon_age) * area[k]
     z.q[0] = np.log(counted / expected)
     z.q[1] = muon_age_mean(res, z.q[0], cosine)
+
+
+@njit(error_model="numpy", forceinline=True)
+def no_muons(res: StationResponse, recipe: Recipe, z: Any, raw: Any) -> None:
+    """Fill ``q`` and the muons' part of a record where there are no muon detectors: as good as no muons, no error."""
+    z.q[0], z.q[1] = recipe.min_level, res.muon_age_mean
+    raw.muon_converged = ONE
+    raw.muon_value = ZERO
+    raw.muon_fisher[0] = raw.muon_fisher[2] = ONE
+    raw.muon_fisher[1] = ZERO
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)

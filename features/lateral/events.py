@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_numpy_namespace
+from array_api_compat import is_cupy_namespace, is_numpy_namespace
 
 from showerstack.features.lateral.translate import float_of_half, full_vectors, on_arrays
 from showerstack.runtime.kernels import kernel
@@ -22,7 +22,7 @@ from showerstack.showers.response import PUBLISHED, StationResponse
 
 @dataclass(frozen=True)
 class StationPlanes:
-    """Geometry per cell, (cells,) float32, on the device of a namespace."""
+    """Geometry per cell, (cells,) float32, on the device of a namespace, in the fits' unit of length."""
 
     x_m: Any
     y_m: Any
@@ -43,12 +43,13 @@ def stations(xp: ModuleType, array: DetectorArray = KASCADE) -> StationPlanes:
     def plane(values: np.ndarray) -> Any:
         return xp.asarray(values.astype(np.float32).ravel())
 
+    x_m, y_m, electron_area_m2, muon_area_m2 = (plane(values) for values in array.fit_geometry)
     return StationPlanes(
-        x_m=plane(array.x_m),
-        y_m=plane(array.y_m),
-        electron_area_m2=plane(array.electron_area_m2),
-        muon_area_m2=plane(array.muon_area_m2),
-        has_electron=plane(array.has_station),
+        x_m=x_m,
+        y_m=y_m,
+        electron_area_m2=electron_area_m2,
+        muon_area_m2=muon_area_m2,
+        has_electron=plane(array.has_electron),
         has_muon=plane(array.has_muon),
         no_muon=plane(array.no_muon),
     )
@@ -76,6 +77,11 @@ class EventBatch:
 
     def __len__(self) -> int:
         return int(self.electron_mev.shape[0])
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether the arrays are not CuPy's."""
+        return not is_cupy_namespace(self.xp)
 
     @property
     def stations(self) -> StationPlanes:
@@ -130,7 +136,7 @@ def make_events(
     xp: ModuleType,
     matrices: Any,
     scalars: np.ndarray,
-    response: StationResponse = PUBLISHED,
+    response: StationResponse | None = None,
     array: DetectorArray = KASCADE,
     times_ns: np.ndarray | None = None,
 ) -> EventBatch:
@@ -148,7 +154,7 @@ def make_events(
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
     response
-        Constants of the detector that the fits are to use.
+        Constants of the detector that the fits are to use, by default the array's.
     array
         The stations.
     times_ns
@@ -171,7 +177,7 @@ def make_events(
         azimuth_deg=azimuth_deg,
         lg_n_mu=lg_n_mu,
         times_ns=None if times_ns is None else xp.asarray(times_ns.reshape(len(times_ns), -1).astype(np.float32)),
-        response=response,
+        response=array.response if response is None else response,
         array=array,
     )
 

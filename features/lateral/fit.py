@@ -8,6 +8,8 @@ Steps, the same in both kernels (:mod:`showerstack.features.lateral.compiled` an
 4. Freeze the electron channel at both fits; minimise to the fine tolerance.
 5. Freeze the muon channel again; minimise to the fine tolerance.
 
+An array without muon detectors has neither 3 nor 5, and no muons in 2 and 4.
+
 Levenberg-Marquardt per event: a step solves (H + damping diag I) d = -g with Fisher's matrix I; it is taken if F does
 not rise. The damping follows the ratio of the decrease to the expected one. H is I as long as its steps are good. I can
 be too small by more than half, where a bright station near the core misses its expectation, and its steps then jump
@@ -43,12 +45,13 @@ from showerstack.features.lateral.compiled import (
     load,
     load_muons,
     minimise,
+    no_muons,
     planes_of,
     start_electron,
     start_muon,
 )
 from showerstack.features.lateral.events import EventBatch
-from showerstack.features.lateral.recipe import RECIPE, Recipe
+from showerstack.features.lateral.recipe import Recipe, recipe_of
 from showerstack.features.lateral.translate import f32, full_vectors
 from showerstack.runtime.kernels import kernel
 from showerstack.showers.array import KASCADE, DetectorArray
@@ -121,15 +124,17 @@ class RawFit:
 @lru_cache(maxsize=4)
 def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> cuda.Kernels:
     """Return the fit's CUDA kernel."""
-    body, planes = Path(__file__).with_name("kernel.cu"), 6 * array.n_cells + 7 * array.n_muon_detectors + 1
-    return cuda.assemble(body, response, array, planes, cuda.space_in_c("recipe", RECIPE._asdict()), record_in_c())
+    body, planes = Path(__file__).with_name("kernel.cu"), 6 * array.n_cells + 7 * max(array.n_muon_detectors, 1) + 1
+    recipe = cuda.space_in_c("recipe", recipe_of(array)._asdict())
+    return cuda.assemble(body, response, array, planes, recipe, record_in_c())
 
 
 @lru_cache(maxsize=16)
 def _muon_detectors(xp: Any, array: DetectorArray) -> tuple[Any, ...]:
     """Return cell, x, y (m) and area (m2) of each muon detector, on the device."""
     cells = np.flatnonzero(array.has_muon)
-    places = (values.ravel()[cells].astype(np.float32) for values in (array.x_m, array.y_m, array.muon_area_m2))
+    x, y, _, area = array.fit_geometry
+    places = (values.ravel()[cells].astype(np.float32) for values in (x, y, area))
     return xp.asarray(cells.astype(np.int32)), *(xp.asarray(values) for values in places)
 
 
@@ -171,10 +176,13 @@ def _fit_events(
         hits = load(electron_mev[n], cosine[n], res.electron_deposit_mev, res.saturation_mev, z)
         if hits < recipe.min_hits:
             continue
-        load_muons(muon_mev[n], muon_cells, cosine[n], res.muon_deposit_mev, res.muon_saturation_mev, z)
         raw = out[n]
         z.p[0], z.p[1] = centroid(z)
-        start_muon(res, recipe, u[n], v[n], cosine[n], z)
+        if muon_cells.size:
+            load_muons(muon_mev[n], muon_cells, cosine[n], res.muon_deposit_mev, res.muon_saturation_mev, z)
+            start_muon(res, recipe, u[n], v[n], cosine[n], z)
+        else:
+            no_muons(res, recipe, z, raw)
         mean_age = f32(z.q[1])
         start_electron(res, recipe, u[n], v[n], z)
         raw.electron_steps = raw.muon_steps = ZERO
@@ -188,6 +196,8 @@ def _fit_events(
             raw.electron_value = z.terms[0]
             for i in range(10):
                 raw.electron_fisher[i] = z.terms[5 + i]
+            if not muon_cells.size:
+                continue
             freeze_muon(res, u[n], v[n], z)
             steps, converged = minimise(
                 MUON, 2, res, recipe, tolerance, z.q, mean_age, u[n], v[n], step_limit_m, low_m, high_m, z
@@ -205,8 +215,7 @@ def _fit_events(
 
 def _scratch(array: DetectorArray) -> tuple[np.ndarray, Any]:
     """Return the cells with a muon detector, and the planes of one event, new for each call of a thread."""
-    geometry = (array.x_m, array.y_m, array.electron_area_m2, array.muon_area_m2)
-    x_m, y_m, electron_area_m2, muon_area_m2 = (values.astype(np.float32).ravel() for values in geometry)
+    x_m, y_m, electron_area_m2, muon_area_m2 = (values.astype(np.float32).ravel() for values in array.fit_geometry)
     muon_cells = np.flatnonzero(array.has_muon).astype(np.uintp)
     return muon_cells, planes_of(x_m, y_m, electron_area_m2, muon_area_m2, muon_cells)
 
@@ -215,5 +224,5 @@ def fit_fused(events: EventBatch) -> RawFit:
     """Fit both lateral distributions of every event on the CPU."""
     numbers = np.full((len(events), N_NUMBERS), np.nan, np.float32)
     planes = (events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction)
-    _fit_events(*planes, *_scratch(events.array), events.response, RECIPE, numbers.view(RECORD)[:, 0])
+    _fit_events(*planes, *_scratch(events.array), events.response, recipe_of(events.array), numbers.view(RECORD)[:, 0])
     return RawFit.from_numbers(numbers)

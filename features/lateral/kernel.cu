@@ -5,11 +5,13 @@
 // matrix (n (n + 1) / 2), and of electrons that of the Hessian.
 
 const int N_TERMS = 25;
+const int ROOM_M = N_M ? N_M : 1;  // C++ has no arrays of nothing
 
 // What the lanes of one event share.
 struct Scratch {
     float signal[N_E], floor[N_E], projected[N_E], kept[N_E], background[N_E], weight[N_E];
-    float m_signal[N_M], m_floor[N_M], m_area[N_M], m_background[N_M], m_weight[N_M], m_g[N_M], m_base[N_M];
+    float m_signal[ROOM_M], m_floor[ROOM_M], m_area[ROOM_M], m_background[ROOM_M], m_weight[ROOM_M], m_g[ROOM_M],
+        m_base[ROOM_M];
     float mean_age;
 };
 
@@ -206,8 +208,18 @@ ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p,
         counted += z.m_signal[k];
         expected += muon_density(r, 0.f, response::muon_age_mean) * z.m_area[k];
     }
-    q[0] = logf((total(counted) + 0.5f) / (total(expected) + 1e-6f));
-    q[1] = muon_age_mean(q[0], cosine);
+    expected = total(expected);
+    if (N_M && expected <= 0.f) {  // no detector stands so far away
+        counted = 0.f;
+        EACH(k, N_M) {
+            float r = distance(st.x_m[k], st.y_m[k], p, axis);
+            counted += z.m_signal[k];
+            expected += muon_density(r, 0.f, response::muon_age_mean) * z.m_area[k];
+        }
+        expected = total(expected);
+    }
+    q[0] = N_M ? logf((total(counted) + 0.5f) / (expected + 1e-6f)) : recipe::min_level;
+    q[1] = N_M ? muon_age_mean(q[0], cosine) : response::muon_age_mean;
     z.mean_age = q[1];
     SYNCHRONISE;
     float best = INFINITY;
@@ -260,13 +272,14 @@ ON_DEVICE void fit_one(Scratch &z, Stations st, const float *electron_mev, const
         EACH(k, (int)(sizeof(RawFit) / sizeof(float))) ((float *)raw)[k] = NAN;
         return;
     }
-    float p[4], q[2], terms[N_TERMS], muon_terms[N_TERMS], steps = 0.f, muon_steps = 0.f;
-    bool converged = false, muon_converged = false;
+    float p[4], q[2], terms[N_TERMS], muon_terms[N_TERMS] = {0.f, 0.f, 0.f, 1.f, 0.f, 1.f}, steps = 0.f, muon_steps = 0.f;
+    bool converged = false, muon_converged = !N_M;
     start(z, st, axis, cosine, p, q, lane);
     for (int pass = 0; pass < 2; pass++) {
         float tolerance = pass ? recipe::fine : recipe::coarse;
         freeze_electron(z, st, axis, p, q, lane);
         converged = minimise<Electrons>(z, st, axis, tolerance, p, terms, &steps, lane);
+        if (!N_M) continue;
         freeze_muon(z, st, axis, p, q, lane);
         muon_converged = minimise<Muons>(z, st, axis, tolerance, q, muon_terms, &muon_steps, lane);
     }

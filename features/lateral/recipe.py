@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import NamedTuple
+
+from showerstack.showers.array import KASCADE_PITCH_M, DetectorArray
 
 
 class Recipe(NamedTuple):
@@ -49,4 +53,17 @@ class Recipe(NamedTuple):
 
 
 RECIPE = Recipe()
-"""What the features use."""
+"""KASCADE's."""
+STEEPEST = 3.5
+"""Densities fall with the distance by this power at most: nearer stations of a wide array would see so much more."""
+
+
+@lru_cache(maxsize=64)
+def recipe_of(array: DetectorArray) -> Recipe:
+    """Return what the fits of an array use, in their unit of length: limits by its extent and pitch."""
+    wide = max(array.pitch_m / KASCADE_PITCH_M, 1.0)
+    return RECIPE._replace(
+        core_limit_m=array.core_limit_m / array.fit_unit_m,
+        max_core_step_m=RECIPE.max_core_step_m * wide / array.fit_unit_m,
+        max_level=RECIPE.max_level + STEEPEST * math.log(wide),
+    )

@@ -389,8 +389,7 @@ def _sum_events(
 
 def _scratch(array: DetectorArray) -> Any:
     """Return the planes of one event, new for each call: calls run in several threads at once."""
-    geometry = (array.x_m, array.y_m, array.electron_area_m2, array.muon_area_m2)
-    return planes_of(*(values.astype(np.float32).ravel() for values in geometry))
+    return planes_of(*(values.astype(np.float32).ravel() for values in array.fit_geometry))
 
 
 def sum_fused(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> Sums:

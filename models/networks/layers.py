@@ -53,7 +53,7 @@ def fit_front(front: GridFront, batch: Batch) -> None:
     assert batch.grids is not None
     rows = np.sort(batch.index[:: max(1, len(batch) // FRONT_EVENTS)])
     cells = np.log1p(batch.grids[rows].astype(np.float32))
-    for channel, live in enumerate((batch.array.has_station, batch.array.has_muon)):
+    for channel, live in enumerate((batch.array.has_electron, batch.array.has_muon)):
         values = cells[..., channel][:, live]
         front.mean[channel] = float(values.mean(dtype=np.float64))
         front.width[channel] = float(values.std(dtype=np.float64)) or 1.0

@@ -95,8 +95,7 @@ class DatasetEvents:
     @property
     def units(self) -> dict[str, str]:
         """Column to unit."""
-        names = (*SCALAR_NAMES, *([] if self.data.age is None else [AGE.name]), DEPOSITS)
-        return {name: UNITS[name] for name in names}
+        return {name: UNITS[name] for name in (*self.data.quantities, DEPOSITS)}
 
     def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield columns of consecutive events; quantities that are not finite are 0."""

@@ -22,10 +22,12 @@ from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.tables import write_frames
 from showerstack.showers.archives.azimuth import OURS, AzimuthConvention
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.calibration import signal_remarks
 from showerstack.showers.event_files import bad_cells, bad_quantities, check_true_values, units_remarks
 from showerstack.showers.front import arrival_remarks
 from showerstack.showers.protocols import MATCHED, Layout
 from showerstack.showers.schema import (
+    ABSENT,
     AGE,
     CONVERSION,
     CORE_X_FILE,
@@ -36,7 +38,7 @@ from showerstack.showers.schema import (
     TIMES_FILE,
     Task,
 )
-from showerstack.showers.units import place_remarks, time_remarks
+from showerstack.showers.units import LOOKED_AT, place_remarks, time_remarks
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
 
 LOG = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ UNITS = {scalar.name: scalar.unit for scalar in (*SCALARS, AGE)} | {
 }  # fmt: skip
 """Of columns that several formats have."""
 DIRECTION = ("Ze", "Az")
-"""Without them nothing can be fitted to deposits."""
+"""Where a set has neither, fits take showers as vertical; docs/arrays.md says what this costs."""
 TABLE_EVENTS = 65_536
 GRID_EVENTS = 8_192
 """Events of a chunk, without and with deposits."""
@@ -148,7 +150,8 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
         raise InputError(f"{path} holds {source_format.name}, which --from does not take; next: {following}")
     written = []
     for reader in source_format.open(path, tell):
-        is_dataset = {DEPOSITS, *SCALAR_NAMES} <= set(reader.units)
+        needed = SCALAR_NAMES if reader.array == KASCADE else ()
+        is_dataset = {DEPOSITS, *needed} <= set(reader.units)
         written.append(_dataset(reader, out, source_format, task, tell) if is_dataset else _table(reader, out, tell))
     return written
 
@@ -166,8 +169,15 @@ def _dataset(
     labelled = task if task is not None and LABEL in columns else None
     source: dict[str, Any] = {"generator": f"{CONVERSION} of {source_format.name}", "evaluation_cuts": "none"}
     layout, cores, has_times = Layout(np.float32, np.float32), dict[str, str](), False
+    absent = [name for name in SCALAR_NAMES if name not in columns]
+    if lacking := [name for name in DIRECTION if name in absent]:
+        absent = [name for name in SCALAR_NAMES if name in {*absent, *DIRECTION}]
+        tell(
+            f"{reader.name} has no {' and no '.join(lacking)}: the fits take showers as vertical, and fitted sizes are "
+            "some 10 % too large at 20 degrees"
+        )
     if reader.array != KASCADE:  # its positions are counted from another place than its cores
-        source |= {"array": reader.array.as_json()}
+        source |= {"array": reader.array.as_json()} | ({ABSENT: absent} if absent else {})
     else:
         cores = {stem: column for stem, column in _CORES.items() if column in columns}
         has_times = set(_TIME_COLUMNS) <= columns
@@ -178,7 +188,8 @@ def _dataset(
     if azimuth is not None:
         source |= azimuth.source()
         tell_azimuths(reader.name, azimuth, tell)
-    names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *cores.values()]
+    quantities = tuple(name for name in layout.scalars if name not in absent)
+    names = [*quantities, DEPOSITS, *([LABEL] if labelled else []), *cores.values()]
     names += _TIME_COLUMNS if has_times else ()
     names += [GROUP] if GROUP in columns else []
     arrival = np.float32 if ARRIVAL_STEM in columns else None
@@ -190,13 +201,16 @@ def _dataset(
         folder, reader.n_events, labelled, source=source, extras=types, layout=layout, arrival_times=arrival
     ) as writer:
         for chunk in reader.chunks(names):
-            if azimuth is not None:
+            if azimuth is not None and "Az" in chunk:
                 chunk["Az"] = azimuth.ours(chunk["Az"])
-            scalars = np.column_stack([chunk[name] for name in layout.scalars]).astype(np.float32)
+            scalars = np.full((len(chunk[DEPOSITS]), len(layout.scalars)), np.nan, np.float32)
+            for name in quantities:
+                scalars[:, layout.scalars.index(name)] = chunk[name]
+            known = scalars[:, [layout.scalars.index(name) for name in quantities]]
             grids = chunk[DEPOSITS].astype(np.float32)
-            writer.left_out += bad_quantities(reader.name, scalars, layout.scalars, start)
+            writer.left_out += bad_quantities(reader.name, known, quantities, start)
             if not start:
-                for remark in (*units_remarks(reader.name, scalars, layout.scalars), *_unit_remarks(reader, chunk)):
+                for remark in (*units_remarks(reader.name, known, quantities), *_unit_remarks(reader, chunk)):
                     tell(remark)
             writer.left_out += bad_cells(grids, reader.name, start)
             values: dict[str, Any] = {stem: chunk[column] for stem, column in cores.items()}
@@ -227,6 +241,7 @@ def _unit_remarks(reader: EventReader, chunk: Mapping[str, np.ndarray]) -> list[
     if DEPOSITS in chunk and reader.array != KASCADE:
         lg_energy = chunk["E"] if "E" in chunk else np.full(len(chunk[DEPOSITS]), np.nan)
         remarks += place_remarks(reader.name, reader.array, chunk[DEPOSITS], lg_energy)
+        remarks += signal_remarks(reader.name, reader.array, chunk[DEPOSITS][:LOOKED_AT])
         # Times that do not fit the places may be right where these are not.
         if ARRIVAL_STEM in chunk and not remarks:
             remarks += arrival_remarks(reader.name, chunk[ARRIVAL_STEM], reader.array.half_side_m)

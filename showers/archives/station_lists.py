@@ -1,11 +1,13 @@
 """Events as lists of hit stations, of any array: three Parquet files become a dataset folder with its own array.
 
-``stations.parquet``: ``id``, ``x_m``, ``y_m``, ``electron_area_m2`` and, where there are muon detectors,
-``muon_area_m2``. ``signals.parquet``: a row for each hit station of an event, ``event``, ``station``, ``electron_mev``,
-``muon_mev`` and, where known, ``time_ns`` of the first particle (other columns are not used). ``events.parquet``:
-``event`` and the reconstructed ``E`` lg(E/eV), ``Ze``, ``Az`` deg, ``Ne``, ``Nmu`` lg; where known ``label`` (class
+``stations.parquet``: ``id``, ``x_m``, ``y_m``, and ``electron_area_m2``, ``muon_area_m2`` or both.
+``signals.parquet``: a row for each hit station of an event, ``event``, ``station``, ``electron_mev``, ``muon_mev``
+(``electron_mip`` and so on where ``array.toml`` says this unit) and, where known, ``time_ns`` of the first particle
+(other columns are not used). ``events.parquet``:
+``event``; where known the reconstructed ``Ze``, ``Az`` deg, ``E`` lg(E/eV), ``Ne``, ``Nmu`` lg, ``label`` (class
 number of the task) and ``group`` (number or text, equal where events are of one simulated shower that was used several
-times). Without ``Ze`` and ``Az`` they are those of the front that is fitted to the times.
+times). Without ``Ze`` and ``Az`` they are those of the front that is fitted to the times; without times as well, showers
+are taken as vertical. ``array.toml``: the array's card (:mod:`showerstack.showers.card`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from showerstack.showers.archives.formats import (
 )
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.card import CARD_FILE, NO_CARD, ArrayCard, read_card
+from showerstack.showers.card import UNITS as CARD_UNITS
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.front import FrontModel, fit_front
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
@@ -40,20 +43,24 @@ from showerstack.showers.writer import ARRIVAL_STEM
 
 LOG = logging.getLogger(__name__)
 FILES = {
-    "stations": ("id", "x_m", "y_m", "electron_area_m2"),
-    "signals": ("event", "station", "electron_mev"),
-    "events": ("event", *SCALAR_NAMES),
+    "stations": ("id", "x_m", "y_m"),
+    "signals": ("event", "station"),
+    "events": ("event",),
 }
 """Columns that each file needs."""
 EXACT = 2**53
 """Whole numbers in floats from here on may be those of several events."""
 KEYS = ("id", "station", "event")
 """Columns by which the files are joined: whole numbers or text."""
-CHANNELS = ("electron_mev", "muon_mev")
-"""Columns of deposits, by channel."""
+AREAS = ("electron_area_m2", "muon_area_m2")
+"""Columns of areas, by channel; one is enough."""
+CHANNELS = {unit: (f"electron_{unit}", f"muon_{unit}") for unit in CARD_UNITS}
+"""Columns of signals, by unit and channel; one is enough."""
 TIME = "time_ns"
 """Column of arrival times."""
-NUMBERS = (TIME, "x_m", "y_m", "electron_area_m2", "muon_area_m2", *CHANNELS, *SCALAR_NAMES)
+NUMBERS = (TIME, "x_m", "y_m", *AREAS, *(name for names in CHANNELS.values() for name in names), *SCALAR_NAMES)
+SAME_PLACE = 1e-3
+"""Stations that are no further apart, in usual distances to the nearest one, stand on one place."""
 
 
 class StationLists:
@@ -75,9 +82,7 @@ class StationLists:
         InputError
             If a file lacks a column, holds an unknown station, or names an event or a station twice.
         """
-        stations, signals = (_read(path / f"{name}.parquet", FILES[name]) for name in ("stations", "signals"))
-        made = DIRECTION if TIME in signals.columns else ()
-        events = _read(path / "events.parquet", tuple(one for one in FILES["events"] if one not in made))
+        stations, signals, events = (_read(path / f"{name}.parquet", columns) for name, columns in FILES.items())
         for one, column in ((stations, "id"), (events, "event")):
             named, other = (signals["station" if column == "id" else column], one[column])
             if named.dtype != other.dtype:
@@ -86,7 +91,8 @@ class StationLists:
         _refuse_twice(events, "event", path / "events.parquet")
         if GROUP in events.columns:
             events = events.with_columns(_key(events[GROUP], path / "events.parquet").rank("dense").cast(pl.Int64))
-        array, cell_of = array_of_stations(path.resolve().name, stations, card_beside(path, stations))
+        array, cell_of = _array_in(path, stations)
+        signals = _in_mev(signals, array, path)
         cells = stations.select("id").with_columns(pl.Series("cell", cell_of)).rename({"id": "station"})
         numbered = events.select("event").with_row_index("row")
         placed = signals.join(cells, on="station", how="left", maintain_order="left")
@@ -105,7 +111,8 @@ class StationLists:
         if placed.select("row", "cell").is_duplicated().any():
             raise InputError(f"{path / 'signals.parquet'}: a station appears twice in one event")
         listed = ListedEvents(path.resolve().name, array, events, placed)
-        return [listed if set(DIRECTION) <= set(events.columns) else listed.with_directions(tell)]
+        has_direction = set(DIRECTION) <= set(events.columns)
+        return [listed.with_directions(tell) if TIME in signals.columns and not has_direction else listed]
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that writes a dataset folder."""
@@ -146,11 +153,14 @@ class ListedEvents:
     def with_directions(self, tell: Callable[[str], None]) -> ListedEvents:
         """Return the events with zenith and azimuth of their fronts, NaN where times show none."""
         directions = []
-        model, mip = FrontModel(**self.array.card.times), self.array.response.electron_deposit_mev
+        model, response = FrontModel(**self.array.card.times), self.array.response
+        channel = 0 if self.array.has_electron.any() else 1
+        mip = (response.electron_deposit_mev, response.muon_deposit_mev)[channel]
         for chunk in self.chunks([DEPOSITS, ARRIVAL_STEM]):
             n = len(chunk[DEPOSITS])
-            times, signals = chunk[ARRIVAL_STEM].reshape(n, -1), chunk[DEPOSITS].reshape(n, -1, len(CHANNELS))
-            front = fit_front(times, signals[..., 0] / mip, self.array.x_m.ravel(), self.array.y_m.ravel(), model=model)
+            times, signals = chunk[ARRIVAL_STEM].reshape(n, -1), chunk[DEPOSITS].reshape(n, -1, 2)
+            places = (self.array.x_m.ravel(), self.array.y_m.ravel())
+            front = fit_front(times, signals[..., channel] / mip, *places, model=model)
             directions.append(np.column_stack(front.zenith_azimuth_deg()))
         found = np.concatenate(directions).astype(np.float64)
         lost = int(np.isnan(found[:, 0]).sum())
@@ -161,13 +171,14 @@ class ListedEvents:
     def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield columns of consecutive events."""
         rows, cell = self.signals["row"].to_numpy(), self.signals["cell"].to_numpy()
-        channels = [name for name in CHANNELS if name in self.signals.columns]
         # A deposit that is not known is none of 0; a detector that is not there has none.
-        has_muons = self.array.muon_area_m2.ravel()[cell] > 0
-        known = self.signals.select(channels).cast(pl.Float32).fill_null(np.nan).to_numpy()
-        values = np.where(
-            np.isnan(known) & ~np.column_stack([np.ones(len(cell), bool), has_muons])[:, : len(channels)], 0, known
-        )
+        there = [area.ravel()[cell] > 0 for area in (self.array.electron_area_m2, self.array.muon_area_m2)]
+        values = {
+            channel: np.where(np.isnan(known) & ~there[channel], 0, known)
+            for channel, name in enumerate(CHANNELS["mev"])
+            if name in self.signals.columns
+            for known in [self.signals[name].cast(pl.Float32).fill_null(np.nan).to_numpy()]
+        }
         for start in range(0, self.n_events, GRID_EVENTS):
             stop = min(start + GRID_EVENTS, self.n_events)
             plain = [name for name in names if name not in (DEPOSITS, ARRIVAL_STEM)]
@@ -180,9 +191,9 @@ class ListedEvents:
                 times[rows[here] - start, cell[here]] = known_ns - _earliest(known_ns, rows[here])
                 chunk[ARRIVAL_STEM] = times.reshape(stop - start, *self.array.grid_shape[:2])
             if DEPOSITS in names:
-                grids = np.zeros((stop - start, self.array.x_m.size, len(CHANNELS)), np.float32)
-                for channel in range(len(channels)):
-                    grids[rows[here] - start, cell[here], channel] = values[here, channel]
+                grids = np.zeros((stop - start, self.array.x_m.size, 2), np.float32)
+                for channel, of_all in values.items():
+                    grids[rows[here] - start, cell[here], channel] = of_all[here]
                 chunk[DEPOSITS] = grids.reshape(stop - start, *self.array.grid_shape)
             yield {name: chunk[name] for name in names}
 
@@ -201,15 +212,78 @@ def array_in(path: Path) -> DetectorArray:
         return Dataset.open(path, labels=False).array
     stations = _read(path, FILES["stations"])
     _refuse_twice(stations, "id", path)
-    array = array_of_stations(path.resolve().parent.name, stations, card_beside(path.parent, stations))[0]
+    array = _array_in(path.parent, stations)[0]
     remark(LOG, pitch_remarks(str(path), array))
     return array
 
 
-def card_beside(folder: Path, stations: pl.DataFrame) -> tuple[str | None, ArrayCard]:
-    """Return name and card that ``array.toml`` in a folder gives the listed stations, if it is there."""
-    file = folder / CARD_FILE
-    return read_card(file, stations.height) if file.exists() else (None, NO_CARD)
+def _array_in(folder: Path, stations: pl.DataFrame) -> tuple[DetectorArray, np.ndarray]:
+    """Return the array that a folder lists, with the card beside it, and the cell (n,) int64 of each station.
+
+    Raises
+    ------
+    InputError
+        For stations without a place or an area, or on the place of another one; a card that cannot be theirs.
+    """
+    file, card_file = folder / "stations.parquet", folder / CARD_FILE
+    _check_stations(stations, file)
+    named_card = read_card(card_file, stations.height) if card_file.exists() else (None, NO_CARD)
+    array, cells = array_of_stations(folder.resolve().name, stations, named_card)
+    reach = float(max(np.abs(array.x_m).max(), np.abs(array.y_m).max()))
+    if array.core_limit_m < reach:
+        raise InputError(
+            f"{card_file}: [fit] core_limit_m is {array.core_limit_m:g}, but stations reach {reach:,.0f} m from their "
+            "centre: is it the card of another array?"
+        )
+    return array, cells
+
+
+def _check_stations(stations: pl.DataFrame, file: Path) -> None:
+    areas = [name for name in AREAS if name in stations.columns]
+    if not areas:
+        raise InputError(f"{file} has neither {' nor '.join(AREAS)}: found {', '.join(stations.columns)}")
+    values = stations.select("x_m", "y_m", *areas).cast(pl.Float64).fill_null(np.nan).to_numpy()
+    for k, name in enumerate(("x_m", "y_m", *areas)):
+        wrong = np.flatnonzero(~np.isfinite(values[:, k]) | ((values[:, k] < 0) & (k > 1)))
+        if wrong.size:
+            row, what = wrong[0], "m" if k < 2 else "m2, not negative"
+            raise InputError(f"{file}: row {row}, column {name} holds {values[row, k]:g}, expected a number of {what}")
+    nothing = np.flatnonzero(~(values[:, 2:] > 0).any(axis=1))
+    if nothing.size:
+        row = nothing[0]
+        raise InputError(
+            f"{file}: row {row}, station {stations['id'][int(row)]} has an area of 0 m2 ({nothing.size} such rows): "
+            "leave it out"
+        )
+    apart = np.hypot(*(values[:, k][:, None] - values[:, k] for k in (0, 1))) + np.diag(np.full(len(values), np.inf))
+    close = np.argwhere(np.triu(apart <= SAME_PLACE * np.median(apart.min(axis=1)), 1))
+    if len(close):
+        first, second = close[0].tolist()
+        ids = stations["id"]
+        raise InputError(
+            f"{file}: rows {first} and {second}, stations {ids[first]} and {ids[second]}, stand on one place "
+            f"({values[first, 0]:g} m, {values[first, 1]:g} m): {len(close)} such pairs; give one row a station"
+        )
+
+
+def _in_mev(signals: pl.DataFrame, array: DetectorArray, folder: Path) -> pl.DataFrame:
+    """Return signals in MeV, whatever unit the array's card names: those of a particle are its mean deposit."""
+    file, unit = folder / "signals.parquet", array.card.unit
+    named = [name for name in CHANNELS[unit] if name in signals.columns]
+    if not named:
+        other = [one for one, names in CHANNELS.items() if set(names) & set(signals.columns)]
+        found = f": found {', '.join(signals.columns)}"
+        hint = f': say unit = "{other[0]}" in {folder / CARD_FILE}' if other else found
+        raise InputError(f"{file} has no column {' or '.join(CHANNELS[unit])}{hint}")
+    if unit == "mev":
+        return signals
+    response = array.response
+    deposits = (response.electron_deposit_mev, response.muon_deposit_mev)
+    return signals.with_columns(
+        (pl.col(name) * deposit).alias(in_mev)
+        for name, in_mev, deposit in zip(CHANNELS[unit], CHANNELS["mev"], deposits, strict=True)
+        if name in named
+    )
 
 
 def _refuse_twice(table: pl.DataFrame, column: str, file: Path) -> None:
@@ -238,14 +312,17 @@ def array_of_stations(
         filled[:n] = values
         return filled.reshape(shape)
 
-    muon = stations["muon_area_m2"] if "muon_area_m2" in stations.columns else pl.Series(np.zeros(n))
+    electron, muon = (
+        (stations[name] if name in stations.columns else pl.Series(np.zeros(n))).cast(pl.Float64).to_numpy()
+        for name in AREAS
+    )
     array = DetectorArray(
         name=named_card[0] or name,
         pitch_m=float(np.median(distance.min(axis=1))) if n > 1 else 1.0,
         x_m=plane(x),
         y_m=plane(y),
-        electron_area_m2=plane(stations["electron_area_m2"].cast(pl.Float64).to_numpy()),
-        muon_area_m2=plane(muon.cast(pl.Float64).to_numpy()),
+        electron_area_m2=plane(electron),
+        muon_area_m2=plane(muon),
         cluster=np.zeros(shape, np.int64),
         card=named_card[1],
     )

@@ -408,8 +408,8 @@ def test_table_holds_every_declared_feature_within_its_range(write, draw):
     showers = draw(2_000, seed=4)
     table = build_table(write(showers, age=showers.truth["age"].to_numpy().astype(np.float32)))
     without_times = tuple(name for name, feature in CATALOGUE.items() if feature.group != times.GROUP)
-    assert table.columns == column_names(True, frozenset(GROUPS)) == without_times
-    assert column_names(True, frozenset(GROUPS), has_times=True) == tuple(CATALOGUE)
+    assert table.columns == column_names(frozenset(GROUPS)) == without_times
+    assert column_names(frozenset(GROUPS), has_times=True) == tuple(CATALOGUE)
     values = table.matrix(table.columns)
     for k, name in enumerate(table.columns):
         column = values[:, k]

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from showerstack.features.table import FeatureTable
 from showerstack.report.doctor import folder_findings
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import kcdc
@@ -26,6 +27,9 @@ from tests.showers.known import write_archives
 
 N_STATIONS = 144
 """As many as the other arrays of the tests have: kernels are compiled for a number of cells."""
+
+
+AREAS, PLACES = ("electron_area_m2", "muon_area_m2"), ("x_m", "y_m")
 
 
 def station_lists(folder: Path, n: int, seed: int) -> dict[str, pl.DataFrame]:
@@ -87,7 +91,34 @@ def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
         ("signals", lambda t: t.with_columns(station=pl.lit(5)), r"signals\.parquet: station 5 is not in stations"),
         ("signals", lambda t: pl.concat([t, t[:1]]), r"signals\.parquet: a station appears twice in one event"),
         ("events", lambda t: pl.concat([t, t[3:4]]), r"events\.parquet: event \d+ appears more than once"),
-        ("events", lambda t: t.drop("Ne"), r"events\.parquet has no column Ne: found event, E"),
+        ("events", lambda t: t.drop("event"), r"events\.parquet has no column event: found E, Ze"),
+        (
+            "stations",
+            lambda t: t.drop("electron_area_m2", "muon_area_m2"),
+            "has neither electron_area_m2 nor muon_area",
+        ),
+        ("stations", lambda t: t.with_columns(y_m=pl.lit(None, pl.Float64)), "row 0, column y_m holds nan, expected"),
+        ("stations", lambda t: t.with_columns(electron_area_m2=-t["muon_area_m2"]), "electron_area_m2 holds -2, exp"),
+        (
+            "stations",
+            lambda t: t.with_columns(pl.when(pl.col("id") == 103).then(0.0).otherwise(2.0).alias(c) for c in AREAS),
+            r"row 3, station 103 has an area of 0 m2 \(1 such rows\): leave it out",
+        ),
+        (
+            "stations",
+            lambda t: t.with_columns(pl.when(pl.col("id") == 105).then(t[c][2]).otherwise(c).alias(c) for c in PLACES),
+            r"rows 2 and 5, stations 102 and 105, stand on one place",
+        ),
+        (
+            "signals",
+            lambda t: t.drop("electron_mev", "muon_mev"),
+            "no column electron_mev or muon_mev: found",
+        ),
+        (
+            "signals",
+            lambda t: t.rename({"electron_mev": "electron_vem"}).drop("muon_mev"),
+            'say unit = "vem" in',
+        ),
         (
             "signals",
             lambda t: t.with_columns(pl.col("event") + 0.5),
@@ -122,6 +153,58 @@ def test_station_lists_that_cannot_be_used(tmp_path: Path, name: str, change, me
     with pytest.raises(InputError, match=message):
         convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
     assert not (tmp_path / "data" / "lists").exists()
+
+
+def test_array_toml_gives_name_depth_and_unit(tmp_path: Path) -> None:
+    tables = station_lists(tmp_path / "lists", 20, seed=1)
+    (plain,) = convert_foreign(tmp_path / "lists", tmp_path / "plain", GAMMA)
+    card = 'name = "mine"\ndepth_g_cm2 = 700\nunit = "mip"\n[response]\nmuon_deposit_mev = 5.0\n'
+    (tmp_path / "lists" / "array.toml").write_text(card)
+    signals = tables["signals"].with_columns(pl.col("electron_mev") / 9.5, pl.col("muon_mev") / 5.0)
+    named = {"electron_mev": "electron_mip", "muon_mev": "muon_mip"}
+    signals.rename(named).write_parquet(tmp_path / "lists" / "signals.parquet")
+    (folder,) = convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
+    with_card, before = Dataset.open(folder, GAMMA), Dataset.open(plain, GAMMA)
+    np.testing.assert_allclose(with_card.matrices[:], before.matrices[:], rtol=1e-5)
+    assert with_card.array.name == "mine"
+    assert with_card.array.depth_g_cm2 == 700.0
+    assert with_card.array.response.muon_deposit_mev == 5.0
+    assert before.array.depth_g_cm2 is None
+    assert not with_card.array.is_like(before.array)
+    for text, message in (
+        ("stations = 99", f"of 99 stations, but {N_STATIONS}"),
+        ("[fit]\ncore_limit_m = 20", "another array?"),
+    ):
+        (tmp_path / "lists" / "array.toml").write_text(text)
+        with pytest.raises(InputError, match=message):
+            convert_foreign(tmp_path / "lists", tmp_path / "other", GAMMA)
+
+
+@pytest.mark.parametrize("dropped", [("E", "Ne", "Nmu"), ("Ze",), SCALAR_NAMES])
+def test_quantities_that_nobody_reconstructed_are_absent(tmp_path: Path, dropped: tuple[str, ...]) -> None:
+    for split, n in (("train", 400), ("test", 60)):
+        lists = tmp_path / "lists" / f"gamma_{split}"
+        tables = station_lists(lists, n, seed=n)
+        tables["events"].drop(dropped).write_parquet(lists / "events.parquet")
+        tables["stations"].drop("muon_area_m2").write_parquet(lists / "stations.parquet")
+        tables["signals"].drop("muon_mev", "time_ns").write_parquet(lists / "signals.parquet")
+        told: list[str] = []
+        (folder,) = convert_foreign(lists, tmp_path / "data", GAMMA, told.append)
+        assert any("fits take showers as vertical" in line for line in told) == ("Ze" in dropped)
+    data = Dataset.open(folder, GAMMA)
+    absent = {*dropped, *(("Az",) if "Ze" in dropped else ())}
+    assert data.quantities == tuple(name for name in SCALAR_NAMES if name not in absent)
+    assert data.usable.all()
+    assert [np.isnan(data.scalars[:, k]).all() for k in range(5)] == [name in absent for name in SCALAR_NAMES]
+    config = StackConfig(
+        task="gamma", data=tmp_path / "data", run=tmp_path / "run", preset="quick", folds=2, workers=1,
+        learners=("lightgbm", "quadratic_logit"), settings={"lightgbm": {"rounds": 10}}, device="cpu",
+    )  # fmt: skip
+    predictions = stack(config).predictions
+    assert np.isfinite(predictions.scores).all()
+    columns = FeatureTable.open(tmp_path / "data" / "gamma_test.features").columns
+    assert not set(columns) & {*absent, "fit_lg_nmu", "mu_hits", ("e_minus_ne" if "E" in absent else "sec_zenith")}
+    assert "fit_lg_ne" in columns
 
 
 def test_labels_are_names_or_numbers_and_events_any_whole_numbers(tmp_path: Path) -> None:
