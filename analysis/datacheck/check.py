@@ -36,6 +36,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.logs import remark
 from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.event_files import zero_if_not_finite
 from showerstack.showers.kascade import LN_MASSES
 from showerstack.showers.schema import COMPOSITION, TASKS
 from showerstack.stacking.run import load
@@ -138,7 +139,7 @@ def check_data(
     rows = sample.choose_rows(chosen, seed)
     posteriors = predict_rows(opened_run, sample, rows, ctx)
     scalars = [f.data.scalars[r, :2] for f, r in zip(sample.folders, rows, strict=True)]
-    energy, zenith = np.concatenate(scalars).astype(np.float64).T
+    energy, zenith = zero_if_not_finite(np.concatenate(scalars).astype(np.float64)).T
     s = simulation
     fitted = fit_weights(s.labels, s.lg_energy, s.reconstructed, s.log_proba, energy, posteriors)
     masked, folder = with_dead_detectors(simulation, sample, ctx)
@@ -156,7 +157,7 @@ def check_data(
         "trend": min(1.0, 2 * min(*ordered.values(), float(run_p.min()))) if several else min(ordered.values()),
     }
     bands = None
-    if opened_run.task.name == COMPOSITION.name:
+    if opened_run.task.name == COMPOSITION.name and {"E", "Ze"} <= set(s.data.quantities):
         of_data = MassEvents(energy, zenith, np.exp(posteriors) @ LN_MASSES, np.ones(len(energy)))
         angles = np.asarray(s.data.scalars[s.rows, 1], dtype=np.float64)
         bands = zenith_bands(

@@ -87,8 +87,9 @@ def read_reference(
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(good))[:max_events]
     if len(rows) < LEAST_EVENTS:
         raise InputError(f"{folder}: {len(rows)} training events pass the cuts, at least {LEAST_EVENTS} are needed")
-    reconstructed = np.asarray(data.scalars[:, 0], dtype=np.float64)[rows]
-    true_energy = _true_energy(data)
+    reconstructed = zero_if_not_finite(np.asarray(data.scalars[:, 0], dtype=np.float64)[rows])
+    # Without a reconstructed energy spectra cannot be compared: all showers then have the same.
+    true_energy = _true_energy(data) if "E" in data.quantities else None
     groups = np.arange(len(data)) if data.groups is None else np.asarray(data.groups)
     columns = usable_columns(table)
     return Reference(
@@ -181,7 +182,7 @@ class DataSample:
                 rows = folder.rows[first:last]
                 if len(rows):
                     values = folder.table.matrix(self.columns, rows)
-                    energy = np.asarray(folder.data.scalars[rows, 0], dtype=np.float64)
+                    energy = zero_if_not_finite(np.asarray(folder.data.scalars[rows, 0], dtype=np.float64))
                     yield Piece(number, rows, values, energy)
 
     def choose_rows(self, n: int, seed: int) -> list[np.ndarray]:

@@ -77,19 +77,19 @@ def stations(
 
 def cases() -> list[ArrayCase]:
     """Return the ten arrays."""
-    no_muons = replace(KASCADE, name="KASCADE without muon detectors", muon_area_m2=0.0 * KASCADE.muon_area_m2)
-    muons = replace(KASCADE, name="its muon detectors alone", electron_area_m2=0.0 * KASCADE.electron_area_m2)
+    no_muons = replace(KASCADE, name="KASCADE, no muon detectors", muon_area_m2=0.0 * KASCADE.muon_area_m2)
+    muons = replace(KASCADE, name="KASCADE, muons alone", electron_area_m2=0.0 * KASCADE.electron_area_m2)
     apart = stations("400 scintillators", 15.0, 16, 606.0, 1.0, triangular=False)
     below = ((np.arange(16)[:, None] % 2 == 0) & (np.arange(16) % 2 == 0)) * 36.0
     made = [
         stations("four plates on roofs", 10.0, 2, 1033.0, 0.5, triangular=False),
-        stations("16 stations at sea level", 15.0, 4, 1033.0, 2.0, 2.0, triangular=False),
+        stations("16 stations, sea level", 15.0, 4, 1033.0, 2.0, 2.0, triangular=False),
         KASCADE, no_muons, muons,
-        stations("dense carpet, 2,200 m high", 8.0, 16, 800.0, 1.0),
-        replace(apart, name="dense, high, 64 muon detectors of 36 m2", muon_area_m2=below.astype(float)),
-        stations("37 stations, 3,000 m high", 30.0, 7, 700.0, 3.0, hexagon=True),
+        stations("dense carpet, 2,200 m", 8.0, 16, 800.0, 1.0),
+        replace(apart, name="dense, high, large muon detectors", muon_area_m2=below.astype(float)),
+        stations("37 stations, 3,000 m", 30.0, 7, 700.0, 3.0, hexagon=True),
         stations("81 tanks, as on ice", 125.0, 9, 690.0, 5.4),
-        stations("1,600 tanks, 1.5 km apart", 1500.0, 40, 870.0, 10.0),
+        stations("1,600 tanks, 1.5 km", 1500.0, 40, 870.0, 10.0),
     ]  # fmt: skip
     return [ArrayCase(array.name, array) for array in made]
 
