@@ -6,7 +6,7 @@
 (other columns are not used). ``events.parquet``:
 ``event``; where known the reconstructed ``Ze``, ``Az`` deg, ``E`` lg(E/eV), ``Ne``, ``Nmu`` lg, ``label`` (class
 number of the task) and ``group`` (number or text, equal where events are of one simulated shower that was used several
-times). Without ``Ze`` and ``Az`` they are those of the front that is fitted to the times; without times as well, showers
+times). Without ``Ze`` and ``Az`` they are those of the front fitted to the times; without times as well, showers
 are taken as vertical. ``array.toml``: the array's card (:mod:`showerstack.showers.card`).
 """
 
