@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.models.base.posterior import log_softmax
-from showerstack.stacking.pools import FIT_EVENTS, cross_entropy
+from showerstack.stacking.pools import cross_entropy
 from showerstack.stacking.sample import Sample, cross_fitted
 
 KEEP_SIGMA = 2.0
@@ -27,7 +27,7 @@ def scaled(log_proba: np.ndarray, scale: float) -> np.ndarray:
 
 def fit_scale(log_proba: np.ndarray, sample: Sample) -> float:
     """Return the scale 1/T of least log-loss."""
-    rows = sample.subsample(FIT_EVENTS)
+    rows = sample.subsample()
     part, z = sample.take(rows), log_proba[rows]
     low, high = np.log(SCALES)
     from scipy.optimize import minimize_scalar

@@ -80,7 +80,7 @@ LOG = logging.getLogger(__name__)
 TASK_NAME = "table"
 TABLE_FOLDER = "table"
 """Folder of a run with the tables that its fits read."""
-TRAIN_FILE, TEST_FILE = "train.parquet", "test.parquet"
+TRAIN_TABLE, TEST_TABLE = "train.parquet", "test.parquet"
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ class TableInput:
     def write(self, run: Path) -> None:
         """Write the tables that fits read, and the schema that new tables are read by."""
         folder = run / TABLE_FOLDER
-        write_table(folder / TRAIN_FILE, self.train)
-        write_table(labels_file(folder / TRAIN_FILE), self.labels)
+        write_table(folder / TRAIN_TABLE, self.train)
+        write_table(labels_file(folder / TRAIN_TABLE), self.labels)
         write_json(folder / SCHEMA_FILE, self.schema.as_json())
         if self.test is not None:
-            write_table(folder / TEST_FILE, self.test)
+            write_table(folder / TEST_TABLE, self.test)
 
     def write_results(self, run: Path, manifest: Mapping[str, Any]) -> None:
         """Write ``metrics_table.json`` and ``predictions.parquet`` of a run whose other files are written."""
@@ -346,7 +346,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         )
         remarks += more
         test_hash = hash_file(config.test_table)
-        test = TableEvents(folder / TEST_FILE, schema.names, test_hash, categories=schema.categories)
+        test = TableEvents(folder / TEST_TABLE, schema.names, test_hash, categories=schema.categories)
     remarks += telling_remarks(str(config.table), {name: frame[name].to_numpy() for name in frame.columns}, labels)
     remarks += weight_remarks(str(config.table), weights, labels, classes)
     if groups is None and folds is None:
@@ -360,7 +360,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
     return Job(
         config=resolved,
         task=task,
-        train=TableEvents(folder / TRAIN_FILE, schema.names, content_hash, categories=schema.categories),
+        train=TableEvents(folder / TRAIN_TABLE, schema.names, content_hash, categories=schema.categories),
         test=test,
         devices=devices_for(config.learner_specs(task), config.device),
         table=TableInput(schema, frame, label_frame, identifiers, test_frame),

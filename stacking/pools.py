@@ -32,8 +32,6 @@ MOST_FOLDS = 5
 """More folds of the learners are merged for cross-validation."""
 CHOICE_EVENTS = 60_000
 """Events on which learners and pools are compared: their error is then about a third of :data:`TOLERANCE`."""
-FIT_EVENTS = 200_000
-"""Events of a fit at most, chosen at random."""
 MOST_STEPS = 200
 PRECISION = 1e-9
 """Relative decrease of the loss at which a fit stops."""
@@ -132,7 +130,7 @@ def _calibrated_pool(z: np.ndarray, sample: Sample) -> Fitted:
 
 def fit_pool(name: str, log_proba: LogProba, sample: Sample) -> Pool:
     """Fit one pool of :func:`pool_specs` to out-of-fold log-probabilities of the events of a sample."""
-    rows = sample.subsample(FIT_EVENTS)
+    rows = sample.subsample()
     z = np.stack([of_learner[rows] for of_learner in log_proba.values()])
     weights, scales, bias = (np.asarray(values, float) for values in pool_specs()[name].fit(z, sample.take(rows)))
     n_learners, _, n_classes = z.shape

@@ -55,7 +55,7 @@ class Sample:
         groups, weights = (None if values is None else values[rows] for values in (self.groups, self.weights))
         return type(self)(self.labels[rows], self.folds[rows], groups, weights)
 
-    def subsample(self, n: int) -> np.ndarray:
+    def subsample(self, n: int = MAX_EVENTS) -> np.ndarray:
         """Return the positions of n events chosen at random, in ascending order; of all where there are no more."""
         return np.arange(len(self))[subsampled(len(self), n)]
 
