@@ -51,7 +51,7 @@ from showerstack.showers.particles import (
     readings,
 )
 from showerstack.showers.protocols import Layout
-from showerstack.showers.schema import COMPOSITION, CONVERSION, GAMMA, Task
+from showerstack.showers.schema import ABSENT, COMPOSITION, CONVERSION, GAMMA, Task
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
 
 LOG = logging.getLogger(__name__)
@@ -61,7 +61,6 @@ WORD_BYTES, WORDS, THINNED_WORDS = 4, 273, 312
 RECORD_MARK_BYTES = 4
 BLOCKS_AT_ONCE = 100
 """Read from files without record marks."""
-ABSENT = "absent"
 TRIGGER_STATIONS = 4
 """Hit stations below which a shower is not seen."""
 CORE_SHARE = 0.875

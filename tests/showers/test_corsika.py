@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from showerstack.features.build import build_table
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import corsika, formats
 from showerstack.showers.archives.corsika import Axis, Ground, ParticleFile, convert_corsika, throw
@@ -185,6 +186,11 @@ def test_a_file_becomes_a_dataset(tmp_path: Path, array: DetectorArray) -> None:
     times = data.times_ns
     assert times is not None
     np.testing.assert_array_equal(np.isfinite(times), data.matrices[..., 0] > 0)
+    table = build_table(folder)
+    assert not {"E", "Ne", "Nmu"} & set(table.columns)
+    core = table.matrix(["fit_core_x_m", "fit_core_y_m"]) - truth.select("core_x_m", "core_y_m").to_numpy()
+    assert np.median(np.hypot(*core.T)) < 3.0
+    assert table.matrix(["fit_converged"]).mean() > 0.9
     muons = truth.group_by("particle_id").agg(pl.col("lg_nmu").first())
     assert muons["lg_nmu"].to_list() == pytest.approx([3.9] * 3, abs=0.5)
 
