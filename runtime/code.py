@@ -1,30 +1,23 @@
-"""Which code made a result: hashes of source files, versions of libraries, the commit, and modules of plug-ins.
-
-The hash of source code changes when its meaning can, and not when a docstring, comment or line break does.
-"""
+"""Which code made a result: hashes of source files, versions of libraries, the commit, and modules of plug-ins."""
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-from showerstack.runtime.files import atomic_path
 
 _CODE_SUFFIXES = {".py", ".cu"}
 
@@ -32,13 +25,15 @@ _CODE_SUFFIXES = {".py", ".cu"}
 def source_hash(paths: Iterable[Path], packages: Iterable[str] = ()) -> str:
     """Return a SHA-256 of code and of the library versions that can change its numbers.
 
-    Of files, or of folders that are walked with all sub-folders for ``.py`` and ``.cu`` files. Python counts without
-    comments, layout and docstrings; CUDA counts as it stands. A package that is not installed counts as such.
+    Of files, or of folders that are walked with all sub-folders for ``.py`` and ``.cu`` files, as they stand. A package
+    that is not installed counts as such.
     """
     digest = hashlib.sha256("python {}.{}".format(*platform.python_version_tuple()).encode())
     for top in paths:
         for path in _files(Path(top)):
-            digest.update(f"{path.relative_to(Path(top).parent).as_posix()}\0{_parsed(path)[1]}\0".encode())
+            digest.update(
+                f"{path.relative_to(Path(top).parent).as_posix()}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\0".encode()
+            )
     for name in packages:
         digest.update(f"{name}=={version_of(name)}\0".encode())
     return digest.hexdigest()
@@ -57,52 +52,6 @@ def _files(top: Path) -> list[Path]:
     if top.is_file():
         return [top]
     return sorted(path for path in top.rglob("*") if path.suffix in _CODE_SUFFIXES and "__pycache__" not in path.parts)
-
-
-_PARSED_FILE = Path(importlib.util.cache_from_source(__file__)).with_suffix(".json")
-"""What was read from files of code: by path, the SHA-256 of the bytes, of the meaning, and the imports.
-
-Parsing the sources of all kernels takes a third of a second, more than loading their machine code.
-"""
-
-
-@cache
-def _parsed(path: Path) -> tuple[str, str, list[tuple[str, list[str]]]]:
-    """Return the SHA-256 of a file's bytes and of its meaning, and each import: a module, and names from it."""
-    content = path.read_bytes()
-    digest, key = hashlib.sha256(content).hexdigest(), str(path)
-    if path.suffix != ".py":
-        return digest, digest, []
-    kept = _read_parsed()
-    if kept.get(key, ("",))[0] != digest:
-        tree = ast.parse(content)
-        imports: list[tuple[str, list[str]]] = []
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                imports += [(alias.name, []) for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                imports.append((node.module, [alias.name for alias in node.names]))
-            body = getattr(node, "body", None)
-            if isinstance(body, list):
-                # Bare strings are docstrings, of modules, classes, functions and constants alike: they do nothing.
-                node.body = [line for line in body if not _is_bare_string(line)]  # type: ignore[attr-defined]
-        kept[key] = (digest, hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imports)
-        if path.is_relative_to(Path(__file__).parents[1]):
-            with suppress(OSError), atomic_path(_PARSED_FILE) as temporary:  # a folder that cannot be written to
-                temporary.write_text(json.dumps(kept), encoding="utf-8")
-    return kept[key]
-
-
-@cache
-def _read_parsed() -> dict[str, tuple[str, str, list[tuple[str, list[str]]]]]:
-    try:
-        return dict(json.loads(_PARSED_FILE.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
-
-
-def _is_bare_string(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def imported_files(module: str, packages: Iterable[str]) -> list[Path]:
@@ -126,15 +75,22 @@ def _module_file(module: str) -> Path | None:
     return next((file for file in (base, base.with_suffix(".py"), base / "__init__.py") if file.is_file()), None)
 
 
+_IMPORT = re.compile(r"^[ \t]*(?:from +([\w.]+) +import +(\([^)]*\)|.*)|import +([\w.]+))", re.MULTILINE)
+"""A module and what is taken from it, or a module alone. What looks like one in a docstring does no harm."""
+
+
 @cache
 def _imports(file: Path, packages: tuple[str, ...]) -> list[str]:
     names = []
-    for module, inner in _parsed(file)[2]:
-        if _is_within(module, packages):
+    for source, taken, module in _IMPORT.findall(file.read_text(encoding="utf-8")):
+        if _is_within(source or module, packages):
             # A name is a module of a package, or something inside one.
-            entries = [f"{module}.{name}" for name in inner] or [module]
-            names += [name if _module_file(name) else module for name in entries]
+            entries = [f"{source}.{name}" for name in _NAME.findall(taken)] or [module]
+            names += [name if _module_file(name) else source or module for name in entries]
     return names
+
+
+_NAME = re.compile(r"(?<!\bas )\b[A-Za-z_]\w*")
 
 
 def _is_within(module: str, packages: tuple[str, ...]) -> bool:

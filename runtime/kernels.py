@@ -2,8 +2,7 @@
 
 Numba itself looks at the file of a function only: neither at the functions of other files that are compiled into it,
 nor at constants from there (frozen into the code), nor at named tuples (compiled by position), nor at the versions of
-libraries. Here all files of this project that the function's module imports, directly or not, count by their meaning
-(:mod:`showerstack.runtime.code`), so that a changed docstring compiles nothing again.
+libraries. Here all files of this project that the function's module imports, directly or not, count.
 """
 
 from __future__ import annotations
