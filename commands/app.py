@@ -12,6 +12,7 @@ import inspect
 import io
 import json
 import logging
+import os
 import re
 import shlex
 import signal
@@ -349,8 +350,22 @@ def common(
     context.obj = Logs(log_level, log_file.expanduser() if log_file else None)
 
 
+def _open_closed_streams() -> None:
+    """Let what is printed on a stream that was closed go nowhere, not into the next file that gets its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the least number that is free
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(nowhere, "r" if name == "stdin" else "w", encoding="utf-8"))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that the arguments name; by default those of the program."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(

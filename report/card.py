@@ -155,7 +155,7 @@ def _body(
         f"{started} on {where}, device {device}, seed {manifest['seed']}, source revision {revision}, "
         f"configuration {manifest['config_hash'][:16]}."
     )
-    yield f"Packages: {', '.join(f'{name} {version}' for name, version in manifest['versions'].items())}."
+    yield f"Packages: {', '.join(_plain(f'{name} {version}') for name, version in manifest['versions'].items())}."
 
 
 def _model(manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -99,6 +99,8 @@ def explained(error: BaseException) -> str | None:
     """Return in one line what went wrong and what to do next; None for what must be a mistake in this program."""
     if isinstance(error, InputError):
         return escaped(str(error))
+    if isinstance(error, ImportError | OSError) and "failed to map segment" in str(error):  # the loader's words
+        return f"no memory to load a library ({escaped(_first_line(error))}): raise the limit on it (ulimit -v)"
     if isinstance(error, OSError):
         return escaped(_of_system(error))
     if isinstance(error, ModuleNotFoundError):
@@ -296,6 +298,19 @@ def escaped(text: str, keep: str = "") -> str:
     return "".join(
         c if c in keep or unicodedata.category(c) not in _UNSAFE else c.encode("unicode_escape").decode() for c in text
     )
+
+
+LONGEST_CELL = 60
+
+
+def shown(value: object) -> str:
+    """Return how a line shows a value that a file holds: its beginning, however long it is.
+
+    >>> shown("a" * 100)[-8:]
+    "aaa'..."
+    """
+    text = repr(value if not isinstance(value, str) else value[:LONGEST_CELL])
+    return f"{text}..." if isinstance(value, str) and len(value) > LONGEST_CELL else text[: 2 * LONGEST_CELL]
 
 
 def as_called(text: str) -> str:

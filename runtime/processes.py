@@ -140,8 +140,11 @@ def in_processes(
         with safe_path(), ignored(UserWarning, "A worker stopped while some jobs were given", everywhere=True):
             yield
 
+    def results() -> Generator[Any, None, None]:
+        yield from pool(joblib.delayed(function)(*one) for one in arguments)  # begins processes when it is called
+
     try:
-        yield from each_within(at_work, pool(joblib.delayed(function)(*one) for one in arguments))
+        yield from each_within(at_work, results())
     except BrokenProcessPool:
         raise InputError(_LOST) from None
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.errors import InputError
+from showerstack.runtime.errors import InputError, shown
 from showerstack.stacking.seen import Seen
 
 NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
@@ -284,7 +284,7 @@ def _minus_offset(
 def _refuse_first(wrong: pl.Series, values: pl.Series, name: str, file: Path, expected: str) -> None:
     if (wrong := wrong.fill_null(False)).any():
         row = int(wrong.arg_true()[0])
-        raise InputError(f"{file}: row {row}, column {name!r} holds {values[row]!r}, expected {expected}")
+        raise InputError(f"{file}: row {row}, column {name!r} holds {shown(values[row])}, expected {expected}")
 
 
 def _booleans(values: pl.Series, name: str, file: Path, gaps: tuple[str, ...]) -> pl.Series:

@@ -65,6 +65,8 @@ def opened_for_writing(run: Path) -> Iterator[None]:
     """Hold the run folder for this process alone; refuse one that holds something else, or is in use."""
     if run.exists() and not run.is_dir():
         raise InputError(f"{run} is a file: expected a run folder")
+    if run.is_dir() and (links := [entry for entry in run.iterdir() if entry.is_symlink() and entry.is_dir()]):
+        raise InputError(f"{links[0]} is a link: a run is one folder with all its parts; move and link all of it")
     if run.is_dir() and any(run.iterdir()) and not (run / MANIFEST_FILE).exists() and not (run / LOCK_FILE).exists():
         raise InputError(f"{run} holds other files: choose an empty or new folder for the run")
     was_there = run.is_dir()

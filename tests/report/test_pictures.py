@@ -5,15 +5,17 @@ Event displays show known densities, and odd showers render.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from showerstack.report.display import FIT_COLUMNS, Shower, draw_event, event_picture, read_showers, ring_means
 from showerstack.report.pictures.learners import gain_picture, learners_picture, shuffle_picture, training_picture
-from showerstack.report.pictures.style import as_svg
+from showerstack.report.pictures.style import as_svg, one_plot
 from showerstack.report.pictures.tasks import (
     balanced_by_energy_picture,
     by_class_and_energy_picture,
@@ -186,3 +188,17 @@ def test_gallery_chooses_confident_wrong_and_ambiguous() -> None:
     assert result["most wrong"][0] == 3
     assert result["most ambiguous"][0] == 2
     assert chosen_events(np.array([0]), np.log(np.array([[0.9, 0.1]])))["most wrong"] == [0]
+
+
+@pytest.mark.parametrize("n_threads", [2, 4, 8])
+def test_pictures_in_threads_have_their_style_and_leave_matplotlibs(n_threads: int) -> None:
+    def draw(k: int) -> str:
+        with one_plot(1.0) as (figure, axes):
+            axes.plot([0, 1], [0, k % 3])
+            return as_svg(figure, f"picture {k % 3}")
+
+    before, wanted = dict(matplotlib.rcParams), [draw(k) for k in range(3)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        drawn = list(pool.map(draw, range(12)))
+    assert drawn == [wanted[k % 3] for k in range(12)]
+    assert dict(matplotlib.rcParams) == before

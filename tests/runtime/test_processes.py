@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -201,3 +203,16 @@ def test_a_pool_that_ends_while_tasks_wait_says_nothing(monkeypatch: pytest.Monk
             pool.submit(int)
         _end(pool)
     assert errors == []
+
+
+@pytest.mark.parametrize("name", ["joblib", "random", "signal"])
+def test_workers_import_nothing_from_the_working_folder(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("open('ran', 'w')\n")
+    program = (
+        "from showerstack.runtime.processes import in_processes\n"
+        "print(list(in_processes(abs, [(-1,), (2,), (-3,)], workers=2)))\n"
+        "import os; print(os.environ.get('PYTHONSAFEPATH'))\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[1, 2, 3]\nNone\n"), done.stderr
+    assert not (tmp_path / "ran").exists()
