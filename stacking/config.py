@@ -91,7 +91,8 @@ class RunConfig(BaseModel, RunOptions):
 
     def settings_of(self, learner: str) -> dict[str, Any]:
         """Return what replaces a learner's registered settings."""
-        return self._value_for(learner, self.settings) or {}
+        float32 = spec(learner).float32_settings() if self.precision == "float32" else {}
+        return {**float32, **(self._value_for(learner, self.settings) or {})}
 
     def rows_of(self, learner: str) -> int:
         """Return how many training events each fit of a learner gets at most."""

@@ -9,6 +9,7 @@ from showerstack.runtime.options import Limits, OptionGroup
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "float32"]
 
 TOLERANCE = 2e-4
 """Log-loss that all learners left out may cost together."""
@@ -36,6 +37,8 @@ class RunOptions(OptionGroup):
     """Seed of all random numbers."""
     device: Device = "auto"
     """auto: the GPU if there is one."""
+    precision: Precision = "auto"
+    """In which networks are trained. auto: bf16 where the processor multiplies it; float32: the same on all."""
     workers: Annotated[int | None, Limits(1)] = None
     """Processes or threads at work; default: one a core."""
     scheduler: str | None = None

@@ -34,6 +34,8 @@ class LearnerSpec:
     """What differs further in the preset that may take its time."""
     by_rows: tuple[tuple[int, Mapping[str, Any]], ...] = ()
     """Settings by the number of training rows: those of the largest number that is not above it; rising numbers."""
+    in_float32: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a network that differ where all networks are trained in float32."""
     for_tables: bool = False
     """Made for tables of any origin: a run on a table takes these and no others of the presets."""
     pretrained: bool = False
@@ -64,6 +66,10 @@ class LearnerSpec:
             shape = " x ".join(map(str, array.grid_shape[:2]))
             return f"needs a grid of {self.least_grid} x {self.least_grid} cells, {array.name} has {shape}"
         return None
+
+    def float32_settings(self) -> dict[str, Any]:
+        """Return what has a network trained in float32 wherever it runs; nothing for other learners."""
+        return {"precision": "float32", **self.in_float32} if self.weights and self.kind != "average" else {}
 
     @property
     def kind(self) -> str:

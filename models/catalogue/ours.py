@@ -210,11 +210,14 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         "showerstack.models.pretraining.learner:PretrainedLearner",
         "shower network of randomised worlds, fine-tuned",
         "fits+profile",
+        by_rows=((15_000, {"batch_size": 512, "learning_rate": 1.4e-3}),),
+        in_float32={"batch_size": 256, "learning_rate": 1e-3},
         presets=ALWAYS,
         pretrained=True,
         uses_truth=True,
         one_network=True,
         weights=1_100_889,
+        version=2,
     ),
 )
 

@@ -28,7 +28,7 @@ from showerstack.models.networks.data import EventTensors, GridSource
 from showerstack.models.networks.layers import GridFront, fit_front
 from showerstack.models.networks.loop import History, predict_logits, train
 from showerstack.models.networks.modes import OwnDraws, one_drawing, torch_as_asked, torch_obstacle
-from showerstack.models.networks.step import TrainingSettings
+from showerstack.models.networks.step import TrainingSettings, precision_on
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
@@ -83,6 +83,8 @@ class NetworkLearner(Learner):
         self.class_weights_: np.ndarray | None = None
         self.history_: History | None = None
         self.device_ = "cpu"
+        self.precision_: str | None = None
+        """``float32`` or ``bf16``, in which it was trained; None where that was not noted."""
 
     network_: nn.Module
 
@@ -104,7 +106,7 @@ class NetworkLearner(Learner):
         if self.needs_grid:
             check_grids(train, self.array_)
         assert train.labels is not None
-        self.device_ = device
+        self.device_, self.precision_ = device, precision_on(torch.device(device), self.training.precision)
         self.inputs_ = self._inputs_for(train)
         self.class_weights_ = class_weight_vector(self.chosen["class_weights"], train.labels, self.classes)
         deterministic = bool(self.chosen["deterministic"])
@@ -264,6 +266,7 @@ class NetworkLearner(Learner):
             "inputs": self.inputs_.state(),
             "class_weights": self.class_weights_,
             "device": self.device_,
+            "precision": self.precision_,
             "array": None if self.array_ == KASCADE else self.array_.as_json(),
             "losses": self.history_.losses,
             "best_epoch": self.history_.best_epoch,
@@ -281,6 +284,7 @@ class NetworkLearner(Learner):
         learner.class_weights_ = None if weights is None else np.asarray(weights, dtype=np.float64)
         learner.history_ = History(header["losses"], header["best_epoch"])
         learner.device_ = header["device"] if torch.cuda.is_available() else "cpu"
+        learner.precision_ = header.get("precision")
         with OwnDraws(0):  # weights that are about to be replaced
             network = learner._assemble(learner.inputs_)
         try:

@@ -28,6 +28,7 @@ from showerstack.models.networks.step import (
     TrainingSettings,
     autocast_of,
     optimiser_of,
+    precision_on,
     read_checkpoint,
     write_checkpoint,
 )
@@ -102,7 +103,8 @@ def train(
         Names this run in the checkpoint; that of another run is refused.
     """
     device = events.inputs.device
-    state = Checkpoint.start(network, optimiser_of(network, settings, rate_factors), identity)
+    in_bf16 = precision_on(device, settings.precision) == "bf16"
+    state = Checkpoint.start(network, optimiser_of(network, settings, rate_factors, fused=in_bf16), identity)
     if checkpoint is not None and checkpoint.exists():
         read_checkpoint(checkpoint, state)
     callable_network = torch.compile(network) if settings.compile else network

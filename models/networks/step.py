@@ -110,8 +110,13 @@ def read_checkpoint(file: Path, state: Checkpoint) -> None:
         state.network.load_state_dict(parts["network"])
         state.averaged.load_state_dict(parts["averaged"])
         optimiser = state.optimiser.state_dict()
+        trained = [parameter for group in state.optimiser.param_groups for parameter in group["params"]]
         for name, tensor in parts["optimiser"].items():
             number, _, key = name.partition(".")
+            like = trained[int(number)]
+            if tensor.shape == like.shape:
+                # Fused updates take moments and weights by their place in memory, whatever their strides say.
+                tensor = torch.empty_like(like, device="cpu").copy_(tensor)
             optimiser["state"].setdefault(int(number), {})[key] = tensor
         state.optimiser.load_state_dict(optimiser)
         if parts["best"].keys() != parts["averaged"].keys():
@@ -326,11 +331,16 @@ def check_finite(loss: torch.Tensor) -> None:
 
 
 def optimiser_of(
-    network: nn.Module, settings: TrainingSettings, factors: Mapping[str, float] | None = None
+    network: nn.Module,
+    settings: TrainingSettings,
+    factors: Mapping[str, float] | None = None,
+    *,
+    fused: bool = False,
 ) -> torch.optim.AdamW:
     """Return AdamW that decays matrices and kernels, not biases, norms and scales.
 
     ``factors`` are learning rates in units of the schedule's, by the beginning of parameters' names; 1 for all others.
+    ``fused`` updates all weights in one pass, with other last bits.
     """
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in network.named_parameters():
@@ -344,17 +354,26 @@ def optimiser_of(
             for key in order
         ],
         lr=settings.learning_rate,
+        fused=fused,
     )
 
 
+def precision_on(device: torch.device, precision: str) -> str:
+    """Return ``float32`` or ``bf16``, which a network with this setting is trained in on a device."""
+    if precision != "auto":
+        return precision
+    native = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else _cpu_has_bf16()
+    return "bf16" if native else "float32"
+
+
 def autocast_of(device: torch.device, precision: str) -> Callable[[], contextlib.AbstractContextManager[object]]:
-    if precision == "auto":
-        native = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else _cpu_has_bf16()
-        precision = "bf16" if native else "float32"
-    if precision == "float32":
+    if precision_on(device, precision) == "float32":
         return contextlib.nullcontext
     return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def _cpu_has_bf16() -> bool:
-    return bool(torch.cpu._is_amx_tile_supported())
+    """Return whether the processor multiplies bf16 (AVX-512 BF16 or AMX), and torch has not been told to use less."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    return any(getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))

@@ -99,7 +99,6 @@ class PretrainedLearner(NetworkLearner):
         "learning_rate": 1e-3,
         "weight_decay": 0.01,
         "patience": 6,
-        "precision": "float32",
     }
 
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
@@ -170,6 +169,7 @@ class PretrainedLearner(NetworkLearner):
         learner = cls(first.classes, first.settings, threads=first.threads)
         learner.inputs_, learner.array_, learner.class_weights_ = first.inputs_, first.array_, first.class_weights_
         learner.history_, learner.device_ = History([], 0), first.device_
+        learner.precision_ = first.precision_
         learner.network_ = copy.deepcopy(first.network_).eval()
         states = [fit.network_.state_dict() for fit in fits]
         learner.network_.load_state_dict({name: _mean([state[name] for state in states]) for name in states[0]})
