@@ -1,0 +1,197 @@
+"""The forward pass of residual networks on tables without torch: products by BLAS, the rest one compiled pass each.
+
+``pretrained`` and ``mlp`` predict with it on a CPU, whether they were trained in this process or read from a file, so
+that a prediction needs no torch: its import takes longer than 30,000 showers. The kernels' error function is that of
+Abramowitz and Stegun, *Handbook of Mathematical Functions* (1964), 7.1.26, whose error is below 1.5e-7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numba import njit
+
+from showerstack.features.lateral.translate import FAST, f32, full_vectors, vexp2
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.kernels import kernel
+
+AT_ONCE = 256
+"""Events in a batch: what belongs to them stays in a processor's second-level cache."""
+NORM_EPSILON = f32(1e-5)
+"""What torch's layer norm adds to a variance."""
+ROOT_HALF, LOG2_E = f32(0.7071067811865476), f32(1.4426950408889634)
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def _gelu_of(x: Any) -> Any:
+    """Return x Phi(x) with Phi the normal distribution: x - x (1 - Phi(x)) for x > 0, and x Phi(x) for x < 0."""
+    a = abs(x) * ROOT_HALF
+    t = f32(1.0) / (f32(1.0) + f32(0.3275911) * a)
+    p = f32(1.061405429)
+    p = p * t + f32(-1.453152027)
+    p = p * t + f32(1.421413741)
+    p = p * t + f32(-0.284496736)
+    p = p * t + f32(0.254829592)
+    tail = f32(0.5) * p * t * vexp2(a * a * -LOG2_E)
+    return max(x, f32(0.0)) - abs(x) * tail
+
+
+@kernel(fastmath=FAST, error_model="numpy", nogil=True)
+def _gelu(x: np.ndarray, bias: np.ndarray) -> None:
+    """Replace x (n, m) by gelu(x + bias)."""
+    full_vectors()
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            x[i, j] = _gelu_of(x[i, j] + bias[j])
+
+
+@kernel(fastmath=FAST, error_model="numpy", nogil=True)
+def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
+    """Fill ``out`` (n, m) with the rows of x, each with mean 0 and variance 1, times ``scale``, plus ``shift``."""
+    full_vectors()
+    n, m = x.shape
+    for i in range(n):
+        total = f32(0.0)
+        for j in range(m):
+            total += x[i, j]
+        mean = total / f32(m)
+        squares = f32(0.0)
+        for j in range(m):
+            squares += (x[i, j] - mean) * (x[i, j] - mean)
+        per_width = f32(1.0) / np.sqrt(squares / f32(m) + NORM_EPSILON)
+        for j in range(m):
+            out[i, j] = (x[i, j] - mean) * per_width * scale[j] + shift[j]
+
+
+@kernel(fastmath=FAST, error_model="numpy", nogil=True)
+def _add(x: np.ndarray, y: np.ndarray, bias: np.ndarray) -> None:
+    """Add y (n, m) and ``bias`` to x."""
+    full_vectors()
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            x[i, j] += y[i, j] + bias[j]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A layer ``x W + b``."""
+
+    weight: np.ndarray
+    """(inputs, outputs) float32, C-ordered."""
+    bias: np.ndarray
+    """(outputs,) float32."""
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, np.ndarray], name: str) -> Self:
+        """Return the layer of that name, whose weight is stored as (outputs, inputs)."""
+        weight, bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+        if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+            raise ValueError(f"{name}: weight {weight.shape}, bias {bias.shape}")
+        return cls(np.ascontiguousarray(weight.T), np.ascontiguousarray(bias))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """``x + W2 gelu(W1 norm(x))``."""
+
+    scale: np.ndarray
+    shift: np.ndarray
+    widen: Linear
+    narrow: Linear
+
+
+@dataclass(frozen=True)
+class ResidualForward:
+    """Embedding, residual blocks, norm, and heads side by side."""
+
+    embed: Linear
+    blocks: tuple[_Block, ...]
+    scale: np.ndarray
+    shift: np.ndarray
+    heads: Linear
+    """All heads as one layer."""
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, np.ndarray], heads: tuple[str, ...] = ("head",), prefix: str = "") -> Self:
+        """Return the network with these weights.
+
+        Parameters
+        ----------
+        tensors
+            float32 weights by name, as torch's ``state_dict`` has them. Those of a world (``world`` and
+            ``PREFIX.world.weight``), if there are any, become a part of the embedding's bias.
+        heads
+            Names of the layers whose outputs are wanted, one after the other.
+        prefix
+            Begins the names of embedding, blocks and norm.
+
+        Raises
+        ------
+        InputError
+            If weights are missing or do not fit together.
+        """
+        try:
+            embed, blocks = Linear.of(tensors, f"{prefix}embed"), []
+            if "world" in tensors:
+                position = np.append(tensors["world"], f32(1.0))
+                embed = Linear(embed.weight, embed.bias + tensors[f"{prefix}world.weight"] @ position)
+            while f"{prefix}blocks.{len(blocks)}.norm.weight" in tensors:
+                name = f"{prefix}blocks.{len(blocks)}"
+                norm = tensors[f"{name}.norm.weight"], tensors[f"{name}.norm.bias"]
+                widen, narrow = (Linear.of(tensors, f"{name}.{part}") for part in ("widen", "narrow"))
+                blocks.append(_Block(*(np.ascontiguousarray(part) for part in norm), widen, narrow))
+            ends = [Linear.of(tensors, name) for name in heads]
+            head = Linear(
+                np.ascontiguousarray(np.hstack([one.weight for one in ends])),
+                np.concatenate([one.bias for one in ends]),
+            )
+            scale, shift = (np.ascontiguousarray(tensors[f"{prefix}norm.{part}"]) for part in ("weight", "bias"))
+            network = cls(embed, tuple(blocks), scale, shift, head)
+            network(np.zeros((1, len(embed.weight)), np.float32))
+        except (KeyError, ValueError) as error:
+            raise InputError(f"these weights are no residual network: {error}") from None
+        return network
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """Return (n, outputs) float32 of inputs (n, n_inputs) float32, in batches of fixed borders."""
+        width, hidden = self.embed.weight.shape[1], max([block.widen.weight.shape[1] for block in self.blocks] or [1])
+        x, y, normed = (np.empty((AT_ONCE, width), np.float32) for _ in range(3))
+        wide = np.empty((AT_ONCE, hidden), np.float32)
+        out = np.empty((len(inputs), len(self.heads.bias)), np.float32)
+        for start in range(0, len(inputs), AT_ONCE):
+            events = inputs[start : start + AT_ONCE]
+            n = len(events)
+            np.matmul(events, self.embed.weight, out=x[:n])
+            x[:n] += self.embed.bias
+            for block in self.blocks:
+                _norm(x[:n], block.scale, block.shift, normed[:n])
+                h = wide[:n, : len(block.widen.bias)]
+                np.matmul(normed[:n], block.widen.weight, out=h)
+                _gelu(h, block.widen.bias)
+                np.matmul(h, block.narrow.weight, out=y[:n])
+                _add(x[:n], y[:n], block.narrow.bias)
+            _norm(x[:n], self.scale, self.shift, normed[:n])
+            np.matmul(normed[:n], self.heads.weight, out=out[start : start + n])
+            out[start : start + n] += self.heads.bias
+        return out
+
+
+def read_tensors(file: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a safetensors file.
+
+    Raises
+    ------
+    InputError
+        If it is damaged or not such a file.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(file))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: {' '.join(str(error).split())[:160]}") from None
