@@ -26,6 +26,8 @@ from showerstack.runtime.errors import InputError, most_similar
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from showerstack.models.networks.predictor import TablePredictor
+
 
 def spec(name: str) -> LearnerSpec:
     """Return the learner called ``name``."""
@@ -80,6 +82,26 @@ def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
             f"{folder} was trained for classes {', '.join(trained_classes)}, expected {', '.join(classes)}"
         )
     return learner_class(paths[name]).load(Path(folder))
+
+
+def open_predictor(folder: Path) -> Learner | TablePredictor:
+    """Open a saved learner for predictions alone: those of :data:`WITHOUT_TORCH` do not import it on a CPU.
+
+    Raises
+    ------
+    InputError
+        As :func:`load`.
+    """
+    header = read_header(Path(folder))
+    if header["learner"] in WITHOUT_TORCH and not (header.get("device") == "cuda" and gpu_answers()):
+        from showerstack.models.networks.predictor import TablePredictor
+
+        return TablePredictor.open(Path(folder))
+    return load(folder)
+
+
+WITHOUT_TORCH = ("PretrainedLearner", "TabularMLP")
+"""Classes of learners that :class:`showerstack.models.networks.predictor.TablePredictor` opens."""
 
 
 def _paths() -> dict[str, str]:

@@ -30,7 +30,7 @@ from showerstack.runtime.files import atomic_path
 
 LOG = logging.getLogger(__name__)
 LIBRARIES = ("llvmlite", "numba", "numpy")
-PACKAGES = ("showerstack.showers", "showerstack.features", "showerstack.analysis")
+PACKAGES = ("showerstack.showers", "showerstack.features", "showerstack.models", "showerstack.analysis")
 """Packages of this project that compiled functions may come from."""
 
 

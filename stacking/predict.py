@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 import numpy as np
 import polars as pl
@@ -26,7 +26,7 @@ from showerstack.features.compute import column_names
 from showerstack.features.device import gpu_answers
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.saving import HEADER_FILE
-from showerstack.models.registry import load, predicts_on_gpu
+from showerstack.models.registry import open_predictor, predicts_on_gpu
 from showerstack.runtime.arrays import write_pieces
 from showerstack.runtime.code import versions
 from showerstack.runtime.context import Context, Progress
@@ -58,6 +58,9 @@ from showerstack.stacking.run import SCHEMA_FILE, Run, SavedFits
 from showerstack.stacking.seen import unlike_remarks
 from showerstack.stacking.tables import FrameEvents, probabilities, read_new_rows
 from showerstack.stacking.targets import UNITS, fits_of
+
+if TYPE_CHECKING:
+    from showerstack.models.networks.predictor import TablePredictor
 
 LOG = logging.getLogger(__name__)
 
@@ -332,14 +335,14 @@ class _OpenFits:
     """Saved fits in memory. One that is at work in a thread is opened once more for another."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
-        self._idle: dict[Path, list[Learner]] = {folder: [] for folder in folders}
+        self._idle: dict[Path, list[Learner | TablePredictor]] = {folder: [] for folder in folders}
         self._gpu, self._on_gpu = threading.BoundedSemaphore(GPU_FITS), set(filter(uses_gpu, self._idle))
 
     def predict(self, job: _FitJob) -> dict[str, np.ndarray]:
         """Return the wanted arrays of a job by name, all from one pass."""
         with self._gpu if job.folder in self._on_gpu else nullcontext():
             idle = self._idle[job.folder]
-            learner = idle.pop() if idle else load(job.folder)
+            learner = idle.pop() if idle else open_predictor(job.folder)
             log_proba = targets = None
             if len(job.names) == 2:
                 log_proba, targets = learner.predict_both(job.batch)

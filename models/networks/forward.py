@@ -41,7 +41,7 @@ def _gelu_of(x: Any) -> Any:
 
 
 @kernel(fastmath=FAST, error_model="numpy", nogil=True)
-def _gelu(x: np.ndarray, bias: np.ndarray) -> None:
+def gelu(x: np.ndarray, bias: np.ndarray) -> None:
     """Replace x (n, m) by gelu(x + bias)."""
     full_vectors()
     for i in range(x.shape[0]):
@@ -50,7 +50,7 @@ def _gelu(x: np.ndarray, bias: np.ndarray) -> None:
 
 
 @kernel(fastmath=FAST, error_model="numpy", nogil=True)
-def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
+def normalise(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
     """Fill ``out`` (n, m) with the rows of x, each with mean 0 and variance 1, times ``scale``, plus ``shift``."""
     full_vectors()
     n, m = x.shape
@@ -94,6 +94,11 @@ class Linear:
         return cls(np.ascontiguousarray(weight.T), np.ascontiguousarray(bias))
 
 
+def _norm_of(tensors: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return scale and shift of the norm of that name."""
+    return np.ascontiguousarray(tensors[f"{name}.weight"]), np.ascontiguousarray(tensors[f"{name}.bias"])
+
+
 @dataclass(frozen=True)
 class _Block:
     """``x + W2 gelu(W1 norm(x))``."""
@@ -135,22 +140,22 @@ class ResidualForward:
             If weights are missing or do not fit together.
         """
         try:
-            embed, blocks = Linear.of(tensors, f"{prefix}embed"), []
+            embed = Linear.of(tensors, f"{prefix}embed")
+            blocks: list[_Block] = []
             if "world" in tensors:
                 position = np.append(tensors["world"], f32(1.0))
                 embed = Linear(embed.weight, embed.bias + tensors[f"{prefix}world.weight"] @ position)
             while f"{prefix}blocks.{len(blocks)}.norm.weight" in tensors:
                 name = f"{prefix}blocks.{len(blocks)}"
-                norm = tensors[f"{name}.norm.weight"], tensors[f"{name}.norm.bias"]
+                scale, shift = _norm_of(tensors, f"{name}.norm")
                 widen, narrow = (Linear.of(tensors, f"{name}.{part}") for part in ("widen", "narrow"))
-                blocks.append(_Block(*(np.ascontiguousarray(part) for part in norm), widen, narrow))
+                blocks.append(_Block(scale, shift, widen, narrow))
             ends = [Linear.of(tensors, name) for name in heads]
             head = Linear(
                 np.ascontiguousarray(np.hstack([one.weight for one in ends])),
                 np.concatenate([one.bias for one in ends]),
             )
-            scale, shift = (np.ascontiguousarray(tensors[f"{prefix}norm.{part}"]) for part in ("weight", "bias"))
-            network = cls(embed, tuple(blocks), scale, shift, head)
+            network = cls(embed, tuple(blocks), *_norm_of(tensors, f"{prefix}norm"), head)
             network(np.zeros((1, len(embed.weight)), np.float32))
         except (KeyError, ValueError) as error:
             raise InputError(f"these weights are no residual network: {error}") from None
@@ -168,13 +173,13 @@ class ResidualForward:
             np.matmul(events, self.embed.weight, out=x[:n])
             x[:n] += self.embed.bias
             for block in self.blocks:
-                _norm(x[:n], block.scale, block.shift, normed[:n])
+                normalise(x[:n], block.scale, block.shift, normed[:n])
                 h = wide[:n, : len(block.widen.bias)]
                 np.matmul(normed[:n], block.widen.weight, out=h)
-                _gelu(h, block.widen.bias)
+                gelu(h, block.widen.bias)
                 np.matmul(h, block.narrow.weight, out=y[:n])
                 _add(x[:n], y[:n], block.narrow.bias)
-            _norm(x[:n], self.scale, self.shift, normed[:n])
+            normalise(x[:n], self.scale, self.shift, normed[:n])
             np.matmul(normed[:n], self.heads.weight, out=out[start : start + n])
             out[start : start + n] += self.heads.bias
         return out

@@ -28,6 +28,7 @@ from showerstack.models.networks.data import EventTensors, GridSource
 from showerstack.models.networks.layers import GridFront, fit_front
 from showerstack.models.networks.loop import History, predict_logits, train
 from showerstack.models.networks.modes import OwnDraws, one_drawing, torch_as_asked, torch_obstacle
+from showerstack.models.networks.predictor import WEIGHTS_FILE, TablePredictor
 from showerstack.models.networks.step import TrainingSettings, precision_on
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
@@ -35,7 +36,6 @@ from showerstack.runtime.files import atomic_path
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import AGE, SCALAR_NAMES
 
-WEIGHTS_FILE = "network.safetensors"
 ALL_SCALARS = (*SCALAR_NAMES, AGE.name)
 SIZES = ("Ne", "Nmu")
 TRAINING_NAMES = tuple(field.name for field in dataclasses.fields(TrainingSettings))
@@ -131,6 +131,14 @@ class NetworkLearner(Learner):
             logits = predict_logits(network, self._tensors(batch, self.device_))
             self.network_ = network.to("cpu")
         return self._log_posterior(logits)
+
+    def _predictor(self) -> TablePredictor:
+        """Return what predicts by a residual network without torch."""
+        assert self.inputs_ is not None
+        network: nn.Module = self.network_.network  # type: ignore[assignment]
+        tensors = {name: value.numpy() for name, value in network.state_dict().items()}
+        how = (self.class_weights_, self.training.label_smoothing, self.threads)
+        return TablePredictor.of(tensors, self.classes, self.inputs_, *how)
 
     def _log_posterior(self, logits: torch.Tensor) -> np.ndarray:
         log_q = log_softmax(logits.numpy())

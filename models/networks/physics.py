@@ -18,10 +18,12 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
 from showerstack.models.base.inputs import InputTransform
+from showerstack.models.base.learner import Batch
 from showerstack.models.networks.images import Hybrid
 from showerstack.models.networks.layers import N_CHANNELS
 from showerstack.models.networks.learner import NetworkLearner
@@ -90,6 +92,12 @@ class TabularMLP(NetworkLearner):
         "patience": 6,
         "precision": "float32",
     }
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        if self.device_ != "cpu" or type(self).architecture is not ResidualMLP:
+            return super().predict_log_proba(batch)
+        self._check_fitted()
+        return self._predictor().predict_log_proba(batch)
 
 
 LG_A = {name: math.log10(mass) for name, mass in zip(COMPOSITION.classes, MASS_NUMBERS, strict=True)}

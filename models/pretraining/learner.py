@@ -130,13 +130,17 @@ class PretrainedLearner(NetworkLearner):
         return self
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
-        return super().predict_log_proba(_without_truth(batch))
+        return (
+            super().predict_log_proba(_without_truth(batch)) if self.device_ != "cpu" else self.predict_both(batch)[0]
+        )
 
     def predict_targets(self, batch: Batch) -> np.ndarray:
         return self.predict_both(batch)[1]
 
     def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         self._check_fitted()
+        if self.device_ == "cpu":
+            return self._predictor().predict_both(batch)
         network = self.network_.network
         assert isinstance(network, FineTuned)
         targets = np.full((len(batch), len(TARGETS), 2), np.nan)

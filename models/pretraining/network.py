@@ -11,12 +11,11 @@ from torch.nn import functional
 
 from showerstack.models.base.inputs import TARGETS
 from showerstack.models.networks.physics import ResidualBlock
+from showerstack.models.networks.predictor import LOG_WIDTH_RANGE
 from showerstack.models.networks.step import truth_losses
 from showerstack.models.pretraining.stream import N_WORLD
 from showerstack.showers.schema import COMPOSITION, GAMMA
 
-LOG_WIDTH_RANGE = (-5.0, 3.0)
-"""Limits of the logarithm of an estimated error, in units of a target's width."""
 IGNORED = -100
 """Label of a shower of the other task."""
 
