@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from showerstack.features.device import gpu_answers
 from showerstack.models.base.average import member_class
-from showerstack.models.base.learner import Learner
+from showerstack.models.base.learner import Learner, Predictor
 from showerstack.models.base.saving import HEADER_FILE, read_header
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.catalogue import ours, published, tables
@@ -25,8 +25,6 @@ from showerstack.runtime.errors import InputError, most_similar
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from showerstack.models.networks.predictor import TablePredictor
 
 
 def spec(name: str) -> LearnerSpec:
@@ -84,8 +82,8 @@ def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
     return learner_class(paths[name]).load(Path(folder))
 
 
-def open_predictor(folder: Path) -> Learner | TablePredictor:
-    """Open a saved learner for predictions alone: those of :data:`WITHOUT_TORCH` do not import it on a CPU.
+def open_predictor(folder: Path) -> Predictor:
+    """Open a saved learner for predictions alone: with :data:`PREDICTORS`, without its library, where that can be.
 
     Raises
     ------
@@ -93,15 +91,21 @@ def open_predictor(folder: Path) -> Learner | TablePredictor:
         As :func:`load`.
     """
     header = read_header(Path(folder))
-    if header["learner"] in WITHOUT_TORCH and not (header.get("device") == "cuda" and gpu_answers()):
-        from showerstack.models.networks.predictor import TablePredictor
+    path = PREDICTORS.get(header["learner"])
+    if path is None or (header.get("device") == "cuda" and predicts_on_gpu(header) and gpu_answers()):
+        return load(folder)
+    module, _, name = path.partition(":")
+    predictor: Predictor | None = getattr(importlib.import_module(module), name).open(Path(folder))
+    return load(folder) if predictor is None else predictor
 
-        return TablePredictor.open(Path(folder))
-    return load(folder)
 
-
-WITHOUT_TORCH = ("PretrainedLearner", "TabularMLP")
-"""Classes of learners that :class:`showerstack.models.networks.predictor.TablePredictor` opens."""
+PREDICTORS = {
+    "PretrainedLearner": "showerstack.models.networks.predictor:TablePredictor",
+    "TabularMLP": "showerstack.models.networks.predictor:TablePredictor",
+    "LightGBM": "showerstack.models.tables.lightgbm_trees:LightGBMPredictor",
+}
+"""By class of learner, what predicts as it does, to the bit, and needs no library but the lean core's. Its ``open``
+returns None for a learner that it cannot open."""
 
 
 def _paths() -> dict[str, str]:

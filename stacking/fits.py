@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-from showerstack.models.base.learner import Batch, Enough, Learner
+from showerstack.models.base.learner import Batch, Enough, Learner, Predictor
 from showerstack.models.base.saving import CheckpointError
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import create, most_events
@@ -42,9 +42,6 @@ from showerstack.runtime.processes import limited_threads
 from showerstack.stacking.events import Events, pieces
 from showerstack.stacking.folds import FOLDS_FILE, IN_EVALUATION_FILE, early_stopping_rows
 from showerstack.stacking.sample import subsampled
-
-if TYPE_CHECKING:
-    from showerstack.models.networks.predictor import TablePredictor
 
 TASK_FILE = "task.json"
 HISTORY_FILE = "history.json"
@@ -413,7 +410,7 @@ def estimate(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[
     return np.concatenate([learner.predict_targets(events.batch(part, columns, grids=False)) for part in parts])
 
 
-def check_log_proba(log_proba: np.ndarray, learner: Learner | TablePredictor, batch: Batch) -> np.ndarray:
+def check_log_proba(log_proba: np.ndarray, learner: Predictor, batch: Batch) -> np.ndarray:
     """Return a learner's log-probabilities as (n, C) float64; a ValueError if they are not, or not finite."""
     checked = np.asarray(log_proba, dtype=np.float64)
     if checked.shape != (len(batch), len(learner.classes)):

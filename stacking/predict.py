@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack, cast
+from typing import TypedDict, Unpack, cast
 
 import numpy as np
 import polars as pl
@@ -24,7 +24,7 @@ from showerstack.features.build import build_table
 from showerstack.features.catalogue import GROUPS
 from showerstack.features.compute import column_names
 from showerstack.features.device import gpu_answers
-from showerstack.models.base.learner import Batch, Learner
+from showerstack.models.base.learner import Batch, Predictor
 from showerstack.models.base.saving import HEADER_FILE
 from showerstack.models.registry import open_predictor, predicts_on_gpu
 from showerstack.runtime.arrays import write_pieces
@@ -58,9 +58,6 @@ from showerstack.stacking.run import SCHEMA_FILE, Run, SavedFits
 from showerstack.stacking.seen import unlike_remarks
 from showerstack.stacking.tables import FrameEvents, probabilities, read_new_rows
 from showerstack.stacking.targets import UNITS, fits_of
-
-if TYPE_CHECKING:
-    from showerstack.models.networks.predictor import TablePredictor
 
 LOG = logging.getLogger(__name__)
 
@@ -335,7 +332,7 @@ class _OpenFits:
     """Saved fits in memory. One that is at work in a thread is opened once more for another."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
-        self._idle: dict[Path, list[Learner | TablePredictor]] = {folder: [] for folder in folders}
+        self._idle: dict[Path, list[Predictor]] = {folder: [] for folder in folders}
         self._gpu, self._on_gpu = threading.BoundedSemaphore(GPU_FITS), set(filter(uses_gpu, self._idle))
 
     def predict(self, job: _FitJob) -> dict[str, np.ndarray]:

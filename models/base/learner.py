@@ -76,7 +76,36 @@ class Batch:
         )
 
 
-class Learner(ABC):
+class Predictor(ABC):
+    """What predicts events: a fitted learner, or what opens a saved one for predictions alone."""
+
+    classes: tuple[str, ...]
+    """Class names in label order."""
+
+    @abstractmethod
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        """Return the (n, C) float64 natural logarithm of the posterior; finite, rows sum to one after exp."""
+
+    def predict_targets(self, batch: Batch) -> np.ndarray:
+        """Return what a learner of true quantities estimates.
+
+        Returns
+        -------
+        (n, T, 2) float64: standardised estimate and its error for each target, NaN where the training had none.
+
+        Raises
+        ------
+        TypeError
+            If this learner estimates classes alone.
+        """
+        raise TypeError(f"{type(self).__name__} estimates no true quantities")
+
+    def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Return what :meth:`predict_log_proba` and :meth:`predict_targets` return, in one pass where that can be."""
+        return self.predict_log_proba(batch), self.predict_targets(batch)
+
+
+class Learner(Predictor):
     """A classifier of events.
 
     Constructor arguments are stored untouched; what is learned ends in an underscore.
@@ -137,28 +166,6 @@ class Learner(ABC):
         InputError
             If a class has no event, a needed input is missing, or all weights are zero.
         """
-
-    @abstractmethod
-    def predict_log_proba(self, batch: Batch) -> np.ndarray:
-        """Return the (n, C) float64 natural logarithm of the posterior; finite, rows sum to one after exp."""
-
-    def predict_targets(self, batch: Batch) -> np.ndarray:
-        """Return what a learner of true quantities estimates.
-
-        Returns
-        -------
-        (n, T, 2) float64: standardised estimate and its error for each target, NaN where the training had none.
-
-        Raises
-        ------
-        TypeError
-            If this learner estimates classes alone.
-        """
-        raise TypeError(f"{type(self).__name__} estimates no true quantities")
-
-    def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Return what :meth:`predict_log_proba` and :meth:`predict_targets` return, in one pass where that can be."""
-        return self.predict_log_proba(batch), self.predict_targets(batch)
 
     @classmethod
     def averaged(cls, fits: Sequence[Self]) -> Self:

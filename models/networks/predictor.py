@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from showerstack.models.base.inputs import TARGETS, InputTransform
-from showerstack.models.base.learner import Batch
+from showerstack.models.base.learner import Batch, Predictor
 from showerstack.models.base.posterior import log_softmax, undo_training_prior
 from showerstack.models.base.saving import HEADER_FILE, read_header
 from showerstack.models.networks.forward import ResidualForward, read_tensors
@@ -27,7 +27,7 @@ TAUGHT = "taught"
 
 
 @dataclass(frozen=True)
-class TablePredictor:
+class TablePredictor(Predictor):
     """A fitted residual network on a table, which can predict and nothing else."""
 
     classes: tuple[str, ...]

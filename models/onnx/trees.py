@@ -18,6 +18,7 @@ import numpy as np
 from showerstack.models.onnx.graph import COLUMNS, Nodes, NotPortable
 from showerstack.models.tables.catboost import CatBoost
 from showerstack.models.tables.lightgbm import LightGBM
+from showerstack.models.tables.lightgbm_trees import float32_below
 from showerstack.models.tables.sklearn import HistBoosting, RandomForest, RegressionForest
 from showerstack.models.tables.xgboost import XGBoost
 
@@ -28,15 +29,6 @@ NODE_ATTRIBUTES = (
 )
 LEAF_ATTRIBUTES = ("target_treeids", "target_nodeids", "target_ids", "target_weights")
 """Attributes of ONNX's ensemble, in the order of :class:`TreeTable`'s rows."""
-
-
-def float32_below(borders: np.ndarray) -> np.ndarray:
-    """Return the largest float32 that are not above the given float64 borders."""
-    borders = np.asarray(borders, dtype=np.float64)
-    with np.errstate(over="ignore"):
-        rounded = borders.astype(np.float32)
-        below = np.nextafter(rounded, np.float32(-np.inf))
-    return np.where(rounded > borders, below, rounded).astype(np.float32)
 
 
 @dataclass

@@ -7,7 +7,7 @@ noise.
 from __future__ import annotations
 
 import logging
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,14 +25,13 @@ from showerstack.models.tables.base import (
     normalised,
     unfold_contributions,
 )
+from showerstack.models.tables.lightgbm_trees import MODEL_FILE, LightGBMTrees, OtherTrees
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
 from showerstack.runtime.processes import in_silent_process
 
 LOG = logging.getLogger(__name__)
-
-MODEL_FILE = "lightgbm.txt"
 
 
 class LightGBM(TableLearner):
@@ -113,6 +112,7 @@ class LightGBM(TableLearner):
         # Through its text form at once: what predicts now is exactly what a saved learner will be.
         best = booster.best_iteration if booster.best_iteration > 0 else rounds
         self.booster_ = lgb.Booster(model_str=booster.model_to_string(num_iteration=best))
+        vars(self).pop("_trees", None)
 
     def _dataset(
         self, events: TableRows, parameters: dict[str, Any], reference: lgb.Dataset | None = None
@@ -128,9 +128,18 @@ class LightGBM(TableLearner):
             free_raw_data=not self.chosen["linear_tree"],
         )
 
+    @cached_property
+    def _trees(self) -> LightGBMTrees | None:
+        """The trees for predictions without the library; None where they are not plain."""
+        try:
+            return LightGBMTrees.parse(self.booster_.model_to_string())
+        except OtherTrees:
+            return None
+
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
-        margins = np.asarray(self.booster_.predict(table, raw_score=True, num_threads=self.threads))
-        return log_of_margins(margins)
+        if self._trees is not None:
+            return log_of_margins(self._trees.margins(table))
+        return log_of_margins(np.asarray(self.booster_.predict(table, raw_score=True, num_threads=self.threads)))
 
     def contributions(self, batch: Batch) -> np.ndarray:
         """Return each column's share of each class margin (TreeSHAP).

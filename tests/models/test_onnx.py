@@ -24,11 +24,11 @@ from showerstack.models.base.inputs import InputTransform
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.onnx.graph import NotPortable, Portable
 from showerstack.models.onnx.learners import InputModule, graphs_of, space_of
-from showerstack.models.onnx.trees import float32_below
 from showerstack.models.pretraining.learner import PretrainedLearner
 from showerstack.models.tables.catboost import CatBoost
 from showerstack.models.tables.categories import AsNumbers
 from showerstack.models.tables.lightgbm import LightGBM
+from showerstack.models.tables.lightgbm_trees import float32_below
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file
 from showerstack.showers.schema import COMPOSITION
