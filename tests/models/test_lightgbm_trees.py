@@ -137,7 +137,8 @@ def test_linear_trees_are_opened_by_the_library(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [("leaf_value=", "leaf_worth="), ("num_leaves=", "num_leaves=1"), ("left_child=", "left_child=7 "),
-     ("split_feature=", "split_feature=99 "), ("max_feature_idx=5", "max_feature_idx=1"), ("threshold=", "threshold=x")],
+     ("split_feature=", "split_feature=99 "), ("max_feature_idx=5", "max_feature_idx=1"),
+     ("threshold=", "threshold=x")],
 )  # fmt: skip
 def test_a_file_that_is_no_such_model_is_refused_in_one_line(
     old: str, new: str, saved: tuple[LightGBM, Path], tmp_path: Path
