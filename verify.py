@@ -2,8 +2,10 @@
 
     python verify.py predictions.npz
     python verify.py --data data runs/gamma/predictions.npz
-    python verify.py --protocol 2026 --log results.tsv --description "stack, seed 1" predictions.npz
+    python verify.py predictions.npz "stack, seed 1"
 
+The last form is that of the public benchmark's newest scripts, as is ``from verify import evaluate``: an attempt of the
+2026 protocol, one of 50 in results.tsv; --protocol 2026 --log FILE --description TEXT is the same with another file.
 It is the command ``python cli.py verify``. Composition needs the array ``predictions`` (integers 0..4), gamma
 ``gamma_scores`` (numbers, higher = more gamma-like). Writes metrics_{task}.json beside the predictions. Exit code 2 and
 one line on input that cannot be scored.
@@ -23,8 +25,9 @@ except ImportError as error:
 with libraries():
     from showerstack.commands import verify
     from showerstack.commands.app import main as run_command
+    from showerstack.commands.verify import evaluate
 
-__all__ = ["main", "verify"]
+__all__ = ["evaluate", "main", "verify"]
 
 
 def main() -> int:

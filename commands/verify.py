@@ -6,16 +6,79 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from numpy.typing import ArrayLike
 from rich.console import Group
 from rich.text import Text
 
 from showerstack.commands.app import OutputFormat, Protocol, TaskName, app
-from showerstack.showers.schema import task_named
+from showerstack.runtime.errors import InputError
+from showerstack.showers.schema import Task, task_named
+
+LOG = Path("results.tsv")
+"""Table of attempts of the benchmark's own calls, in the working folder."""
+
+
+def evaluate(
+    predictions: ArrayLike,
+    description: str,
+    pred_path: str = "(from python)",
+    *,
+    data: str | Path = "data",
+    log: str | Path = LOG,
+) -> float:
+    """Score predictions of the public test set and log the attempt, as the benchmark's function of this name.
+
+    Parameters
+    ----------
+    predictions
+        (N,) class numbers (integers: composition) or gamma scores (floats), in the order of the test set.
+    description
+        What was tried.
+    pred_path
+        What the log calls the predictions.
+    data
+        Folder that holds ``{task}_test``.
+    log
+        Table of attempts; 50 count.
+
+    Returns
+    -------
+    Mean fraction error, or hadron survival at 75 % gamma efficiency; lower is better.
+
+    Raises
+    ------
+    InputError
+        For predictions that cannot be scored, a test set of another protocol, or a log without room; nothing is logged.
+    """
+    from rich.console import Console
+
+    from showerstack.scoring.score import key_metric, score_attempt
+    from showerstack.scoring.tasks import summarise
+
+    metrics, task = score_attempt(predictions, description, name=pred_path, data=Path(data), log=Path(log))
+    Console().print(*summarise(metrics, task), attempts_line(Path(log), task), sep="\n")
+    return key_metric(metrics, task)
+
+
+def attempts_line(log: Path, task: Task) -> Text:
+    """Return how many attempts a log holds, and its best."""
+    from showerstack.scoring.score import MAX_ATTEMPTS, attempts
+
+    made = attempts(log, task)
+    best = min(made, key=lambda attempt: attempt.score)
+    return Text(f"attempt {made[-1].number} of {MAX_ATTEMPTS} in {log}; best: attempt {best.number}, {best.score:.4g}")
 
 
 @app.command()
 def verify(
     predictions: Annotated[Path, typer.Argument(help="predictions.npz")],
+    tried: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[WHAT_WAS_TRIED]",
+            help="As the benchmark's verify.py: --protocol 2026 --log results.tsv --description of it.",
+        ),
+    ] = None,
     task: Annotated[TaskName | None, typer.Option(help="Default: the task whose array the file contains.")] = None,
     data: Annotated[Path, typer.Option(help="Folder with {task}_test.")] = Path("data"),
     protocol: Annotated[
@@ -34,13 +97,22 @@ def verify(
 
     Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
     """
-    from showerstack.scoring.score import metrics_path, score_file, task_of
+    from showerstack.scoring.score import COUNTED_PROTOCOL, metrics_path, score_file, task_of
     from showerstack.scoring.tasks import summarise
 
+    if tried is not None:
+        if description is not None or protocol not in (None, COUNTED_PROTOCOL):
+            raise InputError(
+                f"what was tried after the file means --protocol {COUNTED_PROTOCOL} --description of it: leave out "
+                f"{'--protocol' if description is None else '--description'}"
+            )
+        protocol, log, description = "2026", log or LOG, tried
     scored_task = task_named(task) if task else task_of(predictions)
     metrics = score_file(
         predictions, data, scored_task, protocol=protocol, log=log, description=description, intervals=intervals,
         published_order=published_order,
     )  # fmt: skip
-    written = Text(f"written: {metrics_path(predictions, scored_task)}")
-    output.show(lambda: Group(*summarise(metrics, scored_task), written), lambda: metrics)
+    lines = [Text(f"written: {metrics_path(predictions, scored_task)}")]
+    if log is not None:
+        lines.insert(0, attempts_line(log, scored_task))
+    output.show(lambda: Group(*summarise(metrics, scored_task), *lines), lambda: metrics)

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from showerstack.runtime.arrays import Header, array_names, read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, read_json, with_checksum, write_json
 from showerstack.scoring.tasks import scoring_of
-from showerstack.scoring.tasks.truth import Truth, labelled_folder, origin_of, read_truth
+from showerstack.scoring.tasks.truth import DataOrigin, Truth, labelled_folder, origin_of, read_truth
 from showerstack.showers.schema import (
     COMPOSITION,
     GAMMA,
@@ -38,6 +39,8 @@ MAX_HASH_BYTES = 4096
 """Length of the longest hash that is read."""
 SHOWN_DIGITS = 12
 """Digits of a hash in messages."""
+COUNTED_PROTOCOL = "2026"
+"""Protocol that counts attempts."""
 MAX_ATTEMPTS = 50
 """Scored attempts that the 2026 protocol allows."""
 HEADS = {
@@ -208,16 +211,11 @@ def score_file(
     if log is None and description is not None:
         raise InputError("--description has no effect without --log: leave it out")
     if log is not None:
-        if task.name not in HEADS or protocol != "2026":
-            raise InputError("--log is the 2026 protocol's list of attempts: add --protocol 2026")
-        if not (description or "").strip():
-            raise InputError("--log needs --description: what was tried, in a few words")
-        next_attempt(log, task)
+        if protocol != COUNTED_PROTOCOL:
+            raise InputError(f"--log is the 2026 protocol's list of attempts: add --protocol {COUNTED_PROTOCOL}")
+        check_attempt(log, description, task)
     scoring_of(task)  # refuses a task of the user's own
-    folder = labelled_folder(data, task)
-    data_origin = origin_of(folder, task)
-    if protocol not in (None, data_origin.base):
-        raise InputError(f"{folder} is a test set of {data_origin.protocol}, not of protocol {protocol}")
+    data_origin = _origin_by_protocol(data, task, protocol)
     truth = read_truth(data, task)
     output, origin = read_output(predictions, task, len(truth.labels))
     remarks = check_predictions(Path(predictions), origin, truth.folder)
@@ -240,6 +238,70 @@ def score_file(
     if log is not None:
         log_attempt(log, metrics, predictions, str(description), task)
     return metrics
+
+
+def score_attempt(
+    predictions: ArrayLike, description: str, *, name: str, data: Path, log: Path
+) -> tuple[dict[str, Any], Task]:
+    """Score an array by the rules of the 2026 protocol and log the attempt.
+
+    Parameters
+    ----------
+    predictions
+        (N,) class numbers (integers: composition) or gamma scores (floats), in the order of the test set.
+    description
+        What was tried.
+    name
+        What the log calls the predictions.
+    data
+        Folder that holds ``{task}_test``.
+    log
+        Table of attempts, in the form of the public repository's ``results.tsv``.
+
+    Returns
+    -------
+    The metrics as :func:`score_arrays` returns them, and the task.
+
+    Raises
+    ------
+    InputError
+        As :func:`score_file`; nothing is logged then.
+    """
+    output = np.asarray(predictions)
+    task = GAMMA if output.dtype.kind == "f" else COMPOSITION
+    check_attempt(log, description, task)
+    _origin_by_protocol(data, task, COUNTED_PROTOCOL)
+    truth = read_truth(data, task)
+    if output.shape != truth.labels.shape:
+        raise InputError(f"predictions have shape {output.shape}, expected ({len(truth.labels)},): one value an event")
+    metrics = score_arrays(truth, scoring_of(task).check_output(output, "predictions"), task)
+    log_attempt(log, metrics, name, description, task)
+    return metrics, task
+
+
+def key_metric(metrics: Mapping[str, Any], task: Task) -> float:
+    """Return what the benchmark ranks by."""
+    if task == GAMMA:
+        return float(metrics["survival_rates"]["75%"]["hadron_survival"])
+    return float(metrics["mean_fraction_error"])
+
+
+def check_attempt(log: Path, description: str | None, task: Task) -> None:
+    """Refuse an attempt that cannot be logged: without a description, beyond the last, or of a task without a log."""
+    if task.name not in HEADS:
+        raise InputError(f"--log lists attempts at {' and '.join(HEADS)}, not at {task.name}: leave it out")
+    if not (description or "").strip():
+        raise InputError("--log needs --description: what was tried, in a few words")
+    next_attempt(log, task)
+
+
+def _origin_by_protocol(data: Path, task: Task, protocol: str | None) -> DataOrigin:
+    """Return what a test set is; refuse one of another protocol."""
+    folder = labelled_folder(data, task)
+    data_origin = origin_of(folder, task)
+    if protocol not in (None, data_origin.base):
+        raise InputError(f"{folder} is a test set of {data_origin.protocol}, not of protocol {protocol}")
+    return data_origin
 
 
 def metrics_path(predictions: Path, task: Task) -> Path:
@@ -277,17 +339,36 @@ def next_attempt(log: Path, task: Task = COMPOSITION) -> int:
 
 
 def log_attempt(
-    log: Path, metrics: dict[str, Any], predictions: Path, description: str, task: Task = COMPOSITION
+    log: Path, metrics: Mapping[str, Any], predictions: str | Path, description: str, task: Task = COMPOSITION
 ) -> None:
     """Append one attempt; a new table begins with the published baseline."""
-    if task == GAMMA:
-        scores = [f"{metrics['survival_rates']['75%']['hadron_survival']:.1e}"]
-    else:
-        scores = [f"{metrics[name]:.4f}" for name in ("mean_fraction_error", "accuracy")]
+    score = key_metric(metrics, task)
+    scores = [f"{score:.1e}"] if task == GAMMA else [f"{score:.4f}", f"{metrics['accuracy']:.4f}"]
     values = (str(next_attempt(log, task)), *scores, str(predictions), description)
     row = "\t".join(" ".join(value.split()) for value in values)
     with atomic_path(log) as temporary:
         temporary.write_text("\n".join([*_read_lines(log, task), row, ""]), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """A row of a table of attempts."""
+
+    number: int
+    """0 for the published baseline."""
+    score: float
+
+
+def attempts(log: Path, task: Task) -> list[AttemptRow]:
+    """Return the rows of a table of attempts, the published baseline first."""
+    rows = []
+    for line in _read_lines(log, task)[1:]:
+        number, score, *_ = line.split("\t")
+        try:
+            rows.append(AttemptRow(int(number), float(score)))
+        except ValueError:
+            raise InputError(f"{log}: row {line!r} does not begin with a number and a score") from None
+    return rows
 
 
 def _read_lines(log: Path, task: Task) -> list[str]:

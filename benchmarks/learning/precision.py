@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.shared.samples import drawn
+from benchmarks.shared.drawn import drawn
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.registry import create, learner_class, spec
 from showerstack.scoring.metrics.losses import event_losses

@@ -179,8 +179,8 @@ def _remembered_error(labels: bytes, predicted: bytes) -> float:
     return float(errors.mean())
 
 
-def _error_details(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Generator) -> dict[str, Any] | None:
-    errors = sampled_errors(labels, predicted, rng)
+def _error_details(errors: np.ndarray | None) -> dict[str, Any] | None:
+    """Return the benchmark's entry of what :func:`sampled_errors` drew."""
     if errors is None:
         return None
     return {
@@ -232,7 +232,9 @@ def share_errors(log_proba: np.ndarray, labels: np.ndarray, n_events: int) -> np
 
 
 def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.ndarray) -> dict[str, Any]:
-    """Return every number of the benchmark's ``metrics_composition.json``.
+    """Return every number of the benchmark's ``metrics_composition.json``, and those of its newest printed block.
+
+    ``fraction_error_extremes`` are, by class, the largest error of a mixture and the 99 % quantile of the mixtures'.
 
     Parameters
     ----------
@@ -249,7 +251,9 @@ def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.nd
     confusion = confusion_matrix(labels, predicted)
     check_all_classes(confusion.sum(axis=1))
     per_class = _per_class(confusion)
-    details = _error_details(labels, predicted, np.random.default_rng(DRAW_SEED))
+    errors = sampled_errors(labels, predicted, np.random.default_rng(DRAW_SEED))
+    details = _error_details(errors)
+    assert errors is not None
     assert details is not None
     rng_of_bins = np.random.default_rng(DRAW_SEED)
     binned: dict[str, Any] = {}
@@ -262,7 +266,7 @@ def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.nd
             "count": int(in_bin.sum()),
             "confusion_matrix": in_bin.tolist(),
         }
-        details_in_bin = _error_details(labels[mask], predicted[mask], rng_of_bins)
+        details_in_bin = _error_details(sampled_errors(labels[mask], predicted[mask], rng_of_bins))
         if details_in_bin is not None:
             binned[name]["fraction_error"] = details_in_bin
     f1 = np.array([row["f1"] for row in per_class.values()])
@@ -274,6 +278,10 @@ def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.nd
         "confusion_matrix": confusion.tolist(),
         "mean_fraction_error": details["mean_fraction_error"],
         "fraction_error_details": details,
+        "fraction_error_extremes": {
+            "per_class_max": errors.max(axis=0).tolist(),
+            "per_class_p99": np.percentile(errors, 99, axis=0).tolist(),
+        },
         "energy_binned": binned,
     }
 

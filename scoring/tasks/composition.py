@@ -33,6 +33,8 @@ CHANCE_SIGMA = 5.0
 """Standard errors by which labels must be right more rarely than by chance to be told."""
 BIN_RESAMPLES = 1000
 """Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""
+EXTREMES = ("per_class_p99", "per_class_max")
+"""Entries of ``fraction_error_extremes``: by class, 99 % quantile and maximum of the mixtures' fraction errors."""
 FRACTION_ERROR = Metric(
     "fraction error", "mean |true - predicted fraction|", fraction_error, fraction_error_interval,
     paired_fraction_error,
@@ -90,10 +92,13 @@ class CompositionScoring(TaskScoring):
             f"accuracy {with_interval(metrics['accuracy'], intervals.get('accuracy'), '.4f')}, "
             f"macro F1 {metrics['macro_f1']:.4f}, weighted F1 {metrics['weighted_f1']:.4f}"
         )
-        by_class = table("by class", "", "events", "recall", "precision", "F1", "fraction error")
+        by_class = table("by class", "", "events", "recall", "precision", "F1", "fraction error", "99 %", "largest")
         errors = metrics["fraction_error_details"]["per_class_fraction_error"]
         spans = intervals.get("per_class_fraction_error", [None] * len(errors))
-        for (name, row), error, span in zip(metrics["per_class"].items(), errors, spans, strict=True):
+        extremes = metrics.get("fraction_error_extremes") or dict.fromkeys(EXTREMES, [None] * len(errors))
+        high, largest = (extremes[name] for name in EXTREMES)
+        rows = zip(metrics["per_class"].items(), errors, spans, high, largest, strict=True)
+        for (name, row), error, span, of_99, most in rows:
             by_class.add_row(
                 name,
                 f"{row['support']:,.0f}",
@@ -101,6 +106,7 @@ class CompositionScoring(TaskScoring):
                 f"{row['precision']:.3f}",
                 f"{row['f1']:.3f}",
                 with_interval(error, span, ".3f"),
+                *("" if value is None else f"{value:.3f}" for value in (of_99, most)),
             )
         yield by_class
         names = list(metrics["per_class"])
