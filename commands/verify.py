@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from numpy.typing import ArrayLike
 from rich.console import Group
 from rich.text import Text
 
 from showerstack.commands.app import OutputFormat, Protocol, TaskName, app
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import Task, task_named
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 LOG = Path("results.tsv")
 """Table of attempts of the benchmark's own calls, in the working folder."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import verify
+from showerstack.runtime.errors import InputError
 
 N = 1000
 
@@ -245,3 +246,93 @@ def test_weighted_hadrons_are_quoted_only_where_weights_determine_a_number(
     np.save(data / "gamma_test" / "weight.npy", np.where(np.arange(N) == 7, -1.0, 1.0).astype(np.float32))
     assert run(monkeypatch, "--task", "gamma", "--data", data, tmp_path / "g.npz") == 2
     assert "weight.npy: row 7 holds -1, expected a weight from 0 up" in capsys.readouterr().err
+
+
+@pytest.fixture
+def counted(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same test sets, simulated in the protocol that counts attempts, below the working folder."""
+    for task in ("composition", "gamma"):
+        (data / f"{task}_test" / "source.json").write_text(
+            json.dumps({"protocol": "2026", "generator": "showerstack simulation"})
+        )
+    monkeypatch.chdir(tmp_path)
+    return data
+
+
+LABELS = np.where(np.arange(N) % 7 == 0, (GOOD + 1) % 5, GOOD)
+
+
+def rows_of(log: Path) -> list[list[str]]:
+    return [line.split("\t") for line in log.read_text().splitlines()]
+
+
+def test_the_benchmarks_own_calls_are_attempts(
+    counted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez("p.npz", predictions=LABELS)
+    assert run(monkeypatch, "p.npz", "what I tried") == 0
+    printed = capsys.readouterr().out
+    metrics = json.loads(Path("metrics_composition.json").read_text())
+    assert "attempt 1 of 50 in results.tsv; best: attempt 1, " in printed
+    options = ("--protocol", "2026", "--log", "other.tsv", "--description", "what I tried")
+    assert run(monkeypatch, *options, "p.npz") == 0
+    assert Path("results.tsv").read_bytes() == Path("other.tsv").read_bytes()
+    value = verify.evaluate(LABELS, "again,\n from Python")
+    assert value == metrics["mean_fraction_error"]
+    head, baseline, first, second = rows_of(Path("results.tsv"))
+    assert head == ["attempt", "frac_error", "accuracy", "predictions", "description"]
+    assert baseline[0] == "0"
+    assert first == ["1", f"{value:.4f}", f"{metrics['accuracy']:.4f}", "p.npz", "what I tried"]
+    assert second == ["2", *first[1:3], "(from python)", "again, from Python"]
+    printed = capsys.readouterr().out
+    assert "largest" in printed
+    assert "attempt 2 of 50" in printed
+
+
+def test_gamma_scores_are_attempts_of_their_own_list(counted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    right = (np.arange(N) % 10 == 0) + SCORES
+    value = verify.evaluate(right.astype(np.float32), "scores", "mine.npz", log="gamma.tsv")
+    assert value == 0.0
+    assert rows_of(Path("gamma.tsv"))[-1] == ["1", "0.0e+00", "mine.npz", "scores"]
+    with pytest.raises(InputError, match=r"gamma\.tsv is no list of attempts at composition"):
+        verify.evaluate(LABELS, "labels", log="gamma.tsv")
+
+
+@pytest.mark.parametrize(
+    ("predictions", "description", "message"),
+    [
+        (LABELS[1:], "x", "shape"),
+        (LABELS + 1, "x", "outside 0..4"),
+        (LABELS, " ", "what was tried"),
+        (LABELS.astype(float) + np.nan, "x", "finite|not a number|NaN"),
+    ],
+)
+def test_what_cannot_be_scored_is_no_attempt(
+    predictions: np.ndarray, description: str, message: str, counted: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        verify.evaluate(predictions, description)
+    assert not Path("results.tsv").exists()
+
+
+def test_the_fifty_first_attempt_and_other_protocols_are_refused(
+    counted: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez("p.npz", predictions=LABELS)
+    assert run(monkeypatch, "p.npz", "tried", "--protocol", "v2") == 2
+    assert "leave out --protocol" in capsys.readouterr().err
+    assert run(monkeypatch, "p.npz", "tried", "--description", "tried") == 2
+    assert "leave out --description" in capsys.readouterr().err
+    verify.evaluate(LABELS, "first")
+    log = Path("results.tsv")
+    row = rows_of(log)[-1][1:]
+    with log.open("a") as stream:
+        stream.writelines("\t".join([str(k), *row]) + "\n" for k in range(2, 51))
+    with pytest.raises(InputError, match="50 attempts"):
+        verify.evaluate(LABELS, "one too many")
+    (data / "composition_test" / "source.json").write_text(
+        json.dumps({"protocol": "v2", "generator": "showerstack simulation"})
+    )
+    log.unlink()
+    with pytest.raises(InputError, match="not of protocol 2026"):
+        verify.evaluate(LABELS, "v2")

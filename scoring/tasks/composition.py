@@ -33,8 +33,6 @@ CHANCE_SIGMA = 5.0
 """Standard errors by which labels must be right more rarely than by chance to be told."""
 BIN_RESAMPLES = 1000
 """Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""
-EXTREMES = ("per_class_p99", "per_class_max")
-"""Entries of ``fraction_error_extremes``: by class, 99 % quantile and maximum of the mixtures' fraction errors."""
 FRACTION_ERROR = Metric(
     "fraction error", "mean |true - predicted fraction|", fraction_error, fraction_error_interval,
     paired_fraction_error,
@@ -92,13 +90,10 @@ class CompositionScoring(TaskScoring):
             f"accuracy {with_interval(metrics['accuracy'], intervals.get('accuracy'), '.4f')}, "
             f"macro F1 {metrics['macro_f1']:.4f}, weighted F1 {metrics['weighted_f1']:.4f}"
         )
-        by_class = table("by class", "", "events", "recall", "precision", "F1", "fraction error", "99 %", "largest")
+        by_class = table("by class", "", "events", "recall", "precision", "F1", "fraction error")
         errors = metrics["fraction_error_details"]["per_class_fraction_error"]
         spans = intervals.get("per_class_fraction_error", [None] * len(errors))
-        extremes = metrics.get("fraction_error_extremes") or dict.fromkeys(EXTREMES, [None] * len(errors))
-        high, largest = (extremes[name] for name in EXTREMES)
-        rows = zip(metrics["per_class"].items(), errors, spans, high, largest, strict=True)
-        for (name, row), error, span, of_99, most in rows:
+        for (name, row), error, span in zip(metrics["per_class"].items(), errors, spans, strict=True):
             by_class.add_row(
                 name,
                 f"{row['support']:,.0f}",
@@ -106,10 +101,14 @@ class CompositionScoring(TaskScoring):
                 f"{row['precision']:.3f}",
                 f"{row['f1']:.3f}",
                 with_interval(error, span, ".3f"),
-                *("" if value is None else f"{value:.3f}" for value in (of_99, most)),
             )
         yield by_class
         names = list(metrics["per_class"])
+        if extremes := metrics.get("fraction_error_extremes"):  # files of earlier versions have none
+            mixtures = table("fraction errors of the mixtures", "", *names)
+            for row_name, key in (("99 % quantile", "per_class_p99"), ("largest", "per_class_max")):
+                mixtures.add_row(row_name, *(f"{value:.3f}" for value in extremes[key]))
+            yield mixtures
         confusion = table("confusion, events (row: true, column: predicted)", "", *names)
         for name, counts in zip(names, metrics["confusion_matrix"], strict=True):
             confusion.add_row(name, *(f"{count:,}" for count in counts))

@@ -25,7 +25,7 @@ NAMES = ["proton", "helium", "carbon", "silicon", "iron"]
 BINS = [(14.0, 15.0), (15.0, 15.5), (15.5, 16.0), (16.0, 16.5), (16.5, 17.0), (17.0, 18.0)]
 
 
-def plain_fraction_error(truth: np.ndarray, guess: np.ndarray, rng: np.random.Generator) -> dict[str, Any] | None:
+def plain_errors(truth: np.ndarray, guess: np.ndarray, rng: np.random.Generator) -> list[list[float]] | None:
     """The definition, word by word: loops, rng.choice on the indices of each class."""
     indices = [np.flatnonzero(truth == k) for k in range(5)]
     if any(len(members) == 0 for members in indices):
@@ -40,6 +40,12 @@ def plain_fraction_error(truth: np.ndarray, guess: np.ndarray, rng: np.random.Ge
         drawn = [guess[rng.choice(indices[k], size=counts[k], replace=True)] for k in range(5) if counts[k] > 0]
         tally = np.bincount(np.concatenate(drawn), minlength=5)
         errors.append([abs(counts[k] / 5000 - tally[k] / 5000) for k in range(5)])
+    return errors
+
+
+def plain_fraction_error(errors: list[list[float]] | None) -> dict[str, Any] | None:
+    if errors is None:
+        return None
     return {
         "mean_fraction_error": float(np.mean(errors)),
         "per_class_fraction_error": [float(np.mean([row[k] for row in errors])) for k in range(5)],
@@ -51,7 +57,8 @@ def plain_fraction_error(truth: np.ndarray, guess: np.ndarray, rng: np.random.Ge
 
 def plain_composition(truth: np.ndarray, guess: np.ndarray, energy: np.ndarray) -> dict[str, Any]:
     precision, recall, f1, support = precision_recall_fscore_support(truth, guess, labels=range(5), zero_division=0)
-    details = plain_fraction_error(truth, guess, np.random.default_rng(2026))
+    errors = plain_errors(truth, guess, np.random.default_rng(2026))
+    details = plain_fraction_error(errors)
     shared, binned = np.random.default_rng(2026), {}
     for low, high in BINS:
         inside = np.array([low <= np.float32(e) < high for e in energy], dtype=bool)
@@ -62,7 +69,7 @@ def plain_composition(truth: np.ndarray, guess: np.ndarray, energy: np.ndarray) 
             "count": int(inside.sum()),
             "confusion_matrix": confusion_matrix(truth[inside], guess[inside], labels=range(5)).tolist(),
         }
-        result = plain_fraction_error(truth[inside], guess[inside], shared)
+        result = plain_fraction_error(plain_errors(truth[inside], guess[inside], shared))
         if result is not None:
             row["fraction_error"] = result
         binned[f"{low:.1f}-{high:.1f}"] = row
@@ -77,6 +84,10 @@ def plain_composition(truth: np.ndarray, guess: np.ndarray, energy: np.ndarray) 
         "confusion_matrix": confusion_matrix(truth, guess, labels=range(5)).tolist(),
         "mean_fraction_error": details["mean_fraction_error"],
         "fraction_error_details": details,
+        "fraction_error_extremes": {
+            "per_class_max": [max(row[k] for row in errors) for k in range(5)],
+            "per_class_p99": [float(np.percentile([row[k] for row in errors], 99)) for k in range(5)],
+        },
         "energy_binned": binned,
     }
 
