@@ -133,6 +133,8 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
         if one.name.startswith("pretrained"):
             number = "" if one.name in own else f"{SHOWERS_SEEN / 1e6:.0f} million "
             lines.append(f"{one.name}: had learned from {number}other simulated showers before")
+    if raced := [row["name"] for row in run.manifest["learners"] if row.get("left_the_race")]:
+        lines.append(f"{', '.join(raced)}: one fit, left out after it (--race off fits all)")
     pool = run.manifest["pool"]
     if len(pool["weights"]) == 1 and pool["left_out"]:
         lines.append(

@@ -98,17 +98,19 @@ class Chain:
     """``stack``, or the name of the learner that ships instead."""
     config_hash: str
     n_fits: int
-    """Fits of each learner that are averaged."""
+    """Fits of each learner that are averaged, but of those that left the race."""
     target_calibration: TargetCalibration | None = None
     """Of energy and core, where a learner learned true quantities."""
     networks: tuple[str, ...] = ()
     """Learners whose fits are one network, with the mean of their weights."""
     prior: tuple[float, ...] | None = None
     """Each class's share of the training events under the evaluation cuts: the posterior of unusable events."""
+    raced: tuple[str, ...] = ()
+    """Learners that left the race: they have their first fit alone."""
 
     def fits(self, learner: str) -> Sequence[Fit]:
         """Return the fits of a learner that predict new events."""
-        return (None,) if learner in self.networks else range(self.n_fits)
+        return (None,) if learner in self.networks else range(1 if learner in self.raced else self.n_fits)
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -201,6 +203,7 @@ def save_chain(run: Path, chain: Chain) -> None:
     stack = {**chain.pool.as_json(), "shipped": chain.shipped, "n_fits": chain.n_fits}
     stack |= {"prior": list(chain.prior)} if chain.prior else {}
     stack |= {"networks": list(chain.networks)} if chain.networks else {}
+    stack |= {"raced": list(chain.raced)} if chain.raced else {}
     write_json(run / "meta" / META_FILE, stack)
     if chain.target_calibration:
         write_json(run / "meta" / ESTIMATES_FILE, chain.target_calibration.as_json())
@@ -212,8 +215,8 @@ def load_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
     with _meta(checksums, META_FILE) as stack:
         pool, shipped, n_fits = Pool.from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
         prior = tuple(float(share) for share in stack["prior"]) if "prior" in stack else None
-        networks = tuple(map(str, stack.get("networks", ())))
-        if shipped not in systems or not set(systems).issuperset((*pool.learners, *networks)):
+        networks, raced = (tuple(map(str, stack.get(name, ()))) for name in ("networks", "raced"))
+        if shipped not in systems or not set(systems).issuperset((*pool.learners, *networks, *raced)):
             raise KeyError(shipped)
     with _meta(checksums, CALIBRATION_FILE) as content:
         scales = {name: float(content[name]) for name in systems}
@@ -223,7 +226,7 @@ def load_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
     if f"meta/{ESTIMATES_FILE}" in checksums.files:
         with _meta(checksums, ESTIMATES_FILE) as content:
             target_calibration = TargetCalibration.from_json(content)
-    return Chain(task, scales, pool, rules, shipped, config_hash, n_fits, target_calibration, networks, prior)
+    return Chain(task, scales, pool, rules, shipped, config_hash, n_fits, target_calibration, networks, prior, raced)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 WHERE_IT_RUNS = ("run", "data", "features", "weights", "table", "test_table", "workers", "scheduler")
 """Options that say where a run happens, not what it computes; the hash leaves them out."""
-SECOND_LEVEL = ("prune", "pools")
+SECOND_LEVEL = ("prune", "pools", "race")
 """Options that no fit of a learner depends on: when they alone change, the fits that are there stay."""
 
 MOST_ROWS = 400_000

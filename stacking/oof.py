@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from showerstack.stacking.fits import (
 from showerstack.stacking.folds import Folds
 from showerstack.stacking.gate import entropy, leak_remarks
 from showerstack.stacking.job import Job
+from showerstack.stacking.pools import DroppedLearner
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Attempt
 
@@ -51,7 +52,7 @@ def read_fits(
     run: Path, learner: str, fits: Iterable[Fit], file: str = TEST_FILE, array: str = LOG_PROBA
 ) -> np.ndarray:
     """Read an array of each of a learner's fits: :data:`LOG_PROBA`, (F, M, C), or :data:`TRUTH`, (F, M, T, 2)."""
-    return np.stack([_read_array(fold_folder(run, learner, fit), file, array) for fit in fits])
+    return np.stack([read_array(fold_folder(run, learner, fit), file, array) for fit in fits])
 
 
 def read_out_of_fold(
@@ -67,7 +68,7 @@ def read_out_of_fold(
         (N,) bool: rows that were predicted.
     """
     n_folds, shape = int(partitions.max()) + 1, partitions.shape
-    parts = [_read_array(fold_folder(run, learner, fit), OOF_FILE, array) for fit in range(len(partitions) * n_folds)]
+    parts = [read_array(fold_folder(run, learner, fit), OOF_FILE, array) for fit in range(len(partitions) * n_folds)]
     values = np.full((*shape, *parts[0].shape[1:]), np.nan)
     for fit, part in enumerate(parts):
         repeat, fold = divmod(fit, n_folds)
@@ -80,7 +81,8 @@ def has_truth(run: Path, learner: str) -> bool:
     return TRUTH in array_names(Checksums.open(fold_folder(run, learner, 0)).path(OOF_FILE))
 
 
-def _read_array(folder: Path, file: str, name: str) -> np.ndarray:
+def read_array(folder: Path, file: str, name: str) -> np.ndarray:
+    """Read an array of a fit's predictions."""
     return read_arrays(Checksums.open(folder).path(file), name)[name]
 
 
@@ -98,37 +100,55 @@ class Collected:
     """Suspected leaks, and fits that are not one network although they might be."""
     networks: tuple[str, ...] = ()
     """Learners whose fits are one network."""
+    first_fold: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """By learner that left the race, (n, C) log-probabilities of those in the folds, NaN beyond its one fold."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Learners that finished."""
+        """Learners with all fits."""
         return tuple(self.out_of_fold)
 
 
-def collect(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Attempt]) -> Collected:
-    """Collect the predictions, leave out failed learners, make one network where that is as good, look for leaks."""
+def collect(
+    job: Job,
+    folds: Folds,
+    tasks: list[FoldTask],
+    failures: list[Attempt],
+    raced: Sequence[DroppedLearner] = (),
+) -> Collected:
+    """Collect the predictions, leave out failed learners, make one network where that is as good, look for leaks.
+
+    ``raced`` are learners with one fit.
+    """
     task_of = {task.name: task for task in tasks}
     errors = {failure.learner: f"fold {failure.fold}: {failure.error}" for failure in reversed(failures)}
-    finished = [name for name in task_of if name not in errors]
+    left = {learner.name: learner for learner in raced}
+    finished = [name for name in task_of if name not in errors and name not in left]
     if not finished:
         name, error = next(iter(errors.items()))
         raise InputError(f"no learner could be trained; {name}: {error}")
     for task in tasks:
-        if task.name not in errors:
+        if task.name in finished or (task.name in left and task.fold == 0):
             refuse_other_fit(task)
     run, n_fits, rows = job.config.run, job.config.n_folds * job.config.repeats, folds.out_of_fold
     repetitions = {name: read_out_of_fold(run, name, folds.partitions, rows)[:, rows] for name in finished}
-    networks, network_remarks = _networks(job, folds, [task for task in tasks if task.name not in errors])
+    networks, network_remarks = _networks(job, folds, [task for task in tasks if task.name in finished])
     holdout = None
     if folds.holdout.any():
-        fits = {name: (None,) if name in networks else range(n_fits) for name in finished}
+        fits: dict[str, Iterable[Fit]] = {name: (None,) if name in networks else range(n_fits) for name in finished}
+        fits |= dict.fromkeys(left, (0,))
         holdout = {name: average_of(read_fits(run, name, which, HOLDOUT_FILE)) for name, which in fits.items()}
     return Collected(
         # One repetition needs no average: normalising again would only change last bits.
         out_of_fold={name: average_of(z) if len(z) > 1 else z[0] for name, z in repetitions.items()},
         holdout=holdout,
         records=[
-            _record(task, errors.get(name)) | {"one_network": networks[name].as_dict() if name in networks else None}
+            _record(task, errors.get(name))
+            | {
+                "one_network": networks[name].as_dict() if name in networks else None,
+                "fits": 1 if name in left else n_fits,
+                "left_the_race": asdict(left[name]) if name in left else None,
+            }
             for name, task in task_of.items()
         ],
         remarks=[
@@ -137,6 +157,7 @@ def collect(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Attemp
             *network_remarks,
         ],
         networks=tuple(networks),
+        first_fold={name: _first_fold(run, name, folds) for name in left},
     )
 
 
@@ -153,6 +174,14 @@ def refuse_other_fit(task: FoldTask) -> None:
             f"{task.folder} holds the fit of another run, put there meanwhile: start the same command again, and it is "
             "fitted anew"
         )
+
+
+def _first_fold(run: Path, learner: str, folds: Folds) -> np.ndarray:
+    """Return what a learner's first fit predicted of the events in the folds, (n, C), NaN for those of other folds."""
+    part = read_array(fold_folder(run, learner, 0), OOF_FILE, LOG_PROBA)
+    values = np.full((len(folds.labels), part.shape[1]), np.nan)
+    values[(folds.partitions[0] == 0) & folds.out_of_fold] = part
+    return values[folds.out_of_fold]
 
 
 def _record(task: FoldTask, error: str | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from showerstack.runtime.options import Limits, OptionGroup
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "float32"]
+Race = Literal["on", "off"]
 
 TOLERANCE = 2e-4
 """Log-loss that all learners left out may cost together."""
@@ -31,6 +32,8 @@ class RunOptions(OptionGroup):
     """Number of folds instead of the preset's."""
     time_limit: str | None = None
     """Limit for the whole run, e.g. 4h, 30m: three folds at most, fits end early and keep their best."""
+    race: Race = "on"
+    """on: learners that the stack would leave out by their first fold have that one fit; off: all fits of all."""
     prune: Annotated[float, Limits(0, 1)] = TOLERANCE
     """Log-loss that learners left out of the stack may cost together; 0 keeps every learner."""
     seed: Annotated[int, Limits(0, lt=2**31)] = 1

@@ -335,8 +335,9 @@ class Run:
         n_fits = int(identity["folds"]) * int(identity["repeats"])
         names = [MANIFEST_FILE, *(f"meta/{name}" for name in (CALIBRATION_FILE, META_FILE, DECISION_FILE))]
         networks = {row["name"] for row in self.manifest["learners"] if row.get("one_network")}
+        fits_of = {row["name"]: int(row.get("fits", n_fits)) for row in self.manifest["learners"]}
         for name in self.learners:
-            fits: list[Fit] = [*range(n_fits), *([None] if name in networks else [])]
+            fits: list[Fit] = [*range(fits_of[name]), *([None] if name in networks else [])]
             names += [(fold_folder(Path(), name, fold) / HEADER_FILE).as_posix() for fold in fits]
         names += [f"oof/{name}.parquet" for name in self.systems]
         if self.manifest["data"]["n_test"]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.code import command_line, git_revision, machine, now_utc, versions
-from showerstack.runtime.context import Context
+from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.cost import Cost, now_s, timed
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import hash_json, read_json, write_json, write_npz
@@ -39,7 +39,8 @@ from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.gate import decide_gate
 from showerstack.stacking.job import LIMITED_FOLDS, Job, fold_tasks, make_folds, shower_job, table_job
 from showerstack.stacking.oof import Collected, collect, has_truth, read_fits, read_out_of_fold
-from showerstack.stacking.pools import Stack, fit_stack, nested
+from showerstack.stacking.pools import DroppedLearner, Stack, fit_stack, nested
+from showerstack.stacking.race import FIRST_FOLD, is_raced, leaving, race_remark
 from showerstack.stacking.run import (
     opened_for_writing,
     refuse_other_configuration,
@@ -119,16 +120,30 @@ def run(job: Job) -> StackResult:
         write_config(folder / CONFIG_FILE, manifest["config"])
         write_json(folder / MANIFEST_FILE, manifest)
         with run_started(folder) as start, job.ctx.bars("training", "fits") as progress:
-            failures = run_tasks(
-                [replace(task, start=start) for task in tasks] if config.scheduler else tasks,
-                processes=job.processes,
-                threads=config.threads,
-                scheduler=config.scheduler,
-                progress=progress,
-            )
+            given = [replace(task, start=start) for task in tasks] if config.scheduler else tasks
+            failures, raced = _fit_all(job, folds, given, progress)
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with limited_threads(1):
-            return _second_level(job, folds, tasks, failures, manifest)
+            return _second_level(job, folds, tasks, failures, raced, manifest)
+
+
+def _fit_all(
+    job: Job, folds: Folds, tasks: list[FoldTask], progress: Progress
+) -> tuple[list[Attempt], tuple[DroppedLearner, ...]]:
+    """Do all fits, or those that racing leaves; return the failed ones, and the learners that left the race."""
+    config = job.config
+    fit = partial(
+        run_tasks, processes=job.processes, threads=config.threads, scheduler=config.scheduler, progress=progress
+    )
+    if not is_raced(config, folds, tasks):
+        return fit(tasks), ()
+    failures = fit([task for task in tasks if task.fold == FIRST_FOLD])
+    failed = {failure.learner for failure in failures}
+    names = [name for name in dict.fromkeys(task.name for task in tasks) if name not in failed]
+    with limited_threads(1):
+        raced = leaving(job, folds, names)
+    gone = failed | {learner.name for learner in raced}
+    return failures + fit([task for task in tasks if task.name not in gone]), raced
 
 
 def _within_limit(job: Job) -> Job:
@@ -210,7 +225,12 @@ class Judged:
 
 
 def _second_level(
-    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Attempt], manifest: dict[str, Any]
+    job: Job,
+    folds: Folds,
+    tasks: list[FoldTask],
+    failures: list[Attempt],
+    raced: tuple[DroppedLearner, ...],
+    manifest: dict[str, Any],
 ) -> StackResult:
     """Collect predictions of the fits, find the pool, calibrate, pass the gate, predict the test events, write."""
     run, config, procedure = job.config.run, job.config, stacking_of(job.task)
@@ -223,7 +243,7 @@ def _second_level(
         steps.append(cost)
 
     with step("collection"):
-        collected = collect(job, folds, tasks, failures)
+        collected = collect(job, folds, tasks, failures, raced)
     oof_sample = folds.sample(folds.out_of_fold)
     with step("pool"), job.ctx.bars("weighing the learners", "steps"):
         find = partial(fit_stack, tolerance=config.prune, names=config.pools, survival=procedure.survival)
@@ -258,8 +278,10 @@ def _second_level(
         target_calibration=target_calibration,
         networks=collected.networks,
         prior=_prior(job, folds),
+        raced=tuple(collected.first_fold),
     )
     save_chain(run, chain)
+    out_of_fold |= collected.first_fold
     for name, log_proba in systems.items():
         # Judged events as they are predicted when new, others by single fits.
         everywhere = np.full((len(folds.labels), job.task.n_classes), np.nan)
@@ -267,11 +289,11 @@ def _second_level(
         everywhere[judged.rows] = log_proba
         write_oof(run / "oof" / f"{name}.parquet", everywhere, folds.partitions[0], job.task.classes)
     with step("prediction"):
-        predictions = _predict_test(job, chain, collected.names)
-    remarks = [*collected.remarks, *filter(None, [stack.remark()])]
+        predictions = _predict_test(job, chain, chain.learners)
+    remarks = [*collected.remarks, *filter(None, [race_remark(raced), stack.remark()])]
     manifest |= {
         "complete": True,
-        "learners": _learner_records(collected, judged, systems, oof_sample),
+        "learners": _learner_records(collected, judged, systems, out_of_fold, oof_sample),
         "reliability": {
             name: {"raw": reliability(judged.raw[name], judged.sample), "calibrated": reliability(z, judged.sample)}
             for name, z in systems.items()
@@ -301,9 +323,8 @@ def _second_level(
 
 def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Cost]:
     failed = {(failure.learner, failure.fold) for failure in failures}
-    return [
-        Cost(**read_json(task.folder / TASK_FILE)["cost"]) for task in tasks if (task.name, task.fold) not in failed
-    ]
+    done = [task for task in tasks if (task.name, task.fold) not in failed and (task.folder / TASK_FILE).exists()]
+    return [Cost(**read_json(task.folder / TASK_FILE)["cost"]) for task in done]
 
 
 def _judged(
@@ -383,18 +404,24 @@ def _prior(job: Job, folds: Folds) -> tuple[float, ...]:
 
 
 def _learner_records(
-    collected: Collected, judged: Judged, systems: Mapping[str, np.ndarray], oof_sample: Sample
+    collected: Collected,
+    judged: Judged,
+    systems: Mapping[str, np.ndarray],
+    out_of_fold: Mapping[str, np.ndarray],
+    oof_sample: Sample,
 ) -> list[dict[str, Any]]:
     """Return the manifest's entries with each learner's scores on the judged events, and those of its single fits."""
     records, sample = [], judged.sample
     for record in collected.records:
         name = record["name"]
         scores: dict[str, Any] = dict.fromkeys(("log_loss", "raw_log_loss", "single_fit_log_loss", "accuracy"))
-        if name in collected.names:
+        if name in out_of_fold:
+            predicted = ~np.isnan(out_of_fold[name][:, 0])
+            single_fits = oof_sample.take(predicted).losses(out_of_fold[name][predicted])
             scores = {
                 "log_loss": float(sample.losses(systems[name]).mean()),
                 "raw_log_loss": float(sample.losses(judged.raw[name]).mean()),
-                "single_fit_log_loss": float(oof_sample.losses(collected.out_of_fold[name]).mean()),
+                "single_fit_log_loss": float(single_fits.mean()),
                 "accuracy": float(np.average(systems[name].argmax(axis=1) == sample.labels, weights=sample.weights)),
             }
         records.append(record | scores)
