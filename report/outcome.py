@@ -136,7 +136,7 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
     if raced := [row["name"] for row in run.manifest["learners"] if row.get("left_the_race")]:
         lines.append(f"{', '.join(raced)}: one fit, left out after it (--race off fits all)")
     pool = run.manifest["pool"]
-    if len(pool["weights"]) == 1 and pool["left_out"]:
+    if len(pool["weights"]) == 1 and (pool["left_out"] or raced):
         lines.append(
             f"stack: {next(iter(pool['weights']))} alone; leaving out all other learners costs less than "
             f"{run.manifest['config'].get('prune', TOLERANCE):g} in log-loss"
