@@ -206,7 +206,7 @@ def _stack(
     return stack(
         TableConfig(
             run=run, table=table, label="kind", preset="quick", folds=2, repeats=1, holdout=0.1, workers=workers,
-            learners=learners, settings=settings or {}, pools=("log_pool",),
+            learners=learners, settings=settings or {}, pools=("log_pool",), race="off",
         )
     )  # fmt: skip
 

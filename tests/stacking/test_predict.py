@@ -364,8 +364,8 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     assert expected is not None
     run = load(tmp_path / "run")
     opened: list[Path] = []
-    real = predict_module.load
-    monkeypatch.setattr(predict_module, "load", lambda folder: opened.append(folder) or real(folder))
+    real = predict_module.open_predictor
+    monkeypatch.setattr(predict_module, "open_predictor", lambda folder: opened.append(folder) or real(folder))
     monkeypatch.setattr(showerstack.stacking.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
     for workers in (1, 3):
         opened.clear()
@@ -402,7 +402,7 @@ def test_events_go_through_a_fit_once(
 ) -> None:
     monkeypatch.setattr(showerstack.stacking.events, "PIECE_EVENTS", 40)
     monkeypatch.setattr(Estimating, "asked", [])
-    monkeypatch.setattr(predict_module, "load", lambda folder: Estimating(COMPOSITION.classes))
+    monkeypatch.setattr(predict_module, "open_predictor", lambda folder: Estimating(COMPOSITION.classes))
     events = FrameEvents(np.zeros((100, 2), dtype=np.float32, order="F"), ("a", "b"), "hash", {})
     folders = tuple(tmp_path / f"fold-{k}" for k in range(2))
     fits = [SavedFits(f"one/{truth}", folders, ("a", "b"), False, truth) for truth in wanted]

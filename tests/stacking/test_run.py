@@ -439,7 +439,8 @@ def test_another_second_level_keeps_the_fits(two_gaussians: tuple[Path, Path], t
     def run(name: str, **options: object) -> StackResult:
         return stack(TableConfig(
             run=tmp_path / name, table=two_gaussians[0], label="kind", test_table=two_gaussians[1], preset="quick",
-            folds=3, repeats=1, holdout=0.2, workers=1, device="cpu", learners=("fake_linear", "fake_noisy"), **options,
+            folds=3, repeats=1, holdout=0.2, workers=1, device="cpu", learners=("fake_linear", "fake_noisy"),
+            race="off", **options,
         ))  # fmt: skip
 
     def fits() -> dict[str, int]:
@@ -519,7 +520,7 @@ def test_the_stated_gain_is_the_shipped_gain(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("fakes")
 def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     learners = ("fake_onestart", "fake_noisy")
-    result, _ = _stacked(tmp_path, 6000, learners, folds=3, pools=("log_pool",))
+    result, _ = _stacked(tmp_path, 6000, learners, folds=3, pools=("log_pool",), race="off")
     rows = {row["name"]: row for row in result.manifest["learners"]}
     assert abs(rows["fake_onestart"]["one_network"]["difference"]) < 1e-4
     assert rows["fake_noisy"]["one_network"] is None
