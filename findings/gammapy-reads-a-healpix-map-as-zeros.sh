@@ -2,7 +2,7 @@
 # gammapy 2.1: Map.read of a HEALPix table whose columns have names of their own (COUNTS, SIGNIFICANCE) gives a map of
 # zeros, without a word, unless the column is named: only columns that begin with CHANNEL are looked for (HPX_CONV is
 # GADF or FGST-CCUBE). With HPX_CONV = HEALPY it ends in a TypeError instead, without the card in a ValueError; with
-# colname= it reads the column in all conventions. Guess before running: the first column, as healpy.read_map takes it.
+# colname= it reads the column in all conventions. healpy.read_map takes the first column.
 # regions is pinned: gammapy 2.1 does not import with regions 0.12, which its requirement (>= 0.9) allows.
 # Seen: GADF: sum 0, with colname="COUNTS" sum 767; HEALPY: TypeError, with colname 767.
 set -euo pipefail

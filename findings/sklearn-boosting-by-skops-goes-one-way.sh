@@ -1,7 +1,7 @@
 #!/bin/bash
 # skops 0.16.0: a HistGradientBoostingClassifier saved with scikit-learn 1.8.0 cannot be read with 1.9.1 (No module named
 # '_loss': the compiled loss was named without its package there), while one saved with 1.9.1 is read with 1.8.0 and
-# predicts the same. Guess before running: newer reads older, as models are promised at best, not the reverse.
+# predicts the same.
 # Met with models in archives of a paper: note scikit-learn's version, and keep a way to train again.
 # Seen: 1.8.0 read by 1.9.1: ModuleNotFoundError; 1.9.1 read by 1.8.0: the same predictions.
 set -euo pipefail
