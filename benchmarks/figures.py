@@ -276,9 +276,9 @@ def arrays() -> Figure:
         sizes.plot(widths, y[there], MARKERS[marker], color=PALETTE[colour], label=label)
     zenith.plot([numbers(cells[9])[0] for cells in rows], y, MARKERS[0], color=PALETTE[4])
     names = [cells[0].replace(", ", ",\n", 1) if len(cells[0]) > 18 else cells[0] for cells in rows]
-    core.set(yticks=y, yticklabels=names, xlabel="core error,\nspacings", xlim=(0, 0.8))
-    sizes.set(xlabel="resolution,\nlg N", xlim=(0, None))
-    zenith.set(xlabel="zenith\nerror, deg", xlim=(0, None))
+    core.set(yticks=y, yticklabels=names, xlabel="core, spacings", xlim=(0, 0.8))
+    sizes.set(xlabel="width, lg N", xlim=(0, None))
+    zenith.set(xlabel="zenith, deg", xlim=(0, None))
     core.tick_params(axis="y", labelsize=7)
     figure.legend(*sizes.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from showerstack.features.available import is_available
+from showerstack.features.build import build_table
 from showerstack.features.catalogue import CATALOGUE, GROUPS
 from showerstack.features.compute import column_names, compute_events
 from showerstack.features.device import namespace
@@ -20,10 +21,12 @@ from showerstack.features.lateral import cuda
 from showerstack.features.lateral.events import make_events
 from showerstack.features.lateral.fit import fit_cuda, fit_fused
 from showerstack.features.lateral.recipe import RECIPE, recipe_of
+from showerstack.features.table import fit_remark
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.card import ArrayCard
 from showerstack.showers.lateral import axis_distance, rho_electron, rho_muon
 from showerstack.showers.schema import SCALAR_NAMES
+from showerstack.showers.writer import write_dataset
 from tests.features.test_warp import Warp
 
 XP = namespace("cpu")
@@ -223,3 +226,25 @@ def test_quantities_that_a_set_lacks_take_their_features_away():
         "mu_far_empty_reco",
         "fit_nmu_minus_proton",
     }
+
+
+def test_a_remark_where_fewer_than_half_of_the_fits_converge():
+    assert fit_remark("mine", np.array([1.0, 1.0, 0.0])) is None
+    few = fit_remark("mine", np.array([1.0, 0.0, 0.0, np.nan]))
+    assert few == (
+        "mine: the lateral fit converged in 25 % of 4 events (25 % had fewer than 3 hit stations: "
+        "look at units, areas and array.toml with doctor)"
+    )
+    assert fit_remark("mine", np.full(3, np.nan)).endswith("(100 % had fewer than 3 hit stations)")
+
+
+def test_tables_of_an_array_that_is_hardly_hit_say_so(tmp_path, caplog):
+    grids, scalars, _ = drawn(NO_MUONS, 40, (5.0, 5.5))
+    source = {"generator": "test", "array": NO_MUONS.as_json(), "evaluation_cuts": "none"}
+    with write_dataset(tmp_path / "set", 40, None, source=source) as writer:
+        writer.put(0, np.where(np.arange(40)[:, None, None, None] < 30, 0, grids), scalars, None)
+    table = build_table(tmp_path / "set")
+    assert [line.split(" (")[0] for line in table.remarks] == [
+        "set.features: the lateral fit converged in 25 % of 40 events"
+    ]
+    assert any("converged in 25 %" in record.message for record in caplog.records)
