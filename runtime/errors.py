@@ -306,7 +306,7 @@ LONGEST_CELL = 60
 def shown(value: object) -> str:
     """Return how a line shows a value that a file holds: its beginning, however long it is.
 
-    >>> shown("a" * 100)[-8:]
+    >>> shown("a" * 100)[-7:]
     "aaa'..."
     """
     text = repr(value if not isinstance(value, str) else value[:LONGEST_CELL])
