@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
+import polars as pl
 import torch
 
 from showerstack.features.catalogue import CATALOGUE, feature_set
@@ -253,7 +254,9 @@ def _features(events: SimulatedEvents, *, rounded: bool) -> tuple[np.ndarray, tu
         scalars = scalars.astype(np.float16).astype(np.float32)
     table = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, events.array)
     core = (table["fit_core_x_m"].to_numpy(), table["fit_core_y_m"].to_numpy())
-    return table.select(COLUMNS).to_numpy().astype(np.float32, order="F"), core
+    # What the array cannot have is missing, as where the network is used.
+    columns = [pl.col(name) if name in table.columns else pl.lit(np.nan).alias(name) for name in COLUMNS]
+    return table.select(columns).to_numpy().astype(np.float32, order="F"), core
 
 
 AGE_COLUMNS = (AGE.name, "fit_minus_age")
