@@ -61,6 +61,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents
+from showerstack.showers.simulation.ground import covering
 from showerstack.showers.simulation.settings import Settings
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
@@ -417,9 +418,9 @@ def test_an_array_that_counts_no_muons_or_few_showers_is_not_pretrained_for(tmp_
 
 def test_cores_cover_an_array_as_they_cover_kascade() -> None:
     world = Settings()
-    assert stream._covering(world, KASCADE) == world
+    assert covering(world, KASCADE) == world
     twice = replace(KASCADE, x_m=2 * KASCADE.x_m, y_m=2 * KASCADE.y_m, pitch_m=2 * KASCADE.pitch_m)
-    wide = stream._covering(world, twice)
+    wide = covering(world, twice)
     assert wide.spectrum.core_radius_m == pytest.approx(2 * world.spectrum.core_radius_m)
     assert wide.trigger.core_max_m == pytest.approx(2 * world.trigger.core_max_m)
 
