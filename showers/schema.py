@@ -155,6 +155,8 @@ ENERGY = Task(
     TargetQuantity("lg_energy", "lg(E/eV)", "primary energy", (13.0, 19.0), close=0.1, reference="E", raw="E"),
 )
 TASKS: dict[str, Task] = {task.name: task for task in (COMPOSITION, GAMMA, ENERGY)}
+ANSWER_FILES = frozenset({WEIGHT_FILE, TRUTH_FILE, *(str(task.label_file) for task in TASKS.values())})
+"""Files of a dataset folder that tell classes: nothing that predicts looks at them."""
 
 
 def task_named(name: str) -> Task:

@@ -39,7 +39,7 @@ from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset, state_of
 from showerstack.showers.event_files import EventFiles, zero_if_not_finite
-from showerstack.showers.schema import SCALAR_NAMES, TASKS, TRUTH_FILE, WEIGHT_FILE, TargetQuantity, Task
+from showerstack.showers.schema import ANSWER_FILES, SCALAR_NAMES, TargetQuantity, Task
 
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that stand beside the learners' log-probabilities: a target is counted from the first."""
@@ -339,9 +339,9 @@ def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> 
 
 
 def dataset_state(dataset: Path, *, labelled: bool) -> FolderState:
-    """Return the states of a dataset's files, those of the labels left out where these are not looked at."""
-    labels = {task.label_file for task in TASKS.values()} | {WEIGHT_FILE, TRUTH_FILE, CHECKSUMS_FILE}
-    return tuple((name, state) for name, state in folder_state(dataset) if labelled or name not in labels)
+    """Return the states of a dataset's files, those of the answers left out where these are not looked at."""
+    unseen = ANSWER_FILES | {CHECKSUMS_FILE}
+    return tuple((name, state) for name, state in folder_state(dataset) if labelled or name not in unseen)
 
 
 @lru_cache(maxsize=8)
