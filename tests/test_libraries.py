@@ -86,3 +86,52 @@ def test_columns_of_tiny_numbers_are_learned() -> None:
     }
     assert np.ptp(scores["as it is"]) == 0
     assert np.ptp(scores["scaled"]) > 0.2
+
+
+def test_a_frame_of_features_does_not_follow_the_next_chunk() -> None:
+    """polars takes an array without a copy: a buffer that is used again would change frames that were given away."""
+    import polars as pl
+
+    from showerstack.features.catalogue import CATALOGUE
+    from showerstack.features.compute import compute_events
+    from showerstack.showers.array import KASCADE
+
+    buffer = np.arange(3, dtype=np.float32)
+    frame = pl.DataFrame({"x": buffer})
+    buffer[:] = -1
+    if frame["x"].to_list() != [-1, -1, -1]:
+        pytest.skip("this polars copies: the guard may go")
+    rng = np.random.default_rng(1)
+    grids = rng.exponential(50, size=(2, 8, *KASCADE.grid_shape)).astype(np.float32) * KASCADE.has_detector.transpose(
+        1, 2, 0
+    )
+    scalars = np.tile(np.array([15.5, 20.0, 30.0, 5.2, 4.3], np.float32), (8, 1))
+    groups = frozenset({CATALOGUE["fit_lg_ne"].group})
+    first = compute_events(grids[0], scalars, None, groups)
+    kept = first.clone().to_numpy().copy()
+    second = compute_events(grids[1], scalars, None, groups)
+    np.testing.assert_array_equal(first.to_numpy(), kept)
+    assert not np.array_equal(second.to_numpy(), kept, equal_nan=True)
+
+
+def test_attention_is_defined_without_a_hit_and_blind_to_padding() -> None:
+    """torch gives an empty set's attention as 0, NaN or a mean by the kernel that it takes: one station stays."""
+    import torch
+
+    from showerstack.models.networks.layers import Attention
+    from showerstack.models.networks.stations import pack
+
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        attention = Attention(8, 2).eval()
+        tokens = torch.randn(3, 6, 8)
+    present = torch.tensor([[1, 1, 0, 1, 0, 0], [0] * 6, [1] * 6], dtype=torch.bool)
+    queries = torch.ones(3, 1, 8)
+    with torch.inference_mode():
+        packed, counts = pack(tokens, present)
+        assert counts.any(dim=1).all()
+        together = attention(queries, packed, counts)
+        assert torch.isfinite(together).all()
+        for k in range(3):
+            alone = attention(queries[k : k + 1], *pack(tokens[k : k + 1], present[k : k + 1]))
+            torch.testing.assert_close(alone[0], together[k], rtol=0, atol=1e-5)
