@@ -1,7 +1,8 @@
 """Which showers dataset folders hold: whether two of them share some, and whether one is a part of what was written.
 
 Showers are known by their reconstructed quantities, rounded to float16, in copies, parts and larger sets alike: two
-different ones have the same five once in some 10^12 pairs. Where these cannot tell, of a set that is gone and of
+different ones have the same five once in some 10^12 pairs. Where both sets have event times, those must be equal as
+well, to the second. Where quantities cannot tell, of a set that is gone and of
 showers that were thrown at several cores, seed, world, model and blocks of primaries do (``source.json``).
 """
 
@@ -20,7 +21,7 @@ import polars as pl
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import FileState
 from showerstack.showers.dataset import Dataset, state_of
-from showerstack.showers.schema import SCALAR_NAMES, SIMULATION
+from showerstack.showers.schema import SCALAR_NAMES, SIMULATION, TIMES_FILE
 from showerstack.showers.writer import BLOCKS, EVENTS
 
 STREAM = ("task", "split", "seed", "model", "settings_hash")
@@ -72,18 +73,25 @@ def _equal_rows(sets: Sequence[Dataset]) -> Iterator[tuple[int, int, str]]:
     same = every[order][1:] == every[order][:-1]
     pairs = np.column_stack([owner[order][:-1][same], owner[order][1:][same]])
     for (a, b), n in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
-        if n > max(CHANCE_ROWS, CHANCE_SHARE * min(len(hashes[a]), len(hashes[b]))):
+        chance = max(CHANCE_ROWS, CHANCE_SHARE * min(len(hashes[a]), len(hashes[b])))
+        if n > chance and all(sets[k].files.has(TIMES_FILE) for k in (a, b)):
+            one, other = (_row_hashes(sets[k].path, state_of(sets[k].path), timed=True) for k in (a, b))
+            n = len(np.intersect1d(one, other, assume_unique=True))
+        if n > chance:
             yield int(a), int(b), f"{n:,} showers are in both"
 
 
 @lru_cache(maxsize=4)
-def _row_hashes(folder: Path, state: tuple[FileState, ...]) -> np.ndarray:
-    """Return a number for each different shower by its reconstructed quantities, sorted uint64."""
-    scalars = Dataset.open(folder, labels=False).scalars
+def _row_hashes(folder: Path, state: tuple[FileState, ...], *, timed: bool = False) -> np.ndarray:
+    """Return a number for each different shower by its reconstructed quantities (and its second), sorted uint64."""
+    dataset = Dataset.open(folder, labels=False)
     with np.errstate(over="ignore"):
-        values = np.asarray(scalars[:, : len(SCALAR_NAMES)]).astype(np.float16)
-    values = np.ascontiguousarray(values[np.isfinite(values).all(axis=1)]).view(np.uint16)
-    return np.unique(pl.DataFrame(values).hash_rows().to_numpy())
+        values = np.asarray(dataset.scalars[:, : len(SCALAR_NAMES)]).astype(np.float16)
+    known = np.isfinite(values).all(axis=1)
+    table = pl.DataFrame(np.ascontiguousarray(values[known]).view(np.uint16))
+    if timed:
+        table = table.with_columns(second=np.floor(dataset.files.times()[known]))
+    return np.unique(table.hash_rows().to_numpy())
 
 
 def refuse_shared(sets: Sequence[tuple[str, Dataset]]) -> None:

@@ -16,6 +16,7 @@ from showerstack.showers.identity import refuse_part, refuse_shared, same_blocks
 from showerstack.showers.schema import COMPOSITION, SIMULATION
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK
+from showerstack.showers.writer import write_dataset
 
 COMMON = {"train_cuts": "test", "workers": 1}
 
@@ -73,6 +74,31 @@ def test_other_showers_are_not_the_same(sets: Path) -> None:
     opened = [Dataset.open(sets / name, labels=False) for name in names]
     assert all(shared_showers(one, other) is None for one in opened for other in opened if one is not other)
     refuse_shared([("--data", dataset) for dataset in opened])
+
+
+def test_showers_that_hardly_differ_are_told_apart_by_their_times(tmp_path: Path) -> None:
+    """Two angles alone, rounded, are the same for some in 10,000: the same showers are of the same time as well."""
+    rng = np.random.default_rng(1)
+
+    def written(name: str, scalars: np.ndarray, seconds: np.ndarray | None = None) -> Dataset:
+        given = {} if seconds is None else {"times": seconds}
+        extras = dict.fromkeys(given, np.float64)
+        with write_dataset(tmp_path / name, len(scalars), None, source={"generator": "test"}, extras=extras) as writer:
+            writer.put(0, np.zeros((len(scalars), 16, 16, 2), np.float16), scalars, **given)
+        return Dataset.open(tmp_path / name, labels=False)
+
+    def showers() -> tuple[np.ndarray, np.ndarray]:
+        scalars = np.full((10_000, 5), 5.0, np.float32)
+        scalars[:, 1:3] = rng.uniform((0, 0), (30, 360), (10_000, 2))
+        return scalars, np.sort(rng.uniform(1e9, 1.001e9, 10_000))
+
+    first, second = showers(), showers()
+    one = written("one", *first)
+    assert shared_showers(one, written("timeless", second[0])), "what the times are needed for"
+    refuse_shared([("--data", one), ("--data", written("other", *second))])
+    for name, part in (("copy", slice(None)), ("part", slice(None, None, 30))):
+        with pytest.raises(InputError, match="hold the same showers"):
+            refuse_shared([("--data", one), ("--data", written(name, *(each[part] for each in first)))])
 
 
 def test_a_part_of_a_set_is_known(sets: Path, tmp_path: Path) -> None:
