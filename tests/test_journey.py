@@ -350,6 +350,7 @@ def beginning(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
 WHOLE_STORY = pytest.param("train.md", True, marks=WHOLE)
 
 
+@pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")  # pyhf's own use of jsonschema
 @pytest.mark.parametrize(("page", "processes"), [*((page, False) for page in STORIES), WHOLE_STORY])
 def test_every_command_works_and_says_what_the_page_shows(
     page: str, processes: bool, beginning: Callable[[str], Path], undrawn: None, monkeypatch: pytest.MonkeyPatch
