@@ -124,7 +124,8 @@ class Hdf5Table:
         def add_table(name: str, item: Any) -> None:
             if isinstance(item, h5py.Dataset):
                 where = f"{file}, {item.name} (shape {item.shape})"
-                refuse_swollen(where, item.nbytes, file.stat().st_size, "write it again without compression")
+                n_bytes = (item.size or 0) * item.id.get_type().get_size()  # item.nbytes asks for a NumPy type
+                refuse_swollen(where, n_bytes, file.stat().st_size, "write it again without compression")
             if isinstance(item, h5py.Dataset) and (kinds := _stored_kinds(item)) and item.ndim == 1:
                 tables[name] = cls({field: kind.shape for field, kind in kinds.items()}, len(item), item)
             elif isinstance(item, h5py.Group):
