@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.speed.gpu import column_agreement
-from showerstack.features import device, groups
+from showerstack.features import device
 from showerstack.features.catalogue import GROUPS
 from showerstack.features.compute import compute_chunk
 from showerstack.features.device import (
@@ -28,7 +28,7 @@ from showerstack.features.device import (
     namespace,
     resolve_device,
 )
-from showerstack.features.lateral import cuda
+from showerstack.features.lateral import cuda, events
 from showerstack.runtime.errors import InputError
 from tests.features.device_arrays import DeviceArray, DeviceNamespace, on_device, on_host
 
@@ -102,7 +102,7 @@ def gpu(on_the_host, monkeypatch):
         on_the_host(kernels, name, n_events, on_host(list(arguments)))
 
     monkeypatch.setattr(cuda, "launch", launch)
-    monkeypatch.setattr(groups, "is_cupy_namespace", lambda xp: True)
+    monkeypatch.setattr(events, "is_cupy_namespace", lambda xp: True)
     DeviceArray.launches.clear()
     return DeviceNamespace("gpu")
 
