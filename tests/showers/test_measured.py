@@ -135,7 +135,7 @@ def bucket(raw: Path) -> Iterator[Bucket]:
 
 
 def test_archive_goes_through_download_convert_features_and_predict(
-    raw: Path, bucket: Bucket, run: Path, tmp_path: Path
+    raw: Path, bucket: Bucket, composition_run: Path, tmp_path: Path
 ) -> None:
     (raw / "004009_matrices.npz").write_bytes(b"not in use: its name ends in 9")
     names = download_measured(tmp_path / "raw", times=True, base_url=bucket.url)
@@ -156,7 +156,7 @@ def test_archive_goes_through_download_convert_features_and_predict(
     started = datetime(2000, 1, 1, 0, 39, tzinfo=UTC).timestamp()  # one run and one pause later
     np.testing.assert_allclose(times - started, truth["second"], atol=1e-5)
     assert (np.diff(times) >= 0).all()
-    predictions = predict(load(run), data.path, Context(device="cpu", workers=1)).concatenated()
+    predictions = predict(load(composition_run), data.path, Context(device="cpu", workers=1)).concatenated()
     assert predictions.log_proba.shape == (len(data), 5)
     assert np.isfinite(predictions.log_proba).all()
 
@@ -352,7 +352,7 @@ def test_an_event_that_is_there_again_counts_once(raw: Path, tmp_path: Path) -> 
     for times, message in (
         (dates[1:], "has shape"),
         (milliseconds.astype(np.float32), "has type float32"),
-        (milliseconds, r": half of the times are above 1e\+10, expected seconds"),
+        (milliseconds, r": half of the times are above 1e\+10, which looks like ms since 1970: expected seconds"),
     ):
         np.save(other / "times.npy", times)
         with pytest.raises(InputError, match=rf"times\.npy ?{message}"):
