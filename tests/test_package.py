@@ -197,7 +197,7 @@ if __name__ == "__main__":
     said = outside(installed, tmp_path, "program.py")
     assert said.returncode == 0, said.stderr
     run, result, n, file = said.stdout.splitlines()[-4:]
-    assert run == "<table run run: table.quadratic_logit>"
+    assert run == f"<table run {tmp_path / 'run'}: table.quadratic_logit>"
     assert result.startswith("<100 predictions, table: 0 ")
     assert n == "100"
     assert Path(file).is_relative_to(installed)
