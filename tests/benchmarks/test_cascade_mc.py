@@ -101,16 +101,45 @@ def test_muons_decay_and_lose_energy(energy: float, depth: float, zenith_deg: fl
         np.testing.assert_allclose(heights[seen], (muons * km)[seen], rtol=1e-4)
 
 
-def test_hadrons_interact_where_the_cross_section_says_and_decay_as_the_energy_says() -> None:
-    """Heitler-Matthews: each interaction gives 2 charged pions to 1 neutral one; Nmu grows as E^(ln 2 n / ln 3 n)."""
-    pions = [(transport.PION, 1 / 15)] * 10 + [(transport.PHOTON, 1 / 30)] * 10
-    library = toy(pions)
-    assert transport.interaction_length(0, 1e3, library) == pytest.approx(transport.AIR_MASS / 300.0)
-    lg = np.array([3.0, 4.0, 5.0])
-    muons = [follow(transport.NUCLEON, 10**one, 60, library)[-5] for one in lg]
-    slope = np.polyfit(lg, np.log10(muons), 1)[0]
-    assert slope == pytest.approx(math.log(10) / math.log(15), abs=0.06)
-    assert sum(share for _, share in pions) == pytest.approx(1.0)
+def cascade_equation(energy: float, n: int, length: float) -> float:
+    """Return the mean muons at the lower ground of a nucleon, GeV, that gives n pions of 1 / (1.5 n) of its energy.
+
+    T. K. Gaisser, "Cosmic rays and particle physics" (1990), section 3: a pion of energy E made at the depth X gets to
+    X' with the probability exp(-(X' - X) / L) (X / X')^a, with a = m h / (c tau E) and the air's scale height h; in dX'
+    it decays with the probability a dX' / X' and interacts with dX' / L. L is the interaction length, g/cm2. The steps
+    of the grid are worth 0.5 %.
+    """
+    x = np.geomspace(0.1, GROUNDS[1], 2000)
+    steps = np.gradient(x) * np.tri(len(x)).T
+    np.fill_diagonal(steps, np.diag(steps) / 2)
+    energies = energy / (1.5 * n) ** np.arange(1, 1 + int(math.log(energy) / math.log(1.5 * n)))
+    flight = np.exp(-np.maximum(x - x[:, None], 0.0) / length) * steps
+    of_pion = np.zeros(len(x))
+    height = np.array([depth_over_density_cm(one) for one in x])
+    for one in energies[::-1]:
+        a = (transport.PION_DECAY * height / one)[:, None]
+        shares = one * (0.573 + 0.427 * (np.arange(20) + 0.5) / 20)
+        of_muon = np.array([np.mean([transport.muon_survival(e, at, GROUNDS[1], 1.0) for e in shares]) for at in x])
+        alive = np.minimum(x[:, None] / x, 1.0) ** a
+        of_pion = (flight * alive * (n * of_pion / length + a * of_muon / x)).sum(1)
+    return float((flight[0] * n * of_pion / length).sum())
+
+
+@pytest.mark.parametrize("energy", [1e3, 1e4, 1e5])
+def test_hadrons_interact_where_the_cross_section_says_and_decay_as_the_energy_says(energy: float) -> None:
+    """Heitler's and Matthews's cascade, 2 charged pions to 1 neutral one, against the cascade equation."""
+    library = toy([(transport.PION, 1 / 15)] * 10 + [(transport.PHOTON, 1 / 30)] * 10)
+    length = transport.interaction_length(0, 1e3, library)
+    assert length == pytest.approx(transport.AIR_MASS / 300.0)
+    muons, stack, tables = [], np.zeros((10_000, 4)), empty(SITE)
+    for _ in range(1000):
+        out = np.zeros(transport.n_outputs(SITE))
+        stack[0] = transport.NUCLEON, energy, 0.1, 1.0
+        # No photon is followed: a few in a thousand would make muons.
+        transport.follow(stack, 1, 1.0, energy, False, SITE, library, tables, out)
+        muons.append(out[-5])
+    error = np.std(muons) / math.sqrt(len(muons))
+    assert np.mean(muons) == pytest.approx(cascade_equation(energy, 10, length), abs=5 * error)
 
 
 def test_short_lived_secondaries_keep_the_energy() -> None:
