@@ -285,4 +285,5 @@ if __name__ == "__main__":
 def test_a_dask_cluster_of_an_installation(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(DASK)
     done = outside(installed, tmp_path, "program.py")
-    assert done.stdout.splitlines()[-1:] == ["<table run run: table.quadratic_logit>"], done.stderr
+    run = f"<table run {tmp_path / 'run'}: table.quadratic_logit>"
+    assert done.stdout.splitlines()[-1:] == [run], done.stderr
