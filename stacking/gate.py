@@ -79,7 +79,7 @@ def decide_gate(
     is_last = float(sample.losses(stacked).mean()) > max(float(one.mean()) for one in losses.values()) + ROUNDING
     is_shown = gain.mean > max(CLAIM_SIGMA * gain.error, ROUNDING)
     if len(learners) == 1:
-        shipped, reason = False, f"{best} is the only learner"
+        shipped, reason = False, f"{best} is the only learner with all fits"
     elif gain.mean < -max(WORSE_SIGMA * gain.error, ROUNDING):
         shipped, reason = False, f"the log-loss of the stack is {size} higher than that of {best}"
     elif is_last:

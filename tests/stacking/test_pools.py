@@ -270,7 +270,7 @@ def test_the_gate_goes_by_weights_and_says_what_is_level() -> None:
     assert decide_gate(systems["a"], systems, sample).best_learner == "b"
     gate = decide_gate(systems["a"], systems, replace(sample, weights=weights))
     assert (gate.best_learner, gate.reason) == ("a", "the log-losses of the stack and of a differ by less than 0.00001")
-    assert decide_gate(systems["b"], {"a": systems["a"]}, sample).reason == "a is the only learner"
+    assert decide_gate(systems["b"], {"a": systems["a"]}, sample).reason == "a is the only learner with all fits"
     kept = {one.name for one in left_out(systems, replace(sample, weights=weights), 0.2)}
     assert kept == {"b"}
 
