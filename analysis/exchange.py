@@ -37,8 +37,8 @@ def error_columns(table: pl.DataFrame) -> dict[str, str]:
 def write_exchange(out: Path, experiment: str = "KASCADE") -> list[Path]:
     """Write ``OUT/hepdata/`` and ``OUT/crdb.csv`` from the spectra in ``OUT``; return the files.
 
-    Bins that are not used are '-' in HEPData's tables and missing among CRDB's rows. An error that is not known is left
-    out of a value's errors and named in the table's description; CRDB's rows need all errors.
+    Bins that are not used or not determined are '-' in HEPData's tables and missing among CRDB's rows. An error that is
+    not known is left out of a value's errors and named in the table's description; CRDB's rows need all errors.
     """
     table = pl.read_parquet(out / "spectra.parquet", glob=False)
     folder = out / HEPDATA_FOLDER
@@ -50,6 +50,8 @@ def write_exchange(out: Path, experiment: str = "KASCADE") -> list[Path]:
         files.append(_write_as_yaml(folder / f"{name}.yaml", content))
         description = f"Flux of {group}. Errors by source, one standard deviation."
         description += f" Unknown in some bins: {', '.join(unknown)}." if unknown else ""
+        if part.filter(pl.col("used") & pl.col(FLUX).is_null()).height:
+            description += " Not determined in some bins."
         documents.append(_document(f"Flux of {group}", description, f"{name}.yaml"))
     with np.load(out / "covariance.npz", allow_pickle=False) as stored:
         for key in stored.files:

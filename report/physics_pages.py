@@ -38,12 +38,14 @@ from showerstack.analysis.spectra.run import (
     Spectra,
     measure_spectra,
 )
+from showerstack.analysis.spectra.sources import narrow_scales
 from showerstack.report.display import event_picture, read_showers
 from showerstack.report.pictures.physics import (
     cells_picture,
     flux_picture,
     knee_picture,
     limit_picture,
+    nuisances_picture,
     panel_pictures,
     profile_picture,
     score_picture,
@@ -166,6 +168,7 @@ def _spectra(spectra: Spectra) -> Section:
         "Thick bars: measured and simulated statistics; thin bars: all errors. Points are not clipped at zero. Open "
         f"marks are published: {', '.join(sorted({one.experiment for one in published_spectra()}))} "
         "(analysis/spectra/published.csv names the sources); nobody agrees on the energy scale to better than 10 %."
+        + _not_determined(spectra, *GROUPS)
     )
     figures = [picture(as_svg(flux_picture(*arguments), "spectra of all groups"), caption)]
     total, sums = spectra.table().filter(pl.col("group") == ALL), []
@@ -175,11 +178,21 @@ def _spectra(spectra: Spectra) -> Section:
     names = (*GROUPS, ALL)
     drawings = panel_pictures(arguments[0], flux, statistical, error, names, published_spectra())
     for name, drawn in zip(names, drawings, strict=True):
-        figures.append(picture(as_svg(drawn, f"spectrum of {name}"), f"Flux of {name}, beside published fluxes."))
+        words = f"Flux of {name}, beside published fluxes.{_not_determined(spectra, name)}"
+        figures.append(picture(as_svg(drawn, f"spectrum of {name}"), words))
     heads = ("lg(E/eV)", "mean ln A ± statistical ± total")
     rows = [(f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}", _mass(row))
             for row in spectra.masses().iter_rows(named=True)]  # fmt: skip
     return Section("spectra", "Spectra", pictures(figures) + table(heads, rows))
+
+
+def _not_determined(spectra: Spectra, *names: str) -> str:
+    """Return how many points of groups are missing from a picture, and why, as a sentence of its caption."""
+    determined = np.array([spectra.determined[name] for name in names])
+    missing = int((spectra.used & ~determined).sum())
+    if not missing:
+        return ""
+    return f" {missing} of {determined.size} fluxes are not determined with so few events, and left out."
 
 
 def _headline(spectra: Spectra) -> Section:
@@ -191,13 +204,16 @@ def _headline(spectra: Spectra) -> Section:
         for row in changes.iter_rows(named=True)
     }
     rows = []
-    for row in spectra.table().filter(pl.col("group").is_in(list(SUMS)) & pl.col("determined")).iter_rows(named=True):
+    for row in spectra.table().filter(pl.col("group").is_in(list(SUMS)) & pl.col("used")).iter_rows(named=True):
+        energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
+        if not row["determined"]:
+            rows.append((energy, row["group"], "not determined", "", "", ""))
+            continue
         flux, total = row["flux_m2_sr_s_eV"], row["flux_error_total_m2_sr_s_eV"]
         statistical = row["flux_error_statistical_m2_sr_s_eV"]
         by_energy = abs(energies[row["lg_energy_low_eV"], row["group"]])
         other = None if total is None else np.sqrt(max(total**2 - statistical**2 - by_energy**2, 0.0))
         errors = [_percent(None if one is None else one / abs(flux), 1) for one in (statistical, by_energy, other)]
-        energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
         rows.append((energy, row["group"], f"{flux:.3g}", *errors))
     body = table(heads, rows) + paragraph("Errors in per cent. The energy scale moves all fluxes of a group together.")
     others = spectra.sources()[COMPARISON_CSV]
@@ -227,18 +243,29 @@ def _sources(spectra: Spectra) -> Section:
         for row in nuisances.iter_rows(named=True)
     ]  # fmt: skip
     note = paragraph(
-        "Values and errors are in widths of what was expected. The last columns: the largest change of a flux by one "
-        "standard deviation of the scale after the fit. A scale whose error is below a half is told by the data better "
-        "than usual: look at the cells."
+        "Values and errors are in widths of what was expected; 0 ± 1 is that expectation, where data tell less than "
+        "the noise of the simulation pretends. The last columns: the largest change of a flux by one standard "
+        "deviation of the scale after the fit. A scale whose error is below a half is told by the data better than "
+        "usual: look at the cells."
     )
     drawn = picture(
         as_svg(cells_picture(cells), "pulls of the cells"),
         "Counts less expectations of all cells, in their errors: colour from -3 to 3. Rows are bins of the posteriors' "
         "mean ln A, light ones below.",
     )
-    return Section(
-        "sources", "Scales and cells", joined([*([table(heads, rows), note] if rows else []), pictures([drawn])])
-    )
+    figures = [drawn]
+    if rows:
+        figures.insert(
+            0,
+            picture(
+                as_svg(nuisances_picture(nuisances, tuple(SUMS)), "scales after the fit"),
+                "Left: scales after the fit; shaded: what was expected. Right: the largest change of a flux by one "
+                "standard deviation of each.",
+            ),
+        )
+    warnings = joined(paragraph(line, "warn") for line in narrow_scales(spectra.fluxes))
+    return Section("sources", "Scales and cells", joined([warnings, *([table(heads, rows), note] if rows else []),
+                                                          pictures(figures)]))  # fmt: skip
 
 
 LEVELS, SIDES = ("68", "95"), ("low", "high")
@@ -294,10 +321,9 @@ def _knees(spectra: Spectra) -> list[Section]:
         return []
     best = knees.fits["rigidity"]
     energy = spectra.centres_ev
-    drawn = knee_picture(
-        energy, spectra.flux, spectra.standard(STATISTICAL),
-        best.likelihood.flux(best.parameters, np.log10(energy)).T, GROUPS,
-    )  # fmt: skip
+    lg_energy = np.linspace(*np.log10(energy[[0, -1]]), 100)
+    lines = 10.0**lg_energy, best.likelihood.flux(best.parameters, lg_energy).T
+    drawn = knee_picture(energy, spectra.flux, spectra.standard(STATISTICAL), GROUPS, lines)
     ranges = [(one.name, one.grid, one.profile) for one in (*knees.groups, knees.rigidity)]
     figures = [
         picture(
@@ -334,10 +360,11 @@ def _knees(spectra: Spectra) -> list[Section]:
 
 def _errors(spectra: Spectra) -> Section:
     rows = []
-    for row in spectra.table().filter(pl.col("determined")).iter_rows(named=True):
-        cells = [_percent(row[f"fraction_error_{source}"], 1) for source in SOURCES]
+    for row in spectra.table().filter(pl.col("used") & (pl.col("group") != ALL)).iter_rows(named=True):
+        cells = [_percent(row[f"fraction_error_{source}"], 1) if row["determined"] else "" for source in SOURCES]
         energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
-        rows.append((energy, row["group"], f"{100 * row['fraction']:.1f}", *cells))
+        share = f"{100 * row['fraction']:.1f}" if row["determined"] else "not determined"
+        rows.append((energy, row["group"], share, *cells))
     heads = ("lg(E/eV)", "group", "share, %", *(f"± {source.replace('_', ' ')}" for source in SOURCES))
     note = paragraph(
         "Errors of neighbouring groups are strongly anti-correlated: use the covariances in covariance.npz."

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from showerstack.analysis.histfactory import document, factor, sample, shared
 from showerstack.analysis.photons.on_off import Common, OnOff
 
 MEASURED = "photons"
@@ -40,29 +41,29 @@ def workspace(counts: OnOff, efficiency: float, common: Common) -> dict[str, Any
     """
     # A factor times 0 stays 0: empty bins begin with one event.
     beside, above = np.maximum(counts.m, 1.0), np.maximum(counts.k, 1.0)
-    signal = [_factor(MEASURED, "normfactor"), *_shared("photon_efficiency", common.efficiency)]
-    hadrons = [_factor(name, "shapefactor") for name in ("sideband", "simulated_ratio")]
-    hadrons += _shared("transfer", common.transfer)
+    signal = [factor(MEASURED, "normfactor"), *shared("photon_efficiency", common.efficiency)]
+    hadrons = [factor(name, "shapefactor") for name in ("sideband", "simulated_ratio")]
+    hadrons += shared("transfer", common.transfer)
     content: dict[str, tuple[np.ndarray, list[dict[str, Any]]]] = {
         "above_threshold": (
             counts.n,
             [
-                _sample("photons", efficiency * counts.a, signal),
-                _sample("hadrons", beside * counts.g * above / counts.l, hadrons),
+                sample("photons", efficiency * counts.a, signal),
+                sample("hadrons", beside * counts.g * above / counts.l, hadrons),
             ],
         ),
         "sideband": (
             counts.m,
             [
-                _sample("photons", efficiency * counts.c, signal),
-                _sample("hadrons", beside, [_factor("sideband", "shapefactor")]),
+                sample("photons", efficiency * counts.c, signal),
+                sample("hadrons", beside, [factor("sideband", "shapefactor")]),
             ],
         ),
         "simulation_above_threshold": (
             counts.k,
-            [_sample("hadrons", above, [_factor(name, "shapefactor") for name in ("simulated_ratio", "simulated")])],
+            [sample("hadrons", above, [factor(name, "shapefactor") for name in ("simulated_ratio", "simulated")])],
         ),
-        "simulation_sideband": (counts.l, [_sample("hadrons", counts.l, [_factor("simulated", "shapefactor")])]),
+        "simulation_sideband": (counts.l, [sample("hadrons", counts.l, [factor("simulated", "shapefactor")])]),
     }
     bins = len(counts.n)
     bounds = {name: [[0.0, FAR]] * bins for name in ("sideband", "simulated_ratio", "simulated")}
@@ -70,23 +71,4 @@ def workspace(counts: OnOff, efficiency: float, common: Common) -> dict[str, Any
     starts = {MEASURED: [1.0 / efficiency]}
     parameters = [{"name": name, "bounds": limits, "inits": starts.get(name, [1.0] * bins)}
                   for name, limits in bounds.items()]  # fmt: skip
-    return {
-        "channels": [{"name": name, "samples": samples} for name, (_, samples) in content.items()],
-        "observations": [{"name": name, "data": counted.tolist()} for name, (counted, _) in content.items()],
-        "measurements": [{"name": MEASURED, "config": {"poi": MEASURED, "parameters": parameters}}],
-        "version": "1.0.0",
-    }
-
-
-def _sample(name: str, data: np.ndarray, modifiers: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"name": name, "data": data.tolist(), "modifiers": modifiers}
-
-
-def _factor(name: str, kind: str) -> dict[str, Any]:
-    return {"name": name, "type": kind, "data": None}
-
-
-def _shared(name: str, error: float) -> list[dict[str, Any]]:
-    if not error:
-        return []
-    return [{"name": name, "type": "normsys", "data": {"hi": float(np.exp(error)), "lo": float(np.exp(-error))}}]
+    return document(content, MEASURED, MEASURED, parameters)

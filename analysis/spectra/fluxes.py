@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from showerstack.analysis.spectra.likelihood import LEAST_HEIGHT, FoldedFit
+from showerstack.analysis.spectra.likelihood import LEAST_HEIGHT, LEAST_OVER_NOISE, FoldedFit
 from showerstack.showers.kascade import LN_MASSES
 
 STEPS = 6
@@ -72,7 +72,7 @@ class FreeFluxes:
     covariance: dict[str, np.ndarray]
     """(J K, J K) by source, in the order of ``flux.ravel()``; without the hadronic model's and the exposure's."""
     scales: np.ndarray
-    """(3,) in widths; 0 where data tell less of one than is expected of it."""
+    """(3,) in widths; 0 where data tell less of one than is expected of it, or less than twice what noise pretends."""
     events: np.ndarray
     """(J, K) measured events that come from each group and true energy."""
     simulated: np.ndarray
@@ -102,14 +102,13 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
         (K, T) each: what one standard deviation of each source of error changes in the thrown primaries.
     """
     likelihood, layout = fit.likelihood, fit.likelihood.layout
-    wide = np.searchsorted(edges, likelihood.lg_energy, side="right")  # 0 below all, J + 1 above all
     n_wide, n_groups = len(edges) + 1, layout.n_groups
     heights = np.maximum(fit.parameters[layout.heights], LEAST_HEIGHT)
     active = np.array(likelihood.response.moving, dtype=int)
     n = n_wide * n_groups
     prior = margin_prior(n_wide, n_groups, len(active))
     factors, scales = np.ones((n_wide, n_groups)), fit.scales.copy()
-    inside = np.arange(n_wide)[:, None] == wide  # (J', T)
+    inside = wide_bins(likelihood.lg_energy, edges)
     phi = likelihood.particles(fit.parameters, heights)
     parts = folded(phi, inside, likelihood.probability)
     for _ in range(STEPS):
@@ -174,10 +173,14 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     per_width, scale_errors = np.zeros((3, *unit.shape)), np.zeros(3)
     by_width = -np.linalg.solve(less[:n, :n], less[:n, n:])
     per_width[active] = (by_width.T[:, inner] * unit.ravel()).reshape(len(active), *unit.shape)
+    # What data seem to tell of each scale, with and without noise; where noise makes most of it, 0 +- 1 is known.
+    seems, tells = (1 / np.diag(np.linalg.inv(one))[n:] - 1.0 for one in (information, less))
+    told = np.zeros(3, dtype=bool)
+    told[active] = seems >= LEAST_OVER_NOISE * (seems - tells)
     scale_errors[active] = np.sqrt(np.diag(sandwich)[n:])
-    # Where noise leaves data nothing to tell of a scale, what was expected of it is known: 0 +- 1.
-    scales = np.where(scale_errors < 1.0, scales, 0.0)
-    scale_errors = np.minimum(scale_errors, 1.0)
+    told &= scale_errors < 1.0
+    scales = np.where(told, scales, 0.0)
+    scale_errors[active] = np.where(told, scale_errors, 1.0)[active]
     if likelihood.response.energy_width:
         slope = phi * likelihood.energy_slope(fit.parameters, float(fit.scales[0]))
         per_width[0] = -factors[1:-1] * unit * (slope @ inside.T).T[1:-1] / held
@@ -187,6 +190,12 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     return FreeFluxes(
         edges, factors[1:-1] * unit, covariance, scales, events, simulated, per_width, scale_errors, joint
     )
+
+
+def wide_bins(lg_energy: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return which energies (T,) lie below, in each of, and above the wide bins, (J + 2, T) bool."""
+    wide = np.searchsorted(edges, lg_energy, side="right")
+    return np.asarray(np.arange(len(edges) + 1)[:, None] == wide)
 
 
 def folded(values: np.ndarray, inside: np.ndarray, response: np.ndarray) -> np.ndarray:
@@ -210,9 +219,8 @@ def undetermined(fit: FoldedFit, edges: np.ndarray, sums: np.ndarray) -> np.ndar
         (S, K) of zeros and ones: the groups in each sum.
     """
     likelihood = fit.likelihood
-    wide = np.searchsorted(edges, likelihood.lg_energy, side="right")
     n_wide, n_groups = len(edges) + 1, likelihood.layout.n_groups
-    inside = np.arange(n_wide)[:, None] == wide
+    inside = wide_bins(likelihood.lg_energy, edges)
     phi = likelihood.particles(likelihood.start(), energy=0.0)
     parts, spread = folded(phi, inside, likelihood.probability), folded(phi**2, inside, likelihood.variance)
     ratio = likelihood.counts.sum() / max(float(parts.sum()), 1e-300)

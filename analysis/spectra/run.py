@@ -51,6 +51,7 @@ from showerstack.analysis.spectra.sources import (
     nuisances_table,
     systematics_table,
 )
+from showerstack.analysis.spectra.workspace import spectra_workspace
 from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
@@ -66,6 +67,7 @@ SPECTRA_CSV, SPECTRA_PARQUET = "spectra.csv", "spectra.parquet"
 COVARIANCE_FILE, PROVENANCE_FILE = "covariance.npz", "spectra.json"
 KNEES_CSV, MASSES_CSV = "knees.csv", "masses.csv"
 CELLS_CSV, NUISANCES_CSV = "cells.csv", "nuisances.csv"
+WORKSPACE_FILE = "pyhf.json"
 SYSTEMATICS_CSV, COMPARISON_CSV = "systematics.csv", "comparison.csv"
 PREDICTIONS_FOLDER = "predictions"
 KNOWN_SOURCES = tuple(name for name in SOURCES if name != "hadronic_model")
@@ -190,7 +192,8 @@ class Spectra:
         for j in range(len(mean)):
             row = {"mean_ln_mass": mean[j]} | {f"error_{source}": error[j] for source, error in errors.items()}
             shown = row if self.determined["light"][j] else dict.fromkeys(row, np.nan)
-            rows.append({k: v for k, v in self._row(j, "").items() if k not in ("group", "measured_events")} | shown)
+            place = {k: v for k, v in self._row(j, "").items() if k not in ("group", "measured_events")}
+            rows.append(place | {"determined": bool(self.determined["light"][j])} | shown)
         return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
 
     def sources(self) -> dict[str, pl.DataFrame]:
@@ -226,6 +229,7 @@ class Spectra:
             **{f"flux_{name}_m2_sr_s_eV_squared": self.covariance((name,)) for name in SOURCES},
         )
         fit = self.fit
+        write_json(out / WORKSPACE_FILE, spectra_workspace(fit, self.fluxes.edges, self.exposure_error))
         write_json(
             out / PROVENANCE_FILE,
             provenance
@@ -445,13 +449,14 @@ def remarks_on_shares(spectra: Spectra) -> list[str]:
         names = [name for name, known in spectra.determined.items() if not known[j]]
         if names:
             remarks.append(f"{energy}: not determined with so few events or so small a simulation: {', '.join(names)}")
-    error = "total" if spectra.errors_known else "statistical"
     for row in spectra.table().filter(pl.col("determined") & (pl.col("group") != ALL)).iter_rows(named=True):
-        width = row[f"fraction_error_{error}"]
+        errors = (row[f"fraction_error_{source}"] for source in SOURCES)
+        width = float(np.sqrt(sum(error**2 for error in errors if error is not None)))
         if not -width <= row["fraction"] <= 1 + width:
+            known = "" if spectra.errors_known else " (known errors)"
             remarks.append(
                 f"lg(E/eV) {row['lg_energy_low_eV']:g} to {row['lg_energy_high_eV']:g}: the share of {row['group']} is "
-                f"{100 * row['fraction']:.0f} ± {100 * width:.0f} % ({error}), outside 0 to 100 % by more than its "
+                f"{100 * row['fraction']:.0f} ± {100 * width:.0f} %{known}, outside 0 to 100 % by more than its "
                 "error: data and simulation differ, or errors are too small"
             )
     return remarks

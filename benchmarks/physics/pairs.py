@@ -3,7 +3,8 @@
 The same showers, from the same random numbers, are simulated as they are, and with the muon or the electron scale off
 by -2 and 2 widths (five sets), reconstructed and predicted. Between these nodes each shower's sizes, energy and y are
 parabolas, and what both scales do adds up; a shower that a node lacks, since its electrons do not pass the cut there,
-has the values of another node it is in, moved as the others are in the mean. Nothing here is moved by the analysis.
+has the values of another node it is in, moved as the others are in the mean, with electrons below the cut. Nothing here
+is moved by the analysis.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ NODES = ((0, 0), (-2, 0), (2, 0), (0, -2), (0, 2))
 """Muon and electron scale of the sets, in widths."""
 REACH = 2
 VALUES = ("lg_energy", "lg_ne", "lg_nmu", "y")
+LG_NE = VALUES.index("lg_ne")
+FAILED_BY = 0.005
+"""By how much in lg Ne, at least, a shower fails the cut at a node whose set lacks it."""
 WIDTHS = Widths()
 
 
@@ -158,7 +162,7 @@ def paired_pool(
             shutil.rmtree(folder)
         with np.load(file, allow_pickle=False) as stored:
             nodes.append(dict(stored))
-    return _paired(nodes)
+    return pool_of_nodes(nodes)
 
 
 def _keep(file: Path, folder: Path, read: Callable[[Path], Response]) -> None:
@@ -178,7 +182,7 @@ def _keep(file: Path, folder: Path, read: Callable[[Path], Response]) -> None:
     )  # fmt: skip
 
 
-def _paired(nodes: list[dict[str, np.ndarray]]) -> PairedPool:
+def pool_of_nodes(nodes: list[dict[str, np.ndarray]]) -> PairedPool:
     """Join the nodes by their showers' numbers, up to the last one that all nodes have reached."""
     shortest = min(nodes, key=lambda node: int(node["last"]))
     last = int(shortest["last"])
@@ -200,4 +204,7 @@ def _paired(nodes: list[dict[str, np.ndarray]]) -> PairedPool:
             missing = np.isnan(filled[k, :, 0]) & measured[other]
             both = measured[k] & measured[other]
             filled[k, missing] = values[other, missing] + np.mean(values[k, both] - values[other, both], axis=0)
+        # Showers fluctuate: moved by the mean, one in twenty of those that fail the cut would pass it.
+        failed = ~measured[k]
+        filled[k, failed, LG_NE] = np.minimum(filled[k, failed, LG_NE], LG_NE_MIN - FAILED_BY)
     return PairedPool(**fixed, values=filled, measured=measured, thrown=shortest["thrown"])

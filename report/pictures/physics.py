@@ -15,10 +15,22 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 
 from showerstack.analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
 from showerstack.analysis.spectra.published import PublishedSpectrum
-from showerstack.report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure, one_plot
+from showerstack.report.pictures.style import (
+    INK,
+    MARKERS,
+    PALETTE,
+    colour_map,
+    drawing,
+    literal,
+    name_rows,
+    new_figure,
+    one_plot,
+)
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 
 POWER = 2.7
+BESIDE = 1.5
+"""Factor in energy by which axes reach beyond the first and the last bin."""
 LABEL = r"$J\,E^{2.7}$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{1.7}$"
 
 
@@ -41,7 +53,7 @@ def flux_picture(
             for errors, width in ((total[:, k], 0.8), (statistical[:, k], 2.2)):
                 axes.errorbar(x[good], y[good], (errors * scale)[good], fmt="none", ecolor=colour, elinewidth=width)
             axes.plot(x[good], y[good], MARKERS[(first + k) % len(MARKERS)], color=colour, label=name)
-        _flux_axes(axes)
+        _flux_axes(axes, energy_ev)
         _show_values(axes, flux * scale[:, None], statistical * scale[:, None])
         axes.set_title(title)
         if len(names) > 1:
@@ -67,6 +79,8 @@ def panel_pictures(
                     color=INK, alpha=0.5, ms=3, elinewidth=0.5, label=each.name,
                 )  # fmt: skip
             if others:
+                reach = np.concatenate([energy_ev, *(each.energy_ev for each in others)])
+                axes.set_xlim(reach.min() / BESIDE, reach.max() * BESIDE)
                 drawn = np.concatenate([each.value * each.energy_ev**POWER for each in others])
                 _show_values(axes, drawn, np.zeros_like(drawn), axes.get_ylim())
                 axes.legend(fontsize="x-small")
@@ -100,8 +114,10 @@ def _show_values(axes: Axes, values: np.ndarray, errors: np.ndarray, already: tu
         axes.set_ylim(min(1.1 * low, already[0], -0.02 * high), max(1.1 * high, already[1]))
 
 
-def _flux_axes(axes: Axes) -> None:
+def _flux_axes(axes: Axes, energy_ev: np.ndarray) -> None:
+    """Make axes for fluxes at energies (B,), which all are on them, with a result or without."""
     axes.axhline(0, color=INK, lw=0.6)
+    axes.set_xlim(energy_ev.min() / BESIDE, energy_ev.max() * BESIDE)
     _energy_axis(axes)
     axes.set_ylabel(LABEL)
 
@@ -111,18 +127,19 @@ HIGHEST = 9.0
 
 
 def knee_picture(
-    energy_ev: np.ndarray, flux: np.ndarray, errors: np.ndarray, fitted: np.ndarray, names: tuple[str, ...]
-) -> Figure:
-    """Draw fluxes with statistical errors and the fitted ones as lines; (B, C) in m^-2 sr^-1 s^-1 eV^-1."""
-    scale = energy_ev[:, None] ** POWER
+    energy_ev: np.ndarray, flux: np.ndarray, errors: np.ndarray, names: tuple[str, ...],
+    fitted: tuple[np.ndarray, np.ndarray],
+) -> Figure:  # fmt: skip
+    """Draw fluxes (B, C) with statistical errors, and the fitted ones as lines: energies (n,) and fluxes (n, C)."""
+    scale, (at, lines) = energy_ev[:, None] ** POWER, fitted
     with one_plot(3.2) as (figure, axes):
         for k, name in enumerate(names):
             axes.errorbar(
                 energy_ev, (flux * scale)[:, k], (errors * scale)[:, k], fmt=MARKERS[k], color=PALETTE[k], label=name,
                 elinewidth=1.2,
             )  # fmt: skip
-            axes.plot(energy_ev, (fitted * scale)[:, k], color=PALETTE[k], lw=1.0)
-        _flux_axes(axes)
+            axes.plot(at, lines[:, k] * at**POWER, color=PALETTE[k], lw=1.0)
+        _flux_axes(axes, energy_ev)
         figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
     return figure
 
@@ -162,6 +179,33 @@ def cells_picture(cells: pl.DataFrame) -> Figure:
         axes.set_xlabel("reconstructed lg(E/eV)")
         axes.set_ylabel("bin of y, light to heavy")
         figure.colorbar(drawn, ax=axes, label="pull")
+    return figure
+
+
+def nuisances_picture(nuisances: pl.DataFrame, sums: tuple[str, ...]) -> Figure:
+    """Draw fitted scales in their widths, and what they do to fluxes.
+
+    The table is that of :func:`showerstack.analysis.spectra.sources.nuisances_table`, with impacts on ``sums``.
+    """
+    names = [name.replace("_", " ") for name in nuisances["nuisance"]]
+    rows = np.arange(len(names))
+    with drawing():
+        figure = new_figure(1.2 + 0.5 * len(names))
+        values, impacts = figure.subplots(1, 2, sharey=True)
+        values.axvspan(-1, 1, color=PALETTE[2], alpha=0.25, lw=0, label="expected")
+        values.errorbar(nuisances["value_in_widths"], rows, xerr=nuisances["error_in_widths"], fmt="o", color=INK)
+        values.set_xlabel("scale, in its widths")
+        reach = float((nuisances["value_in_widths"].abs() + nuisances["error_in_widths"]).max())  # type: ignore[arg-type]
+        values.set_xlim(-max(1.5, 1.1 * reach), max(1.5, 1.1 * reach))
+        for k, name in enumerate(sums):
+            height = 0.8 / len(sums)
+            at = rows + (k - (len(sums) - 1) / 2) * height
+            impacts.barh(at, 100 * nuisances[f"impact_{name}"], height, color=PALETTE[k], label=name)
+        impacts.axvline(0, color=INK, lw=0.6)
+        impacts.set_xlabel("largest change of a flux, %")
+        for axes in (values, impacts):
+            name_rows(axes, names)
+        figure.legend(loc="outside upper center", ncols=1 + len(sums), columnspacing=0.8, handletextpad=0.4)
     return figure
 
 

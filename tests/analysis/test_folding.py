@@ -615,6 +615,34 @@ def test_energies_that_are_off_are_known_by_their_prior_alone(
     assert (pull < 1.2).all()
     held = _problem(world, counts, exposure).fit()
     assert free_fluxes(held, BANDS).flux.sum() == pytest.approx(fluxes.flux.sum(), rel=0.03), "the scale moves nothing"
+    # With an exact simulation the knee lies where the showers look as if it did.
+    knee = fit.likelihood.layout.names.index("lg_r0")
+    unmoved, moved = (
+        _problem(world, *_moved_flux_counts(make_response(events, cells, thrown), shift, 60_000), finite=False)
+        .fit()
+        .parameters[knee]
+        for shift in (0.0, Widths().lg_energy)
+    )
+    assert moved - unmoved == pytest.approx(Widths().lg_energy, abs=0.01)
+
+
+def test_a_scale_that_noise_seems_to_tell_is_what_was_expected(
+    world: tuple[Cells, MovableEvents, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the noise of the simulation makes most of what data seem to tell, 0 +- 1 is quoted."""
+    cells, _, thrown = world
+    events = replace(world[1], widths=Widths(lg_electron=0.0))
+    response = make_response(events, cells, thrown, np.array([0.0, 1.5, 0.0]))
+    counts, exposure = _moved_flux_counts(response, 0.0, 60_000)
+    fit = _problem((cells, events, thrown), counts, exposure, scales=True).fit()
+    quoted = free_fluxes(fit, BANDS)
+    monkeypatch.setattr("showerstack.analysis.spectra.fluxes.LEAST_OVER_NOISE", 0.0)
+    told = free_fluxes(fit, BANDS)
+    assert (quoted.scales[1], quoted.scale_errors[1]) == (0.0, 1.0)
+    assert 0.5 < told.scale_errors[1] < 0.95
+    assert abs(told.scales[1] - 1.5) < 2 * told.scale_errors[1]
+    np.testing.assert_array_equal(quoted.flux, told.flux, err_msg="fluxes and their errors are as fitted")
+    np.testing.assert_array_equal(quoted.covariance["scales"], told.covariance["scales"])
 
 
 def test_the_cut_moves_with_the_sizes(pool: tuple[Simulated, Thrown]) -> None:

@@ -6,6 +6,7 @@ small run and a set without labels are measured as a user does it, and what cann
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,10 +161,16 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     assert {str(cell).rsplit("±", 1)[-1] for cell in cells} == {"unknown", "not determined"}
     text = write_spectra_page(unknown, tmp_path, []).read_text()
     assert ">unknown<" in text
-    assert text.count("<svg") == 10
+    assert text.count("<svg") == 11
     for words in ("± energy scale", "energy scale</td>", "shift of their lg E", "Scales and cells"):
         assert words in text, words
     assert "KASCADE 2024" in text
+    named = np.array([unknown.determined[name] for name in GROUPS])
+    assert (~named).any()
+    assert f"{(~named).sum()} of {named.size} fluxes are not determined" in text
+    missing = sum(int((~known).sum()) for name, known in unknown.determined.items() if name != "all")
+    assert text.count("<td>not determined</td>") >= missing, "in the table of shares"
+    assert json.loads((tmp_path / "pyhf.json").read_text())["version"] == "1.0.0"
     with monkeypatch.context() as undrawn:
         undrawn.setattr("showerstack.report.physics_pages.as_svg", lambda *_: "")
         assert ">unknown<" not in write_spectra_page(analysed, tmp_path, []).read_text()
