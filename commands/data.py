@@ -251,6 +251,13 @@ def convert(
     ] = None,
     uses: Annotated[int, typer.Option(min=1, help="With CORSIKA files: places that each shower is thrown at.")] = 10,
     seed: SeedOption = 1,
+    slope: Annotated[
+        float | None,
+        typer.Option(
+            help="With CORSIKA files: slope of the energy spectrum dN/dE that weight.npy gives the showers, such as "
+            "-2.7; default: the files' own, without weights."
+        ),
+    ] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
     delete_raw: DeleteRawOption = False,
@@ -281,7 +288,7 @@ def convert(
 
         used = ("foreign", "out", "task")
         if format_of(foreign) is corsika.FORMAT:
-            refuse_unused(context, "with CORSIKA files", all_but=(*used, "array", "uses", "seed"))
+            refuse_unused(context, "with CORSIKA files", all_but=(*used, "array", "uses", "seed", "slope"))
             if array is None:
                 raise InputError(
                     f"{foreign}: say onto which array its showers are to be thrown: --array stations.parquet"
@@ -289,7 +296,9 @@ def convert(
             from showerstack.showers.archives.station_lists import array_in
 
             stations = array_in(array)
-            folder = corsika.convert_corsika(foreign, out, task_named(task), stations, uses=uses, seed=seed, bars=bar)
+            folder = corsika.convert_corsika(
+                foreign, out, task_named(task), stations, uses=uses, seed=seed, slope=slope, bars=bar
+            )
             console.print(f"wrote {folder}", soft_wrap=True)
             return
         refuse_unused(context, "with --from", all_but=used)
@@ -299,7 +308,7 @@ def convert(
     if raw is not None:
         refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict", "times_of_arrival"))
     else:
-        refuse_unused(context, "with --measured", ("task", "array", "uses", "seed"))
+        refuse_unused(context, "with --measured", ("task", "array", "uses", "seed", "slope"))
     chosen_protocol = protocol or ("2026" if raw is not None else "v2")
     if measured is not None:
         convert_measured(

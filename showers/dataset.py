@@ -205,7 +205,8 @@ class Dataset:
         """
         if self.files.has(WEIGHT_FILE):
             raise InputError(
-                f"{self.path / WEIGHT_FILE}: {what} counts all showers alike: simulate them without --rare"
+                f"{self.path / WEIGHT_FILE}: {what} counts all showers alike: simulate them without --rare, or convert "
+                "them without --slope"
             )
 
     def scalar_frame(self) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import numpy as np
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.showers.schema import GAMMA, SIMULATION, SOURCE_FILE, Task
+from showerstack.showers.schema import COMPOSITION, GAMMA, SIMULATION, SOURCE_FILE, Task
 
 
 def is_simulated(source: Mapping[str, Any]) -> bool:
@@ -43,14 +43,14 @@ def weight_ratios(weights: np.ndarray) -> np.ndarray:
 
 def checked_weights(weights: np.ndarray, task: Task, path: Path) -> np.ndarray:
     """Return importance weights (N,) as :func:`weight_ratios`."""
-    if task != GAMMA:
+    if task not in (GAMMA, COMPOSITION):
         raise InputError(f"{path} holds weights, which task {task.name} has none of: remove the file")
     bad = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
     if bad.size:
         raise InputError(
             f"{path}: row {bad[0]} holds {weights[bad[0]]:g}, expected a weight from 0 up ({bad.size} bad rows): "
-            "simulate the set again"
+            "make the set again"
         )
     if len(weights) and not weights.any():
-        raise InputError(f"{path}: all {len(weights):,} weights are zero, from row 0 on: simulate the set again")
+        raise InputError(f"{path}: all {len(weights):,} weights are zero, from row 0 on: make the set again")
     return weight_ratios(weights)

@@ -68,10 +68,12 @@ def mixture_fractions() -> np.ndarray:
     return mixture_counts() / MIXTURE_SIZE
 
 
-def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, n_classes: int = N_CLASSES) -> np.ndarray:
-    """Return (C, C) int64 counts: row = true class, column = predicted class."""
+def confusion_matrix(
+    labels: np.ndarray, predicted: np.ndarray, n_classes: int = N_CLASSES, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """Return (C, C) int64 counts, or float64 sums of weights: row = true class, column = predicted class."""
     cell = np.asarray(labels, dtype=np.int64) * n_classes + np.asarray(predicted, dtype=np.int64)
-    return np.bincount(cell, minlength=n_classes * n_classes).reshape(n_classes, n_classes)
+    return np.bincount(cell, weights, minlength=n_classes * n_classes).reshape(n_classes, n_classes)
 
 
 def row_normalised(confusion: np.ndarray) -> np.ndarray:
@@ -156,16 +158,19 @@ def sampled_errors(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Gen
     return np.abs(counts / MIXTURE_SIZE - tally / MIXTURE_SIZE)
 
 
-def fraction_error(labels: np.ndarray, predicted: np.ndarray) -> float:
+def fraction_error(labels: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Return the benchmark's ``mean_fraction_error`` (lower is better): the sampled value with its fixed seed.
 
-    Perfect labels give 0, uniformly random ones 0.158, one constant class 0.32.
+    Perfect labels give 0, uniformly random ones 0.158, one constant class 0.32. Events with importance weights (N,)
+    would be drawn in their proportion: the value is then the closed form, :func:`expected_fraction_error`.
 
     Raises
     ------
     InputError
         If a class has no event.
     """
+    if weights is not None:
+        return expected_fraction_error(confusion_matrix(labels, predicted, weights=weights))
     # table, interval and comparisons need the value again and again: it is remembered by content
     return _remembered_error(np.asarray(labels, np.int8).tobytes(), np.asarray(predicted, np.int8).tobytes())
 
@@ -177,6 +182,16 @@ def _remembered_error(labels: bytes, predicted: bytes) -> float:
     errors = sampled_errors(of_labels, of_predicted, np.random.default_rng(DRAW_SEED))
     assert errors is not None
     return float(errors.mean())
+
+
+def mixture_errors(confusion: np.ndarray) -> np.ndarray:
+    """Return ``|F - F P|``, (G, C) float64: the noise-free error of every mixture and class."""
+    return np.abs(mixture_fractions() @ (np.eye(N_CLASSES) - row_normalised(confusion)))
+
+
+def _accuracy(confusion: np.ndarray) -> float:
+    total = confusion.sum()
+    return float(np.trace(confusion) / total) if total else 0.0
 
 
 def _error_details(errors: np.ndarray | None) -> dict[str, Any] | None:
@@ -231,10 +246,13 @@ def share_errors(log_proba: np.ndarray, labels: np.ndarray, n_events: int) -> np
     return np.sqrt(np.diag(inverse @ covariance @ inverse.T) / n_events)
 
 
-def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.ndarray) -> dict[str, Any]:
+def composition_metrics(
+    labels: np.ndarray, predicted: np.ndarray, energy: np.ndarray, weights: np.ndarray | None = None
+) -> dict[str, Any]:
     """Return every number of the benchmark's ``metrics_composition.json``, and those of its newest printed block.
 
     ``fraction_error_extremes`` are, by class, the largest error of a mixture and the 99 % quantile of the mixtures'.
+    With importance weights all are of weights but for counts of events: ``count``, ``support`` and the confusion.
 
     Parameters
     ----------
@@ -242,39 +260,56 @@ def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.nd
         (N,) integers 0..4.
     energy
         (N,) lg(E/eV), compared in float32.
+    weights
+        (N,) importance weights, or None.
 
     Raises
     ------
     InputError
         If a class has no event.
     """
-    confusion = confusion_matrix(labels, predicted)
-    check_all_classes(confusion.sum(axis=1))
-    per_class = _per_class(confusion)
-    errors = sampled_errors(labels, predicted, np.random.default_rng(DRAW_SEED))
+    rng, rng_of_bins = np.random.default_rng(DRAW_SEED), np.random.default_rng(DRAW_SEED)
+
+    def matrices(rows: Any) -> tuple[np.ndarray, np.ndarray]:
+        counts = confusion_matrix(labels[rows], predicted[rows])
+        if weights is None:
+            return counts, counts
+        return counts, confusion_matrix(labels[rows], predicted[rows], weights=weights[rows])
+
+    def errors_of(rows: Any, matrix: np.ndarray, random: np.random.Generator) -> np.ndarray | None:
+        if weights is None:
+            return sampled_errors(labels[rows], predicted[rows], random)
+        return mixture_errors(matrix) if matrix.sum(axis=1).min() > 0 else None
+
+    every = slice(None)
+    confusion, worth = matrices(every)
+    check_all_classes(worth.sum(axis=1))
+    per_class = _per_class(worth)
+    for row, support in zip(per_class.values(), confusion.sum(axis=1), strict=True):
+        row["support"] = float(support)
+    errors = errors_of(every, worth, rng)
     details = _error_details(errors)
     assert errors is not None
     assert details is not None
-    rng_of_bins = np.random.default_rng(DRAW_SEED)
     binned: dict[str, Any] = {}
     for name, mask in energy_bins(energy):
         if not mask.any():
             continue
-        in_bin = confusion_matrix(labels[mask], predicted[mask])
+        in_bin, worth_in_bin = matrices(mask)
         binned[name] = {
-            "accuracy": float(np.trace(in_bin) / in_bin.sum()),
+            "accuracy": _accuracy(worth_in_bin),
             "count": int(in_bin.sum()),
             "confusion_matrix": in_bin.tolist(),
         }
-        details_in_bin = _error_details(sampled_errors(labels[mask], predicted[mask], rng_of_bins))
+        details_in_bin = _error_details(errors_of(mask, worth_in_bin, rng_of_bins))
         if details_in_bin is not None:
             binned[name]["fraction_error"] = details_in_bin
     f1 = np.array([row["f1"] for row in per_class.values()])
     return {
-        "accuracy": float(np.trace(confusion) / confusion.sum()),
+        "accuracy": _accuracy(worth),
         "per_class": per_class,
         "macro_f1": float(f1.mean()),
-        "weighted_f1": float(np.average(f1, weights=confusion.sum(axis=1))),
+        "weighted_f1": float(np.average(f1, weights=worth.sum(axis=1))),
         "confusion_matrix": confusion.tolist(),
         "mean_fraction_error": details["mean_fraction_error"],
         "fraction_error_details": details,
@@ -286,7 +321,9 @@ def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.nd
     }
 
 
-def fraction_error_interval(labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray | None = None) -> Interval:
+def fraction_error_interval(
+    labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray | None = None, weights: np.ndarray | None = None
+) -> Interval:
     """Return the interval of the fraction error by a bootstrap over test events.
 
     Parameters
@@ -295,19 +332,32 @@ def fraction_error_interval(labels: np.ndarray, predicted: np.ndarray, groups: n
         (N,) integer class numbers, every class present in ``labels``.
     groups
         (N,) or None: events of one value are resampled together.
+    weights
+        (N,) importance weights, or None.
     """
-    value, drawn = fraction_error(labels, predicted), confusion_replicas(labels, predicted, groups)
-    return confusion_intervals(confusion_matrix(labels, predicted), value, drawn=drawn)[0]
+    value = fraction_error(labels, predicted, weights)
+    drawn = confusion_replicas(labels, predicted, groups, weights)
+    confusion = confusion_matrix(labels, predicted, weights=weights)
+    return confusion_intervals(confusion, value, drawn=drawn, is_sampled=weights is None)[0]
 
 
 def confusion_replicas(
-    labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray | None, *, n_resamples: int = RESAMPLES
+    labels: np.ndarray,
+    predicted: np.ndarray,
+    groups: np.ndarray | None,
+    weights: np.ndarray | None = None,
+    *,
+    n_resamples: int = RESAMPLES,
 ) -> np.ndarray | None:
-    """Return confusion matrices (B, C, C) of the events (N,) of resampled groups (N,); None where there are none."""
-    if groups is None:
+    """Return confusion matrices (B, C, C) of the events (N,) of resampled groups (N,), or of their weights (N,).
+
+    None without groups and weights: :func:`confusion_intervals` then needs no events.
+    """
+    if groups is None and weights is None:
         return None
     cell = labels.astype(np.int64) * N_CLASSES + predicted
-    counts = grouped_counts(cell, N_CLASSES**2, labels, groups, n_resamples)
+    each = np.arange(len(labels)) if groups is None else groups
+    counts = grouped_counts(cell, N_CLASSES**2, labels, each, n_resamples, weights)
     return counts.reshape(-1, N_CLASSES, N_CLASSES)
 
 
@@ -318,6 +368,7 @@ def confusion_intervals(
     *,
     n_resamples: int = RESAMPLES,
     drawn: np.ndarray | None = None,
+    is_sampled: bool = True,
 ) -> tuple[Interval, list[Interval]]:
     """Return the interval of the fraction error and those of its classes from a confusion matrix.
 
@@ -330,13 +381,15 @@ def confusion_intervals(
     Parameters
     ----------
     confusion
-        (C, C) integer counts.
+        (C, C) integer counts, or sums of weights where ``drawn`` is given.
     value
         The benchmark's sampled value, around which the interval is put.
     per_class
         (C,) the sampled errors of the classes; the closed form's if not given.
     drawn
         (B, C, C) matrices of resampled groups of events, in place of those of resampled events.
+    is_sampled
+        Whether ``value`` is the sampled one: the closed form lacks the variance of the draws.
     """
     n_events = confusion.sum(axis=1)
     observed = confusion / n_events[:, None]
@@ -347,16 +400,18 @@ def confusion_intervals(
     else:
         centre = observed
     # single precision is good to 1e-6, far below the width of any interval
-    replicas = class_fraction_errors((drawn / np.maximum(drawn.sum(axis=2, keepdims=True), 1)).astype(np.float32))
+    totals = drawn.sum(axis=2, keepdims=True)
+    replicas = class_fraction_errors((drawn / np.where(totals > 0, totals, 1)).astype(np.float32))
     if per_class is None:
         per_class = class_fraction_errors(observed)
     deviations = replicas - class_fraction_errors(centre)
     sign = np.sign(mixture_fractions() @ (np.eye(N_CLASSES) - smooth))
     draws = draw_variance(smooth, np.repeat(sign[:, None], N_CLASSES, axis=1))
+    draws *= is_sampled
     overall = _not_negative(basic_interval(value, widened(deviations.mean(axis=1), draws)))
     # for one class alone the draws are binomial
     counts = mixture_counts()
-    draws_of_class = counts.sum(axis=0) @ (smooth * (1 - smooth)) / (MIXTURE_SIZE * len(counts)) ** 2
+    draws_of_class = is_sampled * (counts.sum(axis=0) @ (smooth * (1 - smooth))) / (MIXTURE_SIZE * len(counts)) ** 2
     classes = [
         _not_negative(basic_interval(float(per_class[k]), widened(deviations[:, k], draws_of_class[k])))
         for k in range(N_CLASSES)
@@ -393,6 +448,7 @@ def paired_fraction_error(
     a: np.ndarray,
     b: np.ndarray,
     groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
     *,
     n_resamples: int = RESAMPLES,
 ) -> Paired:
@@ -407,25 +463,31 @@ def paired_fraction_error(
         (N,) integer class numbers.
     groups
         (N,) or None: events of one value are resampled together.
+    weights
+        (N,) importance weights, or None.
     """
     n_pairs = N_CLASSES**2
     cell = (labels.astype(np.int64) * N_CLASSES + a) * N_CLASSES + b
-    joint = np.bincount(cell, minlength=N_CLASSES * n_pairs).reshape(N_CLASSES, n_pairs)
+    joint = np.bincount(cell, weights, minlength=N_CLASSES * n_pairs).reshape(N_CLASSES, n_pairs)
     n_events = joint.sum(axis=1)
     probabilities = joint / n_events[:, None]
+    if weights is not None and groups is None:
+        groups = np.arange(len(labels))
     if groups is None:
         rng = np.random.default_rng(BOOTSTRAP_SEED)
         drawn = rng.multinomial(n_events, probabilities, size=(n_resamples, N_CLASSES))
     else:
-        drawn = grouped_counts(cell, joint.size, labels, groups, n_resamples).reshape(-1, N_CLASSES, n_pairs)
+        counted = grouped_counts(cell, joint.size, labels, groups, n_resamples, weights)
+        drawn = counted.reshape(-1, N_CLASSES, n_pairs)
     tables = np.concatenate([drawn, joint[None]]).reshape(-1, N_CLASSES, N_CLASSES, N_CLASSES)
-    shares = tables / np.maximum(tables.sum(axis=(2, 3), keepdims=True), 1)
+    totals = tables.sum(axis=(2, 3), keepdims=True)
+    shares = tables / np.where(totals > 0, totals, 1)
     of_a, of_b = shares.sum(axis=3), shares.sum(axis=2)
     gaps = (class_fraction_errors(of_a) - class_fraction_errors(of_b)).mean(axis=1)
     fractions, identity = mixture_fractions(), np.eye(N_CLASSES)
     sign_a = np.sign(fractions @ (identity - of_a[-1]))
     sign_b = np.sign(fractions @ (identity - of_b[-1]))
-    weights = (sign_a[:, :, None] - sign_b[:, None, :]).reshape(len(fractions), 1, n_pairs)
-    draws = draw_variance(probabilities, np.repeat(weights, N_CLASSES, axis=1))
-    difference = fraction_error(labels, a) - fraction_error(labels, b)
+    signs = (sign_a[:, :, None] - sign_b[:, None, :]).reshape(len(fractions), 1, n_pairs)
+    draws = draw_variance(probabilities, np.repeat(signs, N_CLASSES, axis=1)) if weights is None else 0.0
+    difference = fraction_error(labels, a, weights) - fraction_error(labels, b, weights)
     return compare_replicas(difference, widened(gaps[:-1] - gaps[-1], draws))

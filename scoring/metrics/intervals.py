@@ -281,13 +281,19 @@ def resample_groups(
 
 
 def grouped_counts(
-    cell: np.ndarray, n_cells: int, labels: np.ndarray, groups: np.ndarray, n_resamples: int
+    cell: np.ndarray,
+    n_cells: int,
+    labels: np.ndarray,
+    groups: np.ndarray,
+    n_resamples: int,
+    weights: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return how many events of resampled groups are in each cell, (B, n_cells) float64."""
+    """Return how many events of resampled groups, or how much of their weights, are in each cell, (B, n_cells)."""
     from scipy.sparse import coo_array
 
     member, blocks = resample_groups(labels, groups, n_resamples, np.random.default_rng(BOOTSTRAP_SEED))
-    counts = coo_array((np.ones(len(cell)), (member, cell)), shape=(int(member.max()) + 1, n_cells)).tocsr()
+    worth = np.ones(len(cell)) if weights is None else weights
+    counts = coo_array((worth, (member, cell)), shape=(int(member.max()) + 1, n_cells)).tocsr()
     return np.concatenate([drawn @ counts for drawn in blocks])
 
 

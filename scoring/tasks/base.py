@@ -192,7 +192,7 @@ class TaskScoring(ABC):
     ) -> Quantity:
         """Return the number that stands beside the metric for every system, such as the accuracy.
 
-        Of the tasks here gamma/hadron separation alone has importance weights (N,). Events of one value of ``groups``
+        Of the tasks here those in classes have importance weights (N,), targets none. Events of one value of ``groups``
         (N,) are one observation.
         """
 

@@ -72,7 +72,7 @@ class CompositionScoring(TaskScoring):
 
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
         """Return the benchmark's keys; with intervals also the table by zenith."""
-        metrics = composition_metrics(truth.labels, output, truth.energy)
+        metrics = composition_metrics(truth.labels, output, truth.energy, truth.weights)
         if intervals:
             add_composition_intervals(metrics, truth, output)
             metrics["zenith_binned"] = composition_by_zenith(truth, output)
@@ -149,7 +149,8 @@ class CompositionScoring(TaskScoring):
     ) -> Quantity:
         """Return the accuracy of the labels that are scored."""
         hits = output == labels
-        return Quantity("accuracy", float(np.mean(hits)), share_interval(hits, groups), 2, "%", 100)
+        interval = share_interval(hits, groups, weights=weights)
+        return Quantity("accuracy", float(np.average(hits, weights=weights)), interval, 2, "%", 100)
 
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
         """Return the accuracy."""
@@ -209,20 +210,34 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
         if not mask.any():
             continue
         in_bin, predicted_in_bin = truth.take(mask), predicted[mask]
-        matrix = confusion_matrix(in_bin.labels, predicted_in_bin)
+        counts = confusion_matrix(in_bin.labels, predicted_in_bin)
+        hits = predicted_in_bin == in_bin.labels
         binned[name] = {
-            "accuracy": float(np.trace(matrix) / matrix.sum()),
-            "count": int(matrix.sum()),
-            "too_few_events": _has_too_few(matrix),
+            "accuracy": share_of(hits, in_bin.weights),
+            "count": int(counts.sum()),
+            "too_few_events": _has_too_few(counts),
             "intervals": {"accuracy": _accuracy_interval(in_bin, predicted_in_bin)},
         }
+        matrix = confusion_matrix(in_bin.labels, predicted_in_bin, weights=in_bin.weights)
         if matrix.sum(axis=1).min() > 0:
             error = expected_fraction_error(matrix)
-            drawn = confusion_replicas(in_bin.labels, predicted_in_bin, in_bin.groups, n_resamples=BIN_RESAMPLES)
-            interval, _ = confusion_intervals(matrix, error, n_resamples=BIN_RESAMPLES, drawn=drawn)
+            interval, _ = confusion_intervals(
+                matrix, error, n_resamples=BIN_RESAMPLES, drawn=_replicas(in_bin, predicted_in_bin, BIN_RESAMPLES)
+            )
             binned[name]["expected_fraction_error"] = error
             binned[name]["intervals"]["expected_fraction_error"] = interval.as_dict()
     return binned
+
+
+def share_of(hits: np.ndarray, weights: np.ndarray | None) -> float:
+    """Return the share of true among (N,) bool, or its weight (N,) among all weights."""
+    if weights is None:
+        return float(np.count_nonzero(hits) / len(hits))
+    return float(np.average(hits, weights=weights)) if weights.any() else 0.0
+
+
+def _replicas(truth: Truth, predicted: np.ndarray, n_resamples: int) -> np.ndarray | None:
+    return confusion_replicas(truth.labels, predicted, truth.groups, truth.weights, n_resamples=n_resamples)
 
 
 def _has_too_few(matrix: np.ndarray) -> bool:
@@ -230,7 +245,7 @@ def _has_too_few(matrix: np.ndarray) -> bool:
 
 
 def _accuracy_interval(truth: Truth, predicted: np.ndarray) -> dict[str, float]:
-    return share_interval(truth.labels == predicted, truth.groups).as_dict()
+    return share_interval(truth.labels == predicted, truth.groups, weights=truth.weights).as_dict()
 
 
 def _intervals_of(
@@ -240,11 +255,12 @@ def _intervals_of(
     intervals: dict[str, Any] = {"accuracy": _accuracy_interval(truth, predicted)}
     if details is not None:
         overall, classes = confusion_intervals(
-            confusion_matrix(truth.labels, predicted),
+            confusion_matrix(truth.labels, predicted, weights=truth.weights),
             details["mean_fraction_error"],
             np.array(details["per_class_fraction_error"]),
             n_resamples=n_resamples,
-            drawn=confusion_replicas(truth.labels, predicted, truth.groups, n_resamples=n_resamples),
+            drawn=_replicas(truth, predicted, n_resamples),
+            is_sampled=truth.weights is None,
         )
         intervals["mean_fraction_error"] = overall.as_dict()
         intervals["per_class_fraction_error"] = [interval.as_dict() for interval in classes]

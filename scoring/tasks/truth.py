@@ -175,7 +175,7 @@ def _read_weights(file: Path, n_events: int, task: Task) -> np.ndarray:
     weights = open_array(file, (), np.float32).astype(np.float64)
     if len(weights) != n_events:
         what = f"{len(weights)} rows, but {task.label_file} beside it has {n_events}"
-        raise InputError(f"{file} has {what}: simulate the set again")
+        raise InputError(f"{file} has {what}: make the set again")
     return checked_weights(weights, task, file)
 
 

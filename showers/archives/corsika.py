@@ -12,6 +12,10 @@ it, 0.2 wide in ln r and 0.3 in azimuth in the shower plane, each particle as of
 times the share of the detector in the sector says (P. Billoir, Astropart. Phys. 30 (2008) 270). Its time is shifted by
 the difference of the plane fronts.
 
+Showers keep the spectrum that they were drawn with, unless another ``slope`` is asked for: ``weight.npy`` then says
+what each counts (:mod:`showerstack.showers.archives.spectrum`). Thinning gives a shower no weight: the weights of its
+particles are in the signals.
+
 Directions are fitted to the stations' times (:mod:`showerstack.showers.front`), as they are in data; E, Ne and Nmu are
 not reconstructed. A shower that was thrown is kept on disk until the folder is complete: an interrupted conversion goes
 on, and memory holds one shower at a time.
@@ -35,6 +39,7 @@ from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import atomic_path, hash_json, locked
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers.archives.convert import shuffled_order
+from showerstack.showers.archives.spectrum import DrawnSpectrum, check_slope, effective_number, spectrum_weights
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.card import DEPTH_TOLERANCE_G_CM2
 from showerstack.showers.event_files import EventFiles
@@ -153,6 +158,12 @@ class ParticleFile:
                 f"atmosphere), but the array is at {depth_g_cm2:.0f} g/cm2: simulate for the array's ground"
             )
         return found
+
+    @property
+    def spectrum(self) -> DrawnSpectrum:
+        """What the energies of the run are drawn from, by its header."""
+        slope, least, most = (float(self.header[f"energy_{name}"]) for name in ("spectrum_slope", "min", "max"))
+        return DrawnSpectrum(str(self.path), slope, least, most)
 
     def showers(self, tell: Callable[[str], None]) -> Iterator[tuple[Any, np.ndarray]]:
         """Yield header and particle rows of each whole event; ``tell`` hears of events that the file lacks."""
@@ -414,6 +425,7 @@ def convert_corsika(
     *,
     uses: int = 10,
     seed: int = 1,
+    slope: float | None = None,
     tell: Callable[[str], None] = lambda line: LOG.warning("%s", line),
     bars: Bars = silent,
 ) -> Path:
@@ -433,11 +445,18 @@ def convert_corsika(
         How often each shower is thrown; ``groups.npy`` says which events are of one.
     seed
         Of cores, deposits and clocks.
+    slope
+        Of the energy spectrum dN/dE that ``weight.npy`` gives the showers, such as -2.7; None: that of the files, and
+        no weights.
     tell, bars
         Remarks and progress.
     """
     if uses < 1:
         raise InputError(f"--uses must be at least 1, got {uses}")
+    if slope is not None:
+        check_slope(slope)
+        if task.target:
+            raise InputError(f"--slope: task {task.name} has no weights: leave it out")
     files = [ParticleFile.open(file, array.depth_g_cm2) for file in files_in(path)]
     _same_ground(files)
     if array.depth_g_cm2 is None:
@@ -456,7 +475,8 @@ def convert_corsika(
             "seed": seed,
             "depth_g_cm2": round(files[0].depth_g_cm2, 1),
             "energy_spectrum_slope": float(files[0].header["energy_spectrum_slope"]),
-        },
+        }
+        | ({} if slope is None else {"slope": slope}),
     }
     if folder.exists():
         stored = EventFiles.open(folder).source()
@@ -466,9 +486,23 @@ def convert_corsika(
     parts = out / f".{folder.name}.showers-{hash_json(source)[:12]}"
     with locked(parts), bars(f"throwing {folder.name}", "showers") as progress:
         known = _throw_all(files, parts, task, array, uses, seed, tell, progress)
-        _write(folder, parts, known, source, task, array)
+        weights = None if slope is None else _weights(files, known, slope, tell)
+        _write(folder, parts, known, source, task, array, weights)
     shutil.rmtree(parts)
     return folder
+
+
+def _weights(files: list[ParticleFile], known: list[Known], slope: float, tell: Callable[[str], None]) -> np.ndarray:
+    """Return what each shower counts, (n,) float64, and say what that costs."""
+    kind, run = (np.array([getattr(one, name) for one in known]) for name in ("particle_id", "run"))
+    energy = 10.0 ** (np.array([one.truth["lg_energy"] for one in known]) - 9.0)
+    weights = spectrum_weights([file.spectrum for file in files], run, kind, energy, slope)
+    slopes = sorted({f"E^{file.spectrum.slope:g}" for file in files})
+    tell(
+        f"{path_of(files)}: showers drawn from {', '.join(slopes)} are weighted to E^{slope:g}: {len(known):,} are "
+        f"worth {effective_number(weights):,.0f} of equal weight"
+    )
+    return weights
 
 
 def _same_ground(files: list[ParticleFile]) -> None:
@@ -495,6 +529,13 @@ class Known:
     events: int
     label: float
     truth: dict[str, Any]
+    run: int
+    """Number of its file."""
+
+    @property
+    def particle_id(self) -> int:
+        """Its primary."""
+        return int(self.truth["particle_id"])
 
 
 def _throw_all(
@@ -512,7 +553,7 @@ def _throw_all(
     unseen = 0
     promised = sum(max(int(file.header["n_showers"]), 1) for file in files)
     others: dict[int, int] = {}
-    for file in files:
+    for run, file in enumerate(files):
         for number, (header, rows) in enumerate(file.showers(tell)):
             particle_id = int(header["particle_id"])
             if header["angle_array_x_magnetic_north"]:
@@ -536,7 +577,7 @@ def _throw_all(
             unseen += uses - events
             truth = _truth(header, ground, axis, particle_id)
             value = truth[task.target.name] if task.target else label
-            known.append(Known(part, events, value, truth))
+            known.append(Known(part, events, value, truth, run))
             progress(len(known), max(promised, len(known)))
     if others and not task.target and task.primaries == COMPOSITION.name:
         named = ", ".join(f"{n} of {particle}" for particle, n in sorted(others.items()))
@@ -572,7 +613,13 @@ def _truth(header: Any, ground: Ground, axis: Axis, particle_id: int) -> dict[st
 
 
 def _write(
-    folder: Path, parts: Path, known: list[Known], source: dict[str, Any], task: Task, array: DetectorArray
+    folder: Path,
+    parts: Path,
+    known: list[Known],
+    source: dict[str, Any],
+    task: Task,
+    array: DetectorArray,
+    weights: np.ndarray | None,
 ) -> None:
     """Write the dataset folder from the parts; its rows and the showers' numbers do not follow the files."""
     n = sum(one.events for one in known)
@@ -584,9 +631,10 @@ def _write(
     cores = np.empty((n, 2), np.float32)
     with_times = bool(array.card.times)
     rows, columns, channels = array.grid_shape
+    extras: dict[str, Any] = {"groups": np.int64} | ({} if weights is None else {"weight": np.float32})
     with write_dataset(
-        folder, n, task, source=source, extras={"groups": np.int64}, layout=Layout(np.float32, np.float32),
-        arrival_times=np.float32 if with_times else None,
+        folder, n, task, source=source, extras=extras,
+        layout=Layout(np.float32, np.float32), arrival_times=np.float32 if with_times else None,
     ) as writer:  # fmt: skip
         start = 0
         for one in known:
@@ -607,4 +655,5 @@ def _write(
             core_x_m=cores[:, 0], core_y_m=cores[:, 1], shower=shower[of_row]
         )
         labels = np.array([one.label for one in known])[of_row]
-        writer.put(0, None, scalars, labels, truth=truth, groups=shower[of_row])
+        more = {} if weights is None else {"weight": weights[of_row]}
+        writer.put(0, None, scalars, labels, truth=truth, groups=shower[of_row], **more)

@@ -19,7 +19,15 @@ from showerstack.scoring.metrics.classes import (
     q_factor,
     table_metrics,
 )
-from showerstack.scoring.metrics.composition import composition_metrics, paired_fraction_error, row_normalised
+from showerstack.scoring.metrics.composition import (
+    composition_metrics,
+    confusion_matrix,
+    expected_fraction_error,
+    fraction_error,
+    fraction_error_interval,
+    paired_fraction_error,
+    row_normalised,
+)
 from showerstack.scoring.metrics.gamma import (
     GAMMA_CLASS,
     HADRON,
@@ -33,7 +41,7 @@ from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.scoring.metrics.paired import mcnemar, paired_log_loss, paired_mean
 from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
 from showerstack.scoring.tasks import scoring_of
-from showerstack.scoring.tasks.truth import _read_groups, check_range
+from showerstack.scoring.tasks.truth import Truth, _read_groups, check_range
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
 
 TOYS = 2_000
@@ -256,6 +264,53 @@ def test_survivals_of_groups_stay_between_0_and_1() -> None:
     scores = np.where((labels == HADRON) & (groups == 100), -1.0, 1.0)  # three groups of four survive
     result = survival_interval(labels, scores, groups, n_resamples=200)
     assert 0.0 <= result.low < 0.75 < result.high <= 1.0
+
+
+def _weighted_classes(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return labels, two predictions right in 70 and 50 %, and weights of whole numbers."""
+    labels = rng.integers(0, 5, n)
+    pair = [np.where(rng.random(n) < right, labels, rng.integers(0, 5, n)) for right in (0.625, 0.375)]
+    return labels, *pair, rng.integers(0, 4, n).astype(np.float64)
+
+
+def test_a_weight_of_a_class_counts_as_so_many_copies() -> None:
+    labels, a, b, weights = _weighted_classes(4000, np.random.default_rng(5))
+    many, energy = np.repeat(np.arange(4000), weights.astype(int)), np.full(4000, 15.2, np.float32)
+    weighted = composition_metrics(labels, a, energy, weights)
+    copied = composition_metrics(labels[many], a[many], energy[many])
+    for key in ("accuracy", "macro_f1", "weighted_f1"):
+        assert weighted[key] == pytest.approx(copied[key], rel=1e-12)
+    # The benchmark's draws move its value by some 1e-4.
+    closed = expected_fraction_error(confusion_matrix(labels[many], a[many]))
+    assert weighted["mean_fraction_error"] == pytest.approx(closed, rel=1e-12)
+    assert weighted["mean_fraction_error"] == pytest.approx(copied["mean_fraction_error"], abs=1e-3)
+    in_bin = weighted["energy_binned"]["15.0-15.5"]
+    assert in_bin["fraction_error"]["mean_fraction_error"] == pytest.approx(closed, rel=1e-12)
+    assert (in_bin["count"], np.sum(weighted["confusion_matrix"])) == (4000, 4000)
+    assert fraction_error(labels, a, weights) == pytest.approx(closed, rel=1e-12)
+    assert fraction_error(labels, a, np.ones(4000)) == pytest.approx(fraction_error(labels, a), abs=1e-3)
+    truth = Truth(Path(), labels, energy, np.full(4000, 12.0, np.float32), weights=weights)
+    whole = scoring_of(COMPOSITION).metrics(truth, a, intervals=True)
+    for row in (whole["intervals"], whole["energy_binned"]["15.0-15.5"]["intervals"]):
+        assert row["mean_fraction_error"]["low"] < closed < row["mean_fraction_error"]["high"]
+        assert row["accuracy"]["low"] < weighted["accuracy"] < row["accuracy"]["high"]
+    paired = scoring_of(COMPOSITION).metric.paired_of(truth, a, b)
+    assert paired.interval.low < paired.difference < paired.interval.high < 0
+
+
+def test_intervals_of_weighted_fraction_errors_cover() -> None:
+    """Weights 0 to 3 leave 4,000 events the error of sum(w)^2 / sum(w^2) = 2,570 events."""
+    rng, widths, inside, n = np.random.default_rng(6), [], 0, 40
+    for _ in range(n):
+        labels, a, _, weights = _weighted_classes(4000, rng)
+        interval = fraction_error_interval(labels, a, weights=weights)
+        # A share 0.375 is spread over all five classes: P = 0.625 I + 0.075.
+        truth = expected_fraction_error(0.625 * np.eye(5) + 0.075)
+        inside += interval.low <= truth <= interval.high
+        plain = fraction_error_interval(labels, a)
+        widths.append((interval.high - interval.low) / (plain.high - plain.low))
+    assert inside >= 31, "measured: 37; 95 % of 40 minus five standard deviations"
+    assert np.mean(widths) == pytest.approx(np.sqrt(4000 / 2570), rel=0.08)
 
 
 def _weighted(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

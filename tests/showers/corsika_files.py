@@ -48,8 +48,9 @@ def write_file(
     heights_m: Sequence[float] = (110.0,),
     promised: int | None = None,
     run_end: bool = True,
+    spectrum: tuple[float, float, float] = (-2.0, 1e5, 1e7),
 ) -> Path:
-    """Write a particle file."""
+    """Write a particle file; ``spectrum`` is its slope, least and largest energy, GeV."""
     words = 312 if thinned else 273
 
     def block(name: str, values: dict[int, float]) -> bytes:
@@ -59,7 +60,7 @@ def write_file(
         return name.encode() + content.tobytes()[4:]
 
     levels = {47 + k: h * 100 for k, h in enumerate(heights_m, start=1)}
-    run = {2: 1, 3: 250101, 4: 7.75, 5: len(heights_m), 16: -2.0, 17: 1e5, 18: 1e7}
+    run = {2: 1, 3: 250101, 4: 7.75, 5: len(heights_m)} | {16 + k: value for k, value in enumerate(spectrum)}
     run |= {5 + k: h * 100 for k, h in enumerate(heights_m, start=1)}
     run |= {93: len(showers) if promised is None else promised}
     for first, values in ((255, AATM), (260, BATM), (265, CATM)):
@@ -67,7 +68,7 @@ def write_file(
     blocks = [block("RUNH", run)]
     for number, shower in enumerate(showers, start=1):
         head = {2: number, 3: shower.particle_id, 4: shower.energy_gev, 7: -1.9e6, 46: 7.75, 47: len(heights_m)}
-        head |= {11: np.radians(shower.zenith_deg), 12: np.radians(shower.azimuth_deg), 58: -2.0, 76: 3}
+        head |= {11: np.radians(shower.zenith_deg), 12: np.radians(shower.azimuth_deg), 58: spectrum[0], 76: 3}
         head |= {93: shower.arrang_rad, **levels}
         blocks.append(block("EVTH", head))
         width = 8 if thinned else 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from showerstack.features.build import build_table
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import corsika, formats
 from showerstack.showers.archives.corsika import Axis, Ground, ParticleFile, convert_corsika, throw
+from showerstack.showers.archives.spectrum import DrawnSpectrum, effective_number, spectrum_weights
 from showerstack.showers.archives.station_lists import array_in
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
@@ -276,6 +278,69 @@ def test_showers_that_nothing_sees(tmp_path: Path, array: DetectorArray) -> None
     file = write_file(tmp_path / "DAT000001", [flat(5, 10.0, n=3)])
     with pytest.raises(InputError, match="none of 1 showers at 10 places hits 4 stations"):
         convert_corsika(file, tmp_path / "own", COMPOSITION, array)
+
+
+def drawn_energies(rng: np.random.Generator, slope: float, low: float, high: float, n: int) -> np.ndarray:
+    u = 1 + slope
+    return (low**u + rng.random(n) * (high**u - low**u)) ** (1 / u)
+
+
+@pytest.mark.parametrize("slope", [-2.7, -3.3])
+def test_weights_give_runs_together_another_spectrum(slope: float) -> None:
+    """Two runs that overlap and differ in slope; weighted, the mean of ln E is that of one power law over both."""
+    rng, low, high = np.random.default_rng(1), 1e5, 1e7
+    runs = [DrawnSpectrum("a", -2.0, low, high), DrawnSpectrum("b", -1.2, 1e6, high)]
+    run = np.repeat([0, 1], [N, N // 4])
+    energy = np.concatenate([drawn_energies(rng, -2.0, low, high, N), drawn_energies(rng, -1.2, 1e6, high, N // 4)])
+    weights = spectrum_weights(runs, run, np.full(len(run), 14), energy, slope)
+    x = np.linspace(np.log(low), np.log(high), 100_001)
+    density = np.exp((1 + slope) * x)
+    for power in (1, 2):
+        values, expected = np.log(energy) ** power, np.average(x**power, weights=density)
+        mean = np.average(values, weights=weights)
+        error = np.sqrt((weights**2 * (values - mean) ** 2).sum()) / weights.sum()
+        assert mean == pytest.approx(expected, abs=5 * error)
+        assert abs(values.mean() - expected) > 20 * error
+    assert weights.mean() == pytest.approx(1)
+    assert effective_number(weights) < 0.9 * len(weights)
+
+
+def test_weights_keep_the_mixture_and_their_own_spectrum_is_flat() -> None:
+    rng = np.random.default_rng(2)
+    energy = drawn_energies(rng, -2.0, 1e5, 1e7, 1000)
+    kind, run = np.where(np.arange(1000) < 300, 14, 5626), np.zeros(1000, np.int64)
+    runs = [DrawnSpectrum("a", -2.0, 1e5, 1e7)]
+    assert spectrum_weights(runs, run, kind, energy, -2.0) == pytest.approx(np.ones(1000), rel=1e-6)
+    weights = spectrum_weights(runs, run, kind, energy, -3.0)
+    assert weights[:300].mean() == pytest.approx(1)
+    assert weights[300:].mean() == pytest.approx(1)
+    np.testing.assert_allclose(weights[:300] * energy[:300], weights[0] * energy[0])
+    with pytest.raises(InputError, match="from 100000 to 100000 GeV, which is no spectrum"):
+        spectrum_weights([DrawnSpectrum("b", -2.0, 1e5, 1e5)], run, kind, energy, -3.0)
+    with pytest.raises(InputError, match="outside the limits of its run header"):
+        spectrum_weights([DrawnSpectrum("b", -2.0, 1e5, 2e5)], run, kind, energy, -3.0)
+
+
+def test_a_slope_gives_weights(tmp_path: Path, array: DetectorArray) -> None:
+    rng = np.random.default_rng(1)
+    showers = [draw_shower(rng, lg_energy_gev=5.5 + 0.4 * k, share=0.2) for k in range(4)]
+    file = write_file(tmp_path / "DAT000001", showers)
+    plain = convert_corsika(file, tmp_path / "own", COMPOSITION, array, uses=3)
+    assert not (plain / "weight.npy").exists()
+    told: list[str] = []
+    folder = convert_corsika(file, tmp_path / "weighted", COMPOSITION, array, uses=3, slope=-2.7, tell=told.append)
+    assert re.search(r"from E\^-2 are weighted to E\^-2.7: 4 are worth [23] of equal weight", "".join(told))
+    data, truth = Dataset.open(folder, COMPOSITION), pl.read_parquet(folder / "truth.parquet")
+    assert data.weights is not None
+    product = data.weights * 10 ** (0.7 * truth["lg_energy"].to_numpy())
+    np.testing.assert_allclose(product, product[0], rtol=1e-5)
+    with pytest.raises(InputError, match="exists already, made otherwise"):
+        convert_corsika(file, tmp_path / "weighted", COMPOSITION, array, uses=3)
+    for slope in (2.7, -9.0, float("nan")):
+        with pytest.raises(InputError, match=r"--slope is .*, expected a number from -5 to 0"):
+            convert_corsika(file, tmp_path / "other", COMPOSITION, array, slope=slope)
+    with pytest.raises(InputError, match="task energy has no weights"):
+        convert_corsika(file, tmp_path / "other", ENERGY, array, slope=-2.7)
 
 
 def test_killed_it_goes_on(tmp_path: Path, array: DetectorArray, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from showerstack.runtime.files import write_json
 from showerstack.scoring.tasks.truth import read_truth as read_labels
 from showerstack.showers.dataset import Dataset, ordering_by_labels, ordering_by_values, ordering_of
 from showerstack.showers.event_files import TRUTH_COLUMNS, bad_cells, open_grids, read_truth
-from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, SCALAR_NAMES
 from showerstack.showers.source import weight_ratios
 from showerstack.showers.writer import is_dataset, problems, write_dataset
 
@@ -592,10 +592,11 @@ def test_a_factor_of_weight_npy_changes_nothing(scale: float, tmp_path: Path) ->
     np.testing.assert_array_equal(one, read_labels(tmp_path / "scaled", GAMMA).weights)
 
 
-def test_other_tasks_have_no_weights(tmp_path: Path) -> None:
+def test_targets_have_no_weights(tmp_path: Path) -> None:
     folder = _write(tmp_path / "d", weight=np.ones(N, np.float32))
-    with pytest.raises(InputError, match="weights, which task composition has none of"):
-        Dataset.open(folder)
+    np.save(folder / str(ENERGY.label_file), np.full(N, 15.5, np.float32))
+    with pytest.raises(InputError, match="weights, which task energy has none of"):
+        Dataset.open(folder, ENERGY)
 
 
 @pytest.mark.parametrize(("column", "value"), [("E", 3e15), ("Ze", 95.0), ("Ze", -5.0), ("Ne", 1e12), ("Nmu", -1.0)])

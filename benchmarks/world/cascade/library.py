@@ -10,6 +10,7 @@ import logging
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ PROJECTILES = ("p", "pi+", "K+")
 INTERACTIONS = (4000, 2500, 1500)
 """Interactions by projectile; half of them below 1 TeV."""
 LOW_INTERACTIONS = (400, 500, 240)
+LEAST_INTERACTIONS = 60
+"""At least so many are asked for, however small the scale, and again if all were elastic: nodes must not be empty."""
 KINDS = {2212: NUCLEON, 2112: NUCLEON, 211: PION, 321: KAON, 130: K_LONG, 22: PHOTON, 11: ELECTRON, 13: MUON}
 """By absolute PDG number."""
 LEAST_GEV, LEAST_HIGH_GEV = 0.9, 1.0
@@ -160,7 +163,13 @@ def make(generator: str, folder: Path, scale: float, seed: int) -> None:
     if not missing:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    run: Any = None
+    folder = folder.resolve()
+    with chdir(folder):  # UrQMD leaves its tables where it is started
+        _make(generator, folder, missing, scale, seed)
+
+
+def _make(generator: str, folder: Path, missing: list[tuple[int, int]], scale: float, seed: int) -> None:
+    low, run = generator == LOW_ENERGY, None
     for node, p in missing:
         started, lg = time.process_time(), lg_node(node)
         run = _generator(generator, lg, PROJECTILES[p], run)
@@ -168,12 +177,12 @@ def make(generator: str, folder: Path, scale: float, seed: int) -> None:
         run.random_state = np.random.default_rng([seed, p, node]).bit_generator.state
         full = LOW_INTERACTIONS[p] if low else INTERACTIONS[p] // (2 if lg <= 3 else 1)
         kinds, shares, first = [], [], [0]
-        for kind, share in _interactions(
-            run, round(scale * full), lg, p, low, np.random.default_rng([seed + 1, p, node])
-        ):
-            kinds.append(kind)
-            shares.append(share)
-            first.append(first[-1] + len(kind))
+        rng, asked = np.random.default_rng([seed + 1, p, node]), max(round(scale * full), LEAST_INTERACTIONS)
+        while not kinds:
+            for kind, share in _interactions(run, asked, lg, p, low, rng):
+                kinds.append(kind)
+                shares.append(share)
+                first.append(first[-1] + len(kind))
         try:
             section = float(run.cross_section().prod)
         except (AttributeError, NotImplementedError, ValueError):
