@@ -50,7 +50,9 @@ def simulate(
     task: Annotated[SetName, typer.Option(help="What to simulate; measured: runs from known fluxes.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
     train: Annotated[int, typer.Option(min=1, help="Number of training events.")] = 30_000,
-    test: Annotated[int, typer.Option(min=1, help="Number of test events (always under the test's cuts).")] = 12_000,
+    test: Annotated[
+        int, typer.Option(min=1, help="Number of test events (at KASCADE always under the test's cuts).")
+    ] = 12_000,
     seed: SeedOption = 1,
     model: Annotated[
         str,
@@ -67,7 +69,9 @@ def simulate(
         Path | None,
         typer.Option(help="Another array than KASCADE: stations.parquet with array.toml, or a dataset folder."),
     ] = None,
-    train_cuts: Annotated[TrainCuts, typer.Option(help="none as in v2, or the test's cuts.")] = "none",
+    train_cuts: Annotated[
+        TrainCuts, typer.Option(help="none as in v2, or the test's cuts, which are KASCADE's.")
+    ] = "none",
     protocol: Annotated[
         Protocol, typer.Option(help="Format and cuts; matched and 2026 apply cuts to both sets.")
     ] = "v2",

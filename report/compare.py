@@ -130,9 +130,9 @@ def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableTy
 
 def places(truth: Truth, task: Task) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield kind, name and (N,) mask of the places where two runs may differ: energy, zenith, true class."""
-    for name, mask in energy_bins(truth.energy):
+    for name, mask in energy_bins(truth.energy, truth.binning):
         yield "lg E", name, mask
-    for name, mask in zenith_bins(truth.zenith_deg):
+    for name, mask in zenith_bins(truth.zenith_deg, truth.binning):
         yield "zenith", f"{name} deg", mask
     for k, name in enumerate(() if task.target else task.classes):
         yield "class", name, truth.labels == k

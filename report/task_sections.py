@@ -27,7 +27,6 @@ from showerstack.report.pictures.tasks import (
 )
 from showerstack.report.shared.markup import Section, paragraph, picture, pictures
 from showerstack.report.shared.markup import table as page_table
-from showerstack.scoring.metrics.bins import ENERGY_BINS, ZENITH_BINS
 from showerstack.scoring.metrics.classes import BinAtThreshold, bins_at_threshold, efficiency_at_survival, q_factor
 from showerstack.scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
 from showerstack.scoring.tasks import scoring_of
@@ -112,12 +111,14 @@ def confusion(evaluated: EvaluatedRun) -> Section:
 def fraction_errors(evaluated: EvaluatedRun) -> Section:
     """Return fraction error by class and by energy, and accuracy by energy."""
     metrics = evaluated.metrics
+    by_class = _drawn(
+        error_by_class_picture(metrics), "fraction error by class",
+        f"Mean |true − predicted fraction| of each class over the benchmark's 1001 mixtures, {LEVEL_TEXT} intervals.",
+    )  # fmt: skip
+    if not metrics["energy_binned"]:  # of a set that lacks the energy
+        return Section("fractions", "Fraction error by class", pictures([by_class]))
     figures = [
-        _drawn(
-            error_by_class_picture(metrics), "fraction error by class",
-            f"Mean |true − predicted fraction| of each class over the benchmark's 1001 mixtures, {LEVEL_TEXT} "
-            "intervals.",
-        ),
+        by_class,
         _drawn(
             by_energy_picture(metrics), "fraction error by energy",
             f"By reconstructed energy, {LEVEL_TEXT} intervals; events of each bin above it.",
@@ -169,14 +170,16 @@ def survival(evaluated: EvaluatedRun) -> Section:
     by_energy, by_zenith = metrics["energy_binned"], metrics["zenith_binned"]
     at_one = bins_at_threshold(
         evaluated.labels, evaluated.output, threshold, energy=truth.energy, zenith_deg=truth.zenith_deg,
-        weights=truth.weights,
+        weights=truth.weights, binning=truth.binning,
     )  # fmt: skip
     tables = Markup()
-    for binned, bins, key, label in (
-        (by_energy, ENERGY_BINS, "energy", "reconstructed energy, lg(E/eV)"),
-        (by_zenith, ZENITH_BINS, "zenith", "reconstructed zenith angle, deg"),
+    for binned, key, label in (
+        (by_energy, "energy", "reconstructed energy, lg(E/eV)"),
+        (by_zenith, "zenith", "reconstructed zenith angle, deg"),
     ):
-        drawn = survival_by_bin_picture(binned, bins, label, metrics["n_hadron"], at_one[key])
+        if not at_one[key]:  # of a set that lacks the quantity
+            continue
+        drawn = survival_by_bin_picture(binned, label, metrics["n_hadron"], at_one[key])
         caption = (
             f"Bars: threshold of each bin's own gammas, {LEVEL_TEXT} intervals with the threshold's uncertainty; "
             "diamonds: one threshold for all, as an analysis would cut. Triangles: no hadron left, upper limit."

@@ -163,8 +163,16 @@ def _groups_of(groups: np.ndarray | None, labels: np.ndarray) -> tuple[np.ndarra
 
 def _stratified_order(label: np.ndarray, energy: np.ndarray | None, seed: np.random.SeedSequence) -> np.ndarray:
     """Return the order in which groups are distributed: by class and energy bin, at random inside."""
-    energy_bin = np.zeros(len(label)) if energy is None else np.digitize(energy, LG_ENERGY_EDGES)
+    energy_bin = np.zeros(len(label)) if energy is None else _energy_bins(energy)
     return np.lexsort((np.random.default_rng(seed).permutation(len(label)), energy_bin, label))
+
+
+def _energy_bins(energy: np.ndarray) -> np.ndarray:
+    """Return the benchmark's bin of each energy (n,); where all lie in one of them, bins of equal content."""
+    known = energy[np.isfinite(energy)]
+    if len(known) and len(np.unique(np.digitize(known, LG_ENERGY_EDGES))) == 1:
+        return np.digitize(energy, np.quantile(known, np.arange(1, 6) / 6))
+    return np.digitize(energy, LG_ENERGY_EDGES)
 
 
 def early_stopping_rows(

@@ -109,12 +109,17 @@ ARRAY = DetectorArray(
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     out = tmp_path_factory.mktemp("twelve")
-    return simulate(COMPOSITION, out, n_train=700, n_test=200, seed=5, train_cuts="test", array=ARRAY, workers=1)
+    return simulate(COMPOSITION, out, n_train=700, n_test=200, seed=5, array=ARRAY, workers=1)
 
 
 def test_dataset_carries_its_array(folders):
     data = Dataset.open(folders[0])
     assert data.array == ARRAY
+    # KASCADE's cuts are not applied in silence, and not on demand.
+    assert data.evaluation_cuts.name == "none"
+    for options in ({"train_cuts": "test"}, {"protocol": "matched"}):
+        with pytest.raises(InputError, match="these cuts are KASCADE's, and twelve has none"):
+            simulate(COMPOSITION, folders[0].parent / "cut", n_train=9, n_test=9, array=ARRAY, **options)
     assert data.matrices.shape == (700, SIDE, SIDE, 2)
     # Muon detectors everywhere: also where KASCADE has none.
     assert (data.matrices[:, 4:8, 4:8, 1] > 0).any()
@@ -124,6 +129,7 @@ def test_fits_find_core_and_size(folders):
     table = pl.read_parquet(build_table(folders[0], ctx=Context(workers=1)).parts())
     truth = pl.read_parquet(folders[0] / "truth.parquet")
     inside = (np.abs(truth["core_x_m"].to_numpy()) < 80) & (np.abs(truth["core_y_m"].to_numpy()) < 80)
+    inside &= (truth["lg_ne"].to_numpy() > 4.8) & (truth["zenith_deg"].to_numpy() < 30)
     core = np.hypot(table["fit_core_x_m"] - truth["core_x_m"], table["fit_core_y_m"] - truth["core_y_m"]).to_numpy()
     assert np.nanmedian(core[inside]) < 5.0
     size = (table["fit_lg_ne"] - truth["lg_ne"]).to_numpy()[inside]

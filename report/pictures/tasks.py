@@ -20,7 +20,7 @@ from showerstack.report.pictures.style import (
     new_figure,
     one_plot,
 )
-from showerstack.scoring.metrics.bins import ENERGY_BINS, Bin, bins_with_events
+from showerstack.scoring.metrics.bins import Bin, bins_with_events
 from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
 from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON, KEY_EFFICIENCY, hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson, share_interval
@@ -104,8 +104,10 @@ def _draw_bin(axes: Axes, where: Bin, value: float, low: float, high: float, cou
     axes.annotate(f"{count:,}", (where.middle, high), **ABOVE)
 
 
-def _label_energies(axes: Axes, label: str) -> None:
-    axes.set_xlim(14, 18)
+def _label_energies(axes: Axes, metrics: dict[str, Any], label: str) -> None:
+    shown = [one for one, _ in bins_with_events(metrics["energy_binned"])]
+    # KASCADE's energies, or those of another array where they lie elsewhere.
+    axes.set_xlim(min([14.0, *(one.low for one in shown)]), max([18.0, *(one.high for one in shown)]))
     axes.set_xlabel("reconstructed energy, lg(E/eV)")
     axes.set_ylabel(label)
 
@@ -114,12 +116,12 @@ def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
     """Draw the mean recall of the classes by energy bin with confidence intervals and its value for random labels."""
     with one_plot(2.7) as (figure, axes):
         axes.axhline(1 / len(metrics["per_class"]), color=INK, lw=0.8, ls="--")
-        for one, row in bins_with_events(metrics["energy_binned"], ENERGY_BINS):
+        for one, row in bins_with_events(metrics["energy_binned"]):
             result = balanced_accuracy(np.array(row["confusion_matrix"]))
             _draw_bin(axes, one, result.value, result.interval.low, result.interval.high, row["count"])
         axes.margins(y=0.2)
         axes.set_ylim(bottom=0)
-        _label_energies(axes, "balanced accuracy")
+        _label_energies(axes, metrics, "balanced accuracy")
     return figure
 
 
@@ -145,11 +147,11 @@ def by_energy_picture(metrics: dict[str, Any]) -> Figure:
     """Draw the fraction error by energy bin with confidence intervals; thin bins are left out."""
     key = "mean_fraction_error"
     with one_plot(2.7) as (figure, axes):
-        for one, row in bins_with_events(metrics["energy_binned"], ENERGY_BINS):
+        for one, row in bins_with_events(metrics["energy_binned"]):
             span = row["intervals"][key]
             _draw_bin(axes, one, row["fraction_error"][key], span["low"], span["high"], row["count"])
         axes.margins(y=0.2)
-        _label_energies(axes, "fraction error")
+        _label_energies(axes, metrics, "fraction error")
     return figure
 
 
@@ -158,14 +160,14 @@ def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
     with one_plot(3.2) as (figure, axes):
         for k, name in enumerate(metrics["per_class"]):
             x, y = [], []
-            for one, row in bins_with_events(metrics["energy_binned"], ENERGY_BINS):
+            for one, row in bins_with_events(metrics["energy_binned"]):
                 span = row["intervals"]["per_class_fraction_error"][k]
                 x.append(one.middle + 0.05 * (k - 2))
                 y.append(row["fraction_error"]["per_class_fraction_error"][k])
                 axes.plot([x[-1]] * 2, [span["low"], span["high"]], color=PALETTE[k], lw=1.0)
             axes.plot(x, y, MARKERS[k], color=PALETTE[k], ls=":", lw=0.6, label=name)
         axes.set_ylim(bottom=0)
-        _label_energies(axes, "fraction error")
+        _label_energies(axes, metrics, "fraction error")
         figure.legend(loc="outside upper center", ncols=5, columnspacing=0.8, handletextpad=0.2)
     return figure
 
@@ -289,14 +291,14 @@ def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> 
 
 
 def survival_by_bin_picture(
-    binned: dict[str, Any], bins: Sequence[Bin], label: str, n_hadron: int, at_one: Sequence[BinAtThreshold]
+    binned: dict[str, Any], label: str, n_hadron: int, at_one: Sequence[BinAtThreshold]
 ) -> Figure:
     """Draw the survival at 75 % by energy or zenith: own threshold with intervals, and one threshold for all.
 
     Thin bins are left out.
     """
     with one_plot(2.7) as (figure, axes):
-        for one, row in bins_with_events(binned, bins):
+        for one, row in bins_with_events(binned):
             span, middle = row["interval"], one.middle
             floor = 0.1 * span["high"] if span.get("is_limit") else 0.3 / n_hadron
             axes.plot([middle, middle], [max(span["low"], floor), span["high"]], color=INK)
@@ -306,7 +308,7 @@ def survival_by_bin_picture(
                 axes.plot(middle, span["high"], "v", color=INK)
             axes.annotate(f"{row['n_gamma']:,}\n{row['n_hadron']:,}", (middle, span["high"]), **ABOVE)
         counts = {count.name: count for count in at_one}
-        for one, _ in bins_with_events(binned, bins):
+        for one, _ in bins_with_events(binned):
             count = counts.get(one.name)
             if count and count.n_surviving:
                 axes.plot(one.low + 0.3 * (one.high - one.low), count.survival, MARKERS[3], color=PALETTE[5], ms=4.5)

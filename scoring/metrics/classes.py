@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.scoring.metrics.bins import ENERGY_BINS, ZENITH_BINS, Bin
+from showerstack.scoring.metrics.bins import BENCHMARK, Bin, MetricBins
 from showerstack.scoring.metrics.gamma import (
     GAMMA_CLASS,
     HADRON,
@@ -191,6 +191,7 @@ def bins_at_threshold(
     energy: np.ndarray,
     zenith_deg: np.ndarray,
     weights: np.ndarray | None = None,
+    binning: MetricBins = BENCHMARK,
 ) -> dict[str, list[BinAtThreshold]]:
     """Return counts in each bin of ``energy`` and ``zenith`` at one threshold for all, as an analysis would cut."""
     kept, gamma = scores >= threshold, labels == GAMMA_CLASS
@@ -209,7 +210,7 @@ def bins_at_threshold(
             rows.append(BinAtThreshold(one.name, n_gamma, n_kept, n_hadron, n_surviving, survival))
         return [row for row in rows if row.n_gamma + row.n_hadron]
 
-    return {"energy": count_in(ENERGY_BINS, energy), "zenith": count_in(ZENITH_BINS, zenith_deg)}
+    return {"energy": count_in(binning.energy, energy), "zenith": count_in(binning.zenith, zenith_deg)}
 
 
 def balanced_accuracy(matrix: np.ndarray) -> Estimate:

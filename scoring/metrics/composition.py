@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.runtime.errors import InputError
-from showerstack.scoring.metrics.bins import energy_bins
+from showerstack.scoring.metrics.bins import BENCHMARK, MetricBins, energy_bins
 from showerstack.scoring.metrics.intervals import (
     BOOTSTRAP_SEED,
     RESAMPLES,
@@ -247,7 +247,11 @@ def share_errors(log_proba: np.ndarray, labels: np.ndarray, n_events: int) -> np
 
 
 def composition_metrics(
-    labels: np.ndarray, predicted: np.ndarray, energy: np.ndarray, weights: np.ndarray | None = None
+    labels: np.ndarray,
+    predicted: np.ndarray,
+    energy: np.ndarray,
+    weights: np.ndarray | None = None,
+    binning: MetricBins = BENCHMARK,
 ) -> dict[str, Any]:
     """Return every number of the benchmark's ``metrics_composition.json``, and those of its newest printed block.
 
@@ -262,6 +266,8 @@ def composition_metrics(
         (N,) lg(E/eV), compared in float32.
     weights
         (N,) importance weights, or None.
+    binning
+        Bins of energy.
 
     Raises
     ------
@@ -292,7 +298,7 @@ def composition_metrics(
     assert errors is not None
     assert details is not None
     binned: dict[str, Any] = {}
-    for name, mask in energy_bins(energy):
+    for name, mask in energy_bins(energy, binning):
         if not mask.any():
             continue
         in_bin, worth_in_bin = matrices(mask)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.runtime.errors import InputError
-from showerstack.scoring.metrics.bins import energy_bins, energy_zenith_grid, zenith_bins
+from showerstack.scoring.metrics.bins import BENCHMARK, MetricBins, energy_bins, energy_zenith_grid, zenith_bins
 from showerstack.scoring.metrics.intervals import Estimate, number_groups, share_estimate, weighted_upper
 from showerstack.scoring.metrics.level import LEVEL
 
@@ -213,7 +213,12 @@ def _survival_in_bin(
 
 
 def gamma_metrics(
-    labels: np.ndarray, scores: np.ndarray, energy: np.ndarray, zenith: np.ndarray, weights: np.ndarray | None = None
+    labels: np.ndarray,
+    scores: np.ndarray,
+    energy: np.ndarray,
+    zenith: np.ndarray,
+    weights: np.ndarray | None = None,
+    binning: MetricBins = BENCHMARK,
 ) -> dict[str, Any]:
     """Return every number of the benchmark's ``metrics_gamma.json``.
 
@@ -230,6 +235,8 @@ def gamma_metrics(
     weights
         (N,) importance weights, or None. With them survivals, efficiencies and the accuracy are shares of weight, and
         each survival says how well it is determined (:class:`SurvivorWeights`).
+    binning
+        Bins of energy and zenith angle.
 
     Raises
     ------
@@ -238,10 +245,10 @@ def gamma_metrics(
     """
     rates = {efficiency_name(share): hadron_survival(labels, scores, share, weights) for share in EFFICIENCIES}
     key = rates[efficiency_name(KEY_EFFICIENCY)]
-    by_energy = {name: _survival_in_bin(labels, scores, mask, weights) for name, mask in energy_bins(energy)}
-    by_zenith = {name: _survival_in_bin(labels, scores, mask, weights) for name, mask in zenith_bins(zenith)}
+    by_energy = {name: _survival_in_bin(labels, scores, mask, weights) for name, mask in energy_bins(energy, binning)}
+    by_zenith = {name: _survival_in_bin(labels, scores, mask, weights) for name, mask in zenith_bins(zenith, binning)}
     grid: dict[str, dict[str, Any]] = {}
-    for zenith_name, energy_name, mask in energy_zenith_grid(energy, zenith):
+    for zenith_name, energy_name, mask in energy_zenith_grid(energy, zenith, binning):
         cell = _survival_in_bin(labels, scores, mask, weights)
         if cell is not None:
             grid.setdefault(zenith_name, {})[energy_name] = cell

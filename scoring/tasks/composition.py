@@ -72,7 +72,7 @@ class CompositionScoring(TaskScoring):
 
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
         """Return the benchmark's keys; with intervals also the table by zenith."""
-        metrics = composition_metrics(truth.labels, output, truth.energy, truth.weights)
+        metrics = composition_metrics(truth.labels, output, truth.energy, truth.weights, truth.binning)
         if intervals:
             add_composition_intervals(metrics, truth, output)
             metrics["zenith_binned"] = composition_by_zenith(truth, output)
@@ -191,7 +191,7 @@ def add_composition_intervals(metrics: dict[str, Any], truth: Truth, predicted: 
         name: _accuracy_interval(truth.take(truth.labels == k), predicted[truth.labels == k])
         for k, name in enumerate(metrics["per_class"])
     }
-    for name, mask in energy_bins(truth.energy):
+    for name, mask in energy_bins(truth.energy, truth.binning):
         row = metrics["energy_binned"].get(name)
         if row is not None:
             details = row.get("fraction_error")
@@ -206,7 +206,7 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
     lack a class no fraction error.
     """
     binned: dict[str, Any] = {}
-    for name, mask in zenith_bins(truth.zenith_deg):
+    for name, mask in zenith_bins(truth.zenith_deg, truth.binning):
         if not mask.any():
             continue
         in_bin, predicted_in_bin = truth.take(mask), predicted[mask]

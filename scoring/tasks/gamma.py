@@ -85,7 +85,7 @@ class GammaScoring(TaskScoring):
 
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
         """Return the benchmark's keys."""
-        metrics = gamma_metrics(truth.labels, output, truth.energy, truth.zenith_deg, truth.weights)
+        metrics = gamma_metrics(truth.labels, output, truth.energy, truth.zenith_deg, truth.weights, truth.binning)
         if intervals:
             add_gamma_intervals(metrics, truth, output)
         return metrics
@@ -184,11 +184,12 @@ def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarra
         "key_metric": metrics["survival_rates"][efficiency_name(KEY_EFFICIENCY)]["interval"],
         "accuracy_at_0.5": share_interval(hits, truth.groups, weights=truth.weights).as_dict(),
     }
-    binned = [(metrics["energy_binned"].get(name), mask) for name, mask in energy_bins(truth.energy)]
-    binned += [(metrics["zenith_binned"].get(name), mask) for name, mask in zenith_bins(truth.zenith_deg)]
+    energy, zenith_deg, bins = truth.energy, truth.zenith_deg, truth.binning
+    binned = [(metrics["energy_binned"].get(name), mask) for name, mask in energy_bins(energy, bins)]
+    binned += [(metrics["zenith_binned"].get(name), mask) for name, mask in zenith_bins(zenith_deg, bins)]
     binned += [
         (metrics["energy_zenith_grid"].get(zenith_name, {}).get(energy_name), mask)
-        for zenith_name, energy_name, mask in energy_zenith_grid(truth.energy, truth.zenith_deg)
+        for zenith_name, energy_name, mask in energy_zenith_grid(energy, zenith_deg, bins)
     ]
     for row, mask in binned:
         if row is not None:

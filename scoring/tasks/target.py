@@ -14,6 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.bins import BENCHMARK, MetricBins
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, mcnemar
@@ -50,6 +51,12 @@ def _paired(truth: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray 
 
 RESOLUTION = Metric("resolution", "half the width of the central 68 %", _value, _interval, _paired)
 MEASURES = ("bias", "resolution", "rms")
+
+
+def _edges_of(labels: np.ndarray) -> tuple[float, ...]:
+    """Return the borders of half units that cover true values (N,) of another array."""
+    bins = MetricBins.of(labels, labels).energy
+    return (*(one.low for one in bins), *(one.high for one in bins[-1:]))
 
 
 class TargetScoring(TaskScoring):
@@ -90,10 +97,11 @@ class TargetScoring(TaskScoring):
             metrics["reconstruction"] = _measures_of(truth.reference - truth.labels, intervals)
             if intervals:
                 metrics["minus_reconstruction"] = _paired(truth.labels, output, truth.reference).as_dict()
+        edges = self.edges if truth.binning is BENCHMARK else _edges_of(truth.labels)
         metrics["true_binned"] = {
             f"{low:g} to {high:g}": _measures_of(residuals[inside], intervals)
             | {"too_few_events": int(inside.sum()) < MIN_EVENTS}
-            for low, high in pairwise(self.edges)
+            for low, high in pairwise(edges)
             if (inside := (truth.labels >= low) & (truth.labels < high)).any()
         }
         return metrics

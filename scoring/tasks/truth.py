@@ -17,6 +17,8 @@ import numpy as np
 from showerstack.runtime.arrays import open_array, open_npy
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.scoring.metrics.bins import BENCHMARK, MetricBins
+from showerstack.showers.array import KASCADE, array_of
 from showerstack.showers.schema import (
     COMPOSITION,
     GROUPS_FILE,
@@ -62,6 +64,8 @@ class Truth:
     """(N,) int64: events of one value are the same simulated shower; None where each is of its own."""
     weights: np.ndarray | None = None
     """(N,) float64 importance weights of mean 1; None where all events count alike."""
+    binning: MetricBins = BENCHMARK
+    """Bins of energy and zenith angle: the benchmark's, or of another array those that its events fill."""
 
     @property
     def counted(self) -> dict[str, Any]:
@@ -130,16 +134,20 @@ def read_truth(data: Path, task: Task) -> Truth:
     def scalar(name: str) -> np.ndarray:
         return np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
 
+    energy, zenith_deg = scalar("E"), scalar("Ze")
+    is_kascade = array_of(read_source(folder)).card == KASCADE.card
+    binning = BENCHMARK if is_kascade else MetricBins.of(energy, zenith_deg)
     reference = task.target.reference if task.target else None
     return Truth(
         folder,
         labels,
-        energy=scalar("E"),
-        zenith_deg=scalar("Ze"),
+        energy=energy,
+        zenith_deg=zenith_deg,
         order=read_optional(ORDER_FILE, _read_order),
         reference=scalar(reference) if reference else None,
         groups=read_optional(GROUPS_FILE, _read_groups),
         weights=read_optional(WEIGHT_FILE, partial(_read_weights, task=task)),
+        binning=binning,
     )
 
 

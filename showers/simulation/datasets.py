@@ -19,7 +19,7 @@ from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
 from showerstack.showers.front import FrontModel
-from showerstack.showers.protocols import CUTS_FOR_ALL, evaluation_cuts_of, layout_of, modes_of
+from showerstack.showers.protocols import CUTS_FOR_ALL, NONE, TEST, evaluation_cuts_of, layout_of, modes_of
 from showerstack.showers.schema import GAMMA, SIMULATION, TASKS, WEIGHT_FILE, Task
 from showerstack.showers.simulation.blocks import (
     PRIMARIES_PER_BLOCK,
@@ -82,7 +82,8 @@ def simulate(
         Hadronic model: a name of :data:`showerstack.showers.simulation.primaries.MODELS`, or ``mix`` as the benchmark
         has it.
     train_cuts
-        ``none``, or ``test`` for the test's cuts; the test set always has them.
+        ``none``, or ``test`` for the test's cuts; the test set always has them. They are KASCADE's: another array has
+        none.
     world
         ``default``, ``harder``, ``easier``, or a TOML file
         (:func:`showerstack.showers.simulation.settings.load_settings`).
@@ -101,7 +102,7 @@ def simulate(
         count) and with ages, scalars (2026: grids too) in float32. Their published numbers are for ``model="qgs"``.
     array
         The stations. Depth of the ground and lateral scales follow the array's card, cores cover as much of its side
-        as of KASCADE's; the cuts, the reconstruction and the world's other constants stay KASCADE's. With ``[times]``
+        as of KASCADE's; the reconstruction and the world's other constants stay KASCADE's. With ``[times]``
         in its card arrival times are written.
     proposal
         Gamma sets: throw muon-poor hadrons from this density (:data:`showerstack.showers.simulation.cascade.RARE`) and
@@ -126,8 +127,12 @@ def simulate(
         modes_of(protocol, task)
     if proposal is not None and task.primaries != GAMMA.name:
         raise InputError(f"muon-poor hadrons (--rare) belong to the task {GAMMA.name}: {task.name} has no weights")
+    if not has_kascade_cuts(array) and (train_cuts != NONE.name or protocol != "v2"):
+        asked = f"protocol {protocol}" if protocol != "v2" else f"train cuts {train_cuts}"
+        raise InputError(f"{asked}: these cuts are KASCADE's, and {array.name} has none: leave it out")
     cuts_for_all = CUTS_FOR_ALL.get((protocol, str(task.primaries)))
-    cuts = (cuts_for_all, cuts_for_all) if cuts_for_all else (train_cuts, "test")
+    test_cuts = TEST.name if has_kascade_cuts(array) else NONE.name
+    cuts = (cuts_for_all, cuts_for_all) if cuts_for_all else (train_cuts, test_cuts)
     sets = []
     for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
         job = BlockJob(task, split, seed, model, selection, settings, reuse, array=array, proposal=proposal)
@@ -144,6 +149,11 @@ def simulate(
                 if not is_made:
                     write_set(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
     return sets[0][0], sets[1][0]
+
+
+def has_kascade_cuts(array: DetectorArray) -> bool:
+    """Return whether the cuts of the benchmark's protocols are made for an array: KASCADE, whole or in part."""
+    return array.card == KASCADE.card
 
 
 def write_set(
@@ -257,7 +267,7 @@ def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
             "world": world,
             "settings_hash": job.settings.digest(),
             "cuts": job.cuts,
-            "evaluation_cuts": evaluation_cuts_of(protocol, job.task),
+            "evaluation_cuts": evaluation_cuts_of(protocol, job.task) if has_kascade_cuts(job.array) else NONE.name,
             "protocol": protocol,
             "age": protocol != "raw" and layout_of(protocol, job.task).age != "none",
             "reuse": job.reuse,

@@ -368,9 +368,7 @@ def test_an_array_gets_weights_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_pretrained(str(made), hash_file(made)).array == array
 
     renamed = replace(array, name="gamma_train")
-    folders = simulate(
-        COMPOSITION, tmp_path, n_train=300, n_test=60, seed=5, train_cuts="test", array=renamed, workers=1
-    )
+    folders = simulate(COMPOSITION, tmp_path, n_train=300, n_test=60, seed=5, array=renamed, workers=1)
     sizes = {"width": 16, "blocks": 1, "hidden": 16, "epochs": 1}
     config = StackConfig(
         task="composition", data=tmp_path, run=tmp_path / "run", learners="pretrained", folds=2, workers=1,
