@@ -59,14 +59,15 @@ def imported_files(module: str, packages: Iterable[str]) -> list[Path]:
     packages, file_of, pending = tuple(packages), dict[str, Path](), [module]
     while pending:
         name = pending.pop()
-        file = _module_file(name)
+        file = module_file(name)
         if name not in file_of and file is not None:
             file_of[name] = file
             pending += _imports(file, packages)
     return [file_of[name] for name in sorted(file_of)]
 
 
-def _module_file(module: str) -> Path | None:
+def module_file(module: str) -> Path | None:
+    """Return the source file of a module, which is not imported; None where there is none."""
     top, *rest = module.split(".")
     package = importlib.util.find_spec(top)
     if package is None or package.origin is None:
@@ -86,7 +87,7 @@ def _imports(file: Path, packages: tuple[str, ...]) -> list[str]:
         if _is_within(source or module, packages):
             # A name is a module of a package, or something inside one.
             entries = [f"{source}.{name}" for name in _NAME.findall(taken)] or [module]
-            names += [name if _module_file(name) else source or module for name in entries]
+            names += [name if module_file(name) else source or module for name in entries]
     return names
 
 

@@ -1,76 +1,44 @@
-"""Compiled functions whose machine code, kept on disk, is tied to everything that it was made of.
+"""Compiled functions that a process links from object files, without Numba: it is imported only to compile.
 
-Numba itself looks at the file of a function only: neither at the functions of other files that are compiled into it,
-nor at constants from there (frozen into the code), nor at named tuples (compiled by position), nor at the versions of
-libraries. Here all files of this project that the function's module imports, directly or not, count.
+Importing Numba and loading what it has compiled takes half a second of every start; llvmlite's linker takes some
+milliseconds. A function is compiled when it is first called with arguments of new types. Its object file is tied to
+everything that it was made of: the function's module and all files of this project that it imports, directly or not,
+the versions of Python and of the libraries, the processor, and Numba's own settings. Where an object file cannot be
+linked, Numba compiles at each start (:mod:`showerstack.runtime.compiling`).
 """
 
 from __future__ import annotations
 
 import fcntl
-import glob
+import hashlib
+import importlib
 import logging
+import os
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
-from numba.core import entrypoints
-from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.errors import NumbaError
 
-from showerstack.runtime.code import imported_files, source_hash
+from showerstack.runtime.code import imported_files, module_file, source_hash
 from showerstack.runtime.files import atomic_path
+from showerstack.runtime.linking import MachineCode, Unlinkable, described, link, processor, type_of
 
 LOG = logging.getLogger(__name__)
+FAST: set[str] = {"reassoc", "contract", "nsz"}
+"""For ``fastmath``: sums may be reordered (that is what vectorising them means); infinities and NaN keep their
+meaning."""
 LIBRARIES = ("llvmlite", "numba", "numpy")
 PACKAGES = ("showerstack.showers", "showerstack.features", "showerstack.models", "showerstack.analysis")
 """Packages of this project that compiled functions may come from."""
-
-
-class _Cache(FunctionCache):
-    """Numba's cache of one function, fresh as long as the hash of its sources is the same, wherever it stands."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__(function)
-        sources = _sources_hash(function, LIBRARIES)
-        name = f"{function.__qualname__}.py{sys.version_info.major}{sys.version_info.minor}"
-        self._cache_file = IndexDataCacheFile(self._cache_path, name, sources)
-        # What stands first in the file and is compared before the rest is read, which names classes that other sources
-        # may have under other names.
-        self._cache_file._version = sources
-        self.lock_file = Path(self._cache_path) / f"{function.__module__}.{name}.lock"
-        self.name = name
-
-    def remove(self) -> None:
-        """Remove all machine code of the function."""
-        for file in Path(self._cache_path).glob(f"{glob.escape(self.name)}.*nb[ci]"):
-            with suppress(OSError):
-                file.unlink()
-
-
-def _sources_hash(function: Any, libraries: tuple[str, ...]) -> str:
-    return source_hash(imported_files(function.__module__, PACKAGES), libraries)
-
-
-@contextmanager
-def _without_extensions() -> Iterator[None]:
-    """Let Numba compile or load without the extensions that installed packages declare for it.
-
-    They teach it types that our kernels do not have; importing them (awkward) takes longer than loading a kernel. They
-    are still there for others in this process.
-    """
-    before, entrypoints._already_initialized = entrypoints._already_initialized, True
-    try:
-        yield
-    finally:
-        entrypoints._already_initialized = before
+COMPILER = tuple(Path(__file__).with_name(name) for name in ("compiling.py", "linking.py"))
+"""What decides how a function is compiled and called."""
 
 
 @contextmanager
@@ -92,54 +60,131 @@ def _locked(file: Path) -> Iterator[None]:
                 fcntl.flock(stream, fcntl.LOCK_UN)
 
 
-def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Compile a function with :func:`numba.njit` when it is first called, or load its machine code from disk.
+def cache_folder(source: Path) -> Path:
+    """Return where machine code of a source file lies: below NUMBA_CACHE_DIR, beside the source, or the user's cache.
+
+    Beside the source where that can be written to.
+    """
+    place = f"{source.parent.name}-{hashlib.sha256(str(source.parent).encode()).hexdigest()[:16]}"
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        return Path(chosen) / place
+    beside = source.parent / "__pycache__"
+    if os.access(beside if beside.exists() else source.parent, os.W_OK):
+        return beside
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "showerstack" / place
+
+
+@dataclass
+class Kernel:
+    """A function without result that is compiled for the types of its arguments, or linked from what was compiled."""
+
+    module: str
+    """Where the function is."""
+    name: str
+    function: Callable[..., None] | None = None
+    """None if the module is imported only to compile."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of :func:`numba.njit`."""
+    callers: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], None]] = field(default_factory=dict, repr=False)
+    """What calls the machine code, by the types of the arguments."""
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call the function; only arguments by their places."""
+        kinds = tuple(map(type_of, arguments))
+        caller = self.callers.get(kinds)
+        if caller is None:
+            with _LOCK:
+                caller = self.callers.get(kinds) or self._caller(kinds, arguments)
+                self.callers[kinds] = caller
+        caller(arguments)
+
+    def source(self) -> tuple[Callable[..., None], dict[str, Any]]:
+        """Return the function and the options that it is compiled with; its module is imported."""
+        if self.function is None:
+            found: Kernel = getattr(importlib.import_module(self.module), self.name)
+            return found.source()
+        return self.function, self.options
+
+    def _caller(self, kinds: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], None]:
+        sources = _sources_hash(self.module, LIBRARIES, COMPILER)
+        types = hashlib.sha256(f"{described(kinds)}\n{processor()}".encode()).hexdigest()[:16]
+        python = f"py{sys.version_info.major}{sys.version_info.minor}"
+        file = _folder_of(self.module) / f"{self.module}.{self.name}.{python}-{types}.kernel"
+        try:
+            found = self._read(file, sources)
+            if found is None:
+                with _locked(file.with_name(f"{self.module}.{self.name}.{python}.lock")):
+                    found = self._read(file, sources) or self._compile(file, sources, arguments)
+            return link(found, kinds)
+        except Unlinkable as error:
+            LOG.warning("the machine code of %s cannot be linked (%s): Numba compiles at each start", self.name, error)
+        from showerstack.runtime.compiling import dispatcher
+
+        slow = dispatcher(*self.source())
+        return lambda given: slow(*given)
+
+    def _read(self, file: Path, sources: str) -> MachineCode | None:
+        try:
+            return MachineCode.from_bytes(file.read_bytes(), sources)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            LOG.warning("the machine code of %s in %s cannot be read (%s): compiled anew", self.name, file, error)
+            with suppress(OSError):
+                file.unlink()
+            return None
+
+    def _compile(self, file: Path, sources: str, arguments: tuple[Any, ...]) -> MachineCode:
+        from showerstack.runtime.compiling import compile_function
+
+        made = compile_function(*self.source(), arguments)
+        try:
+            with atomic_path(file) as temporary:
+                temporary.write_bytes(made.to_bytes(sources))
+        except OSError as error:
+            LOG.warning(
+                "the machine code of %s cannot be written to %s (%s), so each start compiles anew; NUMBA_CACHE_DIR "
+                "names another folder",
+                self.name,
+                file.parent,
+                error.strerror or error,
+            )
+        return made
+
+
+_LOCK = threading.RLock()
+"""One thread at a time compiles or links."""
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., None]], Kernel]:
+    """Make a function a :class:`Kernel`, with options of :func:`numba.njit`; it releases Python's lock.
 
     Only functions that Python calls need this; what they call is compiled into them and stays plain ``njit``.
     """
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @cache
-        def compiled() -> Any:
-            dispatcher = njit(**options)(function)
-            dispatcher._cache = _Cache(function)
-            dispatcher._compilation_chain_init_hook = lambda: None  # see _without_extensions
-            compile_or_load = dispatcher.compile
-
-            def one_at_a_time(signature: Any) -> Any:
-                # Numba's own lock first, which a thread that compiles holds while it waits for another function's.
-                with global_compiler_lock, _without_extensions(), _locked(dispatcher._cache.lock_file):
-                    try:
-                        return compile_or_load(signature)
-                    except NumbaError:
-                        raise
-                    except Exception as error:  # whatever a damaged file, or a disk without room, leads to
-                        cache = dispatcher._cache
-                        LOG.warning(
-                            "the machine code of %s in %s cannot be read or written (%s: %s): compiled anew; removing "
-                            "that folder, or NUMBA_CACHE_DIR with another, mends it if it comes again",
-                            function.__name__,
-                            cache.cache_path,
-                            type(error).__name__,
-                            error,
-                        )
-                        cache.remove()
-                    try:
-                        return compile_or_load(signature)
-                    except OSError:
-                        dispatcher._cache = NullCache()
-                        return compile_or_load(signature)
-
-            dispatcher.compile = one_at_a_time
-            return dispatcher
-
-        @wraps(function)
-        def call(*arguments: Any) -> None:
-            compiled()(*arguments)
-
-        return call
+    def decorate(function: Callable[..., None]) -> Kernel:
+        made = Kernel(function.__module__, function.__name__, function, options)
+        made.__doc__ = function.__doc__
+        return made
 
     return decorate
+
+
+def kernel_of(module: str, name: str) -> Kernel:
+    """Return the kernel of a module that imports Numba, which happens only where there is no machine code of it."""
+    return Kernel(module, name)
+
+
+def _sources_hash(module: str, libraries: tuple[str, ...], others: tuple[Path, ...] = ()) -> str:
+    return source_hash((*imported_files(module, PACKAGES), *others), libraries)
+
+
+def _folder_of(module: str) -> Path:
+    file = module_file(module)
+    if file is None:
+        raise ModuleNotFoundError(f"no source file of {module}", name=module)
+    return cache_folder(file)
 
 
 def cached_table(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], Callable[[float], np.ndarray]]:
@@ -151,9 +196,8 @@ def cached_table(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], C
     def decorate(function: Callable[[float], np.ndarray]) -> Callable[[float], np.ndarray]:
         @cache
         def table(number: float) -> np.ndarray:
-            sources = _sources_hash(function, libraries)
-            name = f"{function.__module__}.{function.__qualname__}-{number!r}.npz"
-            file = Path(FunctionCache(function)._cache_path) / name
+            sources = _sources_hash(function.__module__, libraries)
+            file = _folder_of(function.__module__) / f"{function.__module__}.{function.__qualname__}-{number!r}.npz"
             with suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), file.open("rb") as stream:
                 stored = np.load(stream)
                 if str(stored["sources"]) == sources:

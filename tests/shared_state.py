@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHES = frozenset({"cache", "lru_cache", "cached_table", "kernel"})
 """Decorators that keep what a function returned or was compiled to."""
 STATEFUL = frozenset(
-    {"Lock", "RLock", "Condition", "Event", "Setting", "ContextVar", "_Router", "PlainConsole", "Typer"}
+    {"Lock", "RLock", "Condition", "Event", "Setting", "ContextVar", "_Router", "PlainConsole", "Typer", "kernel_of"}
 )
 """Classes whose objects change although nobody assigns to them."""
 WRITES = frozenset(
@@ -53,10 +53,13 @@ def _objects(tree: ast.Module) -> Iterator[str]:
         annotated = [node.target] if isinstance(node, ast.AnnAssign) else []
         targets = node.targets if isinstance(node, ast.Assign) else annotated
         for target in targets:
-            if isinstance(target, ast.Name) and node.value is not None:  # type: ignore[attr-defined]
-                value = node.value  # type: ignore[attr-defined]
-                if target.id in written or (isinstance(value, ast.Call) and _last(value) in STATEFUL):
-                    yield target.id
+            value = node.value  # type: ignore[attr-defined]
+            for name in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(name, ast.Name) and value is not None:
+                    calls = [call for call in ast.walk(value) if isinstance(call, ast.Call)]
+                    made = calls if isinstance(target, ast.Tuple) else [value]
+                    if name.id in written or STATEFUL & {_last(one) for one in made}:
+                        yield name.id
 
 
 def _written(tree: ast.Module) -> set[str]:

@@ -32,9 +32,9 @@ from showerstack.features.compute import compute_chunk
 from showerstack.features.device import decoded, namespace, to_host
 from showerstack.features.lateral.events import EventBatch, make_events
 from showerstack.features.lateral.fit import RawFit, fit_cuda, fit_fused
-from showerstack.features.stations.compiled import sum_fused
 from showerstack.features.stations.cuda import grid_cuda, order_cuda, sum_cuda
 from showerstack.features.stations.grid import grid_fused, order_fused
+from showerstack.features.stations.on_cpu import sum_fused
 from showerstack.features.table import EVENT_COLUMN
 from showerstack.models.base.learner import Batch
 from showerstack.models.networks.modes import torch_as_asked

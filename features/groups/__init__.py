@@ -17,9 +17,9 @@ from typing import Any, Self
 from showerstack.features.lateral.events import EventBatch
 from showerstack.features.lateral.fit import RawFit, fit_cuda, fit_fused
 from showerstack.features.lateral.muons_alone import fit_muons_alone
-from showerstack.features.stations.compiled import sum_fused
 from showerstack.features.stations.cuda import grid_cuda, order_cuda, sum_cuda
 from showerstack.features.stations.grid import grid_fused, order_fused
+from showerstack.features.stations.on_cpu import sum_fused
 from showerstack.features.stations.sums import PARTS, Sums
 from showerstack.runtime.code import installed_modules
 

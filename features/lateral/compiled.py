@@ -3,8 +3,8 @@
 The formulas are those of :mod:`showerstack.features.lateral.station`, the steps of the fit those of
 :mod:`showerstack.features.lateral.fit`. Loops are written so that LLVM vectorises them: straight-line code in float32,
 short, because one long chain of root, logarithm, exponential and division keeps the processor waiting for itself; and
-all planes of an event in one record (:func:`planes_of`), because their places in it are constants of the compiler: no
-call then tests whether two planes overlap.
+all planes of an event in one record (:mod:`showerstack.features.lateral.planes`), because their places in it are
+constants of the compiler: no call then tests whether two planes overlap.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from showerstack.features.lateral import station, translate
+from showerstack.features.lateral import native, station
+from showerstack.features.lateral.native import f32, float_of_half, full_vectors, vexp2
 from showerstack.features.lateral.recipe import Recipe
-from showerstack.features.lateral.translate import FAST, f32, full_vectors, vexp2
+from showerstack.runtime.kernels import FAST, kernel
 from showerstack.showers.response import StationResponse
 
-MODEL = translate.compiled()
+MODEL = native.compiled()
 squared_distance, electron_logs, muon_logs = MODEL.squared_distance, MODEL.electron_logs, MODEL.muon_logs
 muon_density = MODEL.muon_density
 energy_correction, core_excess = MODEL.energy_correction, MODEL.core_excess
@@ -32,58 +33,6 @@ _electron_prior, _muon_prior, muon_age_mean = MODEL.electron_prior, MODEL.muon_p
 ZERO, ONE, HALF, TINY = f32(0.0), f32(1.0), f32(0.5), f32(station.TINY)
 NOTHING = f32(1e-6)
 LOG2_E, NO_FLOOR = f32(station.LOG2_E), f32(-np.inf)
-
-ELECTRON_PLANES = (
-    "x", "y", "area_m2",  # the array's
-    "signal", "floor", "area",  # the event's: particles; least residual that counts; projected area
-    "kept", "background", "weight",  # frozen, see station.electron_frozen
-    "expected", "by_x", "by_y", "g",  # signal expected, derivatives of its logarithm
-    "residual", "info",
-)  # fmt: skip
-MUON_PLANES = (
-    "m_x", "m_y", "m_area_m2",
-    "m_signal", "m_floor", "m_area",
-    "m_background", "m_weight", "m_g", "m_base",
-    "m_expected", "m_residual", "m_info",
-)  # fmt: skip
-WORK = {"p": 4, "q": 2, "terms": 25, "tried": 25, "step": 4, "trial": 4, "factor": 16}
-"""Numbers in float64: parameters, what :func:`electron_terms` fills at the accepted point and at the one tried,
-the solution of the linear system."""
-LINE = 64
-MUON_STEP = 64
-"""Muon planes are filled up to a multiple of this with detectors of no area, which add nothing: sizes are part of the
-machine code, and an array with a few dead detectors is not to be compiled for anew."""
-
-
-def in_one_record(fields: list[tuple[str, Any, tuple[int, ...]]]) -> np.ndarray:
-    """Return one record, (1,), of fields (name, type, shape), at the beginning of a cache line, filled with 0."""
-    kind = np.dtype(fields)
-    raw = np.zeros(kind.itemsize + LINE, np.uint8)
-    start = -raw.ctypes.data % LINE
-    return raw[start : start + kind.itemsize].view(kind)
-
-
-def planes_of(
-    x_m: np.ndarray, y_m: np.ndarray, electron_area_m2: np.ndarray, muon_area_m2: np.ndarray, muon_cells: np.ndarray
-) -> Any:
-    """Return a record with the planes of one event, at the beginning of a cache line, and the array's geometry in it.
-
-    Parameters
-    ----------
-    x_m, y_m, electron_area_m2, muon_area_m2
-        (cells,) float32.
-    muon_cells
-        Cells with a muon detector.
-    """
-    n_muon = -(-muon_cells.size // MUON_STEP) * MUON_STEP
-    sizes = [(ELECTRON_PLANES, x_m.size), (MUON_PLANES, n_muon)]
-    planes = [(name, np.float32, (size,)) for names, size in sizes for name in names]
-    record = in_one_record([*planes, *((name, np.float64, (size,)) for name, size in WORK.items())])
-    record["x"], record["y"], record["area_m2"] = x_m, y_m, electron_area_m2
-    padded = np.resize(muon_cells, n_muon)
-    record["m_x"], record["m_y"] = x_m[padded], y_m[padded]
-    record["m_area_m2"][0, : muon_cells.size] = muon_area_m2[muon_cells]
-    return record
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -477,3 +426,72 @@ def start_electron(res: StationResponse, recipe: Recipe, u: Any, v: Any, z: Any)
     if value_high < best:
         factor, age = of_high, first + age_step + age_step
     z.p[2], z.p[3] = np.log(factor), age
+
+
+@kernel(nogil=True, error_model="numpy")
+def split(bits: Any, has_electron: Any, has_muon: Any, electron_mev: Any, muon_mev: Any) -> None:
+    """Fill both planes from the bits of float16 cells, (n, cells, 2) uint16, in one pass."""
+    full_vectors()
+    for n in range(bits.shape[0]):
+        for k in range(has_electron.size):
+            electron_mev[n, k] = float_of_half(bits[n, k, 0]) * has_electron[k]
+            muon_mev[n, k] = float_of_half(bits[n, k, 1]) * has_muon[k]
+
+
+@kernel(nogil=True, error_model="numpy")
+def fit_events(
+    electron_mev: Any,
+    muon_mev: Any,
+    cosine: Any,
+    u: Any,
+    v: Any,
+    muon_cells: Any,
+    planes: Any,
+    res: StationResponse,
+    recipe: Recipe,
+    limits: Any,
+    out: Any,
+) -> None:
+    """Fill the records ``out`` (n,) with both minima of every event that has enough hits."""
+    full_vectors()
+    z = planes[0]
+    step_limit_e, low_e, high_e, step_limit_m, low_m, high_m = limits
+    for n in range(electron_mev.shape[0]):
+        hits = load(electron_mev[n], cosine[n], res.electron_deposit_mev, res.saturation_mev, z)
+        if hits < recipe.min_hits:
+            continue
+        raw = out[n]
+        z.p[0], z.p[1] = centroid(z)
+        if muon_cells.size:
+            load_muons(muon_mev[n], muon_cells, cosine[n], res.muon_deposit_mev, res.muon_saturation_mev, z)
+            start_muon(res, recipe, u[n], v[n], cosine[n], z)
+        else:
+            no_muons(res, recipe, z, raw)
+        mean_age = f32(z.q[1])
+        start_electron(res, recipe, u[n], v[n], z)
+        raw.electron_steps = raw.muon_steps = ZERO
+        for tolerance in (recipe.coarse, recipe.fine):
+            freeze_electron(res, u[n], v[n], z)
+            steps, converged = minimise(
+                ELECTRON, 4, res, recipe, tolerance, z.p, mean_age, u[n], v[n], step_limit_e, low_e, high_e, z
+            )
+            raw.electron_steps += steps
+            raw.electron_converged = ONE if converged else ZERO
+            raw.electron_value = z.terms[0]
+            for i in range(10):
+                raw.electron_fisher[i] = z.terms[5 + i]
+            if not muon_cells.size:
+                continue
+            freeze_muon(res, u[n], v[n], z)
+            steps, converged = minimise(
+                MUON, 2, res, recipe, tolerance, z.q, mean_age, u[n], v[n], step_limit_m, low_m, high_m, z
+            )
+            raw.muon_steps += steps
+            raw.muon_converged = ONE if converged else ZERO
+            raw.muon_value = z.terms[0]
+            for i in range(3):
+                raw.muon_fisher[i] = z.terms[3 + i]
+        for i in range(4):
+            raw.electron[i] = z.p[i]
+        for i in range(2):
+            raw.muon[i] = z.q[i]

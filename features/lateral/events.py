@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_cupy_namespace, is_numpy_namespace
 
-from showerstack.features.lateral.translate import float_of_half, full_vectors, on_arrays
-from showerstack.runtime.kernels import kernel
+from showerstack.features.lateral.translate import on_arrays
+from showerstack.runtime.kernels import kernel_of
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.response import PUBLISHED, StationResponse
+
+_split = kernel_of("showerstack.features.lateral.compiled", "split")
 
 
 @dataclass(frozen=True)
@@ -120,16 +122,6 @@ class EventBatch:
     def muon_sorted(self) -> Any:
         """(n, cells): deposits of the muon channel in ascending order."""
         return self.xp.sort(self.muon_mev, axis=1, stable=False)
-
-
-@kernel(nogil=True, error_model="numpy")
-def _split(bits: Any, has_electron: Any, has_muon: Any, electron_mev: Any, muon_mev: Any) -> None:
-    """Fill both planes from the bits of float16 cells, (n, cells, 2) uint16, in one pass."""
-    full_vectors()
-    for n in range(bits.shape[0]):
-        for k in range(has_electron.size):
-            electron_mev[n, k] = float_of_half(bits[n, k, 0]) * has_electron[k]
-            muon_mev[n, k] = float_of_half(bits[n, k, 1]) * has_muon[k]
 
 
 def make_events(

@@ -34,26 +34,10 @@ from typing import Any, Self
 import numpy as np
 
 from showerstack.features.lateral import cuda
-from showerstack.features.lateral.compiled import (
-    ELECTRON,
-    MUON,
-    ONE,
-    ZERO,
-    centroid,
-    freeze_electron,
-    freeze_muon,
-    load,
-    load_muons,
-    minimise,
-    no_muons,
-    planes_of,
-    start_electron,
-    start_muon,
-)
 from showerstack.features.lateral.events import EventBatch
+from showerstack.features.lateral.planes import planes_of
 from showerstack.features.lateral.recipe import Recipe, recipe_of
-from showerstack.features.lateral.translate import f32, full_vectors
-from showerstack.runtime.kernels import kernel
+from showerstack.runtime.kernels import kernel_of
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.response import StationResponse
 
@@ -149,68 +133,20 @@ def fit_cuda(events: EventBatch) -> RawFit:
     return RawFit.from_numbers(raw)
 
 
-@kernel(nogil=True, error_model="numpy")
-def _fit_events(
-    electron_mev: Any,
-    muon_mev: Any,
-    cosine: Any,
-    u: Any,
-    v: Any,
-    muon_cells: Any,
-    planes: Any,
-    res: StationResponse,
-    recipe: Recipe,
-    out: Any,
-) -> None:
-    """Fill the records ``out`` (n,) with both minima of every event that has enough hits."""
-    full_vectors()
-    z = planes[0]
-    far, low_level, high_level = recipe.core_limit_m, recipe.min_level, recipe.max_level
-    step_limit_e = np.array(
-        [recipe.max_core_step_m, recipe.max_core_step_m, recipe.max_level_step, recipe.max_age_step]
+_fit_events = kernel_of("showerstack.features.lateral.compiled", "fit_events")
+
+
+def _limits(recipe: Recipe) -> tuple[np.ndarray, ...]:
+    """Return largest step, lower and upper bound of the e/gamma parameters, and of the muons', in float64."""
+    far, low, high = recipe.core_limit_m, recipe.min_level, recipe.max_level
+    return (
+        np.array([recipe.max_core_step_m, recipe.max_core_step_m, recipe.max_level_step, recipe.max_age_step]),
+        np.array([-far, -far, low, recipe.min_age]),
+        np.array([far, far, high, recipe.max_age]),
+        np.array([recipe.max_level_step, recipe.max_age_step]),
+        np.array([low, recipe.min_muon_age]),
+        np.array([high, recipe.max_muon_age]),
     )
-    low_e, high_e = np.array([-far, -far, low_level, recipe.min_age]), np.array([far, far, high_level, recipe.max_age])
-    step_limit_m = np.array([recipe.max_level_step, recipe.max_age_step])
-    low_m, high_m = np.array([low_level, recipe.min_muon_age]), np.array([high_level, recipe.max_muon_age])
-    for n in range(electron_mev.shape[0]):
-        hits = load(electron_mev[n], cosine[n], res.electron_deposit_mev, res.saturation_mev, z)
-        if hits < recipe.min_hits:
-            continue
-        raw = out[n]
-        z.p[0], z.p[1] = centroid(z)
-        if muon_cells.size:
-            load_muons(muon_mev[n], muon_cells, cosine[n], res.muon_deposit_mev, res.muon_saturation_mev, z)
-            start_muon(res, recipe, u[n], v[n], cosine[n], z)
-        else:
-            no_muons(res, recipe, z, raw)
-        mean_age = f32(z.q[1])
-        start_electron(res, recipe, u[n], v[n], z)
-        raw.electron_steps = raw.muon_steps = ZERO
-        for tolerance in (recipe.coarse, recipe.fine):
-            freeze_electron(res, u[n], v[n], z)
-            steps, converged = minimise(
-                ELECTRON, 4, res, recipe, tolerance, z.p, mean_age, u[n], v[n], step_limit_e, low_e, high_e, z
-            )
-            raw.electron_steps += steps
-            raw.electron_converged = ONE if converged else ZERO
-            raw.electron_value = z.terms[0]
-            for i in range(10):
-                raw.electron_fisher[i] = z.terms[5 + i]
-            if not muon_cells.size:
-                continue
-            freeze_muon(res, u[n], v[n], z)
-            steps, converged = minimise(
-                MUON, 2, res, recipe, tolerance, z.q, mean_age, u[n], v[n], step_limit_m, low_m, high_m, z
-            )
-            raw.muon_steps += steps
-            raw.muon_converged = ONE if converged else ZERO
-            raw.muon_value = z.terms[0]
-            for i in range(3):
-                raw.muon_fisher[i] = z.terms[3 + i]
-        for i in range(4):
-            raw.electron[i] = z.p[i]
-        for i in range(2):
-            raw.muon[i] = z.q[i]
 
 
 def _scratch(array: DetectorArray) -> tuple[np.ndarray, Any]:
@@ -224,5 +160,7 @@ def fit_fused(events: EventBatch) -> RawFit:
     """Fit both lateral distributions of every event on the CPU."""
     numbers = np.full((len(events), N_NUMBERS), np.nan, np.float32)
     planes = (events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction)
-    _fit_events(*planes, *_scratch(events.array), events.response, recipe_of(events.array), numbers.view(RECORD)[:, 0])
+    recipe = recipe_of(events.array)
+    records = numbers.view(RECORD)[:, 0]
+    _fit_events(*planes, *_scratch(events.array), events.response, recipe, _limits(recipe), records)
     return RawFit.from_numbers(numbers)

@@ -21,57 +21,26 @@ from showerstack.features.lateral.compiled import (
     electron_logs,
     empty,
     half_deviance,
-    in_one_record,
     muon_expected,
     muon_logs,
     over_punch,
     punch_uncertainty,
     squared_distance,
 )
-from showerstack.features.lateral.events import EventBatch
-from showerstack.features.lateral.fit import RawFit
-from showerstack.features.lateral.translate import FAST, f32, full_vectors, vexp2, vlog2
+from showerstack.features.lateral.native import f32, full_vectors, vexp2, vlog2
 from showerstack.features.stations import tail
 from showerstack.features.stations.sums import (
-    CHANNELS,
     FAR_M,
-    LCM_RING,
     LCM_RINGS_M,
     MAX_DEVIATE,
     MUON_AGE_FROM_M,
     OUTER_M,
-    PARTS,
-    PATTERN,
-    PATTERNS,
-    PLAIN,
-    RING,
-    RINGS,
     RINGS_M,
-    Sums,
-    over_level_zero,
-    shapes,
-    sums_by_name,
 )
-from showerstack.features.stations.tail import tail_table
-from showerstack.runtime.kernels import kernel
-from showerstack.showers.array import DetectorArray
+from showerstack.runtime.kernels import FAST, kernel
 from showerstack.showers.response import StationResponse
 
-PLANES = (
-    "x", "y", "area_e_m2", "area_m_m2",  # the array's
-    "s_e", "s_m", "area_e", "area_m", "live_e", "live_m",
-    "r", "far", "outer", "mid", "electrons", "muons", "typical",
-    "mean_e", "var_e", "mean_m", "var_m", "var_fit", "punch", "value",
-    "d_e", "d_m", "f_e", "f_m", "v_e", "v_m",  # densities: signal, expected, variance
-)  # fmt: skip
-"""Planes of one event, (cells,) float32 each; see :func:`expect` and :func:`add_lcm`. ``typical``: muons expected at
-level 0 and the mean age."""
 N_RINGS, N_LCM = len(RINGS_M), len(LCM_RINGS_M)
-PLAIN_SUMS, PATTERN_SUMS = (np.dtype([(name, np.float32) for name in names]) for names in (PLAIN, PATTERN))
-"""Sums by name, of an event and of one of its channels."""
-RING_SUMS = np.dtype([(name, np.float32, (N_RINGS,)) for name in RING])
-LCM_SUMS = np.dtype([(name, np.float32, (N_LCM,)) for name in LCM_RING])
-"""Sums over all rings by name, of a channel."""
 RING_EDGES = np.array([low for low, _ in RINGS_M] + [RINGS_M[-1][1]], np.float32)
 LCM_EDGES = np.array([low for low, _ in LCM_RINGS_M] + [LCM_RINGS_M[-1][1]], np.float32)
 FAR, OUTER, MUON_AGE_FROM, LIMIT = f32(FAR_M), f32(OUTER_M), f32(MUON_AGE_FROM_M), f32(MAX_DEVIATE)
@@ -84,14 +53,6 @@ TAIL_PER_MEAN, TAIL_PER_STEP, TAIL_LAST = (
     f32(1.0 / tail.STEP),
     f32(tail.N_STEPS - 1.001),
 )
-
-
-def planes_of(*geometry: np.ndarray) -> Any:
-    """Return the record of one event's planes with x, y and both areas of all cells in it, (cells,) float32 each."""
-    record = in_one_record([(name, np.float32, geometry[0].shape) for name in PLANES])
-    for name, values in zip(PLANES, geometry, strict=False):
-        record[name] = values
-    return record
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -354,7 +315,7 @@ def add_lcm(z: Any, out: Any) -> None:
 
 
 @kernel(nogil=True, error_model="numpy")
-def _sum_events(
+def sum_events(
     grids: Any, columns: Any, planes: Any, fits: Any, res: StationResponse, tails: Any, parts: Any, out: Any
 ) -> None:
     full_vectors()
@@ -385,30 +346,3 @@ def _sum_events(
                 fit, cos_azimuth[n], sin_azimuth[n], z.s_m, z.live_m, z.mean_m, z.var_m, tails[1], z, pattern[n, 1]
             )
             add_lcm(z, lcm[n])
-
-
-def _scratch(array: DetectorArray) -> Any:
-    """Return the planes of one event, new for each call: calls run in several threads at once."""
-    return planes_of(*(values.astype(np.float32).ravel() for values in array.fit_geometry))
-
-
-def sum_fused(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> Sums:
-    """Return the sums of ``PLAIN`` and of ``parts``; without meaning where ``fitted`` is false."""
-    n, response = len(events), events.response
-    fits = fit.records()
-    azimuth = events.azimuth_deg * np.float32(math.pi / 180.0)
-    reco = over_level_zero(events)
-    out = tuple(np.zeros(shape, np.float32) for shape in shapes(n, parts))
-    columns = (events.cos_zenith, *events.direction, np.cos(azimuth), np.sin(azimuth), reco)
-    dispersions = (response.electron_dispersion, response.muon_dispersion)
-    tails = tuple((dispersion, tail_table(dispersion).ravel()) for dispersion in dispersions)
-    grids, wanted = (events.electron_mev, events.muon_mev), (RINGS in parts, PATTERNS in parts)
-    plain, pattern, rings, lcm = out
-    filled = (
-        plain.view(PLAIN_SUMS)[:, 0],
-        pattern.view(PATTERN_SUMS)[..., 0],
-        rings.reshape(len(rings), len(CHANNELS), len(RING) * N_RINGS).view(RING_SUMS)[..., 0],
-        lcm.reshape(len(lcm), len(CHANNELS), len(LCM_RING) * N_LCM).view(LCM_SUMS)[..., 0],
-    )
-    _sum_events(grids, columns, _scratch(events.array), fits, response, tails, wanted, filled)
-    return sums_by_name(~np.isnan(fits["electron"][:, 0]), parts, out)

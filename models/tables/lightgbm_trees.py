@@ -14,16 +14,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from showerstack.features.lateral.translate import full_vectors
 from showerstack.models.base.learner import Batch, Predictor, select_table
 from showerstack.models.base.posterior import log_of_margins, undo_training_prior
 from showerstack.models.base.saving import HEADER_FILE, read_header
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.kernels import kernel
+from showerstack.runtime.kernels import kernel_of
 
 MODEL_FILE = "lightgbm.txt"
 MOST_LEAVES = 32
@@ -34,6 +30,7 @@ ZERO = 1e-35
 """The library takes values up to this size for 0."""
 _CATEGORICAL, _DEFAULT_LEFT, _ZERO_MISSING, _NAN_MISSING = 1, 2, 4, 8
 """Bits of ``decision_type``: kind of split, where missing values go, and which values are missing."""
+add_trees = kernel_of("showerstack.models.tables.tree_sums", "add_trees")
 
 
 class OtherTrees(Exception):
@@ -50,63 +47,6 @@ def float32_below(borders: np.ndarray) -> np.ndarray:
         rounded = borders.astype(np.float32)
         below = np.nextafter(rounded, np.float32(-np.inf))
     return np.where(rounded > borders, below, rounded).astype(np.float32)
-
-
-def _make_first_bit(typing_context: Any, mask: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.IntType(1)(1))
-
-    return types.uint32(types.uint32), generate
-
-
-_first_bit: Any = intrinsic(_make_first_bit)
-"""Number of the lowest bit that is set, of at least one."""
-
-
-@kernel(error_model="numpy", nogil=True)
-def add_trees(
-    columns: np.ndarray,
-    node_start: np.ndarray,
-    node_column: np.ndarray,
-    border: np.ndarray,
-    missing_left: np.ndarray,
-    struck: np.ndarray,
-    leaf_start: np.ndarray,
-    leaf_value: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Add the trees' values to ``out`` (K, n) float64; tree t belongs to its row t % K.
-
-    Parameters
-    ----------
-    columns
-        (F, n) float32.
-    node_start, leaf_start
-        (T + 1,) int64: nodes and leaves of each tree.
-    node_column, border, missing_left, struck
-        Of each node: column, float32 border, whether an undefined value goes left, mask of the leaves that remain where
-        the condition fails.
-    leaf_value
-        float64.
-    """
-    full_vectors()
-    n_sums, n = out.shape
-    masks = np.empty(n, np.uint32)
-    every = ~np.uint32(0)
-    for tree in range(node_start.size - 1):
-        for i in range(n):
-            masks[i] = every
-        for node in range(node_start[tree], node_start[tree + 1]):
-            values, top, rest = columns[node_column[node]], border[node], struck[node]
-            if missing_left[node]:
-                for i in range(n):
-                    masks[i] &= rest if values[i] > top else every
-            else:
-                for i in range(n):
-                    masks[i] &= every if values[i] <= top else rest
-        sums, first = out[tree % n_sums], leaf_start[tree]
-        for i in range(n):
-            sums[i] += leaf_value[first + _first_bit(masks[i])]
 
 
 @dataclass(frozen=True)
@@ -163,7 +103,7 @@ class LightGBMTrees:
             columns = np.ascontiguousarray(table[start : start + AT_ONCE].T)
             columns[np.abs(columns) <= ZERO] = 0.0
             part = np.zeros((self.n_sums, columns.shape[1]))
-            add_trees(columns, *self.arrays, part)
+            add_trees(columns, *self.arrays, np.empty(part.shape[1], np.uint32), part)
             sums[:, start : start + AT_ONCE] = part
         return sums[0] if self.n_sums == 1 else sums.T
 

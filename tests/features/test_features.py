@@ -32,9 +32,9 @@ from showerstack.features.groups import profile, times
 from showerstack.features.groups.lateral import POSITION_GROUP
 from showerstack.features.lateral.events import make_events
 from showerstack.features.lateral.fit import RawFit, fit_cuda, fit_fused
-from showerstack.features.stations.compiled import sum_fused
 from showerstack.features.stations.cuda import grid_cuda, order_cuda, sum_cuda
 from showerstack.features.stations.grid import grid_fused, order_fused
+from showerstack.features.stations.on_cpu import sum_fused
 from showerstack.features.stations.sums import PARTS, PATTERNS, RINGS
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE

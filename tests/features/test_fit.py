@@ -20,9 +20,9 @@ from showerstack.features.lateral import fit
 from showerstack.features.lateral.cuda import OPTIONS
 from showerstack.features.lateral.events import make_events
 from showerstack.features.lateral.fit import N_NUMBERS, RECORD, RawFit, fit_cuda, fit_fused, kernel_source, record_in_c
-from showerstack.features.stations import compiled, grid
-from showerstack.features.stations.compiled import sum_fused
+from showerstack.features.stations import grid, on_cpu
 from showerstack.features.stations.cuda import kernel_source as sum_source
+from showerstack.features.stations.on_cpu import sum_fused
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.response import PUBLISHED
@@ -306,6 +306,6 @@ def test_threads_do_not_disturb_each_other(drawn):
         for got, alone in zip(pool.map(compute, batches * 5), expected * 5, strict=True):
             for a, b in zip(got, alone, strict=True):
                 np.testing.assert_array_equal(a, b)
-    for module in (fit, compiled, grid):
+    for module in (fit, on_cpu, grid):
         first, second = (module._scratch(KASCADE) for _ in range(2))
         assert not np.shares_memory(np.atleast_1d(first[-1]), np.atleast_1d(second[-1]))

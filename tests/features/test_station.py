@@ -17,7 +17,7 @@ import pytest
 from numba import njit
 
 from showerstack.features.device import namespace
-from showerstack.features.lateral import station, translate
+from showerstack.features.lateral import native, station, translate
 from showerstack.features.lateral.compiled import (
     electron_hessian,
     electron_terms,
@@ -28,14 +28,14 @@ from showerstack.features.lateral.compiled import (
     load,
     load_muons,
     muon_terms,
-    planes_of,
 )
 from showerstack.features.lateral.fit import fit_fused, kernel_source
-from showerstack.features.lateral.translate import vexp2, vlog2
+from showerstack.features.lateral.native import vexp2, vlog2
+from showerstack.features.lateral.planes import planes_of
 from showerstack.showers.array import KASCADE
 from showerstack.showers.response import PUBLISHED
 
-NAMES = [node.name for node in translate._formulas()]
+NAMES = [node.name for node in translate.formulas()]
 N = 40
 
 
@@ -79,7 +79,7 @@ def test_arrays(name, xp):
 def test_compiled(name):
     values, with_response = _arguments(name)
     count = values.shape[1]
-    inner = getattr(translate.compiled(), name)
+    inner = getattr(native.compiled(), name)
     given = ", ".join([*(["PUBLISHED"] if with_response else []), *(f"row[{k}]" for k in range(count))])
     space = {"inner": inner, "PUBLISHED": PUBLISHED}
     exec(f"def call(row):\n    return inner({given})", space)

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import showerstack.features.lateral.fit
+import showerstack.features.lateral.compiled
 import showerstack.features.stations.compiled
 from showerstack.runtime import code as runtime_code
-from showerstack.runtime import kernels
+from showerstack.runtime import compiling, kernels, linking
 from showerstack.runtime.code import source_hash, version_of
 from showerstack.runtime.packages import OWN
 from showerstack.showers.simulation import deposits
@@ -117,8 +117,7 @@ def run(tmp_path, monkeypatch):
         out = np.zeros(1)
         pair = getattr(inner, "Pair", None) or inner.Couple
         module.fill(pair(1.0, 2.0), out)
-        code = {file: file.stat().st_mtime_ns for file in Path(folder / "__pycache__").glob("*.nbc")}
-        assert code
+        code = {file: file.stat().st_mtime_ns for file in Path(folder / "__pycache__").glob("*.kernel")}
         return float(out[0]), code
 
     return import_and_call
@@ -152,12 +151,13 @@ def test_processes_that_begin_together_compile_once(run, tmp_path):
         old.unlink()
     # Each process says when it has loaded everything, and calls the kernel when all have.
     code = (
-        "import numpy as np, numba, showerstack.runtime.kernels as k; k.PACKAGES = ('kernel_case',)\n"
-        "from numba.core import event; from kernel_case import outer, inner\n"
-        "with event.install_recorder('numba:compile') as compiled:\n"
-        "    print('ready', flush=True); input()\n"
-        "    outer.fill(inner.Pair(1.0, 2.0), np.zeros(1))\n"
-        "print(sum(one.data['dispatcher'].py_func.__name__ == 'fill' and one.is_start for _, one in compiled.buffer))"
+        "import numpy as np, showerstack.runtime.kernels as k; k.PACKAGES = ('kernel_case',)\n"
+        "from showerstack.runtime import compiling; from kernel_case import outer, inner\n"
+        "compiled, compile_function = [], compiling.compile_function\n"
+        "compiling.compile_function = lambda *all: compiled.append(1) or compile_function(*all)\n"
+        "print('ready', flush=True); input()\n"
+        "outer.fill(inner.Pair(1.0, 2.0), np.zeros(1))\n"
+        "print(len(compiled))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(kernels.__file__).parents[2])))}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -169,16 +169,124 @@ def test_processes_that_begin_together_compile_once(run, tmp_path):
     assert sorted(int(child.communicate()[0]) for child in children) == [0, 1]
 
 
+DAMAGES = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "one bit": lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+    "no line of JSON": lambda content: b"\0" * len(content),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_machine_code_is_compiled_anew_with_a_remark(run, damage, caplog):
+    _, code = run()
+    (file,) = code
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    with caplog.at_level("WARNING"):
+        assert run()[0] == 13.0
+    assert f"the machine code of fill in {file} cannot be read (it is cut or damaged): compiled anew" in caplog.text
+    caplog.clear()
+    assert run()[0] == 13.0
+    assert not caplog.text, "the second time it is whole"
+
+
+def test_machine_code_that_cannot_be_written_is_compiled_with_a_remark(run, monkeypatch, caplog, tmp_path):
+    def refuse(path):
+        raise OSError(28, "No space left on device", str(path))
+
+    run()
+    for old in (tmp_path / "kernel_case" / "__pycache__").glob("*.kernel"):
+        old.unlink()
+    monkeypatch.setattr(kernels, "atomic_path", refuse)
+    with caplog.at_level("WARNING"):
+        assert run() == (13.0, {})
+    assert "the machine code of fill cannot be written to" in caplog.text
+    assert "No space left on device" in caplog.text
+
+
+def _no_linker(machine_code, kinds):
+    raise linking.Unlinkable("llvmlite: no linker")
+
+
+NEW_ARRAY = KERNEL.replace(
+    "    out[0] = raised(pair.first)", "    made = np.full(1, raised(pair.first))\n    out[0] = made[0]"
+)
+NEW_ARRAY = NEW_ARRAY.replace("from kernel_case import", "import numpy as np\n\nfrom kernel_case import")
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "sources", "why"),
+    [
+        (linking, "_SCALARS", {}, {}, "an argument is builtins.float"),
+        (kernels, "link", _no_linker, {}, "no linker"),
+        (compiling, "_C_TYPES", dict.fromkeys(compiling._C_TYPES, "i1"), {}, "passes arguments in another way"),
+        (kernels, "FAST", kernels.FAST, {"outer": NEW_ARRAY}, "makes arrays with Numba's memory management"),
+    ],
+    ids=["an unknown type", "no linker", "other arguments", "an array of its own"],
+)
+def test_what_cannot_be_linked_is_compiled_by_numba(run, monkeypatch, caplog, where, name, value, sources, why):
+    monkeypatch.setattr(where, name, value)
+    with caplog.at_level("WARNING"):
+        assert run(**sources)[0] == 13.0
+    assert "the machine code of fill cannot be linked" in caplog.text
+    assert why in caplog.text
+
+
+def test_code_that_calls_what_is_not_there_is_not_linked():
+    """The linker would end the process."""
+    code = linking.MachineCode("fill", ("surely_no_function_of_this_name",), b"")
+    with pytest.raises(linking.Unlinkable, match="no library of this process has surely_no_function_of_this_name"):
+        linking.link(code, ())
+
+
+def test_types_have_code_of_their_own(run, tmp_path):
+    _, first = run()
+    outer = importlib.import_module("kernel_case.outer")
+    pair = importlib.import_module("kernel_case.inner").Pair(1.0, 2.0)
+    out = np.zeros(2, np.float32)[::2]
+    outer.fill(pair, out)
+    assert out[0] == 13.0
+    assert len(list((tmp_path / "kernel_case" / "__pycache__").glob("*.kernel"))) == len(first) + 1
+
+
+def test_features_of_a_second_process_need_no_numba(tmp_path):
+    """Nor does a prediction; what is compiled lies on disk after the first."""
+    code = (
+        "import sys, numpy as np; from showerstack.features import compute\n"
+        "from showerstack.models.networks.forward import gelu\n"
+        "from showerstack.models.tables.lightgbm_trees import add_trees\n"
+        "from showerstack.features.lateral.events import make_events\n"
+        "from showerstack.features.lateral.fit import fit_fused\n"
+        "from showerstack.features.stations.grid import grid_fused, order_fused\n"
+        "from showerstack.features.stations.on_cpu import sum_fused\n"
+        "cells = np.full((3, 16, 16, 2), 20.0, np.float16)\n"
+        "events = make_events(np, cells, np.full((3, 5), 4.0, np.float32))\n"
+        "sum_fused(events, fit_fused(events)); grid_fused(events); order_fused(events)\n"
+        "gelu(np.ones((2, 3), np.float32), np.ones(3, np.float32))\n"
+        "print('numba' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(kernels.__file__).parents[2])}
+    words = [sys.executable, "-c", code]
+    first, second = (
+        subprocess.run(words, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True)
+        for _ in range(2)
+    )
+    assert second.stdout == "False\n"
+    assert not first.stderr
+    assert not second.stderr
+
+
 @pytest.mark.parametrize(
     ("module", "inside"),
     [
         (
-            showerstack.features.lateral.fit,
+            showerstack.features.lateral.compiled,
             {"features/lateral/compiled.py", "features/lateral/recipe.py", "showers/response.py", "showers/array.py"},
         ),
         (
             showerstack.features.stations.compiled,
-            {"features/stations/compiled.py", "features/stations/sums.py", "features/lateral/elementwise.py"},
+            {"features/stations/compiled.py", "features/stations/sums.py", "features/lateral/station.py"},
         ),
         (deposits, {"showers/simulation/deposits.py", "showers/array.py"}),
     ],
