@@ -292,6 +292,9 @@ def pretrain(
         Path | None,
         typer.Option(help="Another array than KASCADE: stations.parquet of station lists, or a dataset folder."),
     ] = None,
+    any_array: Annotated[
+        bool, typer.Option("--any-array", help="Draw another array for every block of showers, instead of one.")
+    ] = False,
     depth: Annotated[
         float | None,
         typer.Option(help="Its vertical atmospheric depth, g/cm2, where its card does not say; default: KASCADE's."),
@@ -319,7 +322,9 @@ def pretrain(
 
     if array is None:
         refuse_unused(context, "without --array", ("depth",))
-    stations = KASCADE if array is None else standing_at(array_in(array), depth)
+    if any_array:
+        refuse_unused(context, "with --any-array", ("array",))
+    stations = None if any_array else KASCADE if array is None else standing_at(array_in(array), depth)
     start = start if start in ("", SHIPPED) else str(weights_file(Path(start)))
     sha256 = SHIPPED_SHA256 if start == SHIPPED else hash_file(Path(start)) if start else ""
     settings = PretrainSettings.of_batches(

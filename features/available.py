@@ -117,17 +117,20 @@ def _has_square_ring(array: DetectorArray, channel: str, ring: int) -> bool:
 @lru_cache(maxsize=1024)
 def _share(array: DetectorArray, zones: tuple[Zone, ...]) -> float:
     """Return the share of cores all over the array that find enough detectors in all zones, seen from above."""
-    stations = (plane[array.has_station] for plane in array.fit_geometry[:2])
-    core_x, core_y = (
-        plane.min() + np.mod(np.arange(1, CORES + 1) * step, 1.0) * np.ptp(plane)
-        for plane, step in zip(stations, STEPS, strict=True)
-    )
     enough = np.ones(CORES, dtype=bool)
     for channel, low, high, least in zones:
-        there = array.has_electron if channel == "e" else array.has_muon
-        found = np.zeros(CORES, dtype=np.int64)
-        for x, y in zip(*(plane[there] for plane in array.fit_geometry[:2]), strict=True):
-            r = np.hypot(core_x - x, core_y - y)
-            found += (r >= low) & (r < high)
-        enough &= found >= least
+        r = _distances(array, channel)
+        enough &= np.count_nonzero((r >= low) & (r < high), axis=0) >= least
     return float(enough.mean())
+
+
+@lru_cache(maxsize=2)
+def _distances(array: DetectorArray, channel: str) -> np.ndarray:
+    """Return how far each detector of a channel is from each core that is tried, (D, CORES), in the fits' unit."""
+    x, y = array.fit_geometry[:2]
+    core_x, core_y = (
+        plane.min() + np.mod(np.arange(1, CORES + 1) * step, 1.0) * np.ptp(plane)
+        for plane, step in zip((x[array.has_station], y[array.has_station]), STEPS, strict=True)
+    )
+    there = array.has_electron if channel == "e" else array.has_muon
+    return np.hypot(core_x - x[there][:, None], core_y - y[there][:, None])

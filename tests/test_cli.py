@@ -428,6 +428,9 @@ def test_pretraining_leaves_other_folders_alone(
     assert "no.safetensors does not exist" in capsys.readouterr().err
     assert command_line(monkeypatch, "pretrain", "--out", tmp_path / "new", "--depth", "800") == 2
     assert "without --array" in capsys.readouterr().err
+    both = ("--any-array", "--array", "stations.parquet")
+    assert command_line(monkeypatch, "pretrain", "--out", tmp_path / "new", *both) == 2
+    assert "with --any-array" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

@@ -21,13 +21,14 @@ import polars as pl
 from scipy.special import gammaln
 
 from showerstack.features.catalogue import CATALOGUE, feature_set
-from showerstack.features.compute import compute_events
+from showerstack.features.compute import column_names, compute_events
 from showerstack.models.base.learner import Batch
-from showerstack.models.pretraining.stream import draw_world
+from showerstack.models.pretraining.arrays import in_clusters
+from showerstack.models.pretraining.stream import draw_world, quantities_of, suited
 from showerstack.runtime.versions import FEATURES_VERSION, SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.lateral import MUON_R0_M
-from showerstack.showers.schema import TASKS
+from showerstack.showers.schema import AGE, TASKS
 from showerstack.showers.simulation import blocks, detector, load_settings
 from showerstack.showers.simulation.blocks import BlockJob
 from showerstack.showers.simulation.datasets import accepted_events
@@ -58,6 +59,7 @@ def drawn(
     data: Path,
     model: str = "mix",
     array: DetectorArray = KASCADE,
+    elsewhere: bool = False,
 ) -> tuple[Batch, pl.DataFrame]:
     """Return ``n`` labelled showers and what really happened (with the fitted core), simulated where not kept yet.
 
@@ -75,6 +77,9 @@ def drawn(
         Hadronic model, as for ``simulate``.
     array
         The stations that see them.
+    elsewhere
+        Energies and cores follow the array and none of KASCADE's cuts is made, as in pretraining for any array; the
+        table has the columns that the array can have.
     """
     if world == RANDOM:
         base, _ = draw_world(np.random.default_rng([seed, RANDOM_WORLDS]))
@@ -83,34 +88,47 @@ def drawn(
     whole = {"world": world, "task": task, "n": n, "seed": seed, "split": split, "settings": base.digest()}
     whole |= {} if model == "mix" else {"model": model}
     whole |= {} if array == KASCADE else {"array": array.digest}
+    whole |= {"elsewhere": True} if elsewhere else {}
     whole |= {"simulation": SIMULATION_VERSION, "features": FEATURES_VERSION}
+    columns = columns_at(array) if elsewhere else COLUMNS
     key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:10]
     file = data / f"{task}-{world}-{split}-{n}-{key}.npz"
     if not file.exists():
         data.mkdir(parents=True, exist_ok=True)
-        table, labels, truth = _simulated(
-            world, n, BlockJob(TASKS[task], split, seed, model, "test", base, array=array)
-        )
+        if elsewhere:
+            array = in_clusters(array)
+            base = suited(base, list(TASKS).index(task), array, np.random.default_rng(seed))
+        job = BlockJob(TASKS[task], split, seed, model, "none" if elsewhere else "test", base, array=array)
+        table, labels, truth = _simulated(world, n, job, columns)
         truth.write_parquet(file.with_suffix(".parquet"))
         temporary = file.with_suffix(".partial.npz")
         np.savez(temporary, table=table, labels=labels)
         temporary.rename(file)
     with np.load(file) as result:
         batch = Batch(
-            index=np.arange(n), table=np.asfortranarray(result["table"]), columns=COLUMNS, labels=result["labels"],
+            index=np.arange(n), table=np.asfortranarray(result["table"]), columns=columns, labels=result["labels"],
             array=array,
         )  # fmt: skip
     return batch, pl.read_parquet(file.with_suffix(".parquet"), glob=False)
 
 
-def _simulated(world: str, n: int, job: BlockJob) -> tuple[np.ndarray, np.ndarray, pl.DataFrame]:
+def columns_at(array: DetectorArray) -> tuple[str, ...]:
+    """Return those of :data:`COLUMNS` that an array can have."""
+    quantities = tuple(name for name in quantities_of(array) if name != AGE.name)
+    there = column_names(GROUPS, array, quantities)
+    return tuple(name for name in COLUMNS if name in there)
+
+
+def _simulated(
+    world: str, n: int, job: BlockJob, columns: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray, pl.DataFrame]:
     tables, labels, truths = [], [], []
     with foreign_detector() if world == FOREIGN else contextlib.nullcontext():
         for events in accepted_events(job, n, 1):
             grids = events.grids.astype(np.float16).astype(np.float32)
             scalars = events.scalars.astype(np.float16).astype(np.float32)
             result = compute_events(grids, scalars, None, GROUPS, job.array)
-            tables.append(result.select(COLUMNS).to_numpy())
+            tables.append(result.select(columns).to_numpy())
             labels.append(events.labels)
             truths.append(events.truth.hstack(result.select(CORE)))
     return np.concatenate(tables), np.concatenate(labels).astype(np.int64), pl.concat(truths)

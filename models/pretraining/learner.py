@@ -25,7 +25,7 @@ from showerstack.models.networks.learner import NetworkLearner
 from showerstack.models.networks.loop import History, predict_outputs
 from showerstack.models.networks.modes import torch_as_asked
 from showerstack.models.networks.step import TRUTH_SHARE, Output
-from showerstack.models.pretraining.network import Architecture, ShowerBody, truth_estimates
+from showerstack.models.pretraining.network import Architecture, ShowerBody, told, truth_estimates
 from showerstack.models.pretraining.stream import N_WORLD
 from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256, Pretrained, read_pretrained
 from showerstack.runtime.context import Progress
@@ -184,10 +184,13 @@ class PretrainedLearner(NetworkLearner):
 
     def _initialise(self, network: nn.Module) -> None:
         assert isinstance(network, FineTuned)
-        source = read_pretrained(self.chosen["weights"], self.chosen["weights_sha256"]).network
+        pretrained = read_pretrained(self.chosen["weights"], self.chosen["weights_sha256"])
+        source, body = pretrained.network, pretrained.network.body.state_dict()
+        if pretrained.seen is not None:
+            body = told(body, self.array_)
         heads = {COMPOSITION.classes: source.composition, GAMMA.classes: source.gamma}
         try:
-            network.body.load_state_dict(source.body.state_dict())
+            network.body.load_state_dict(body)
         except RuntimeError:
             sizes = ", ".join(f"{name} {getattr(source.sizes, name)}" for name in ("width", "blocks", "hidden"))
             raise InputError(f"these pretrained weights are of another architecture: set {sizes}") from None
@@ -227,7 +230,7 @@ def check_targets(targets: np.ndarray, n_events: int) -> None:
 
 def inputs_of(pretrained: Pretrained, events: Batch) -> InputTransform:
     """Return how the columns of these events become inputs of the pretrained network."""
-    if not events.array.is_like(pretrained.array):
+    if pretrained.array is not None and not events.array.is_like(pretrained.array):
         raise InputError(
             f"the pretrained weights know showers of {pretrained.array.title} alone, these are of "
             f"{events.array.title}: give weights of this array"

@@ -13,7 +13,9 @@ from showerstack.models.base.inputs import TARGETS
 from showerstack.models.networks.physics import ResidualBlock
 from showerstack.models.networks.predictor import LOG_WIDTH_RANGE
 from showerstack.models.networks.step import truth_losses
+from showerstack.models.pretraining.arrays import description
 from showerstack.models.pretraining.stream import N_WORLD
+from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import COMPOSITION, GAMMA
 
 IGNORED = -100
@@ -62,8 +64,23 @@ class ShowerBody(nn.Module):
             (n, n_inputs).
         world
             (n, n_world + 1), or (n_world + 1,) for all: positions in the priors, then 1; or all 0 for an unknown world.
+            A network of many arrays has what it is told of the array before the last number, of unknown worlds too.
         """
         return self.norm(self.blocks(self.embed(inputs) + self.world(world)))
+
+
+def told(state: dict[str, torch.Tensor], array: DetectorArray, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Return a body's weights for one array, of those of a body that is told arrays: its numbers are constants.
+
+    They go into the bias of the embedding, and what is left is a body that is told worlds alone.
+    """
+    world, bias = state[f"{prefix}world.weight"], state[f"{prefix}embed.bias"]
+    constants = torch.from_numpy(description(array)).to(world)
+    return {
+        **{name: value for name, value in state.items() if name.startswith(prefix)},
+        f"{prefix}world.weight": torch.cat([world[:, :N_WORLD], world[:, -1:]], dim=1),
+        f"{prefix}embed.bias": bias + world[:, N_WORLD:-1] @ constants,
+    }
 
 
 class ShowerNetwork(nn.Module):

@@ -19,11 +19,22 @@ import polars as pl
 import torch
 
 from showerstack.features.catalogue import CATALOGUE, feature_set
-from showerstack.features.compute import compute_events
+from showerstack.features.compute import column_names, compute_events
 from showerstack.models.base.inputs import InputTransform, targets_of
 from showerstack.models.base.learner import Batch
+from showerstack.models.pretraining.arrays import (
+    DEPTH_NOT_SAID,
+    KASCADE_SHARE,
+    LG_ENERGY,
+    answering,
+    description,
+    draw_array,
+    in_clusters,
+    lowest_energy,
+    without_depth,
+)
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, Task
+from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, SCALAR_NAMES, Task
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showerstack.showers.simulation.ground import covering
 from showerstack.showers.simulation.settings import Settings
@@ -184,9 +195,10 @@ class SimulatedBatch:
     targets: np.ndarray
     """(n, len(TARGETS)) float32, standardised truth; NaN where it has no meaning."""
     world: np.ndarray
-    """(n, N_WORLD) float32: position of the shower's world in the priors, then :data:`HADRONIC_MODELS`."""
+    """(n, N_WORLD) float32: position of the shower's world in the priors, then :data:`HADRONIC_MODELS`; in a stream of
+    many arrays N_ARRAY numbers more that tell the shower's."""
     in_evaluation: np.ndarray
-    """(n,) bool: passes the test's cuts."""
+    """(n,) bool: passes the test's cuts; at other arrays than KASCADE all."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -198,43 +210,129 @@ class SimulatedBatch:
         return cls(*(np.concatenate([getattr(portion, name) for portion in portions]) for name in names))
 
 
-def draw_portion(seed: int, number: int, split: str = "train", array: DetectorArray = KASCADE) -> SimulatedBatch:
+def draw_portion(seed: int, number: int, split: str = "train", array: DetectorArray | None = KASCADE) -> SimulatedBatch:
     """Return portion ``number`` of a seed's stream, as the stations of an array see it.
 
     Same numbers, same showers (to the last digit: on the same kind of machine). The split ``test`` is a stream of its
-    own, to validate on.
+    own, to validate on. Without an array every block has one of its own
+    (:func:`showerstack.models.pretraining.arrays.draw_array`), or KASCADE, and is told which.
     """
     pieces = []
     blocks = [(task, cuts) for task, cuts, count in PLAN for _ in range(count)]
     for k, (task, cuts) in enumerate(blocks):
         block = number * len(blocks) + k
         rng = np.random.default_rng([STREAM, seed, int(split == "test"), block])
-        pieces.append(_block(task, cuts, split, seed, block, rng, array))
+        here = array
+        if array is None:
+            here = KASCADE if rng.random() < KASCADE_SHARE else draw_array(rng)
+        if here == KASCADE:
+            pieces.append(_block(task, cuts, split, seed, block, rng, told=array is None))
+        else:
+            pieces.append(_block_elsewhere(task, split, seed, block, rng, here, told=array is None))
     return SimulatedBatch.concatenated(pieces)
 
 
 def _block(
-    task: int, cuts: str, split: str, seed: int, block: int, rng: np.random.Generator, array: DetectorArray = KASCADE
+    task: int, cuts: str, split: str, seed: int, block: int, rng: np.random.Generator, *, told: bool = False
 ) -> SimulatedBatch:
+    """Return a block of showers at KASCADE."""
     settings, position = draw_world(rng)
-    settings = covering(_enriched(settings, task) if cuts != "none" else settings, array)
+    if cuts != "none":
+        settings = _enriched(settings, task)
+    model = str(rng.choice(MODELS))
+    job = BlockJob(TASKS[task], split, STREAM + seed, model, cuts, settings, preselection_lg_ne=PRESELECTION_LG_NE)
+    events = simulate_block(job, block)
+    if cuts == "none":
+        events = events.head(MAX_OFF_CUT)
+    world = _numbers(position, model, KASCADE if told else None)
+    return _as_batch(events, task, world, rng, KASCADE, quantities_of(KASCADE), in_evaluation=cuts != "none")
+
+
+OPEN_SHARE = 0.5
+"""Share of blocks of other arrays without the test's cuts, which are KASCADE's."""
+WITHOUT_SIZES = 0.3
+"""Share of these blocks that are shown without the reconstruction's energy and sizes."""
+ENERGIES_ABOVE = 1.5
+"""Decades above the lowest energy at which most showers end."""
+EDGE = 17.5
+"""lg(E/eV) that the lowest energy does not exceed."""
+
+
+def quantities_of(array: DetectorArray) -> tuple[str, ...]:
+    """Return what the standard reconstruction gives at an array: without muon detectors neither muon number nor energy,
+    which is made of it."""
+    known = (*SCALAR_NAMES, AGE.name)
+    if not array.has_electron.any():
+        return tuple(name for name in known if name not in ("E", "Ne", AGE.name))
+    return known if array.n_muon_detectors else tuple(name for name in known if name not in ("E", "Nmu"))
+
+
+def suited(settings: Settings, task: int, array: DetectorArray, rng: np.random.Generator) -> Settings:
+    """Return a world as an array sees it: stations answer as its card says, cores lie all over it, and energies begin
+    where a tenth of the showers triggers. ``task`` is an index into :data:`TASKS`."""
+    settings = answering(covering(settings, array), array)
+    lowest = min(max(lowest_energy(TASKS[task], settings, array, rng), LOWEST_LG_ENERGY[task]), EDGE)
+    soft_end = min(max(settings.spectrum.low_lg_energy_max, lowest + ENERGIES_ABOVE), LG_ENERGY[1])
+    changes = {"spectrum__lg_energy_min": lowest, "spectrum__low_lg_energy_max": soft_end}
+    if TASKS[task] == COMPOSITION:
+        changes["spectrum__hadron_zenith_max_deg"] = HIGHEST_ZENITH_DEG
+    return settings.changed(**changes)
+
+
+def _block_elsewhere(
+    task: int,
+    split: str,
+    seed: int,
+    block: int,
+    rng: np.random.Generator,
+    array: DetectorArray,
+    *,
+    told: bool = False,
+) -> SimulatedBatch:
+    """Return a block of showers at another array, from the energy on from where a tenth triggers."""
+    array = in_clusters(array)
+    settings, position = draw_world(rng)
+    cuts = "none" if rng.random() < OPEN_SHARE else "test"
+    settings = suited(settings, task, array, rng)
     model = str(rng.choice(MODELS))
     job = BlockJob(
         TASKS[task], split, STREAM + seed, model, cuts, settings, array=array, preselection_lg_ne=PRESELECTION_LG_NE
     )
-    events = simulate_block(job, block)
-    if cuts == "none":
-        events = events.head(MAX_OFF_CUT)
+    events = simulate_block(job, block).head(MAX_OFF_CUT)
+    seen_as = without_depth(array) if told and rng.random() < DEPTH_NOT_SAID else array
+    quantities = quantities_of(array)
+    if rng.random() < WITHOUT_SIZES:
+        quantities = tuple(name for name in quantities if name in ("Ze", "Az"))
+    world = _numbers(position, model, seen_as if told else None)
+    return _as_batch(events, task, world, rng, seen_as, quantities)
+
+
+def _numbers(position: np.ndarray, model: str, array: DetectorArray | None) -> np.ndarray:
+    """Return a world's position in the priors and its hadronic model, then the array's description where one is
+    given, float32."""
+    told = [] if array is None else description(array)
+    return np.concatenate([position, [np.float32(model == name) for name in HADRONIC_MODELS], told]).astype(np.float32)
+
+
+def _as_batch(
+    events: SimulatedEvents,
+    task: int,
+    world: np.ndarray,
+    rng: np.random.Generator,
+    array: DetectorArray,
+    quantities: tuple[str, ...],
+    *,
+    in_evaluation: bool = True,
+) -> SimulatedBatch:
     n = len(events)
-    world = np.concatenate([position, [np.float32(model == name) for name in HADRONIC_MODELS]])
-    table, reconstructed_core = _features(events, rounded=bool(rng.random() < ROUNDED_SHARE))
+    table, reconstructed_core = _features(events, array, quantities, rounded=bool(rng.random() < ROUNDED_SHARE))
     return SimulatedBatch(
         table=table,
         task=np.full(n, task),
         labels=events.labels.astype(np.int64),
         targets=targets_of(events.truth, *reconstructed_core),
-        world=np.broadcast_to(world, (n, N_WORLD)),
-        in_evaluation=np.full(n, cuts != "none"),
+        world=np.broadcast_to(world, (n, len(world))),
+        in_evaluation=np.full(n, in_evaluation),
     )
 
 
@@ -246,16 +344,20 @@ def _enriched(settings: Settings, task: int) -> Settings:
     return settings.changed(**changes)
 
 
-def _features(events: SimulatedEvents, *, rounded: bool) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return (n, F) float32 features and the fitted core, x and y (n,) each."""
+def _features(
+    events: SimulatedEvents, array: DetectorArray, quantities: tuple[str, ...], *, rounded: bool
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Return (n, F) float32 features of events with these reconstructed quantities, and the fitted core, x and y (n,)
+    each."""
     grids = events.grids.astype(np.float16).astype(np.float32)
     scalars = events.scalars.astype(np.float32)
     if rounded:
         scalars = scalars.astype(np.float16).astype(np.float32)
-    table = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, events.array)
+    table = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, array)
     core = (table["fit_core_x_m"].to_numpy(), table["fit_core_y_m"].to_numpy())
     # What the array cannot have is missing, as where the network is used.
-    columns = [pl.col(name) if name in table.columns else pl.lit(np.nan).alias(name) for name in COLUMNS]
+    there = set(column_names(GROUPS, array, quantities)).intersection(table.columns)
+    columns = [pl.col(name) if name in there else pl.lit(np.nan).alias(name) for name in COLUMNS]
     return table.select(columns).to_numpy().astype(np.float32, order="F"), core
 
 
@@ -272,7 +374,7 @@ class Prepared:
 
     inputs: torch.Tensor
     world: torch.Tensor
-    """(n, N_WORLD + 1): see :meth:`showerstack.models.pretraining.network.ShowerBody.forward`."""
+    """(n, N_WORLD + 1), or N_ARRAY more: see :meth:`showerstack.models.pretraining.network.ShowerBody.forward`."""
     task: torch.Tensor
     labels: torch.Tensor
     targets: torch.Tensor
@@ -290,9 +392,12 @@ class Prepared:
         """Hide ages and worlds of some showers and turn columns into inputs."""
         rng = np.random.default_rng([seed, number, 1])
         table = hide_ages(portion.table, rng)
-        world = np.ones((len(portion), N_WORLD + 1), dtype=np.float32)
+        n_told = portion.world.shape[1]
+        world = np.ones((len(portion), n_told + 1), dtype=np.float32)
         world[:, :-1] = portion.world
-        world[rng.random(len(portion)) < UNKNOWN_WORLD] = 0.0
+        # The array is always known.
+        unknown = np.r_[0:N_WORLD, n_told]
+        world[np.ix_(rng.random(len(portion)) < UNKNOWN_WORLD, unknown)] = 0.0
         return cls(
             torch.from_numpy(inputs.apply(batch_of(table))),
             torch.from_numpy(world),

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Self
@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from showerstack.models.base.inputs import LOGARITHM, InputTransform
+from showerstack.models.base.inputs import LOGARITHM, OFTEN_MISSING, InputTransform
 from showerstack.models.base.saving import plain
 from showerstack.models.networks.loop import learning_rate
 from showerstack.models.networks.modes import OwnDraws, torch_as_asked
@@ -39,9 +39,11 @@ from showerstack.models.networks.step import (
     read_checkpoint,
     write_checkpoint,
 )
-from showerstack.models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss
+from showerstack.models.pretraining.arrays import N_ARRAY
+from showerstack.models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss, told
 from showerstack.models.pretraining.stream import (
     COLUMNS,
+    N_WORLD,
     TASKS,
     Prepared,
     SimulatedBatch,
@@ -49,13 +51,19 @@ from showerstack.models.pretraining.stream import (
     draw_portion,
     hide_ages,
 )
-from showerstack.models.pretraining.weights import WEIGHTS_FILE, Pretrained, read_pretrained, write_pretrained
+from showerstack.models.pretraining.weights import (
+    WEIGHTS_FILE,
+    Pretrained,
+    arrays_entry,
+    read_pretrained,
+    write_pretrained,
+)
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import locked, read_json, write_json
 from showerstack.runtime.processes import end_with_parent, safe_path
 from showerstack.runtime.versions import FEATURES_VERSION
-from showerstack.showers.array import KASCADE, DetectorArray, array_entry
+from showerstack.showers.array import KASCADE, DetectorArray
 
 PLAN_FILE = "pretraining.json"
 PORTIONS_PER_ROUND = 8
@@ -91,16 +99,16 @@ class PretrainSettings:
     """Weights to go on from, as in :func:`showerstack.models.pretraining.weights.read_pretrained`; empty: random
     ones."""
     start_sha256: str = ""
-    array: DetectorArray = KASCADE
-    """The stations that see the showers."""
+    array: DetectorArray | None = KASCADE
+    """The stations that see the showers; None: every block has an array of its own."""
 
     def __post_init__(self) -> None:
         if self.showers < 1:
             raise InputError(f"showers must be at least 1, got {self.showers}")
-        if not self.array.n_muon_detectors:
-            raise InputError(f"the array {self.array.title} cannot be simulated: the reconstruction counts muons")
+        if self.array is not None and not self.array.has_electron.any():
+            raise InputError(f"the array {self.array.title} cannot be simulated: e/gamma detectors trigger")
 
-    @property
+    @cached_property
     def origin(self) -> Pretrained | None:
         """The weights to go on from; None for random ones."""
         return read_pretrained(self.start, self.start_sha256) if self.start else None
@@ -134,8 +142,8 @@ class PretrainSettings:
 
 def open_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     """Return the plan in the folder, made there if it is new."""
-    named = {name: value for name, value in vars(settings).items() if name != "array"}
-    wanted = {"settings": named, "features_version": FEATURES_VERSION, **array_entry(settings.array)}
+    named = {one.name: getattr(settings, one.name) for one in fields(settings) if one.name != "array"}
+    wanted = {"settings": named, "features_version": FEATURES_VERSION, **arrays_entry(settings.array)}
     identity = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
     file = Path(folder) / PLAN_FILE
     if file.exists():
@@ -151,6 +159,8 @@ def open_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     seeds: list[int] = []
     if origin := settings.origin:
         inputs = replace(origin.inputs, tail=LOGARITHM)
+        if settings.array is None and origin.seen is None:
+            inputs = replace(inputs, flagged=(*inputs.flagged, *_missing_elsewhere(settings, inputs)))
         settings_before = origin.card.get("settings", {})  # cards without seeds are of a single pretraining
         seeds = origin.card.get("seeds", [settings_before["seed"]] if "seed" in settings_before else [])
         if settings.seed in seeds:
@@ -168,11 +178,20 @@ def open_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     return plan
 
 
+def _missing_elsewhere(settings: PretrainSettings, inputs: InputTransform) -> tuple[str, ...]:
+    """Return which columns other arrays often lack and KASCADE does not."""
+    table = validation_showers(settings).table
+    often = np.isnan(table).mean(axis=0) > OFTEN_MISSING
+    return tuple(name for name, lacks in zip(COLUMNS, often, strict=True) if lacks and name not in inputs.flagged)
+
+
 def validation_showers(settings: PretrainSettings) -> SimulatedBatch:
     """Return the showers on which pretraining is watched; no weight is learned from them."""
     showers = SimulatedBatch.concatenated(
         [draw_portion(settings.seed, number, "test", settings.array) for number in range(VALIDATION_PORTIONS)]
     )
+    if settings.array is None:
+        return showers
     for number, task in enumerate(TASKS):
         counts = np.bincount(showers.labels[(showers.task == number) & showers.in_evaluation], minlength=task.n_classes)
         if counts.min() < LEAST_OF_A_CLASS:
@@ -282,7 +301,7 @@ def pretrain(
                 "log_loss": loss,
             }
             # The state last: killed before it is written, the whole round with all its files is done again.
-            _write_weights(folder, state, inputs, plan, settings.array)
+            _write_weights(folder, state, inputs, plan, settings)
             write_json(folder / PLAN_FILE, plan)
             write_checkpoint(folder / STATE_FILE, state)
             progress(plan["showers"], settings.showers, ", ".join(f"{name} {x:.4f}" for name, x in loss.items()))
@@ -293,12 +312,19 @@ def _start_state(
     folder: Path, settings: PretrainSettings, inputs: InputTransform, identity: str, device: str
 ) -> Checkpoint:
     """Return the state to go on from: the one in the folder, or that before the first step."""
+    n_world = N_WORLD + (N_ARRAY if settings.array is None else 0)
     with OwnDraws(settings.seed):
-        network = ShowerNetwork(Architecture(inputs.n_inputs, settings.width, settings.blocks, settings.hidden))
+        network = ShowerNetwork(
+            Architecture(inputs.n_inputs, settings.width, settings.blocks, settings.hidden, n_world)
+        )
     if origin := settings.origin:
-        if origin.network.sizes != network.sizes:
+        known = replace(origin.network.sizes, n_inputs=inputs.n_inputs, n_world=n_world)
+        if known != network.sizes:
             raise InputError(f"{settings.start}: weights of another size than the settings': {origin.network.sizes}")
-        network = deepcopy(origin.network)
+        weights = origin.network.state_dict()
+        if origin.seen is not None and settings.array is not None:
+            weights |= told(weights, settings.array, "body.")
+        network.load_state_dict(widened(weights, network.sizes))
     network.to(device)
     state = Checkpoint.start(network, optimiser_of(network, settings.training), identity)
     if (folder / STATE_FILE).exists():
@@ -306,13 +332,26 @@ def _start_state(
     return state
 
 
+def widened(state: dict[str, torch.Tensor], sizes: Architecture) -> dict[str, torch.Tensor]:
+    """Return weights for more inputs and numbers of the world at the end of the known ones: zeros, that change nothing.
+
+    The last number of a world says whether it is known, and stays the last.
+    """
+    embed, world = state["body.embed.weight"], state["body.world.weight"]
+    more = (sizes.n_inputs - embed.shape[1], sizes.n_world + 1 - world.shape[1])
+    embed, zeros = functional.pad(embed, (0, more[0])), world.new_zeros(len(world), more[1])
+    world = torch.cat([world[:, :-1], zeros, world[:, -1:]], dim=1)
+    return {**state, "body.embed.weight": embed, "body.world.weight": world}
+
+
 def _write_weights(
-    folder: Path, state: Checkpoint, inputs: InputTransform, plan: dict[str, Any], array: DetectorArray
+    folder: Path, state: Checkpoint, inputs: InputTransform, plan: dict[str, Any], settings: PretrainSettings
 ) -> None:
     network = state.averaged
     assert isinstance(network, ShowerNetwork)
     making = {key: plan[key] for key in ("settings", "features_version", "seeds", "showers", "cpu_hours", "log_loss")}
-    write_pretrained(folder / WEIGHTS_FILE, deepcopy(network).cpu(), inputs, making | {"rounds": state.epoch}, array)
+    making["rounds"] = state.epoch
+    write_pretrained(folder / WEIGHTS_FILE, deepcopy(network).cpu(), inputs, making, settings.array)
 
 
 def train_round(state: Checkpoint, events: Prepared, settings: PretrainSettings) -> None:

@@ -21,6 +21,7 @@ from showerstack.features.catalogue import CATALOGUE
 from showerstack.models.base.inputs import TARGETS, InputTransform
 from showerstack.models.base.saving import plain
 from showerstack.models.networks.modes import OwnDraws
+from showerstack.models.pretraining.arrays import N_ARRAY, SEEN
 from showerstack.models.pretraining.network import Architecture, ShowerNetwork
 from showerstack.models.pretraining.stream import COLUMNS, HADRONIC_MODELS, N_WORLD, PRIORS
 from showerstack.runtime.errors import InputError
@@ -44,6 +45,12 @@ LIMITS = (
     "without training in the world where it is used, its posteriors are off by what it was not told about that world",
 )
 """What a card says of the limits of the weights."""
+LIMITS_OF_MANY = (
+    "arrays were drawn in the ranges above; lateral forms, reconstruction and offsets of sizes are KASCADE's",
+    "lg(E/eV) = 14.2 to 18, from where a tenth of the showers trigger four stations or so",
+    *LIMITS[2:],
+)
+"""The same of weights for any array."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,11 @@ class Pretrained:
     network: ShowerNetwork
     inputs: InputTransform
     card: dict[str, Any]
-    array: DetectorArray
-    """The only one whose showers they know."""
+    array: DetectorArray | None
+    """The only one whose showers they know; None: any within the ranges of :attr:`seen`."""
+    seen: dict[str, Any] | None = None
+    """Ranges of the arrays in pretraining, as :data:`showerstack.models.pretraining.arrays.SEEN`; None: the network is
+    not told the array."""
 
 
 def card_path(file: Path) -> Path:
@@ -80,16 +90,20 @@ def weights_file(path: Path) -> Path:
 
 
 def write_pretrained(
-    file: Path, network: ShowerNetwork, inputs: InputTransform, making: dict[str, Any], array: DetectorArray = KASCADE
+    file: Path,
+    network: ShowerNetwork,
+    inputs: InputTransform,
+    making: dict[str, Any],
+    array: DetectorArray | None = KASCADE,
 ) -> None:
     """Write the weights, ``.safetensors``, and beside them the card, ``.json``, which says what is in ``making``.
 
-    The weights' file holds the array whose stations saw the showers, under its hash.
+    The weights' file holds the array whose stations saw the showers, or the ranges of many arrays, under its hash.
     """
     if file.suffix != ".safetensors":
         raise InputError(f"{file}: the name of a weights' file ends in .safetensors")
     with atomic_path(file) as temporary:
-        described = {"sizes": asdict(network.sizes), "inputs": plain(inputs.state()), **array_entry(array)}
+        described = {"sizes": asdict(network.sizes), "inputs": plain(inputs.state()), **arrays_entry(array)}
         metadata = {"network": json.dumps(described)}
         save_file({name: value.contiguous() for name, value in network.state_dict().items()}, temporary, metadata)
     card = {
@@ -98,16 +112,28 @@ def write_pretrained(
         "features": feature_declaration(),
         "targets": [asdict(target) for target in TARGETS],
         "worlds": _worlds(),
-        "array": {
-            "name": array.name,
-            "stations": array.n_stations,
-            "muon_detectors": array.n_muon_detectors,
-            "sha256": array.digest,
-        },
-        "limits": [f"the array {array.title}; no other", *LIMITS],
+        **_of_arrays(described, array),
         **making,
     }
     write_json(card_path(file), card)
+
+
+def arrays_entry(array: DetectorArray | None) -> dict[str, Any]:
+    """Return what a file says of its arrays: nothing for KASCADE, the ranges of what is drawn for many."""
+    return {"arrays": {name: list(limits) for name, limits in SEEN.items()}} if array is None else array_entry(array)
+
+
+def _of_arrays(described: dict[str, Any], array: DetectorArray | None) -> dict[str, Any]:
+    """Return what a card says of the arrays that saw the showers, and of limits."""
+    if array is None:
+        return {"arrays": described["arrays"], "limits": list(LIMITS_OF_MANY)}
+    known = {
+        "name": array.name,
+        "stations": array.n_stations,
+        "muon_detectors": array.n_muon_detectors,
+        "sha256": array.digest,
+    }
+    return {"array": known, "limits": [f"the array {array.title}; no other", *LIMITS]}
 
 
 def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
@@ -133,8 +159,9 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
     try:
         with safe_open(file, framework="pt") as content:
             described = json.loads((content.metadata() or {})["network"])
-        inputs, array = InputTransform.from_state(described["inputs"]), array_of(described)
-        sizes = Architecture(**described["sizes"] | {"n_world": N_WORLD})
+        inputs, seen = InputTransform.from_state(described["inputs"]), described.get("arrays")
+        array = array_of(described) if seen is None else None
+        sizes = Architecture(**described["sizes"] | {"n_world": N_WORLD + (0 if seen is None else N_ARRAY)})
         if inputs.n_inputs != sizes.n_inputs or inputs.columns != COLUMNS:
             raise ValueError("other inputs")
         with OwnDraws(0):
@@ -143,7 +170,7 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
     except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(f"{file} is of another architecture than this version's ({reason}): pretrain again") from None
-    return Pretrained(network.eval(), inputs, card, array)
+    return Pretrained(network.eval(), inputs, card, array, seen)
 
 
 def _with_models(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
