@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from showerstack.features.table import FeatureTable, default_path
 from showerstack.models.base.learner import Batch
-from showerstack.models.registry import LEARNERS, load
+from showerstack.models.registry import LEARNERS, open_predictor
 from showerstack.report.pictures.learners import training_picture
 from showerstack.report.pictures.style import as_svg
 from showerstack.report.shared.markup import Section, heading, joined, paragraph, picture, pictures, table
@@ -195,7 +195,7 @@ def shuffled_losses(evaluated: EvaluatedRun) -> tuple[str, dict[str, Paired]] | 
     except InputError:
         return None
     best = min(rows, key=lambda row: row["log_loss"])
-    learner = load(run.fit_folder(best["name"], None if best["one_network"] else 0))
+    learner = open_predictor(run.fit_folder(best["name"], None if best["one_network"] else 0))
     events = ShowerEvents(evaluated.truth.folder, folder, evaluated.task)
     rng = np.random.default_rng(SEED)
     n_events = len(evaluated.labels)

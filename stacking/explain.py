@@ -16,8 +16,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from showerstack.features.catalogue import CATALOGUE
-from showerstack.models.base.learner import Batch, Learner
-from showerstack.models.registry import load
+from showerstack.models.base.learner import Batch, Predictor
+from showerstack.models.registry import load, open_predictor
+from showerstack.models.tables.lightgbm_trees import LightGBMPredictor
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import limited_threads
@@ -118,7 +119,7 @@ def explain_events(
             raise InputError(f"event {event} cannot be used: it was given the training prior")
     others = np.arange(len(events)) if usable is None else np.flatnonzero(usable)
     with limited_threads(run.threads):
-        learners = {saved.name: [load(folder) for folder in saved.folders] for saved in fits}
+        learners = {saved.name: [_opened(folder) for folder in saved.folders] for saved in fits}
         explanations = []
         for event in which:
             rows = _rows(event, others, seed)
@@ -127,8 +128,14 @@ def explain_events(
     return explanations
 
 
+def _opened(folder: Path) -> Predictor:
+    """Return a fit without its library, unless it is the library that says what each column adds."""
+    predictor = open_predictor(folder)
+    return load(folder) if isinstance(predictor, LightGBMPredictor) else predictor
+
+
 def _explain_first(
-    run: Run, learners: Mapping[str, list[Learner]], batches: Mapping[str, Batch], event: int, seed: int
+    run: Run, learners: Mapping[str, list[Predictor]], batches: Mapping[str, Batch], event: int, seed: int
 ) -> Explanation:
     """Explain the first event of the batches."""
     first_event = np.array([0])
@@ -182,7 +189,7 @@ def group_of(column: str) -> str:
     return CATALOGUE[column].group if column in CATALOGUE else column
 
 
-def _contributions(learner: Learner, batch: Batch, first: int, second: int, seed: int) -> dict[str, float]:
+def _contributions(learner: Predictor, batch: Batch, first: int, second: int, seed: int) -> dict[str, float]:
     """Return what each group adds to ``ln p(first) / p(second)`` of the first event of a batch."""
     if isinstance(learner, _Additive):
         try:
@@ -196,7 +203,7 @@ def _contributions(learner: Learner, batch: Batch, first: int, second: int, seed
     return exchanged(learner, batch, first, second, seed)
 
 
-def exchanged(learner: Learner, batch: Batch, first: int, second: int, seed: int) -> dict[str, float]:
+def exchanged(learner: Predictor, batch: Batch, first: int, second: int, seed: int) -> dict[str, float]:
     """Return Shapley values of the groups of a batch's first event, whose groups replace those of the other events.
 
     They sum to its ``ln p(first) / p(second)`` less the mean of the others'.

@@ -79,6 +79,7 @@ class Batch:
 class Predictor(ABC):
     """What predicts events: a fitted learner, or what opens a saved one for predictions alone."""
 
+    needs_grid: ClassVar[bool] = False
     classes: tuple[str, ...]
     """Class names in label order."""
 
@@ -120,7 +121,6 @@ class Learner(Predictor):
         Numerical threads it may use.
     """
 
-    needs_grid: ClassVar[bool] = False
     needs_table: ClassVar[bool] = True
     gpu_expected: ClassVar[bool] = False
     """Whether a run that asks for ``cuda`` is refused where this learner cannot have it, and not trained on the CPU."""
