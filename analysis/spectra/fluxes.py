@@ -1,7 +1,9 @@
 """Fluxes in wide bins of the true energy without an assumed form, from the counts and the response of a fit.
 
 Factors ``c_kj`` multiply a fit's particles of group k in wide bin j, so that expected counts are linear in them; they
-and the scales come by reweighted least squares, whose fixed point is the maximum of the folded likelihood. Energies
+and the scales come by least squares, each cell weighted by the counts that the fit with a form expects there. Weights
+by the factors' own expectations end at the maximum of the likelihood, but with some hundred events they run away: cells
+of which hardly anything is expected then rule, and neighbouring fluxes become -2 and 3 times the true ones. Energies
 below and above the wide bins have factors of their own, expected at that of the bin beside them +- .3: a common factor
 of all fluxes, as the energy scale makes it, costs nothing. The energy scale itself is held: a power law has it as such
 a factor, and data know nothing of it.
@@ -36,7 +38,7 @@ from showerstack.analysis.spectra.likelihood import LEAST_HEIGHT, LEAST_OVER_NOI
 from showerstack.showers.kascade import LN_MASSES
 
 STEPS = 6
-"""Steps of the reweighted least squares."""
+"""Steps of the least squares, in which the scales' effect is linear."""
 MARGIN_WIDTH = 0.3
 LEAST_KNOWN = 0.2
 """Noise never takes more than all but this part of the information on any combination."""
@@ -111,13 +113,13 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
     inside = wide_bins(likelihood.lg_energy, edges)
     phi = likelihood.particles(fit.parameters, heights)
     parts = folded(phi, inside, likelihood.probability)
+    mean = np.maximum(likelihood.mean(np.concatenate([heights, fit.parameters[n_groups:]])), likelihood.floor)
+    weight = likelihood.simulated / (mean + mean**2 / likelihood.tau)
     for _ in range(STEPS):
         f, by_scale = likelihood.moves.factors(scales - likelihood.response.at)
         design = (f * parts).reshape(n, -1)
         moved = np.einsum("jkc,wk,wkc->jc", by_scale[active], factors, f * parts)
         columns = np.concatenate([design, moved])
-        mean = np.maximum(factors.ravel() @ design, likelihood.floor)
-        weight = likelihood.simulated / (mean + mean**2 / likelihood.tau)
         target = likelihood.counts + scales[active] @ moved
         matrix = (columns * weight) @ columns.T + prior
         solved = np.linalg.solve(matrix, columns @ (weight * target))
@@ -125,7 +127,6 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
         scales[active] = np.clip(solved[n:], -5, 5)
     spread = folded(phi**2, inside, likelihood.variance)
     finite = float(likelihood.finite)
-    mean = np.maximum(factors.ravel() @ design, likelihood.floor)
     of_simulation = mean**2 / likelihood.tau
     of_moves = np.einsum(
         "sjkc,kc->sjc", likelihood.response.noise(phi)[:, active], np.einsum("wk,wkc->kc", factors, f * parts)

@@ -575,7 +575,7 @@ def test_counts_as_expected_are_unfolded_to_the_truth() -> None:
 
 
 def test_as_many_cells_as_true_bins_give_the_matrix_inverse() -> None:
-    """The maximum of the likelihood and Bayes' theorem to its end; errors are those of the inverse."""
+    """Fluxes in bins and Bayes' theorem to its end; errors are those of the inverse, of expected counts."""
     response, truth = _square(6)
     matrix = response.probability[0]
     assert np.linalg.cond(matrix) < 30
@@ -583,7 +583,7 @@ def test_as_many_cells_as_true_bins_give_the_matrix_inverse() -> None:
     inverse = np.linalg.inv(matrix)
     folded, error = _free_counts(response, counts)
     np.testing.assert_allclose(folded, inverse @ counts, rtol=1e-4)
-    np.testing.assert_allclose(error, np.sqrt(inverse**2 @ counts), rtol=1e-3)
+    np.testing.assert_allclose(error, np.sqrt(inverse**2 @ counts), rtol=0.01)
     np.testing.assert_allclose(_bayes(counts, matrix, np.full(6, 1 / 6), 20_000), inverse @ counts, rtol=1e-3)
 
 
@@ -594,6 +594,25 @@ def _moved_flux_counts(response: FoldedResponse, shift: float, events: float) ->
     particles = SKY.flux(10.0**middle) * 10.0**middle * np.log(10.0) * np.diff(fine)
     counts = np.einsum("kct,kt->c", response.probability, particles)
     return counts * events / counts.sum(), events / counts.sum()
+
+
+def test_fluxes_of_few_events_do_not_run_away() -> None:
+    """600 events in 112 cells: the true 20 fluxes agree with the found ones and their covariance, in each data set.
+
+    Weights by the expectations of the factors themselves gave chi-squares of up to 310.
+    """
+    events, thrown = simulated(150_000, 1, BINS)
+    world = make_cells(BINS, events), make_movable(events, BINS, Widths()), thrown_by_models(thrown, None)
+    exposure = EXPOSURE / 180
+    true = true_flux(SKY, binning(tuple(BANDS)))
+    for seed in range(8):
+        counts = world[0].counts(measured(SKY, seed, exposure=exposure))
+        fluxes = free_fluxes(_problem(world, counts, exposure).fit(), BANDS)
+        covariance = np.asarray(sum(fluxes.covariance.values()))
+        away = (fluxes.flux - true).ravel()
+        assert away @ np.linalg.solve(covariance, away) < 20 + 5 * np.sqrt(2 * 20)
+        error = np.sqrt(np.diag(covariance_of_sums(covariance, np.ones_like(true))))
+        assert (np.abs((fluxes.flux - true).sum(axis=1)) < 5 * error).all()
 
 
 def test_energies_that_are_off_are_known_by_their_prior_alone(
