@@ -22,6 +22,7 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.catalogue import ours, published, tables
 from showerstack.runtime.code import installed_modules, objects_by_name
 from showerstack.runtime.errors import InputError, most_similar
+from showerstack.runtime.stated import understood
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -79,7 +80,8 @@ def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
         raise InputError(
             f"{folder} was trained for classes {', '.join(trained_classes)}, expected {', '.join(classes)}"
         )
-    return learner_class(paths[name]).load(Path(folder))
+    with understood(Path(folder) / HEADER_FILE, f"what a saved {name} holds"):
+        return learner_class(paths[name]).load(Path(folder))
 
 
 def open_predictor(folder: Path) -> Predictor:
@@ -95,7 +97,9 @@ def open_predictor(folder: Path) -> Predictor:
     if path is None or (header.get("device") == "cuda" and predicts_on_gpu(header) and gpu_answers()):
         return load(folder)
     module, _, name = path.partition(":")
-    predictor: Predictor | None = getattr(importlib.import_module(module), name).open(Path(folder))
+    opened_by = getattr(importlib.import_module(module), name)
+    with understood(Path(folder) / HEADER_FILE, f"what a saved {header['learner']} holds"):
+        predictor: Predictor | None = opened_by.open(Path(folder))
     return load(folder) if predictor is None else predictor
 
 

@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from showerstack.report.shared.markup import CONTROLS
 from showerstack.report.shared.text import totals
 from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.files import atomic_path, is_as_written, read_json
+from showerstack.runtime.stated import check_stated
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.schema import TASKS, task_named
 from showerstack.showers.source import is_simulated, read_source
 from showerstack.stacking.run import METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
+from showerstack.stacking.stated import TableMetrics
 
 CARD_FILE = "model_card.md"
 LICENCE = "MIT"
@@ -63,7 +66,7 @@ def write_card(run: Path) -> Path:
     metrics, remarks = _metrics(Path(run), manifest)
     lines = (*_header(name, manifest, metrics.get("test")), *_body(name, manifest, sources, metrics, remarks))
     with atomic_path(run / CARD_FILE) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.write_text("\n".join(lines).translate(CONTROLS) + "\n", encoding="utf-8")
     return run / CARD_FILE
 
 
@@ -96,6 +99,7 @@ def _metrics(folder: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, dict[
         if key == "test" and not is_as_written(metrics):
             return scores, [f"{name} is not as it was written, and its numbers are left out: score the run again"]
         if task not in TASKS:
+            check_stated(metrics, TableMetrics, folder / name)
             of_shipped = metrics["systems"][metrics["shipped"]]
             scores[key] = {"judged_on": metrics["judged_on"]}
             scores[key] |= {name: of_shipped[name] for name in ("log_loss", "accuracy", "auc") if of_shipped[name]}

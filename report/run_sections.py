@@ -24,6 +24,7 @@ from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import duration, totals
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
+from showerstack.runtime.stated import check_stated
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.text import short
@@ -31,6 +32,9 @@ from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import group_of
 from showerstack.stacking.fits import HISTORY_FILE, TASK_FILE, fold_folder
 from showerstack.stacking.run import Run
+from showerstack.stacking.stated import FitHistory, FitRecord
+
+_SHAPES = {TASK_FILE: FitRecord, HISTORY_FILE: FitHistory}
 
 
 def _of_fits(run: Run, learner: str, name: str) -> Iterator[Any]:
@@ -39,7 +43,9 @@ def _of_fits(run: Run, learner: str, name: str) -> Iterator[Any]:
         file = (fold_folder(Path(), learner, fold) / name).as_posix()
         if file not in run.checksums.files:
             return
-        yield read_json(run.checksums.path(file))
+        content = read_json(run.checksums.path(file))
+        check_stated(content, _SHAPES[name], run.folder / file)
+        yield content
 
 
 def how_it_was_made(run: Run, source: Mapping[str, Any] | None = None) -> list[Section]:

@@ -264,21 +264,44 @@ def hash_json(content: Any) -> str:
 LOCK_FILE = ".lock"
 _WITHOUT_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
 """What file systems answer that know no locks: Lustre without the option flock, NFS without its lock daemon."""
+_NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @contextmanager
 def locked(folder: Path, name: str = LOCK_FILE) -> Iterator[None]:
     """Hold a folder, which is made if need be, for this process alone; refuse one that another process holds.
 
-    With another ``name`` of the lock file it is held against those alone who use that name too. The lock file is opened
-    without following links, without waiting and without changing what is in it.
+    With another ``name`` of the lock file it is held against those alone who use that name too, and the file is removed
+    at the end: the folder is the user's. The lock file is opened without following links, without waiting and without
+    changing what is in it.
     """
     file = Path(folder) / name
+    with _lock_of(folder, file) as handle:
+        try:
+            yield
+        finally:
+            # Under the lock: who has opened it meanwhile sees that the name is another file's, or nobody's.
+            if name != LOCK_FILE and _is_at(handle, file):
+                file.unlink(missing_ok=True)
+
+
+def _is_at(handle: int, file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), file.lstat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _lock_of(folder: Path, file: Path) -> Iterator[int]:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
+        if error.errno in _NOT_WRITABLE:
+            raise InputError(f"{folder} cannot be written to ({error.strerror}): choose another place") from None
         raise InputError(f"{file} cannot be opened as a lock: {error.strerror}") from None
+    held = True
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise InputError(f"{file} is not a plain file: remove it")
@@ -296,7 +319,10 @@ def locked(folder: Path, name: str = LOCK_FILE) -> Iterator[None]:
                 folder,
                 error.strerror,
             )
-        yield
+            held = False
+        if held and not _is_at(handle, file):
+            raise InputError(f"{folder} was being written by another process until now: give the command again")
+        yield handle
     finally:
         os.close(handle)
 

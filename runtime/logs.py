@@ -24,7 +24,21 @@ from showerstack.runtime.errors import NAME, escaped
 LOG = logging.getLogger(NAME)
 """Above the loggers of all modules."""
 _STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red"}
-_FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+class _Plain(logging.Formatter):
+    """One line a record, then its traceback; what would steer a terminal or begin a line of its own is escaped."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return escaped(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line and the lines of its traceback."""
+        return escaped(super().format(record), keep="\n")
+
+
+_FORMAT = _Plain("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 class Lines(logging.Handler):

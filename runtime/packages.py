@@ -55,9 +55,15 @@ def listed(names: list[str]) -> str:
 
 @contextmanager
 def libraries() -> Iterator[None]:
-    """Say in one line which library of the core is missing and how it is installed, and exit with code 2."""
+    """Say in one line which library of the core is missing and how it is installed, and exit with code 2.
+
+    Ctrl-C while they are imported is a line too, with the exit code of :data:`showerstack.runtime.errors.INTERRUPTED`.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        print("interrupted before anything was begun", file=sys.stderr)
+        raise SystemExit(130) from None
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]
         if name in ("", "showerstack"):

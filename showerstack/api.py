@@ -347,7 +347,9 @@ def predict(
         opened = open_predictor(run.folder)
         if run.config_hash not in (None, opened.manifest["config_hash"]):
             raise InputError(f"{run.folder} holds another run than when it was opened: fit or open it again")
-        predicted = predict_events(opened, place, ctx, no_table=no_table).concatenated()
+        with tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:
+            elsewhere = Path(scratch, "features")  # where nothing can be written beside the data
+            predicted = predict_events(opened, place, ctx, no_table=no_table, elsewhere=elsewhere).concatenated()
     return Predicted(
         run.task,
         run.classes,
@@ -472,10 +474,10 @@ def save_predictions(file: Place, values: Any, data: Place, *, task: str) -> Pat
     return path
 
 
-def feature_table(data: Place, *, workers: int | None = None) -> Any:
+def feature_table(data: Place, *, out: Place | None = None, workers: int | None = None) -> Any:
     """Return the feature table of a dataset folder as a frame of Polars: ``event``, then one column a feature.
 
-    It is computed where it is not there yet.
+    It is computed where it is not there yet, and kept beside the dataset, or in the folder ``out``.
 
     Raises
     ------
@@ -485,7 +487,8 @@ def feature_table(data: Place, *, workers: int | None = None) -> Any:
     from showerstack.features.build import build_table
     from showerstack.features.table import FeatureTable
 
-    folder = build_table(Path(data).expanduser(), ctx=Context(workers=workers)).folder
+    place = None if out is None else Path(out).expanduser()
+    folder = build_table(Path(data).expanduser(), place, ctx=Context(workers=workers)).folder
     return FeatureTable.open(folder).frame().collect()
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.checksums import Checksums
-from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json
 from showerstack.runtime.processes import limited_threads
+from showerstack.runtime.stated import understood
 from showerstack.showers.schema import Task
 from showerstack.stacking.answers import TaskStacking, stacking_of
 from showerstack.stacking.calibration import scaled
@@ -233,9 +233,5 @@ def load_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
 def _meta(checksums: Checksums, name: str) -> Iterator[Any]:
     """Yield the content of ``meta/<name>``; content that cannot be used is an error with the file's name."""
     file = checksums.path(f"meta/{name}")
-    content = read_json(file)
-    try:
-        yield content
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(f"{file} is not what such a run holds ({why}): take it from another copy of the run") from None
+    with understood(file, "what such a run holds"):
+        yield read_json(file)

@@ -154,8 +154,9 @@ class Schema:
     def from_json(cls, content: Mapping[str, Any]) -> Schema:
         """Read what :meth:`as_json` returned."""
         columns = tuple(
-            Column(**{**one, "levels": tuple(one["levels"]), "seen": Seen(**one["seen"]) if one.get("seen") else None})
+            Column(**{**one, "offset": float(one["offset"]), "levels": tuple(one["levels"]), "seen": seen})
             for one in content["columns"]
+            for seen in [Seen(**one["seen"]) if one.get("seen") else None]
         )
         listed = {name: tuple(content[name]) for name in ("classes", "gaps")}
         return cls(**{**content, **listed, "columns": columns})

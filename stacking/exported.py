@@ -24,10 +24,12 @@ from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import read_json
 from showerstack.runtime.resources import cores
+from showerstack.runtime.stated import check_stated
 from showerstack.showers.schema import EXPORT_FILE
 from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
 from showerstack.stacking.events import Events, pieces
 from showerstack.stacking.run import SCHEMA_FILE, Run, load
+from showerstack.stacking.stated import Export
 from showerstack.stacking.targets import POOL
 
 EXPORT_FORMAT = 2
@@ -116,6 +118,7 @@ class ExportedRun(Run):
         manifest = read_json(checksums.path(EXPORT_FILE))
         if not isinstance(manifest, dict) or manifest.get("format") != EXPORT_FORMAT:
             raise InputError(f"{folder / EXPORT_FILE} is of another version: export the run again")
+        check_stated(manifest, Export, folder / EXPORT_FILE)
         opened = cls(folder, manifest, checksums)
         opened.refuse_other_versions()
         Checksums.open(folder, required=(*CHAIN_FILES, *((SCHEMA,) if not opened.has_grids else ())))

@@ -83,7 +83,10 @@ class Pool:
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Read what :meth:`as_json` returned."""
         weights, scales, bias = (np.array(content[name], float) for name in ("weights", "scales", "bias"))
-        return cls(str(content["name"]), tuple(map(str, content["learners"])), weights, scales, bias)
+        learners = tuple(map(str, content["learners"]))
+        if weights.shape != (len(learners),) or bias.ndim != 1 or scales.shape != (len(learners), len(bias)):
+            raise ValueError("as many weights as learners, as many scales as learners and classes")
+        return cls(str(content["name"]), learners, weights, scales, bias)
 
 
 Fitted: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]

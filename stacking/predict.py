@@ -36,6 +36,7 @@ from showerstack.runtime.logs import remark
 from showerstack.runtime.processes import in_threads, limited_threads
 from showerstack.runtime.resources import cores
 from showerstack.runtime.shared import each_within
+from showerstack.runtime.stated import check_stated, understood
 from showerstack.runtime.tables import write_frames
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
@@ -56,6 +57,7 @@ from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_
 from showerstack.stacking.fits import check_log_proba
 from showerstack.stacking.run import SCHEMA_FILE, Run, SavedFits
 from showerstack.stacking.seen import unlike_remarks
+from showerstack.stacking.stated import Columns
 from showerstack.stacking.tables import FrameEvents, probabilities, read_new_rows
 from showerstack.stacking.targets import UNITS, fits_of
 
@@ -275,12 +277,21 @@ def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     if file.is_dir():
         raise InputError(f"{run.folder} was trained on a table: give it a table, not a dataset folder")
     config = run.manifest["config"]
-    schema = Schema.from_json(read_json(run.checksums.path(f"table/{SCHEMA_FILE}")))
+    columns_file = run.checksums.path(f"table/{SCHEMA_FILE}")
+    check_stated(stated := read_json(columns_file), Columns, columns_file)
+    with understood(columns_file, "what such a run holds"):
+        schema = Schema.from_json(stated)
     reserved = {*(config.get(name) or "" for name in ("label", "group", "weight", "split")), *config["id"]}
     frame, identifiers, remarks = read_new_rows(file, schema, reserved, config["id"], separator or config["separator"])
     matrix = np.asfortranarray(frame.to_numpy(), dtype=np.float32)
     events = FrameEvents(matrix, schema.names, hash_file(file), schema.categories)
-    return _Source(len(events), lambda columns: events, tuple(remarks), identifiers)
+
+    def open_with(columns: tuple[str, ...]) -> FrameEvents:
+        if unknown := [name for name in columns if name not in schema.names]:
+            raise InputError(f"{columns_file} has no column {unknown[0]!r}, which a learner was trained on")
+        return events
+
+    return _Source(len(events), open_with, tuple(remarks), identifiers)
 
 
 def _needed_fits(run: Run, *, everything: bool) -> list[SavedFits] | list[ExportedLearner]:
@@ -341,14 +352,17 @@ class _OpenFits:
             idle = self._idle[job.folder]
             learner = idle.pop() if idle else open_predictor(job.folder)
             log_proba = targets = None
-            if len(job.names) == 2:
-                log_proba, targets = learner.predict_both(job.batch)
-            elif True in job.names:
-                targets = learner.predict_targets(job.batch)
-            else:
-                log_proba = learner.predict_log_proba(job.batch)
+            with understood(job.folder / HEADER_FILE, "what such a learner saves"):
+                if len(job.names) == 2:
+                    log_proba, targets = learner.predict_both(job.batch)
+                elif True in job.names:
+                    targets = learner.predict_targets(job.batch)
+                else:
+                    log_proba = learner.predict_log_proba(job.batch)
+                if log_proba is not None:
+                    log_proba = check_log_proba(log_proba, learner, job.batch)
             idle.append(learner)
-        arrays = {} if log_proba is None else {job.names[False]: check_log_proba(log_proba, learner, job.batch)}
+        arrays = {} if log_proba is None else {job.names[False]: log_proba}
         return arrays if targets is None else arrays | {job.names[True]: targets}
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -33,6 +33,7 @@ from showerstack.runtime.files import (
     read_json,
     remove_all_leftovers,
 )
+from showerstack.runtime.stated import Entries, check_stated
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.scoring.metrics.classes import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE, TASKS, Task, task_named
@@ -40,6 +41,7 @@ from showerstack.stacking.answers import SCORES_FILE, stacking_of
 from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, load_chain
 from showerstack.stacking.config import SECOND_LEVEL
 from showerstack.stacking.fits import HISTORY_FILE, HOLDOUT_FILE, OOF_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
+from showerstack.stacking.stated import Manifest
 
 SCHEMA_FILE = "columns.json"
 """In the folder ``table`` of a run on a table: what each column is."""
@@ -209,17 +211,6 @@ class SavedFits:
     """Whether its estimates of true quantities, (n, T, 2) a fit, are needed instead of its log-probabilities."""
 
 
-class _Entries(dict[str, Any]):
-    """The entries of a manifest; one that runs of an earlier version do not have is refused when it is needed."""
-
-    def __init__(self, content: Mapping[str, Any], file: Path) -> None:
-        super().__init__(content)
-        self.file = file
-
-    def __missing__(self, name: str) -> NoReturn:
-        raise InputError(f"{self.file} has no entry {name!r} (made by an earlier version?): train again")
-
-
 @dataclass(frozen=True)
 class Run:
     """A finished run folder, of showers or of a table; see :meth:`open`. :mod:`showerstack.stacking.predict` predicts
@@ -251,9 +242,10 @@ class Run:
         manifest = read_json(checksums.path(MANIFEST_FILE))
         if not isinstance(manifest, dict) or "task" not in manifest:
             raise InputError(f"{file} names no task: expected the manifest of a stacking run")
+        check_stated(manifest, Manifest, file)
         for row in manifest.get("learners", []):
             check_name(row["name"], file)
-        return cls(folder, _Entries(manifest, file), checksums)
+        return cls(folder, Entries.of(manifest, file), checksums)
 
     @property
     def name(self) -> str:

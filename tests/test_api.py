@@ -254,6 +254,43 @@ def test_options_that_do_not_exist_are_named(options: dict, expected: str, tmp_p
         showerstack.fit(tmp_path, run=tmp_path / "run", **options)
 
 
+@pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
+def test_data_that_cannot_be_written_are_predicted(
+    tiny_composition: Path, composition_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(tiny_composition / "composition_test", data)
+    want = showerstack.predict(composition_run, data, no_table=True, workers=1).probabilities
+    monkeypatch.setattr("showerstack.features.build._can_be_written", lambda folder: False)
+    got = showerstack.predict(composition_run, data, workers=1).probabilities
+    np.testing.assert_array_equal(got, want)
+    assert list(tmp_path.iterdir()) == [data]
+    frame = showerstack.feature_table(data, out=tmp_path / "table", workers=1)
+    assert len(frame) == len(want)
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "table"}
+
+
+@pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
+def test_arrays_that_cannot_be_written_are_used(table: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    options = {"preset": "quick", "learners": ["table.logistic", "table.extra_trees"], "folds": 2, "repeats": 1}
+    want = None
+    for k, name in enumerate(("own", "read-only", "mapped")):
+        x, y = (array.copy() for array in table)
+        if name == "mapped":
+            for part, array in (("x", x), ("y", y)):
+                np.save(tmp_path / f"{part}.npy", array)
+            x, y = (np.load(tmp_path / f"{part}.npy", mmap_mode="r") for part in ("x", "y"))
+        elif name == "read-only":
+            x.setflags(write=False)
+            y.setflags(write=False)
+        weights = np.ones(len(y))
+        weights.setflags(write=name == "own")
+        model = showerstack.StackClassifier(tmp_path / f"run{k}", **options).fit(x, y, sample_weight=weights)
+        got = model.predict_proba(x[:20])
+        want = got if want is None else want
+        np.testing.assert_array_equal(got, want)
+
+
 def test_a_run_on_showers_predicts_folders(tmp_path: Path) -> None:
     run = showerstack.Fitted(tmp_path, "composition", tuple("abcde"), "stack", ("lightgbm",))
     with pytest.raises(InputError, match="a composition run predicts dataset folders: give a path, not ndarray"):

@@ -317,6 +317,24 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize("module", ["typer", "showerstack.runtime.logs"])
+@pytest.mark.parametrize("program", ["cli.py", "verify.py"])
+def test_an_interruption_of_the_imports_is_one_line(module: str, program: str) -> None:
+    run = (
+        "import builtins, runpy, sys\n"
+        "imported = builtins.__import__\n"
+        "def interrupted(name, *given, **more):\n"
+        f"    if name == {module!r}:\n"
+        "        raise KeyboardInterrupt\n"
+        "    return imported(name, *given, **more)\n"
+        "builtins.__import__ = interrupted\n"
+        f"sys.argv = [{program!r}, 'runs']; sys.path.insert(0, '.')\n"
+        f"runpy.run_path({program!r}, run_name='__main__')\n"
+    )
+    asked = subprocess.run([sys.executable, "-c", run], cwd=HERE, capture_output=True, text=True, timeout=60)
+    assert (asked.returncode, asked.stderr) == (130, "interrupted before anything was begun\n")
+
+
 @pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
 def test_too_little_memory_for_the_libraries_is_one_line(kind: int, tmp_path: Path) -> None:
     # OpenBLAS would wait for memory without end, or end the process with lines of its own.

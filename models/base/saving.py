@@ -15,6 +15,7 @@ import numpy as np
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json, write_json
+from showerstack.runtime.stated import Stated, check_stated
 
 HEADER_FILE = "learner.json"
 HEADER_FORMAT = 1
@@ -42,15 +43,21 @@ def check_threads(threads: Any, file: Path) -> int:
     return threads
 
 
+class _Header(Stated):
+    learner: str
+    classes: list[str]
+    settings: dict[str, Any]
+    threads: Any
+    files: dict[str, str]
+
+
 def read_header(folder: Path, learner: str | None = None) -> dict[str, Any]:
     """Read and check ``learner.json``, which must be of the class ``learner``; None for any."""
     file = Path(folder) / HEADER_FILE
     header = read_json(file)
     if not isinstance(header, dict) or header.get("format") != HEADER_FORMAT:
         raise InputError(f"{file} is not a saved learner of format {HEADER_FORMAT}")
-    lacking = [key for key in ("learner", "classes", "settings", "files", "threads") if key not in header]
-    if lacking:
-        raise InputError(f"{file} lacks {', '.join(lacking)}")
+    check_stated(header, _Header, file)
     check_threads(header["threads"], file)
     if learner is not None and header["learner"] != learner:
         raise InputError(f"{file} holds a {header['learner']}, expected a {learner}")

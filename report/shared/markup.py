@@ -37,9 +37,13 @@ def _part(name: str, *given: Any) -> Markup:
     return Markup(getattr(_templates().get_template("parts.html").module, name)(*given))
 
 
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
+"""Characters that steer a terminal and are none of HTML: as their escapes in pages and cards."""
+
+
 def write_page(file: Path, title: str, lead: Markup, sections: Sequence[Section]) -> Path:
     """Write a complete, self-contained page atomically; return its file."""
-    text = _templates().get_template("page.html").render(title=title, lead=lead, sections=sections)
+    text = _templates().get_template("page.html").render(title=title, lead=lead, sections=sections).translate(CONTROLS)
     with atomic_path(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return file

@@ -16,6 +16,7 @@ import polars as pl
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json, with_checksum, write_json
+from showerstack.runtime.stated import check_stated
 from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.scoring.metrics.intervals import Interval, linearised
@@ -39,6 +40,7 @@ from showerstack.stacking.run import (
     System,
     evaluated_rows,
 )
+from showerstack.stacking.stated import TableMetrics
 from showerstack.stacking.tables import class_positions, counted_in, read_groups, read_weights
 
 
@@ -274,7 +276,9 @@ def log_proba_of_test(run: Run, system: str) -> np.ndarray:
 
 def oof_metrics(run: Run) -> dict[str, Any]:
     """Return the metrics of a run on a table on held-out rows of the training table."""
-    content: dict[str, Any] = read_json(run.checksums.path(METRICS_FILE))
+    file = run.checksums.path(METRICS_FILE)
+    content: dict[str, Any] = read_json(file)
+    check_stated(content, TableMetrics, file)
     return content
 
 

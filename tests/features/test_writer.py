@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import resource
 import shutil
@@ -103,6 +105,43 @@ def test_a_lock_is_a_plain_file_and_is_left_as_it_is(write, draw, tmp_path):
     (out / LOCK_FILE).write_text("kept")
     _build(folder, out)
     assert (precious.read_text(), (out / LOCK_FILE).read_text()) == ("precious", "kept")
+
+
+def test_a_lock_beside_what_is_the_users_is_removed(tmp_path):
+    with locked(tmp_path, ".mine.lock"):
+        assert (tmp_path / ".mine.lock").exists()
+        with pytest.raises(InputError, match="is being written by another process"), locked(tmp_path, ".mine.lock"):
+            pass
+        assert (tmp_path / ".mine.lock").exists(), "it is the other's"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path, monkeypatch):
+    lock = fcntl.flock
+
+    def removed_first(handle, operation):
+        (tmp_path / ".mine.lock").unlink()  # as the one does who held it until now
+        (tmp_path / ".mine.lock").touch()
+        lock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    with pytest.raises(InputError, match="until now: give the command again"), locked(tmp_path, ".mine.lock"):
+        pass
+    assert (tmp_path / ".mine.lock").exists()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_place_that_cannot_be_written_is_named(write, draw, tmp_path, monkeypatch, number):
+    folder, opened = write(draw(20)), os.open
+
+    def refused(path, *given, **more):
+        if str(path).endswith(LOCK_FILE):
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *given, **more)
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(InputError, match=rf"table cannot be written to .*{os.strerror(number)}.*another place"):
+        _build(folder, tmp_path / "table")
 
 
 @pytest.mark.parametrize("name", ["mine.txt", "part-00000.parquet", CHECKSUMS_FILE])

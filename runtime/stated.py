@@ -1,0 +1,83 @@
+"""What a JSON file states, compared with the type of each entry before anything uses it.
+
+Files of runs come from strangers too, and their checksums can be made anew by whoever changes them. Here an entry of
+another type, a missing one, or a number beyond its bounds is one line with the file's name and the entry's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from showerstack.runtime.errors import InputError, shown
+
+
+class Stated(BaseModel):
+    """Entries of a JSON object by name and type; what is not named here is free, and stays as it is in the file."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+
+def check_stated(content: Any, shape: type[Stated], file: Path) -> None:
+    """Refuse content of ``file`` that lacks an entry of ``shape``, or has one of another type or beyond its bounds.
+
+    Raises
+    ------
+    InputError
+        With file, place of the entry, and what it holds.
+    """
+    try:
+        shape.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole file"
+        if first["type"] == "missing":
+            raise InputError(f"{file}: {place} is missing (made by an earlier version, or changed)") from None
+        message = str(first["msg"]).removeprefix("Input should be ")
+        raise InputError(f"{file}: {place} holds {shown(first['input'])}, expected {message}") from None
+
+
+class Entries(dict[str, Any]):
+    """A JSON object of a file; an entry that it does not have is refused when it is needed, with file and place."""
+
+    file: Path
+    place: str
+
+    @classmethod
+    def of(cls, content: Any, file: Path, place: str = "") -> Any:
+        """Return content in which every object, however deep, is of this kind."""
+        if isinstance(content, dict):
+            entries = cls((key, cls.of(value, file, f"{place}{key}.")) for key, value in content.items())
+            entries.file, entries.place = file, place
+            return entries
+        if isinstance(content, list):
+            return [cls.of(value, file, f"{place}{k}.") for k, value in enumerate(content)]
+        return content
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise InputError(f"{self.file} has no entry {self.place + name!r} (made by an earlier version?): train again")
+
+
+WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, AssertionError)
+"""What Python raises where content that was changed is used."""
+
+
+@contextmanager
+def understood(file: Path, what: str) -> Iterator[None]:
+    """Turn whatever content of ``file`` makes of the code that reads it into one line; ``what`` it should have been.
+
+    For code that does nothing but read that file: mistakes of other code would be taken for the file's.
+    """
+    try:
+        yield
+    except InputError as error:
+        if type(error) is not InputError or str(file) in str(error):
+            raise
+        raise InputError(f"{file}: {error}") from error
+    except WRONG_CONTENT as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise InputError(f"{file} is not {what} ({why}): take it from another copy") from error
