@@ -363,8 +363,19 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(nowhere, "r" if name == "stdin" else "w", encoding="utf-8"))
 
 
+def _begin_again_in_utf_8() -> None:
+    """Begin the program anew where names of files would be taken as ASCII, which libraries do not understand.
+
+    Python does that in a C locale whose repair was switched off (``PYTHONUTF8=0 PYTHONCOERCECLOCALE=0``).
+    """
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command that the arguments name; by default those of the program."""
+    if arguments is None:
+        _begin_again_in_utf_8()
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -335,6 +335,19 @@ def test_an_interruption_of_the_imports_is_one_line(module: str, program: str) -
     assert (asked.returncode, asked.stderr) == (130, "interrupted before anything was begun\n")
 
 
+@pytest.mark.parametrize("off", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+def test_names_are_utf_8_in_a_c_locale(off: dict[str, str], tmp_path: Path) -> None:
+    pl.DataFrame({"Größe": np.arange(60) % 7, "kind": ["ja", "nö"] * 30}).write_csv(tmp_path / "Tä[red]fel.csv")
+    asked = subprocess.run(
+        [sys.executable, HERE / "cli.py", "stack", "--table", "Tä[red]fel.csv", "--label", "Klasse", "--run", "rün"],
+        cwd=tmp_path, capture_output=True, timeout=120, env={**os.environ, "LC_ALL": "C", **off},
+    )  # fmt: skip
+    assert asked.returncode == 2
+    assert "Tä[red]fel.csv" in asked.stderr.decode()
+    assert "Klasse" in asked.stderr.decode()
+    assert b"\\udc" not in asked.stderr
+
+
 @pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
 def test_too_little_memory_for_the_libraries_is_one_line(kind: int, tmp_path: Path) -> None:
     # OpenBLAS would wait for memory without end, or end the process with lines of its own.
