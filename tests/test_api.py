@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,26 @@ def test_data_that_cannot_be_written_are_predicted(
     frame = showerstack.feature_table(data, out=tmp_path / "table", workers=1)
     assert len(frame) == len(want)
     assert {path.name for path in tmp_path.iterdir()} == {"data", "table"}
+
+
+@pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
+def test_predictions_in_threads_are_those_of_one_after_the_other(
+    table: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    x, y = table
+    options = {**OPTIONS, "learners": ("table.logistic", "table.mlp")}
+    runs = [showerstack.fit(x, y, run=tmp_path / f"run{seed}", seed=seed, **options) for seed in (1, 2)]
+    jobs = [(runs[k % 2], x[: 1 + 37 * k % 300], 1 + k % 3) for k in range(12)]
+
+    def predicted(job: tuple[showerstack.Fitted, np.ndarray, int]) -> np.ndarray:
+        run, rows, workers = job
+        return showerstack.predict(run, rows, workers=workers).probabilities
+
+    expected = [predicted(job) for job in jobs]
+    for threads in (2, 4, 8):
+        with ThreadPoolExecutor(threads) as pool:
+            for got, alone in zip(pool.map(predicted, jobs), expected, strict=True):
+                np.testing.assert_array_equal(got, alone)
 
 
 @pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")

@@ -14,8 +14,10 @@ import logging
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -333,6 +335,29 @@ def test_an_interruption_of_the_imports_is_one_line(module: str, program: str) -
     )
     asked = subprocess.run([sys.executable, "-c", run], cwd=HERE, capture_output=True, text=True, timeout=60)
     assert (asked.returncode, asked.stderr) == (130, "interrupted before anything was begun\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_was_ended_gives_the_same_bytes_when_given_again(number: int, tmp_path: Path) -> None:
+    def command(out: str) -> list[str | Path]:
+        counts = ("--task", "gamma", "--train", "1500", "--test", "100", "--workers", "1")
+        return [sys.executable, HERE / "cli.py", "simulate", *counts, "--out", tmp_path / out]
+
+    started = subprocess.Popen(command("ended"), cwd=HERE, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("ended/.*")):
+        assert started.poll() is None
+        time.sleep(0.01)
+    started.send_signal(number)
+    said = started.communicate()[1]
+    assert started.returncode == 130
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("interrupted: what is finished is kept; to go on: python cli.py simulate")
+    for out in ("ended", "whole"):
+        subprocess.run(command(out), cwd=HERE, check=True, capture_output=True)
+    for file in sorted((tmp_path / "whole").rglob("*.npy")):
+        other = tmp_path / "ended" / file.relative_to(tmp_path / "whole")
+        assert file.read_bytes() == other.read_bytes(), file
+    assert not list(tmp_path.glob("ended/.*")), "no lock and nothing half-written is left"
 
 
 @pytest.mark.parametrize("off", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])

@@ -294,7 +294,8 @@ def test_every_output_of_the_kernel_as_plain_cpp_agrees_with_the_cpu(draw, cuda_
         assert getattr(ours, f"{channel}_converged")[fitted].mean() > 0.99
 
 
-def test_threads_do_not_disturb_each_other(drawn):
+@pytest.mark.parametrize("threads", [2, 4, 8])
+def test_threads_do_not_disturb_each_other(drawn, threads):
     batches = [drawn.events(XP, slice(start, start + 500)) for start in range(0, 2_000, 500)]
 
     def compute(events):
@@ -302,8 +303,8 @@ def test_threads_do_not_disturb_each_other(drawn):
         return [*raw.columns(), *(np.asarray(values) for values in sum_fused(events, raw).values())]
 
     expected = [compute(events) for events in batches]
-    with ThreadPoolExecutor(4) as pool:
-        for got, alone in zip(pool.map(compute, batches * 5), expected * 5, strict=True):
+    with ThreadPoolExecutor(threads) as pool:
+        for got, alone in zip(pool.map(compute, batches * 3), expected * 3, strict=True):
             for a, b in zip(got, alone, strict=True):
                 np.testing.assert_array_equal(a, b)
     for module in (fit, on_cpu, grid):

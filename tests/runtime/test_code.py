@@ -169,6 +169,29 @@ def test_processes_that_begin_together_compile_once(run, tmp_path):
     assert sorted(int(child.communicate()[0]) for child in children) == [0, 1]
 
 
+def test_threads_that_call_first_at_once_share_what_is_compiled(run, tmp_path):
+    run()
+    (file,) = (tmp_path / "kernel_case" / "__pycache__").glob("*.kernel")
+    file.unlink()
+    program = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "import numpy as np, showerstack.runtime.kernels as kernels\n"
+        "kernels.PACKAGES = ('kernel_case',)\n"
+        "from kernel_case.outer import Pair, fill\n"
+        "out = [np.zeros(1) for _ in range(8)]\n"
+        "with ThreadPoolExecutor(8) as pool:\n"
+        "    list(pool.map(lambda one: fill(Pair(1.0, 2.0), one), out))\n"
+        "print(sum(float(one[0]) for one in out))\n"
+    )
+    there = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(kernels.__file__).parents[2])])}
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=there, cwd=tmp_path)
+        for _ in range(2)
+    ]
+    assert [one.communicate()[0] for one in started] == [b"104.0\n"] * 2
+    assert file.exists()
+
+
 DAMAGES = {
     "empty": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],
