@@ -166,7 +166,7 @@ def parse_exposure(text: str) -> float:
 
 
 def check_flux_of_exposure(
-    flux: np.ndarray, centres_ev: np.ndarray, errors: np.ndarray | None = None, *, simulated: bool
+    flux: np.ndarray, centres_ev: np.ndarray, errors: np.ndarray | None = None, *, simulated: bool, given: bool = True
 ) -> list[str]:
     """Return a remark if fluxes of all particles are far from the published ones.
 
@@ -180,6 +180,8 @@ def check_flux_of_exposure(
         (B,) standard errors of the flux; None: not known.
     simulated
         Whether the data were simulated: then their exposure is a matter of taste.
+    given
+        Whether the user stated the exposure; otherwise it is that of the runs' own live time.
     """
     good = np.isfinite(flux) & (flux > 0)
     if not good.any():
@@ -191,9 +193,10 @@ def check_flux_of_exposure(
     covered = errors is not None and abs(flux[first] - expected) < SUSPICIOUS_ERRORS * errors[first]
     if worst < SUSPICIOUS or (covered and worst < IMPOSSIBLE):
         return []
+    doubt = "is it in m2 sr s, and of these events?" if given else "are these all events of the runs' live time?"
     text = (
         f"with this exposure the flux of all particles is {ratio:.2g} times the published one at lg(E/eV) "
-        f"{np.log10(centres_ev[first]):.2f}: is it in m2 sr s, and of these events?"
+        f"{np.log10(centres_ev[first]):.2f}: {doubt}"
     )
     if worst > IMPOSSIBLE and not simulated:
         raise InputError(f"--exposure: {text}")

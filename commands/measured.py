@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ def runs(
 
     Example: [bold]python cli.py runs data/measured --out runs.parquet[/bold]
     """
-    from showerstack.showers.archives.measured import measured_folders, run_list, write_run_list
+    from showerstack.showers.archives.measured import MEANS, measured_folders, run_list, write_run_list
 
     folders = measured_folders(folder)
     table = write_run_list(folders, out) if out else run_list(folders)
@@ -29,4 +30,6 @@ def runs(
         cuts = row["evaluation_cuts"]
         rate = row[f"pass_{cuts}"]
         passed = "no usable event" if rate is None else f"{100 * rate:.2f} % pass the evaluation cuts ({cuts})"
-        console.print(f"{row['run']}: {row['events']:,} events{share}, {passed}{off}", soft_wrap=True)
+        means = ", ".join(f"{name} {row[f'mean_{name}']:.3f}" for name in MEANS if not isnan(row[f"mean_{name}"]))
+        shown = f"; means {means}" if means else ""
+        console.print(f"{row['run']}: {row['events']:,} events{share}, {passed}{shown}{off}", soft_wrap=True)

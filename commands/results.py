@@ -183,7 +183,7 @@ def explain(
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
     data: Annotated[Path, typer.Argument(help="Dataset folder or table; labels are not needed.")],
     event: Annotated[int, typer.Option(min=0, help="Row of the event, from 0.")],
-    out: Annotated[Path | None, typer.Option(help="File (.png, .svg, .pdf); default: explain-N.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File (.png, .svg, .pdf); default: explain-RUN-N.png.")] = None,
 ) -> None:
     """Say why a run prefers one class for one event: what each group of features moved, and what each learner said.
 
@@ -192,7 +192,7 @@ def explain(
     need("train", "report", what="explain")
     from showerstack.report.explain import explain_event, explain_lines
 
-    file = out or Path(f"explain-{event}.png")
+    file = out or Path(f"explain-{run.resolve().name}-{event}.png")
     for line in explain_lines(explain_event(run, data, event, file, Context(bars=bar))):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(f"wrote {file}", soft_wrap=True)

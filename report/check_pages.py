@@ -160,7 +160,8 @@ def describe_sky(sky_map: SkyMap) -> str:
     """Return in plain words what the map shows."""
     start = f"{sky_map.events:,} showers in {int((sky_map.expected > 0).sum()):,} pixels"
     if sky_map.highest is None:
-        return f"{start}: no pixel expects {MIN_EXPECTED:g} counts or more, no significance is given; use larger pixels"
+        few = f"no pixel expects {MIN_EXPECTED:g} counts or more, no significance is given"
+        return f"{start}: {few}; a smaller --nside makes larger pixels"
     best, sigma, p_value = sky_map.highest
     values = sky_map.significance[np.isfinite(sky_map.significance)]
     ra_deg, dec_deg = sky_map.pixels.centres(np.array([best]))

@@ -446,6 +446,11 @@ def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:
             return kind, _problems(folder, kind, progress)
         if writer.is_dataset(folder):
             return "dataset", writer.problems(folder, progress)
+    if _has(folder, SUBMISSION_FILE) and _has(folder, PREDICTIONS_FILE):
+        raise InputError(
+            f"{folder} is a submission, which was checked when it was written; its scores: python verify.py "
+            f"--task TASK {folder / PREDICTIONS_FILE}"
+        )
     raise InputError(f"{folder} holds neither a run, nor a feature table, nor a dataset, nor an export")
 
 

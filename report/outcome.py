@@ -145,14 +145,17 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
     if run.task.name == COMPOSITION.name:
         by_name = {one.name: one.system.log_proba for one in systems}
         names = dict.fromkeys([*([published.name] if published else []), run.shipped])
-        errors = [
-            f"{100 * share_errors(by_name[name], labels, SPECTRUM_EVENTS)[-1]:.1f} % with {name}" for name in names
-        ]
+        errors = [f"{_percent(share_errors(by_name[name], labels, SPECTRUM_EVENTS)[-1])} with {name}" for name in names]
         lines.append(
             f"share of {run.task.classes[-1]} in {SPECTRUM_EVENTS:,} showers, all classes alike: statistical error "
             f"{', '.join(errors)}"
         )
     return "\n" + "\n".join(lines)
+
+
+def _percent(error: float) -> str:
+    """Return an error of a share, which is nothing that is known where it is larger than all that a share can be."""
+    return f"{100 * error:.1f} %" if error < 1.0 else "not determined"
 
 
 @dataclass(frozen=True)

@@ -410,8 +410,13 @@ def _cells(one: Limit) -> tuple[str, ...]:
         _energy(one), f"{one.measured:,}", f"{one.candidates:,}", f"{back.data.mean:.2f} ± {back.data.error:.2f}",
         f"{back.simulation.mean:.2f} ± {back.simulation.error:.2f}", f"{one.limit:.2f}",
         f"{one.expected[2]:.2f} [{one.expected[1]:.2f}, {one.expected[3]:.2f}]",
-        f"{one.limit * one.fraction_per_event:.2g}", flux,
+        _limit_of_fraction(one.limit * one.fraction_per_event), flux,
     )  # fmt: skip
+
+
+def _limit_of_fraction(limit: float) -> str:
+    """Return a limit on a fraction; one above 1 says nothing."""
+    return f"{limit:.2g}" if limit < 1.0 else "not limited"
 
 
 def limits_text(photon_search: PhotonSearch) -> WholeTable:
@@ -443,6 +448,7 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
     total = next(one for one in search.limits if one.integral)
     expected = total.backgrounds.data
     excess = total.significance > MANY_SIGMA
+    fraction = total.limit * total.fraction_per_event
     lead = numbers(
         [
             ("candidates", f"{total.candidates:,}", f"of {total.measured:,} from lg(E/eV) {total.lg_energy_low:g}"),
@@ -450,7 +456,7 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
             ("significance", f"{total.significance:.1f} sigma",
              "see the warning above" if excess else "of an excess; 0 for a deficit"),
             *([] if excess else [
-                ("fraction", f"< {total.limit * total.fraction_per_event:.2g}",
+                ("fraction", f"< {_limit_of_fraction(fraction)}" if fraction < 1.0 else _limit_of_fraction(fraction),
                  f"at {100 * search.options.level:.0f} %; expected {total.expected[2] * total.fraction_per_event:.2g}")
             ]),
         ]
@@ -491,6 +497,8 @@ def _limits(photon_search: PhotonSearch) -> Section:
             scale = np.array(each)
             limit = np.array([one.limit for one in chosen]) * scale
             expected = np.array([one.expected for one in chosen]) * scale[:, None]
+            if label.startswith("fraction"):  # all events can be photons, and not more
+                limit, expected = np.where(limit < 1.0, limit, np.nan), np.minimum(expected, 1.0)
             drawn = limit_picture(edges, limit, expected, label, integral=integral, level=photon_search.options.level)
             what = "for all energies from the lower end of each bar on" if integral else "in bins of energy"
             figures.append(picture(as_svg(drawn, f"limits, {what}, {len(figures)}"), f"Limits {what}."))

@@ -235,7 +235,8 @@ def importance(evaluated: EvaluatedRun) -> Section | None:
 def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[int]]:
     """Return which showers the gallery shows: most confident (of different predictions), most wrong, most ambiguous.
 
-    By true classes (N,) and log-probabilities (N, C).
+    By true classes (N,) and log-probabilities (N, C). Wrong are those that are said to be of another class. No
+    ambiguous one is shown twice.
     """
     guessed, top = log_proba.argmax(axis=1), log_proba.max(axis=1)
     confident: list[int] = []
@@ -244,9 +245,11 @@ def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[i
             confident.append(int(event))
         if len(confident) == EACH:
             break
-    wrong = [int(event) for event in np.argsort(-event_losses(log_proba, labels), kind="stable")[:EACH]]
+    by_loss = np.argsort(-event_losses(log_proba, labels), kind="stable")
+    wrong = [int(event) for event in by_loss[(guessed != labels)[by_loss]][:EACH]]
     entropy = -(np.exp(log_proba) * log_proba).sum(axis=1)
-    ambiguous = [int(event) for event in np.argsort(-entropy, kind="stable")[:EACH]]
+    by_entropy = np.argsort(-entropy, kind="stable")
+    ambiguous = [int(event) for event in by_entropy[~np.isin(by_entropy, wrong + confident)][:EACH]]
     return {"most confident": confident, "most wrong": wrong, "most ambiguous": ambiguous}
 
 
@@ -276,6 +279,8 @@ def gallery(evaluated: EvaluatedRun) -> Section:
         "axis electrons punch through to the muon detectors (shaded).",
         "quiet",
     )
+    if not chosen["most wrong"]:
+        note += paragraph("None of the test showers is said to be of another class than it is.", "quiet")
     return Section("gallery", "Single showers", pictures(figures) + note)
 
 

@@ -89,6 +89,11 @@ class EventFiles:
                 more = f" (or {len(inside) - 3:,} more)" if len(inside) > 3 else ""
                 some = " or ".join(inside[:3])
                 raise InputError(f"{folder} is no dataset folder, but holds some: did you mean {some}{more}?")
+            if any(folder.glob("*_matrices.npz")):
+                raise InputError(
+                    f"{folder} holds raw archives: convert them first (python cli.py convert --raw {folder}, of "
+                    f"measured runs --measured {folder}) and give the folder that is written"
+                )
         return cls(folder, Checksums.open(folder, required=(MATRICES_FILE, SCALARS_FILE)) if checksums else None)
 
     def has(self, name: str) -> bool:

@@ -290,9 +290,12 @@ def reasons(check: DataCheck) -> list[str]:
         best = check.differences[0]
         n = len({d.feature for d in check.differences if d.p < SMALL_P})
         unit = CATALOGUE[best.feature].unit if best.feature in CATALOGUE else ""
+        found = f"{n} feature{' is' if n == 1 else 's are'} distributed otherwise"
+        if not n:  # the test of all has a limit of its own
+            found = f"no feature has p < {SMALL_P:g}, but p = {check.p_values['features']:.2g} is too small for so many"
         clauses.append(
-            f"{n} features are distributed otherwise, most of all {best.feature} (mean shifted by {best.shift:+.3g} "
-            f"{unit}, {best.sigmas:+.2f} standard deviations)"
+            f"{found}, most of all {best.feature} (mean shifted by {best.shift:+.3g} {unit}, "
+            f"{best.sigmas:+.2f} standard deviations)"
         )
     if "stations" in raised:
         clauses.append(_describe_stations(check))

@@ -248,7 +248,10 @@ def search_events(
     if thrown is not None:
         flux = hadrons / (exposure.m2_sr_s * bins.widths_ev)
         new_remarks += check_flux_of_exposure(
-            flux[regions.usable], bins.centres_ev[regions.usable], simulated=simulated_data
+            flux[regions.usable],
+            bins.centres_ev[regions.usable],
+            simulated=simulated_data,
+            given=options.exposure is not None,
         )
     limits = []
     usable = [int(b) for b in np.flatnonzero(regions.usable)]
@@ -272,8 +275,9 @@ def search_events(
         )
         limits.append(limit)
         if limit.leak > LEAK:
+            where = "and above" if limit.integral else f"to {limit.lg_energy_high:g}"
             new_remarks.append(
-                f"lg(E/eV) from {limit.lg_energy_low:g}: for one photon above the threshold {limit.leak:.2g} lie in "
+                f"lg(E/eV) {limit.lg_energy_low:g} {where}: for one photon above the threshold {limit.leak:.2g} lie in "
                 "the sideband; limits allow for it"
             )
         if callable(progress):

@@ -414,7 +414,9 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     ones = np.ones_like(spectra.flux)
     known = (np.nan_to_num(covariance_of_sums(spectra.covariance((name,)), ones)) for name in SOURCES)
     errors = np.sqrt(np.diag(sum(known)))
-    remarks += check_flux_of_exposure(spectra.flux.sum(axis=1), spectra.centres_ev, errors, simulated=simulated)
+    remarks += check_flux_of_exposure(
+        spectra.flux.sum(axis=1), spectra.centres_ev, errors, simulated=simulated, given=options.exposure is not None
+    )
     provenance = {
         "run": options.run.resolve().name,
         "config_hash": run.chain.config_hash,

@@ -178,6 +178,10 @@ def _published(result: PublishedResult) -> Standing:
     return Standing(**{name: getattr(result, name) for name in names}, ours=False)
 
 
+LEAST_ROWS = 3
+"""Of simulations, so many give a scale: of two the better would have 1 and the other 0, however alike they are."""
+
+
 def scores(rows: Sequence[Standing]) -> list[float | None]:
     """Return the normalised score of each row.
 
@@ -186,7 +190,7 @@ def scores(rows: Sequence[Standing]) -> list[float | None]:
     """
     valid = [row.regularised for row in rows if not row.tuned_on_test]
     published = [row.regularised for row in rows if not row.ours]
-    if not valid:
+    if not valid or (not published and len(valid) < LEAST_ROWS):
         return [None] * len(rows)
     best = min(published or valid)
     return [march_of_nines(row.regularised, max(valid), best) for row in rows]

@@ -38,6 +38,11 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     """
     if not NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: use letters, digits, dot, dash and underscore, beginning with a letter")
+    if files := [run for run in runs if run.is_file()]:
+        raise InputError(
+            f"{files[0]} is a file: a submission encloses what a run says of its making, and its code. Of another "
+            f"program's predictions, hand in that code with {files[0].name}; python verify.py gives their scores"
+        )
     opened = [Run.open(run) for run in runs]
     unknown_tasks = [run.task.name for run in opened if run.task.target]
     if unknown_tasks:

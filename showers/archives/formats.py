@@ -35,6 +35,7 @@ from showerstack.showers.schema import (
     GROUPS_FILE,
     SCALAR_NAMES,
     SCALARS,
+    TASKS,
     TIMES_FILE,
     Task,
 )
@@ -167,6 +168,12 @@ def _dataset(
 ) -> Path:
     folder, columns = out / reader.name, set(reader.units)
     labelled = task if task is not None and LABEL in columns else None
+    named = next((name for name in TASKS if reader.name.startswith(f"{name}_")), None)
+    if labelled and named not in (None, labelled.name):  # numbers alone may be photons or protons
+        raise InputError(
+            f"{reader.name} is named after task {named}, --task is {labelled.name}: which classes do its labels mean? "
+            f"Give --task {named}, or rename the folder"
+        )
     source: dict[str, Any] = {"generator": f"{CONVERSION} of {source_format.name}", "evaluation_cuts": "none"}
     layout, cores, has_times = Layout(np.float32, np.float32), dict[str, str](), False
     absent = [name for name in SCALAR_NAMES if name not in columns]

@@ -75,6 +75,9 @@ def test_a_fresh_sample_of_the_same_world_raises_no_alarm(checked: Callable[[str
     assert set(check.p_values) == {"features", "stations", "trend", "zenith"}
     assert check.zenith is not None
     assert abs(check.zenith.effect) < 5 * check.zenith.error
+    of_all = replace(check, p_values=check.p_values | {"features": 0.0024})
+    assert "0 features" not in verdict(of_all)
+    assert "no feature has p < 0.001, but p = 0.0024 is too small for so many, most of all" in verdict(of_all)
 
 
 @pytest.mark.parametrize(

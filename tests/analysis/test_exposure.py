@@ -96,3 +96,5 @@ def test_an_exposure_is_remarked_upon_from_thirty_per_cent_off() -> None:
     assert check_flux_of_exposure(1.25 * right, energy, simulated=False) == []
     assert "1.4 times the published one" in check_flux_of_exposure(1.4 * right, energy, simulated=False)[0]
     assert "0.6 times the published one" in check_flux_of_exposure(0.6 * right, energy, simulated=False)[0]
+    of_live_time = check_flux_of_exposure(0.6 * right, energy, simulated=False, given=False)[0]
+    assert of_live_time.endswith("are these all events of the runs' live time?")

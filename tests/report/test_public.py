@@ -22,7 +22,7 @@ import showerstack
 import verify
 from showerstack.models import registry
 from showerstack.report.compare import compare, differences
-from showerstack.report.doctor import column_quartiles, examine_datasets, findings, folder_findings
+from showerstack.report.doctor import check_folder, column_quartiles, examine_datasets, findings, folder_findings
 from showerstack.report.public import submission
 from showerstack.report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
 from showerstack.report.public.submission import snapshot, write_submission, yaml_text
@@ -213,6 +213,9 @@ def test_scores_run_from_weakest_valid_to_published_best() -> None:
     assert result[0] > 1
     assert result[3] is not None
     assert result[3] < 0
+    ours = [row(0.1073, ours=True), row(0.1079, ours=True), row(0.2, ours=True)]
+    assert scores(ours[:2]) == [None, None], "two that are alike are not 1 and 0"
+    assert scores(ours)[2] == 0.0
 
 
 def test_published_tables_are_sorted_and_carry_intervals() -> None:
@@ -264,6 +267,20 @@ def test_a_submission_holds_learners_of_other_packages(
     monkeypatch.setattr(submission, "snapshot", lambda target, learners: snapshot(target))
     with pytest.raises(InputError, match=r"code/theirs is missing"):
         write_submission([run], "without", data=data, out=tmp_path / "out")
+
+
+def test_a_submission_of_predictions_alone_is_refused_with_what_it_takes(tmp_path: Path) -> None:
+    (tmp_path / "mine.npz").touch()
+    with pytest.raises(InputError, match=r"mine\.npz is a file: .* hand in that code with mine\.npz; .*verify\.py"):
+        write_submission([tmp_path / "mine.npz"], "x", data=tmp_path, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_check_knows_a_submission(tmp_path: Path) -> None:
+    for name in ("metadata.yaml", "predictions.npz"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match="is a submission, which was checked when it was written"):
+        check_folder(tmp_path)
 
 
 def test_submission_refusals_leave_nothing(composition_world: tuple[Path, Path], tmp_path: Path) -> None:

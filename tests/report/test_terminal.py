@@ -12,7 +12,8 @@ from rich.console import Console
 
 from showerstack.models.tables import lightgbm
 from showerstack.report import doctor
-from showerstack.report.outcome import _simulated_already, learner_table, outcome
+from showerstack.report.outcome import _percent, _simulated_already, learner_table, outcome
+from showerstack.report.physics_pages import _limit_of_fraction
 from showerstack.report.shared.subject import mean_loss, read_labels
 from showerstack.runtime.context import PlainConsole
 from showerstack.runtime.errors import InputError
@@ -158,3 +159,8 @@ def test_a_table_keeps_every_cell_at_any_width(width: int) -> None:
     assert all(word in text for word in ("limits", "background", *cells))
     assert max(map(len, text.splitlines())) <= width
     assert ("┃" in text) == (width == 160)
+
+
+def test_what_cannot_be_a_share_is_not_shown_as_one() -> None:
+    assert [_percent(error) for error in (0.012, 7.76)] == ["1.2 %", "not determined"]
+    assert [_limit_of_fraction(limit) for limit in (0.023, 2.3)] == ["0.023", "not limited"]

@@ -20,7 +20,7 @@ from showerstack.showers.archives.kcdc import TextTable, stations_by_cores
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import StoredGrids
-from showerstack.showers.schema import GAMMA, SCALAR_NAMES, TIMES_FILE, task_named
+from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, TIMES_FILE, task_named
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
 from tests.showers.known import write_archives
@@ -153,6 +153,22 @@ def test_station_lists_that_cannot_be_used(tmp_path: Path, name: str, change, me
     with pytest.raises(InputError, match=message):
         convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
     assert not (tmp_path / "data" / "lists").exists()
+
+
+def test_lists_of_one_task_are_not_labels_of_another(tmp_path: Path) -> None:
+    station_lists(tmp_path / "gamma_train", 20, seed=1)
+    with pytest.raises(InputError, match=r"gamma_train is named after task gamma, --task is composition"):
+        convert_foreign(tmp_path / "gamma_train", tmp_path / "data", COMPOSITION)
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "gamma_train").rename(tmp_path / "mine_train")
+    (folder,) = convert_foreign(tmp_path / "mine_train", tmp_path / "data", COMPOSITION)
+    assert Dataset.open(folder, COMPOSITION).labels is not None
+
+
+def test_raw_archives_are_converted_first(tmp_path: Path) -> None:
+    (tmp_path / "004000_matrices.npz").touch()
+    with pytest.raises(InputError, match=r"holds raw archives: convert them first .*--measured .* is written"):
+        Dataset.open(tmp_path, labels=False)
 
 
 def test_array_toml_gives_name_depth_and_unit(tmp_path: Path) -> None:
