@@ -40,7 +40,7 @@ def report(
     """
     need("train", "report", what="report")
     from showerstack.report.card import write_card
-    from showerstack.stacking.run import Run
+    from showerstack.stacking.store import Run
 
     if Run.open(run).has_grids:
         from showerstack.report.run_page import write_report
@@ -86,7 +86,7 @@ def leaderboard(
     """
     from showerstack.report.public.leaderboard import leaderboard as standings
     from showerstack.report.public.leaderboard import standings_tables, table_standings, tables
-    from showerstack.stacking.run import Run
+    from showerstack.stacking.store import Run
 
     of_showers = [run for run in runs if run.is_file() or Run.open(run).has_grids]
     of_tables = [run for run in runs if run not in of_showers]

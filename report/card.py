@@ -20,8 +20,8 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.schema import TASKS, task_named
 from showerstack.showers.source import is_simulated, read_source
-from showerstack.stacking.run import METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
 from showerstack.stacking.stated import TableMetrics
+from showerstack.stacking.store import METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
 
 CARD_FILE = "model_card.md"
 LICENCE = "MIT"

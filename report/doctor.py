@@ -55,7 +55,7 @@ from showerstack.showers.schema import (
     RANGES,
     SCALAR_NAMES,
 )
-from showerstack.stacking.run import Run
+from showerstack.stacking.store import Run
 
 DISTRIBUTION = "showerstack"
 SUBMISSION_FILE = "metadata.yaml"

@@ -46,7 +46,7 @@ from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.options import TOLERANCE
-from showerstack.stacking.run import COMBINED, METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
+from showerstack.stacking.store import COMBINED, METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
 from showerstack.stacking.train import stack
 
 LOG = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from showerstack.showers.protocols import modes_of
 from showerstack.showers.schema import Task
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.run import MANIFEST_FILE, PREDICTIONS_FILE, finished_learners, shipped_system
+from showerstack.stacking.store import MANIFEST_FILE, PREDICTIONS_FILE, finished_learners, shipped_system
 from showerstack.stacking.train import stack
 
 LOG = logging.getLogger(__name__)

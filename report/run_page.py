@@ -53,7 +53,7 @@ from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import plus_minus
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import explain_events
-from showerstack.stacking.run import COMBINED
+from showerstack.stacking.store import COMBINED
 
 
 def headline(evaluated: EvaluatedRun) -> Markup:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,9 +29,8 @@ from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.text import short
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import group_of
-from showerstack.stacking.fits import HISTORY_FILE, TASK_FILE, fold_folder
-from showerstack.stacking.run import Run
 from showerstack.stacking.stated import FitHistory, FitRecord
+from showerstack.stacking.store import HISTORY_FILE, TASK_FILE, Run, fit_path
 
 _SHAPES = {TASK_FILE: FitRecord, HISTORY_FILE: FitHistory}
 
@@ -40,7 +38,7 @@ _SHAPES = {TASK_FILE: FitRecord, HISTORY_FILE: FitHistory}
 def _of_fits(run: Run, learner: str, name: str) -> Iterator[Any]:
     """Yield the content of a JSON file that a learner's fits keep, fold by fold; nothing where they keep none."""
     for fold in count():
-        file = (fold_folder(Path(), learner, fold) / name).as_posix()
+        file = f"{fit_path(learner, fold)}/{name}"
         if file not in run.checksums.files:
             return
         content = read_json(run.checksums.path(file))

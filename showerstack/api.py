@@ -284,7 +284,7 @@ def fitted(run: Place) -> Fitted:
         If it is none.
     """
     from showerstack.stacking.exported import ExportedRun
-    from showerstack.stacking.run import Run
+    from showerstack.stacking.store import Run
 
     folder = Path(run).expanduser()
     opened = ExportedRun.open(folder) if (folder / EXPORT_FILE).exists() else Run.open(folder)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.files import write_npz
 from showerstack.scoring.metrics.classes import gamma_scores, threshold_table
 from showerstack.scoring.metrics.residuals import residual_metrics, resolution
 from showerstack.showers.schema import GAMMA, TargetQuantity, Task
 from showerstack.stacking.events import CONTEXT_SCALARS, Binned
 from showerstack.stacking.sample import Sample, cross_fitted
 from showerstack.stacking.targets import OWN, POOL, EstimatePool, PosteriorMean, Rule
-
-SCORES_FILE = "held_out_scores.npz"
-"""Labels, scores and, where there are any, groups and importance weights of the judged events."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +37,18 @@ class DecisionSample:
     """Learners that the shipped system needs."""
 
 
+@dataclass(frozen=True)
+class Decision:
+    """How a task's answers are made, learned from judged events."""
+
+    record: Mapping[str, Any]
+    """The manifest's entry."""
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    """By system; none for the most probable class."""
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Of gammas, for thresholds of the user's own: labels, scores and, where there are any, groups and weights."""
+
+
 class TaskStacking:
     """A task with classes. Other tasks differ in some of the methods; see :func:`stacking_of`."""
 
@@ -50,12 +57,9 @@ class TaskStacking:
     outputs: Mapping[str, str] = {"prediction": "number of the most probable class, (n,) int64"}
     """Outputs of an exported run beside the log-probabilities, with their meaning."""
 
-    def decide(self, judged: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
-        """Return the manifest's entry on the answers, and each system's rule, learned from the judged events.
-
-        The most probable class needs no rule. Arrays for later are written below ``meta/``.
-        """
-        return {"chosen": "argmax"}, {}
+    def decide(self, judged: DecisionSample) -> Decision:
+        """Learn from judged events how answers are made."""
+        return Decision({"chosen": "argmax"})
 
     def arrays(self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None) -> dict[str, np.ndarray]:
         """Return the task's arrays in ``predictions.npz``, first of all what is scored.
@@ -110,13 +114,14 @@ class GammaStacking(TaskStacking):
     survival = True
     outputs: Mapping[str, str] = {"gamma_score": "ln(p_gamma / p_hadron) + 0.5, higher = more gamma-like, (n,) float32"}
 
-    def decide(self, judged: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
+    def decide(self, judged: DecisionSample) -> Decision:
         """Make the table of thresholds and keep the scores, for thresholds of the user's own."""
         scores, sample = gamma_scores(judged.systems[judged.shipped]), judged.sample
         pairs = (("groups", sample.groups), ("weights", sample.weights))
         optional = {name: values for name, values in pairs if values is not None}
-        write_npz(run / "meta" / SCORES_FILE, labels=sample.labels.astype(np.int8), scores=scores, **optional)
-        return {"thresholds": threshold_table(sample.labels, scores, groups=sample.groups, weights=sample.weights)}, {}
+        thresholds = threshold_table(sample.labels, scores, groups=sample.groups, weights=sample.weights)
+        kept = {"labels": sample.labels.astype(np.int8), "scores": scores, **optional}
+        return Decision({"thresholds": thresholds}, scores=kept)
 
     def arrays(self, rule: Rule | None, log_proba: np.ndarray, context: np.ndarray | None) -> dict[str, np.ndarray]:
         """Return ``gamma_scores``: (N,) float64."""
@@ -150,7 +155,7 @@ class TargetStacking(TaskStacking):
             f"{target.name}_error": "its standard deviation, (n,) float32",
         }
 
-    def decide(self, judged: DecisionSample, run: Path) -> tuple[dict[str, Any], Mapping[str, Rule]]:
+    def decide(self, judged: DecisionSample) -> Decision:
         """Take bins from the training events, and the scale of the errors from the judged ones."""
         assert judged.training is not None
         assert judged.offsets is not None
@@ -176,7 +181,7 @@ class TargetStacking(TaskStacking):
             estimate, error = _cross_fitted(names, values, errors, offsets, judged.sample.folds, weights)
             record["held_out"] = residual_metrics(estimate - offsets, weights)
             record["held_out_in_errors"] = residual_metrics((estimate - offsets) / error, weights)
-        return record, rules
+        return Decision(record, rules)
 
     def pooled(
         self,

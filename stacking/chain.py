@@ -1,33 +1,27 @@
 """The chain from base learners' log-probabilities to a prediction; training and finished runs share it.
 
 The fits of a learner are averaged in log-probability, or are one network already; the pool combines the averages, one
-temperature follows (each learner has one of its own for the case that it ships alone), then the task's answers. On disk
-temperatures, pool and the task's rules are JSON in a run's ``meta`` folder.
+temperature follows (each learner has one of its own for the case that it ships alone), then the task's answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from showerstack.models.base.posterior import log_softmax
-from showerstack.runtime.checksums import Checksums
-from showerstack.runtime.files import read_json, write_json
 from showerstack.runtime.processes import limited_threads
-from showerstack.runtime.stated import understood
 from showerstack.showers.schema import Task
 from showerstack.stacking.answers import TaskStacking, stacking_of
 from showerstack.stacking.calibration import scaled
 from showerstack.stacking.events import Events
-from showerstack.stacking.fits import Fit
 from showerstack.stacking.pools import Pool
-from showerstack.stacking.targets import ESTIMATES_FILE, Rule, TargetCalibration, fits_of, rule_from_json
+from showerstack.stacking.targets import Rule, TargetCalibration, fits_of
 
+Fit = int | None
+"""Number of one of a learner's fits; None for the network with the mean of their weights."""
 Piece = tuple[slice, Mapping[str, np.ndarray]]
 """Which events, and per learner the (F, n, C) raw log-probabilities of its fits."""
 
@@ -190,48 +184,3 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
         arrays=joined([part.arrays for part in parts]),
         by_name=joined([part.by_name for part in parts]),
     )
-
-
-CALIBRATION_FILE = "calibration.json"
-META_FILE = "stack.json"
-DECISION_FILE = "decision.json"
-
-
-def save_chain(run: Path, chain: Chain) -> None:
-    """Write ``meta/*.json``."""
-    write_json(run / "meta" / CALIBRATION_FILE, dict(chain.scales))
-    stack = {**chain.pool.as_json(), "shipped": chain.shipped, "n_fits": chain.n_fits}
-    stack |= {"prior": list(chain.prior)} if chain.prior else {}
-    stack |= {"networks": list(chain.networks)} if chain.networks else {}
-    stack |= {"raced": list(chain.raced)} if chain.raced else {}
-    write_json(run / "meta" / META_FILE, stack)
-    if chain.target_calibration:
-        write_json(run / "meta" / ESTIMATES_FILE, chain.target_calibration.as_json())
-    write_json(run / "meta" / DECISION_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
-
-
-def load_chain(checksums: Checksums, task: Task, systems: Collection[str], config_hash: str) -> Chain:
-    """Read what :func:`save_chain` wrote of ``systems``, each file compared with its checksum."""
-    with _meta(checksums, META_FILE) as stack:
-        pool, shipped, n_fits = Pool.from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
-        prior = tuple(float(share) for share in stack["prior"]) if "prior" in stack else None
-        networks, raced = (tuple(map(str, stack.get(name, ()))) for name in ("networks", "raced"))
-        if shipped not in systems or not set(systems).issuperset((*pool.learners, *networks, *raced)):
-            raise KeyError(shipped)
-    with _meta(checksums, CALIBRATION_FILE) as content:
-        scales = {name: float(content[name]) for name in systems}
-    with _meta(checksums, DECISION_FILE) as content:
-        rules = {name: rule_from_json(rule) for name, rule in content.items()}
-    target_calibration = None
-    if f"meta/{ESTIMATES_FILE}" in checksums.files:
-        with _meta(checksums, ESTIMATES_FILE) as content:
-            target_calibration = TargetCalibration.from_json(content)
-    return Chain(task, scales, pool, rules, shipped, config_hash, n_fits, target_calibration, networks, prior, raced)
-
-
-@contextmanager
-def _meta(checksums: Checksums, name: str) -> Iterator[Any]:
-    """Yield the content of ``meta/<name>``; content that cannot be used is an error with the file's name."""
-    file = checksums.path(f"meta/{name}")
-    with understood(file, "what such a run holds"):
-        yield read_json(file)

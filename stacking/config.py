@@ -341,9 +341,6 @@ def _in_one_line(error: ValidationError, options: Iterable[str]) -> str:
     return f"option {where}: {message}, got {first['input']!r}" if where else message
 
 
-CONFIG_FILE = "config.toml"
-
-
 def write_config(file: Path, options: Mapping[str, Any]) -> None:
     """Write options (strings, numbers, lists, tables; None is left out) as TOML."""
     with atomic_path(file) as temporary:

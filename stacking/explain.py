@@ -26,7 +26,7 @@ from showerstack.showers.schema import GAMMA
 from showerstack.stacking.events import Events
 from showerstack.stacking.exported import ExportedRun
 from showerstack.stacking.predict import open_events
-from showerstack.stacking.run import Run
+from showerstack.stacking.store import Run
 
 STATIONS = "stations"
 """The detector grid as a group."""
@@ -92,7 +92,7 @@ def explain_events(
     Parameters
     ----------
     run
-        What :func:`showerstack.stacking.run.load` returns.
+        What :func:`showerstack.stacking.store.load` returns.
     data
         Events as :func:`showerstack.stacking.predict.predict` takes them, two or more.
     which

@@ -31,8 +31,8 @@ from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON
 from showerstack.showers.schema import AGE, EXPORT_FILE, GAMMA, SCALARS
 from showerstack.stacking.chain import Chain
 from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents
-from showerstack.stacking.exported import CHAIN_FILES, EXPORT_FORMAT, SCHEMA, averaged, run_graph, session
-from showerstack.stacking.run import Run, SavedFits, load
+from showerstack.stacking.exported import EXPORT_FORMAT, averaged, run_graph, session
+from showerstack.stacking.store import CHAIN_FILES, COLUMNS_FILE, Run, SavedFits, load
 from showerstack.stacking.targets import POOL, PosteriorMean
 
 TOLERANCE = 1e-5
@@ -212,7 +212,7 @@ def export_run(
             writer.refused["energy and core"] = (
                 f"estimates of {estimates.learner} beside the classes have no ONNX form: predict with the run for them"
             )
-        for file in (*CHAIN_FILES, *((SCHEMA,) if not opened.has_grids else ())):
+        for file in (*CHAIN_FILES, *((COLUMNS_FILE,) if not opened.has_grids else ())):
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(opened.checksums.path(file), folder / file)
         write_json(folder / EXPORT_FILE, writer.json_content(combination))

@@ -26,17 +26,14 @@ from showerstack.runtime.files import read_json
 from showerstack.runtime.resources import cores
 from showerstack.runtime.stated import check_stated
 from showerstack.showers.schema import EXPORT_FILE
-from showerstack.stacking.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
+from showerstack.stacking.chain import Chain, Piece
 from showerstack.stacking.events import Events, pieces
-from showerstack.stacking.run import SCHEMA_FILE, Run, load
 from showerstack.stacking.stated import Export
+from showerstack.stacking.store import CHAIN_FILES, COLUMNS_FILE, Run, load, read_chain
 from showerstack.stacking.targets import POOL
 
 EXPORT_FORMAT = 2
 """Version of ``export.json``; the first had no files of the chain."""
-CHAIN_FILES = tuple(f"meta/{name}" for name in (CALIBRATION_FILE, META_FILE, DECISION_FILE))
-SCHEMA = f"table/{SCHEMA_FILE}"
-"""In an exported run on a table: how its columns become numbers."""
 BATCH_EVENTS = 1_000
 """Events in one call: attention over all stations takes memory."""
 
@@ -121,7 +118,7 @@ class ExportedRun(Run):
         check_stated(manifest, Export, folder / EXPORT_FILE)
         opened = cls(folder, manifest, checksums)
         opened.refuse_other_versions()
-        Checksums.open(folder, required=(*CHAIN_FILES, *((SCHEMA,) if not opened.has_grids else ())))
+        Checksums.open(folder, required=(*CHAIN_FILES, *((COLUMNS_FILE,) if not opened.has_grids else ())))
         missing = [name for name in opened.chain.needed if name not in opened.learners]
         if missing:
             raise InputError(
@@ -143,7 +140,7 @@ class ExportedRun(Run):
     @cached_property
     def chain(self) -> Chain:
         """The run's chain after the learners; true quantities are not estimated."""
-        return load_chain(self.checksums, self.task, self.manifest["systems"], str(self.manifest["config_hash"]))
+        return read_chain(self.checksums, self.task, self.manifest["systems"], str(self.manifest["config_hash"]))
 
     def exported(self, name: str) -> ExportedLearner:
         """Return the files of a learner, each compared with its checksum."""
@@ -161,7 +158,7 @@ class ExportedRun(Run):
 
 
 def open_predictor(folder: str | Path, *, whole: bool = True) -> Run:
-    """Open a finished run (:func:`showerstack.stacking.run.load`), or an export of one.
+    """Open a finished run (:func:`showerstack.stacking.store.load`), or an export of one.
 
     With ``whole`` false, only the manifest of a run is read.
     """

@@ -1,20 +1,16 @@
 """One learner on one fold: every event is predicted by a fit that did not learn from it.
 
 A task fits on the other folds, predicts the fold, the holdout and the test events, and saves all of it. Its folder
-``learners/<name>/fold-<k>/`` appears only when the task is complete and carries the key of everything that went into
-it; a run that was killed keeps the finished ones and does the rest. Each folder has checksums of its own: until the run
-is finished, they show what was damaged or exchanged between a kill and the next start. Tasks carry paths, not arrays,
-and run in processes of this machine or on a Dask cluster. :mod:`showerstack.stacking.oof` reads what they predicted.
+(:class:`showerstack.stacking.store.FitFolder`) appears only when the task is complete and carries the key of everything
+that went into it; a run that was killed keeps the finished ones and does the rest. Tasks carry paths, not arrays, and
+run in processes of this machine or on a Dask cluster. :mod:`showerstack.stacking.oof` reads what they predicted.
 """
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -25,68 +21,25 @@ from showerstack.models.base.learner import Batch, Enough, Learner, Predictor
 from showerstack.models.base.saving import CheckpointError
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import create, most_events
-from showerstack.runtime.arrays import open_npy
-from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.cost import now_s, timed
-from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import (
-    atomic_folder,
-    atomic_path,
-    check_name,
-    hash_json,
-    read_json,
-    write_json,
-    write_npz,
-)
+from showerstack.runtime.files import atomic_folder, hash_json
 from showerstack.runtime.processes import limited_threads
 from showerstack.stacking.events import Events, pieces
-from showerstack.stacking.folds import FOLDS_FILE, IN_EVALUATION_FILE, early_stopping_rows
+from showerstack.stacking.folds import early_stopping_rows
 from showerstack.stacking.sample import subsampled
-
-TASK_FILE = "task.json"
-HISTORY_FILE = "history.json"
-"""Validation log-loss by epoch or round, of learners that have such a thing."""
-OOF_FILE, HOLDOUT_FILE, TEST_FILE = "held_out.npz", "outer.npz", "test.npz"
-"""Predictions of a fit: of its own fold, of the holdout, of the test events."""
-LOG_PROBA, TRUTH = "log_proba", "truth"
-"""Arrays in these files: log-probabilities, and estimates of true quantities where the learner gives any."""
-Fit = int | None
-"""Number of one of a learner's fits; None for the network with the mean of their weights."""
-AVERAGE = "average"
-"""Folder of that network, beside those of the fits."""
-
-
-def fold_folder(run: Path, learner: str, fit: Fit) -> Path:
-    """Return the folder of one of a learner's fits; refuse a name that leads out of the run."""
-    return run / "learners" / check_name(learner, run) / (AVERAGE if fit is None else f"fold-{fit}")
-
-
-def checksum_problem(folder: Path) -> str | None:
-    """Return what is wrong with the folder of a finished task; None if nothing is, or if it is not there."""
-    if not folder.exists():
-        return None
-    try:
-        problems = Checksums.open(folder, required=(TASK_FILE, OOF_FILE)).problems()
-    except InputError as error:
-        return str(error)
-    return problems[0] if problems else None
-
+from showerstack.stacking.store import HOLDOUT, LOG_PROBA, OWN_FOLD, TEST, TRUTH, FitFolder, RunFolder
 
 MIN_VALID = 2000
 """Events for early stopping that are kept at least where a learner gets only a part of the rows."""
 WEIGHTS_SUFFIX = ".safetensors"
 """Of a setting that names a file."""
-CHECKPOINTS = "checkpoints"
-"""Folder of a run with the state of unfinished fits; gone when all are done."""
-LATE_FILE = "late"
-"""There, below a learner's name: one of its fits was given up for want of time, so that the others need not begin."""
 
 
 @dataclass(frozen=True)
 class FoldTask:
     """One learner on one fold; everything a worker needs, as paths and numbers."""
 
-    run: Path
+    run: RunFolder
     spec: LearnerSpec
     fold: int
     """0 .. repeats * n_folds - 1; ``fold // n_folds`` is the repetition."""
@@ -114,7 +67,7 @@ class FoldTask:
     context_hash: str = ""
     """Hash of the run's configuration, data and versions."""
     start: str = ""
-    """Which start of the run it belongs to, see :func:`run_started`; empty where it cannot outlive its run."""
+    """Which start of the run it belongs to, see :meth:`RunFolder.started`; empty where it cannot outlive its run."""
 
     @property
     def name(self) -> str:
@@ -122,14 +75,14 @@ class FoldTask:
         return self.spec.name
 
     @property
-    def folder(self) -> Path:
+    def saved(self) -> FitFolder:
         """Where the finished task is."""
-        return fold_folder(self.run, self.name, self.fold)
+        return self.run.fit(self.name, self.fold)
 
     @property
     def checkpoint(self) -> Path:
-        """Where an unfinished fit keeps its state; that of another configuration or code has another name."""
-        return self.run / CHECKPOINTS / self.name / f"fold-{self.fold}-{self.key[:16]}"
+        """Where an unfinished fit keeps its state."""
+        return self.run.checkpoint(self.name, self.fold, self.key)
 
     @property
     def key(self) -> str:
@@ -154,29 +107,12 @@ class FoldTask:
             name: str(Path(value).absolute()) if str(value).endswith(WEIGHTS_SUFFIX) else value
             for name, value in self.settings.items()
         }
-        return replace(self, run=self.run.absolute(), train=self.train.absolute(), test=test, settings=settings)
+        run = RunFolder(self.run.folder.absolute())
+        return replace(self, run=run, train=self.train.absolute(), test=test, settings=settings)
 
     def is_done(self) -> bool:
         """Return whether a finished folder with the same key exists, every file as it was written."""
-        if not self.folder.exists() or checksum_problem(self.folder):
-            return False
-        return bool(read_json(self.folder / TASK_FILE)["key"] == self.key)
-
-
-START_FILE = ".start"
-"""In a run folder that is at work: a number that no other start of any run has."""
-
-
-@contextmanager
-def run_started(run: Path) -> Iterator[str]:
-    """Mark a run folder, which this process holds, as at work; yield the number of this start."""
-    number = secrets.token_hex(16)
-    with atomic_path(run / START_FILE) as temporary:
-        temporary.write_text(number)
-    try:
-        yield number
-    finally:
-        (run / START_FILE).unlink(missing_ok=True)
+        return self.saved.is_there and not self.saved.problem() and bool(self.saved.record()["key"] == self.key)
 
 
 SEEN_WITHIN_S = 60.0
@@ -203,32 +139,26 @@ def refuse_abandoned(task: FoldTask, *, within_s: float = 0.0) -> None:
     if not task.start:
         return
     until = now_s() + within_s
-    while _start_of(task.run) != task.start:
+    while task.run.start != task.start:
         if now_s() >= until:
-            raise Abandoned(f"{task.run} is no longer at work, or is another run's")
+            raise Abandoned(f"{task.run.folder} is no longer at work, or is another run's")
         time.sleep(1.0)
-
-
-def _start_of(run: Path) -> str:
-    try:
-        return (run / START_FILE).read_text()
-    except FileNotFoundError:
-        return ""
 
 
 def do_task(task: FoldTask) -> None:
     """Fit one learner on one fold, predict its own and the test events, and store all of it atomically."""
     refuse_abandoned(task, within_s=SEEN_WITHIN_S)
-    with atomic_folder(task.folder, overwrite=True) as folder, limited_threads(task.threads):
+    with atomic_folder(task.saved.path, overwrite=True) as folder, limited_threads(task.threads):
+        saved = FitFolder(folder)
         with timed("train", task.name, task.fold) as cost:
             train, valid, oof = split_rows(task)
             learner, ended_early = _fit(task, _labelled_batch(task, train), _labelled_batch(task, valid))
             refuse_abandoned(task)
             learner.save(folder)
             if learner.losses_:
-                write_json(folder / HISTORY_FILE, {"valid_log_loss": learner.losses_})
-            write_npz(folder / OOF_FILE, **_predict_arrays(task, learner, task.train, oof))
-            write_unseen_predictions(task, learner, folder)
+                saved.write_history(learner.losses_)
+            saved.write(OWN_FOLD, _predict_arrays(task, learner, task.train, oof))
+            write_unseen_predictions(task, learner, saved)
         record = {
             "key": task.key,
             "learner": task.name,
@@ -241,19 +171,18 @@ def do_task(task: FoldTask) -> None:
             "cost": cost.as_json(),
             "ended_early": ended_early,
         }
-        write_json(folder / TASK_FILE, record)
-        write_checksums(folder)
+        saved.finish(record)
         refuse_abandoned(task)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
 
 
-def write_unseen_predictions(task: FoldTask, learner: Learner, folder: Path) -> None:
+def write_unseen_predictions(task: FoldTask, learner: Learner, saved: FitFolder) -> None:
     """Write a learner's predictions of the holdout and of the test events, as far as there are any."""
     holdout = holdout_rows(task)
     if len(holdout):
-        write_npz(folder / HOLDOUT_FILE, **_predict_arrays(task, learner, task.train, holdout))
+        saved.write(HOLDOUT, _predict_arrays(task, learner, task.train, holdout))
     if task.test is not None:
-        write_npz(folder / TEST_FILE, **_predict_arrays(task, learner, task.test, np.arange(len(task.test))))
+        saved.write(TEST, _predict_arrays(task, learner, task.test, np.arange(len(task.test))))
 
 
 class TimeLimitReached(Exception):
@@ -318,8 +247,7 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     unless their weight is 0. Where a learner gets only a part of the rows, or takes a part of what it gets, those of
     the kind come first.
     """
-    folds = open_npy(task.run / FOLDS_FILE)[task.fold // task.n_folds]
-    in_evaluation = np.asarray(open_npy(task.run / IN_EVALUATION_FILE))
+    folds, in_evaluation = task.run.partitions[task.fold // task.n_folds], task.run.in_evaluation
     own_fold = folds == task.fold % task.n_folds
     oof = np.flatnonzero(own_fold & in_evaluation)
     others = np.flatnonzero(~own_fold & (folds >= 0) & (in_evaluation if task.off_cut_weight == 0 else True))
@@ -354,8 +282,7 @@ def _most_useful(rows: np.ndarray, in_evaluation: np.ndarray, n: int, seed: int)
 
 def holdout_rows(task: FoldTask) -> np.ndarray:
     """Return the rows of the holdout that are scored, (n,): no fit of any fold learns from them."""
-    folds = open_npy(task.run / FOLDS_FILE)[0]
-    return np.flatnonzero((folds < 0) & np.asarray(open_npy(task.run / IN_EVALUATION_FILE)))
+    return np.flatnonzero((task.run.partitions[0] < 0) & task.run.in_evaluation)
 
 
 def _predict_arrays(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -372,7 +299,7 @@ def _labelled_batch(task: FoldTask, rows: np.ndarray) -> Batch:
     all_weights = task.train.weights()
     weights = None if all_weights is None else all_weights[rows]
     if task.off_cut_weight < 1.0:
-        in_evaluation = np.asarray(open_npy(task.run / IN_EVALUATION_FILE))[rows]
+        in_evaluation = task.run.in_evaluation[rows]
         by_cuts = np.where(in_evaluation, 1.0, task.off_cut_weight)
         weights = by_cuts if weights is None else by_cuts * weights
     targets = task.train.targets(rows) if task.learns_truth else None

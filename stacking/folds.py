@@ -221,10 +221,6 @@ def refuse_small_classes(
         raise InputError(f"{where}class {name!r} has {counts[number]} {counted}, fewer than the {n_folds} folds")
 
 
-FOLDS_FILE = "folds.npy"
-IN_EVALUATION_FILE = "in_evaluation.npy"
-
-
 @dataclass
 class Folds:
     """The fold of every training event, and what choices need of the events."""

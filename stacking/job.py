@@ -19,12 +19,11 @@ from showerstack.models.registry import device_remarks, devices_for
 from showerstack.runtime.context import Context
 from showerstack.runtime.cost import Cost, seconds_of, timed
 from showerstack.runtime.errors import Changed, InputError
-from showerstack.runtime.files import atomic_path, file_state, folder_state, hash_file, hash_json, write_json
+from showerstack.runtime.files import file_state, folder_state, hash_file, hash_json
 from showerstack.runtime.logs import remark
 from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.runtime.tables import read_table
 from showerstack.runtime.versions import STACKING_VERSION
-from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.identity import shared_showers
 from showerstack.showers.schema import Task, task_named
@@ -40,8 +39,6 @@ from showerstack.stacking.events import (
 )
 from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import (
-    FOLDS_FILE,
-    IN_EVALUATION_FILE,
     Folds,
     assign_folds,
     choose_holdout,
@@ -49,24 +46,13 @@ from showerstack.stacking.folds import (
     refuse_small_classes,
 )
 from showerstack.stacking.remarks import heap_remarks, repeated_remarks, telling_remarks, weight_remarks
-from showerstack.stacking.run import (
-    COMBINED,
-    METRICS_FILE,
-    PREDICTIONS_TABLE,
-    SCHEMA_FILE,
-    evaluated_rows,
-    finished_learners,
-    read_oof,
-    shipped_system,
-)
 from showerstack.stacking.seen import of_columns, unlike_remarks
+from showerstack.stacking.store import RunFolder
 from showerstack.stacking.tables import (
     LABEL_COLUMNS,
     TableEvents,
     check_identifiers,
-    counted_in,
     labels_file,
-    probabilities,
     read_folds,
     read_groups,
     read_labels,
@@ -78,9 +64,6 @@ from showerstack.stacking.tables import (
 LOG = logging.getLogger(__name__)
 
 TASK_NAME = "table"
-TABLE_FOLDER = "table"
-"""Folder of a run with the tables that its fits read."""
-TRAIN_TABLE, TEST_TABLE = "train.parquet", "test.parquet"
 
 
 @dataclass(frozen=True)
@@ -96,37 +79,13 @@ class TableInput:
     """Of the rows that are predicted: the test table's, without one the training table's."""
     test: pl.DataFrame | None
 
-    def write(self, run: Path) -> None:
+    def write(self, run: RunFolder) -> None:
         """Write the tables that fits read, and the schema that new tables are read by."""
-        folder = run / TABLE_FOLDER
-        write_table(folder / TRAIN_TABLE, self.train)
-        write_table(labels_file(folder / TRAIN_TABLE), self.labels)
-        write_json(folder / SCHEMA_FILE, self.schema.as_json())
+        write_table(run.train_table, self.train)
+        write_table(labels_file(run.train_table), self.labels)
+        run.write_columns(self.schema.as_json())
         if self.test is not None:
-            write_table(folder / TEST_TABLE, self.test)
-
-    def write_results(self, run: Path, manifest: Mapping[str, Any]) -> None:
-        """Write ``metrics_table.json`` and ``predictions.parquet`` of a run whose other files are written."""
-        classes, shipped = self.schema.classes, shipped_system(manifest)
-        systems = (*finished_learners(manifest), *COMBINED)
-        oof = {name: read_oof(run / "oof" / f"{name}.parquet", classes) for name in systems}
-        evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
-        rows = self.labels.filter(evaluated)
-        labels = rows["label"].to_numpy()
-        weights, groups = (rows[name].to_numpy() if name in rows.columns else None for name in ("weight", "group"))
-        metrics = {
-            name: table_metrics(labels, log_proba[evaluated], classes, weights, groups)
-            for name, (log_proba, _) in oof.items()
-        }
-        on = f"{manifest['judged']['on']} rows of the training table"
-        content = {"judged_on": on, "counted": counted_in(groups), "shipped": shipped, "systems": metrics}
-        write_json(run / METRICS_FILE, content)
-        if manifest["data"]["n_test"]:
-            with np.load(run / "test" / f"{shipped}.npz", allow_pickle=False) as stored:
-                log_proba = stored["log_proba"]
-        else:
-            log_proba, _ = oof[shipped]
-        write_table(run / PREDICTIONS_TABLE, probabilities(log_proba, classes, self.identifiers))
+            write_table(run.test_table, self.test)
 
 
 LIBRARIES_BYTES, TABLE_COPIES = 700 << 20, 3
@@ -154,6 +113,11 @@ class Job:
     """What the reconstructed quantities of training showers were (:class:`showerstack.stacking.seen.Seen`)."""
     ctx: Context = Context()
     """Progress, and when a time limit begins: by default with the first step in ``costs``."""
+
+    @property
+    def run(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder(self.config.run)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -338,7 +302,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         resolved = resolved.model_copy(update={"workers": 1})
     optional = zip(LABEL_COLUMNS, (labels, groups, weights, folds), strict=True)
     label_frame = pl.DataFrame({name: values for name, values in optional if values is not None})
-    folder, task = config.run / TABLE_FOLDER, Task(TASK_NAME, classes)
+    run, task = RunFolder(config.run), Task(TASK_NAME, classes)
     test_frame, test, identifiers = None, None, train.select(config.id)
     if config.test_table:
         test_frame, identifiers, more = read_new_rows(
@@ -346,7 +310,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
         )
         remarks += more
         test_hash = hash_file(config.test_table)
-        test = TableEvents(folder / TEST_TABLE, schema.names, test_hash, categories=schema.categories)
+        test = TableEvents(run.test_table, schema.names, test_hash, categories=schema.categories)
     remarks += telling_remarks(str(config.table), {name: frame[name].to_numpy() for name in frame.columns}, labels)
     remarks += weight_remarks(str(config.table), weights, labels, classes)
     if groups is None and folds is None:
@@ -360,7 +324,7 @@ def table_job(config: TableConfig, ctx: Context) -> Job:
     return Job(
         config=resolved,
         task=task,
-        train=TableEvents(folder / TRAIN_TABLE, schema.names, content_hash, categories=schema.categories),
+        train=TableEvents(run.train_table, schema.names, content_hash, categories=schema.categories),
         test=test,
         devices=devices_for(config.learner_specs(task), config.device),
         table=TableInput(schema, frame, label_frame, identifiers, test_frame),
@@ -411,9 +375,7 @@ def make_folds(job: Job) -> Folds:
                 groups=None if groups is None else groups[rows],
                 classes=job.task.classes,
             )
-    for name, array in ((FOLDS_FILE, partitions), (IN_EVALUATION_FILE, in_evaluation)):
-        with atomic_path(config.run / name) as temporary, temporary.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
+    job.run.write_folds(partitions, in_evaluation)
     remarks = tuple(filter(None, (cuts_remark, holdout_remark)))
     return Folds(partitions, in_evaluation, labels, train.weights(), groups, remarks)
 
@@ -434,7 +396,7 @@ def fold_tasks(job: Job) -> list[FoldTask]:
 
     return [
         FoldTask(
-            run=config.run,
+            run=job.run,
             spec=spec,
             fold=fold,
             n_folds=config.n_folds,

@@ -11,79 +11,27 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from showerstack.models.registry import load
-from showerstack.runtime.arrays import array_names, read_arrays
-from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_folder, read_json
+from showerstack.runtime.files import atomic_folder
 from showerstack.runtime.processes import limited_threads
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
-from showerstack.stacking.chain import average_of
-from showerstack.stacking.fits import (
-    HOLDOUT_FILE,
-    LOG_PROBA,
-    OOF_FILE,
-    TASK_FILE,
-    TEST_FILE,
-    TRUTH,
-    Fit,
-    FoldTask,
-    TimeLimitReached,
-    fold_folder,
-    write_unseen_predictions,
-)
+from showerstack.stacking.chain import Fit, average_of
+from showerstack.stacking.fits import FoldTask, TimeLimitReached, write_unseen_predictions
 from showerstack.stacking.folds import Folds
 from showerstack.stacking.gate import entropy, leak_remarks
 from showerstack.stacking.job import Job
 from showerstack.stacking.pools import DroppedLearner
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Attempt
+from showerstack.stacking.store import HOLDOUT, OWN_FOLD, FitFolder
 
 MARGIN = 1e-4
 """Log-loss by which averaged weights may be worse than averaged predictions."""
-
-
-def read_fits(
-    run: Path, learner: str, fits: Iterable[Fit], file: str = TEST_FILE, array: str = LOG_PROBA
-) -> np.ndarray:
-    """Read an array of each of a learner's fits: :data:`LOG_PROBA`, (F, M, C), or :data:`TRUTH`, (F, M, T, 2)."""
-    return np.stack([read_array(fold_folder(run, learner, fit), file, array) for fit in fits])
-
-
-def read_out_of_fold(
-    run: Path, learner: str, partitions: np.ndarray, predicted: np.ndarray, array: str = LOG_PROBA
-) -> np.ndarray:
-    """Read what a learner's fits predicted out-of-fold: (R, N, ...) float64, NaN where a row was never predicted.
-
-    Parameters
-    ----------
-    partitions
-        (R, N) int8, the folds of each repetition; -1 in the holdout.
-    predicted
-        (N,) bool: rows that were predicted.
-    """
-    n_folds, shape = int(partitions.max()) + 1, partitions.shape
-    parts = [read_array(fold_folder(run, learner, fit), OOF_FILE, array) for fit in range(len(partitions) * n_folds)]
-    values = np.full((*shape, *parts[0].shape[1:]), np.nan)
-    for fit, part in enumerate(parts):
-        repeat, fold = divmod(fit, n_folds)
-        values[repeat, (partitions[repeat] == fold) & predicted] = part
-    return values
-
-
-def has_truth(run: Path, learner: str) -> bool:
-    """Return whether a learner's fits have estimated true quantities."""
-    return TRUTH in array_names(Checksums.open(fold_folder(run, learner, 0)).path(OOF_FILE))
-
-
-def read_array(folder: Path, file: str, name: str) -> np.ndarray:
-    """Read an array of a fit's predictions."""
-    return read_arrays(Checksums.open(folder).path(file), name)[name]
 
 
 @dataclass(frozen=True)
@@ -130,14 +78,14 @@ def collect(
     for task in tasks:
         if task.name in finished or (task.name in left and task.fold == 0):
             refuse_other_fit(task)
-    run, n_fits, rows = job.config.run, job.config.n_folds * job.config.repeats, folds.out_of_fold
-    repetitions = {name: read_out_of_fold(run, name, folds.partitions, rows)[:, rows] for name in finished}
+    run, n_fits, rows = job.run, job.config.n_folds * job.config.repeats, folds.out_of_fold
+    repetitions = {name: run.read_out_of_fold(name, folds.partitions, rows)[:, rows] for name in finished}
     networks, network_remarks = _networks(job, folds, [task for task in tasks if task.name in finished])
     holdout = None
     if folds.holdout.any():
         fits: dict[str, Iterable[Fit]] = {name: (None,) if name in networks else range(n_fits) for name in finished}
         fits |= dict.fromkeys(left, (0,))
-        holdout = {name: average_of(read_fits(run, name, which, HOLDOUT_FILE)) for name, which in fits.items()}
+        holdout = {name: average_of(run.read_fits(name, which, HOLDOUT)) for name, which in fits.items()}
     return Collected(
         # One repetition needs no average: normalising again would only change last bits.
         out_of_fold={name: average_of(z) if len(z) > 1 else z[0] for name, z in repetitions.items()},
@@ -157,7 +105,7 @@ def collect(
             *network_remarks,
         ],
         networks=tuple(networks),
-        first_fold={name: _first_fold(run, name, folds) for name in left},
+        first_fold={name: _first_fold(run.fit(name, 0), folds) for name in left},
     )
 
 
@@ -169,23 +117,23 @@ def refuse_other_fit(task: FoldTask) -> None:
     InputError
         If its key is another: the same command makes it anew.
     """
-    if read_json(Checksums.open(task.folder).path(TASK_FILE)).get("key") != task.key:
+    if task.saved.record().get("key") != task.key:
         raise InputError(
-            f"{task.folder} holds the fit of another run, put there meanwhile: start the same command again, and it is "
-            "fitted anew"
+            f"{task.saved.path} holds the fit of another run, put there meanwhile: start the same command again, and "
+            "it is fitted anew"
         )
 
 
-def _first_fold(run: Path, learner: str, folds: Folds) -> np.ndarray:
+def _first_fold(saved: FitFolder, folds: Folds) -> np.ndarray:
     """Return what a learner's first fit predicted of the events in the folds, (n, C), NaN for those of other folds."""
-    part = read_array(fold_folder(run, learner, 0), OOF_FILE, LOG_PROBA)
+    part = saved.read(OWN_FOLD)
     values = np.full((len(folds.labels), part.shape[1]), np.nan)
     values[(folds.partitions[0] == 0) & folds.out_of_fold] = part
     return values[folds.out_of_fold]
 
 
 def _record(task: FoldTask, error: str | None) -> dict[str, Any]:
-    parameters = None if error else read_json(fold_folder(task.run, task.name, 0) / TASK_FILE)["n_parameters"]
+    parameters = None if error else task.run.fit(task.name, 0).record()["n_parameters"]
     return {
         "name": task.name,
         "status": "failed" if error else "ok",
@@ -199,7 +147,7 @@ def _record(task: FoldTask, error: str | None) -> dict[str, Any]:
 
 def _early_remark(tasks: Iterable[FoldTask]) -> list[str]:
     """Return a line on the learners whose fits the time limit ended early."""
-    early = {task.name: None for task in tasks if read_json(task.folder / TASK_FILE).get("ended_early")}
+    early = {task.name: None for task in tasks if task.saved.record().get("ended_early")}
     return (
         [f"the time limit ended fits of {', '.join(early)} early: with more time they may learn more"] if early else []
     )
@@ -215,7 +163,7 @@ def _entropies(
     return {
         name: (
             entropy(z).ravel(),
-            entropy(read_fits(job.config.run, name, range(n_fits))[:, passing]).mean(axis=0),
+            entropy(job.run.read_fits(name, range(n_fits))[:, passing]).mean(axis=0),
         )
         for name, z in repetitions.items()
     }
@@ -259,16 +207,16 @@ def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float 
         If ``deadline``, seconds of :func:`showerstack.runtime.cost.now_s`, does not leave enough for its predictions.
     """
     first = replace(tasks[0], deadline=deadline, gives_up=True)
-    target = fold_folder(first.run, first.name, None)
+    target = first.run.fit(first.name, None).path
     shutil.rmtree(target, ignore_errors=True)
     with atomic_folder(target) as folder, limited_threads(first.threads):
-        fits = [load(task.folder, classes=task.classes) for task in tasks]
+        fits = [load(task.saved.path, classes=task.classes) for task in tasks]
         learner = type(fits[0]).averaged(fits)
         learner.save(folder)
-        write_unseen_predictions(first, learner, folder)
-        write_checksums(folder)
+        write_unseen_predictions(first, learner, FitFolder(folder))
+        FitFolder(folder).finish()
     network, averaged = (
-        average_of(read_fits(first.run, first.name, fits, HOLDOUT_FILE)) for fits in ((None,), range(len(tasks)))
+        average_of(first.run.read_fits(first.name, fits, HOLDOUT)) for fits in ((None,), range(len(tasks)))
     )
     loss = paired_log_loss(holdout.labels, network, averaged, holdout.groups, holdout.weights)
     if loss.difference > MARGIN:

@@ -1,6 +1,6 @@
 """Predictions of new, unlabelled events with a finished run: a dataset folder, or the rows of a table.
 
->>> from showerstack.stacking.run import load                        # doctest: +SKIP
+>>> from showerstack.stacking.store import load                      # doctest: +SKIP
 >>> stream = predict(load("runs/composition"), "data/new_events")  # doctest: +SKIP
 >>> stream.write("new.npz")                                       # doctest: +SKIP
 """
@@ -55,9 +55,9 @@ from showerstack.stacking.events import (
 )
 from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_exported
 from showerstack.stacking.fits import check_log_proba
-from showerstack.stacking.run import SCHEMA_FILE, Run, SavedFits
 from showerstack.stacking.seen import unlike_remarks
 from showerstack.stacking.stated import Columns
+from showerstack.stacking.store import COLUMNS_FILE, Run, SavedFits
 from showerstack.stacking.tables import FrameEvents, probabilities, read_new_rows
 from showerstack.stacking.targets import UNITS, fits_of
 
@@ -166,7 +166,7 @@ def predict(
     Parameters
     ----------
     run
-        What :func:`showerstack.stacking.run.load` or :func:`showerstack.stacking.exported.open_predictor` returns.
+        What :func:`showerstack.stacking.store.load` or :func:`showerstack.stacking.exported.open_predictor` returns.
     data
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is true.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.
@@ -277,7 +277,7 @@ def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     if file.is_dir():
         raise InputError(f"{run.folder} was trained on a table: give it a table, not a dataset folder")
     config = run.manifest["config"]
-    columns_file = run.checksums.path(f"table/{SCHEMA_FILE}")
+    columns_file = run.checksums.path(COLUMNS_FILE)
     check_stated(stated := read_json(columns_file), Columns, columns_file)
     with understood(columns_file, "what such a run holds"):
         schema = Schema.from_json(stated)

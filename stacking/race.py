@@ -14,11 +14,11 @@ from functools import partial
 
 from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.config import RunConfig
-from showerstack.stacking.fits import LOG_PROBA, OOF_FILE, FoldTask, fold_folder
+from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.job import Job
-from showerstack.stacking.oof import read_array
 from showerstack.stacking.pools import DroppedLearner, left_out
+from showerstack.stacking.store import OWN_FOLD
 
 FIRST_FOLD = 0
 MIN_RACED = 20
@@ -43,7 +43,7 @@ def leaving(job: Job, folds: Folds, names: Sequence[str]) -> tuple[DroppedLearne
     if len(names) < 2 or min((int((sample.labels == k).sum()) for k in range(classes)), default=0) < MIN_RACED:
         return ()
     parts = assign_folds(sample.labels, EVALUATION_FOLDS, seed=job.config.seed, groups=sample.groups)
-    first = {name: read_array(fold_folder(job.config.run, name, FIRST_FOLD), OOF_FILE, LOG_PROBA) for name in names}
+    first = {name: job.run.fit(name, FIRST_FOLD).read(OWN_FOLD) for name in names}
     rule = partial(left_out, survival=stacking_of(job.task).survival)
     return rule(first, replace(sample, folds=parts), job.config.prune)
 

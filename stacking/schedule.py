@@ -26,13 +26,10 @@ from showerstack.runtime.errors import GPU_FAILED, Changed, InputError, need, re
 from showerstack.runtime.logs import Caller, captured, replay
 from showerstack.runtime.processes import by_device, in_devices
 from showerstack.stacking.fits import (
-    CHECKPOINTS,
-    LATE_FILE,
     Abandoned,
     FoldTask,
     TimeLimitReached,
     do_task,
-    fold_folder,
 )
 
 LOG = logging.getLogger(__name__)
@@ -229,7 +226,7 @@ def run_tasks(
         If a fit ended for a reason that is not its learner's (no memory, no space on disk, a lost worker): what is
         done is kept, and the rest is tried again at the next start.
     """
-    for late in {task.run / CHECKPOINTS / task.name / LATE_FILE for task in tasks}:
+    for late in {task.run.late(task.name) for task in tasks}:
         late.unlink(missing_ok=True)  # an earlier start had less time
     waiting = [task for task in tasks if not task.is_done()]
     failures: list[Attempt] = []
@@ -259,11 +256,11 @@ def run_tasks(
     except Changed:
         # Whatever was not finished when the data were last seen to be the same.
         for name, fold in left:
-            shutil.rmtree(fold_folder(tasks[0].run, name, fold), ignore_errors=True)
-        shutil.rmtree(tasks[0].run / CHECKPOINTS, ignore_errors=True)
+            shutil.rmtree(tasks[0].run.fit(name, fold).path, ignore_errors=True)
+        tasks[0].run.remove_checkpoints()
         raise
     for run in {task.run for task in tasks}:
-        shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
+        run.remove_checkpoints()
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
 
 
@@ -297,7 +294,7 @@ def _workers(
             # Workers have working directories of their own.
             absolute = [task.absolute() for task in waiting]
             events = [data for task in absolute for data in (task.train, task.test) if data is not None]
-            places = {*(task.run for task in absolute), *(data.location for data in events)}
+            places = {*(task.run.folder for task in absolute), *(data.location for data in events)}
             refuse_other_code(client)
             refuse_unshared(client, sorted(place for place in places if place is not None))
             at_once = min(len(client.ncores()), len(waiting))
@@ -341,7 +338,7 @@ def _error_of(task: FoldTask) -> tuple[str, str | None]:
     try:
         if task.is_done():  # a cluster repeats work whose result was lost with the worker
             return "", None
-        late = task.run / CHECKPOINTS / task.name / LATE_FILE
+        late = task.run.late(task.name)
         if task.gives_up and task.deadline is not None and (late.exists() or now_s() >= task.deadline):
             raise TimeLimitReached("the time limit of the run left too little for it")
         began = time.monotonic()

@@ -174,8 +174,6 @@ def rule_from_json(content: Mapping[str, Any]) -> Rule:
     return EstimatePool.from_json(content) if "strengths" in content else PosteriorMean.from_json(content)
 
 
-ESTIMATES_FILE = "estimates.json"
-"""Below ``meta/``: the learner of true quantities, and the factors of its errors."""
 UNITS = {
     "lg_energy": "lg(E/eV)", "lg_energy_error": "lg(E/eV)",
     "core_x_m": "m", "core_x_error_m": "m", "core_y_m": "m", "core_y_error_m": "m",

@@ -20,36 +20,30 @@ from typing import Any
 
 import numpy as np
 
-from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.code import command_line, git_revision, machine, now_utc, versions
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.cost import Cost, now_s, timed
 from showerstack.runtime.errors import InputError, need
-from showerstack.runtime.files import hash_json, read_json, write_json, write_npz
-from showerstack.runtime.logs import LogFile, logging_to, remark
+from showerstack.runtime.files import hash_json, write_json
+from showerstack.runtime.logs import logging_to, remark
 from showerstack.runtime.processes import limited_threads
-from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.stacking.answers import DecisionSample, stacking_of
 from showerstack.stacking.calibration import calibrated, reliability
-from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated, save_chain
-from showerstack.stacking.config import CONFIG_FILE, StackConfig, TableConfig, write_config
+from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated
+from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import CONTEXT_SCALARS, Binned, pieces
-from showerstack.stacking.fits import HOLDOUT_FILE, TASK_FILE, TRUTH, FoldTask, checksum_problem, run_started
+from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.gate import decide_gate
 from showerstack.stacking.job import LIMITED_FOLDS, Job, fold_tasks, make_folds, shower_job, table_job
-from showerstack.stacking.oof import Collected, collect, has_truth, read_fits, read_out_of_fold
+from showerstack.stacking.oof import Collected, collect
 from showerstack.stacking.pools import DroppedLearner, Stack, fit_stack, nested
 from showerstack.stacking.race import FIRST_FOLD, is_raced, leaving, race_remark
-from showerstack.stacking.run import (
-    opened_for_writing,
-    refuse_other_configuration,
-    remove_second_level,
-    write_oof,
-    write_run_checksums,
-)
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Attempt, run_tasks
+from showerstack.stacking.store import HOLDOUT, METRICS_FILE, PREDICTIONS_TABLE, TRUTH
+from showerstack.stacking.tables import counted_in, probabilities, write_table
 from showerstack.stacking.targets import TargetCalibration, fits_of
 
 LOG = logging.getLogger(__name__)
@@ -96,30 +90,29 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
     if isinstance(config, TableConfig):
         if strict:
             raise InputError("strict refuses showers that cannot be used, and a table has none: leave it out")
-        return run(table_job(config, ctx))
-    return run(shower_job(config, ctx, strict=strict))
+        return do_run(table_job(config, ctx))
+    return do_run(shower_job(config, ctx, strict=strict))
 
 
-def run(job: Job) -> StackResult:
+def do_run(job: Job) -> StackResult:
     """Do the whole run, or what is left of it."""
     job = _within_limit(job)
     job = replace(job, train=job.train.pinned(), test=None if job.test is None else job.test.pinned())
-    config, folder = job.config, job.config.run
-    with opened_for_writing(folder), logging_to(LogFile(folder / LOG_FILE)):
-        refuse_other_configuration(folder, job.fits_identity)
-        finished = _finished_manifest(job)
+    config, run = job.config, job.run
+    with run.held(), logging_to(run.log):
+        run.refuse_other_configuration(job.fits_identity)
+        finished = run.finished_as({"config_hash": hash_json(job.identity), **job.versions})
         if finished is not None:
-            return StackResult(folder, finished, None)
-        remove_second_level(folder)
+            return StackResult(run.folder, finished, None)
+        run.remove_second_level()
         if job.table:
-            job.table.write(folder)
+            job.table.write(run)
         folds, tasks = make_folds(job), fold_tasks(job)
         remarks = [*folds.remarks, *_refit_remarks(tasks)]
         manifest = _first_entries(job, folds, [*job.remarks, *remarks])
         remark(LOG, [*remarks, *filter(None, [job.memory_remark()])])
-        write_config(folder / CONFIG_FILE, manifest["config"])
-        write_json(folder / MANIFEST_FILE, manifest)
-        with run_started(folder) as start, job.ctx.bars("training", "fits") as progress:
+        run.write_manifest(manifest)
+        with run.started() as start, job.ctx.bars("training", "fits") as progress:
             given = [replace(task, start=start) for task in tasks] if config.scheduler else tasks
             failures, raced = _fit_all(job, folds, given, progress)
         # Small fits and their predictions: one thread gives the same last bits on every machine.
@@ -156,18 +149,8 @@ def _within_limit(job: Job) -> Job:
     return replace(job, config=config.model_copy(update=fewer))
 
 
-def _finished_manifest(job: Job) -> dict[str, Any] | None:
-    """Return the manifest if this very run is finished."""
-    folder = job.config.run
-    if not (folder / MANIFEST_FILE).exists() or not (folder / CHECKSUMS_FILE).exists():
-        return None
-    manifest: dict[str, Any] = read_json(folder / MANIFEST_FILE)
-    expected = {"complete": True, "config_hash": hash_json(job.identity), **job.versions}
-    return manifest if all(manifest.get(name) == value for name, value in expected.items()) else None
-
-
 def _refit_remarks(tasks: list[FoldTask]) -> list[str]:
-    problems = ((task, checksum_problem(task.folder)) for task in tasks)
+    problems = ((task, task.saved.problem()) for task in tasks)
     return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in problems if problem]
 
 
@@ -233,7 +216,7 @@ def _second_level(
     manifest: dict[str, Any],
 ) -> StackResult:
     """Collect predictions of the fits, find the pool, calibrate, pass the gate, predict the test events, write."""
-    run, config, procedure = job.config.run, job.config, stacking_of(job.task)
+    run, config, procedure = job.run, job.config, stacking_of(job.task)
     steps = [*job.costs, *_training_costs(tasks, failures)]
 
     @contextmanager
@@ -265,13 +248,13 @@ def _second_level(
         target_calibration, truth_record, estimates = fit_target_calibration(job, folds, collected, judged)
         needed = stack.pool.needed if gate.shipped else (shipped,)
         decision_sample = _decision_sample(job, folds, judged, systems, shipped, estimates, needed)
-        decision, rules = procedure.decide(decision_sample, run)
+        decision = procedure.decide(decision_sample)
     n_fits = config.n_folds * config.repeats
     chain = Chain(
         task=job.task,
         scales=scales,
         pool=stack.pool,
-        rules=rules,
+        rules=decision.rules,
         shipped=shipped,
         config_hash=manifest["config_hash"],
         n_fits=n_fits,
@@ -280,14 +263,16 @@ def _second_level(
         prior=_prior(job, folds),
         raced=tuple(collected.first_fold),
     )
-    save_chain(run, chain)
+    run.write_chain(chain)
+    if decision.scores:
+        run.write_scores(decision.scores)
     out_of_fold |= collected.first_fold
+    everywhere = {name: np.full((len(folds.labels), job.task.n_classes), np.nan) for name in systems}
     for name, log_proba in systems.items():
         # Judged events as they are predicted when new, others by single fits.
-        everywhere = np.full((len(folds.labels), job.task.n_classes), np.nan)
-        everywhere[folds.out_of_fold] = out_of_fold[name]
-        everywhere[judged.rows] = log_proba
-        write_oof(run / "oof" / f"{name}.parquet", everywhere, folds.partitions[0], job.task.classes)
+        everywhere[name][folds.out_of_fold] = out_of_fold[name]
+        everywhere[name][judged.rows] = log_proba
+        run.write_oof(name, everywhere[name], folds.partitions[0], job.task.classes)
     with step("prediction"):
         predictions = _predict_test(job, chain, chain.learners)
     remarks = [*collected.remarks, *filter(None, [race_remark(raced), stack.remark()])]
@@ -305,7 +290,7 @@ def _second_level(
         },
         "pool": stack.as_json(),
         "gate": gate.as_json(),
-        "decision": decision,
+        "decision": decision.record,
         "truth": truth_record,
         "remarks": [*manifest["remarks"], *remarks],
         "steps": [cost.as_json() for cost in steps],
@@ -315,16 +300,32 @@ def _second_level(
     remark(LOG, remarks)
     if job.table:
         manifest["label_type"] = job.table.schema.label_type
-        job.table.write_results(run, manifest)
-    write_json(run / MANIFEST_FILE, manifest)
-    write_run_checksums(run)
-    return StackResult(run, manifest, predictions)
+        rows = predictions.log_proba if predictions else everywhere[shipped]
+        _write_table_results(job, judged, shipped, systems, rows)
+    run.write_manifest(manifest)
+    run.write_checksums()
+    return StackResult(run.folder, manifest, predictions)
+
+
+def _write_table_results(
+    job: Job, judged: Judged, shipped: str, systems: Mapping[str, np.ndarray], log_proba: np.ndarray
+) -> None:
+    """Write the scores of all systems, and the table of predictions (N, C)."""
+    assert job.table is not None
+    sample, classes = judged.sample, job.task.classes
+    scores = {
+        name: table_metrics(sample.labels, z, classes, sample.weights, sample.groups) for name, z in systems.items()
+    }
+    on = f"{judged.on} rows of the training table"
+    content = {"judged_on": on, "counted": counted_in(sample.groups), "shipped": shipped, "systems": scores}
+    write_json(job.run.folder / METRICS_FILE, content)
+    write_table(job.run.folder / PREDICTIONS_TABLE, probabilities(log_proba, classes, job.table.identifiers))
 
 
 def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Cost]:
     failed = {(failure.learner, failure.fold) for failure in failures}
-    done = [task for task in tasks if (task.name, task.fold) not in failed and (task.folder / TASK_FILE).exists()]
-    return [Cost(**read_json(task.folder / TASK_FILE)["cost"]) for task in done]
+    done = [task for task in tasks if (task.name, task.fold) not in failed and task.saved.is_there]
+    return [Cost(**task.saved.record()["cost"]) for task in done]
 
 
 def _judged(
@@ -350,16 +351,15 @@ def fit_target_calibration(
 
     None, None and nothing where no learner learned them.
     """
-    run = job.config.run
-    name = next((name for name in collected.names if has_truth(run, name)), None)
+    name = next((name for name in collected.names if job.run.fit(name, 0).estimates_truth()), None)
     targets = job.train.targets(np.flatnonzero(judged.rows)) if name is not None else None
     if name is None or targets is None:
         return None, None, {}
     if judged.on == ON_HOLDOUT:
         every = range(job.config.n_folds * job.config.repeats)
-        fits = read_fits(run, name, (None,) if name in collected.networks else every, HOLDOUT_FILE, TRUTH)
+        fits = job.run.read_fits(name, (None,) if name in collected.networks else every, HOLDOUT, TRUTH)
     else:
-        fits = read_out_of_fold(run, name, folds.partitions[:1], folds.out_of_fold, TRUTH)[:, judged.rows]
+        fits = job.run.read_out_of_fold(name, folds.partitions[:1], folds.out_of_fold, TRUTH)[:, judged.rows]
     target_calibration, record = TargetCalibration.of(name, fits, targets, judged.sample.weights)
     if not any(target_calibration.scale):
         return None, None, {}
@@ -432,11 +432,11 @@ def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions
     """Predict the test events from what the fits have stored; write every system's posteriors and the predictions."""
     if job.test is None:
         return None
-    run = job.config.run
-    fits = {name: read_fits(run, name, chain.fits(name)) for name in names}
+    run = job.run
+    fits = {name: run.read_fits(name, chain.fits(name)) for name in names}
     if chain.target_calibration:
         learner = chain.target_calibration.learner
-        fits[fits_of(learner)] = read_fits(run, learner, chain.fits(learner), array=TRUTH)
+        fits[fits_of(learner)] = run.read_fits(learner, chain.fits(learner), array=TRUTH)
     in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
     parts = list(chain.stream(in_pieces, job.test))
     if not parts:
@@ -446,6 +446,6 @@ def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions
         arrays = chain.procedure.test_arrays(chain.rules.get(name), log_proba, context)
         if name == chain.shipped:
             arrays |= {key: predictions.arrays[key] for key in arrays.keys() & predictions.arrays.keys()}
-        write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, **arrays)
-    write_npz(run / PREDICTIONS_FILE, **predictions.stored_arrays())
+        run.write_test(name, log_proba=log_proba, **arrays)
+    run.write_predictions(predictions)
     return predictions

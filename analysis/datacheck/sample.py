@@ -31,7 +31,7 @@ from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import TRUTH_FILE, Task
 from showerstack.stacking.events import BLOCK_EVENTS, EVERY, Events, ShowerEvents, compute_columns
 from showerstack.stacking.predict import predict, refuse_other_kind
-from showerstack.stacking.run import Run
+from showerstack.stacking.store import Run
 
 MAX_EVENTS = 60_000
 """Training events that data are compared with; more would cost memory and tell little more."""

@@ -48,7 +48,7 @@ from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob,
 from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
 from showerstack.showers.writer import EVENTS
-from showerstack.stacking.run import Run
+from showerstack.stacking.store import Run
 
 UNKNOWN = "the number of generated primaries is not known"
 SEED_OF_A_SET = ("world", "settings_hash", "task", "split", "seed", "model", "cuts", "reuse")

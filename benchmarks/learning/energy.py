@@ -31,9 +31,7 @@ from showerstack.scoring.tasks.target import EDGES
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import ENERGY, SCALAR_NAMES, bins
 from showerstack.stacking.events import CONTEXT_SCALARS
-from showerstack.stacking.fits import TRUTH
-from showerstack.stacking.oof import read_fits
-from showerstack.stacking.run import Run
+from showerstack.stacking.store import TRUTH, Run
 from showerstack.stacking.targets import PosteriorMean
 
 VALID_SHARE = 0.15
@@ -122,7 +120,7 @@ def of_run(folder: Path, reference: np.ndarray) -> dict[str, tuple[np.ndarray, n
         result[f"posterior mean of {name}"] = estimate, error
     if chain.target_calibration:
         learner = chain.target_calibration.learner
-        own = chain.target_calibration.arrays(read_fits(folder, learner, chain.fits(learner), array=TRUTH), None)
+        own = chain.target_calibration.arrays(run.read_fits(learner, chain.fits(learner), array=TRUTH), None)
         result[f"own estimate of {learner}"] = own["lg_energy"], own["lg_energy_error"]
     with np.load(run.predictions, allow_pickle=False) as stored:
         result["what is used"] = stored["lg_energy"], stored["lg_energy_error"]

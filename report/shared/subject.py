@@ -30,7 +30,8 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import Task
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.columns import as_text
-from showerstack.stacking.run import (
+from showerstack.stacking.stated import TableMetrics
+from showerstack.stacking.store import (
     COMBINED,
     MANIFEST_FILE,
     METRICS_FILE,
@@ -40,7 +41,6 @@ from showerstack.stacking.run import (
     System,
     evaluated_rows,
 )
-from showerstack.stacking.stated import TableMetrics
 from showerstack.stacking.tables import class_positions, counted_in, read_groups, read_weights
 
 

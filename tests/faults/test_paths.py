@@ -24,9 +24,8 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, atomic_folder, atomic_path, check_target, locked, write_json
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.fits import fold_folder
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, load, opened_for_writing, write_run_checksums
+from showerstack.stacking.store import Run, RunFolder, load
 from showerstack.stacking.tables import TableEvents
 from showerstack.stacking.train import stack
 
@@ -45,7 +44,7 @@ def test_a_lock_is_no_way_to_empty_a_file(precious: Path, tmp_path: Path) -> Non
     run = tmp_path / "run"
     run.mkdir()
     (run / LOCK_FILE).symlink_to(precious)
-    with pytest.raises(InputError, match=r"\.lock cannot be opened as a lock"), opened_for_writing(run):
+    with pytest.raises(InputError, match=r"\.lock cannot be opened as a lock"), RunFolder(run).held():
         pass
     (run / LOCK_FILE).unlink()
     precious.rename(run / LOCK_FILE)
@@ -119,13 +118,13 @@ def test_only_files_are_replaced_by_files(precious: Path, tmp_path: Path) -> Non
 def test_names_in_a_manifest_do_not_lead_out_of_the_run(name: str, tmp_path: Path) -> None:
     manifest = {"task": "gamma", "complete": True, "learners": [{"name": name}]}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    write_run_checksums(tmp_path)
+    RunFolder(tmp_path).write_checksums()
     for read in (load, Run.open):
         with pytest.raises(InputError, match=r"manifest\.json names .* which cannot be the name") as refusal:
             read(tmp_path)
         assert str(refusal.value).isprintable()
     with pytest.raises(InputError, match="cannot be the name"):
-        fold_folder(tmp_path, name, 0)
+        RunFolder(tmp_path).fit(name, 0)
 
 
 ROOT = Path(cli.__file__).parent

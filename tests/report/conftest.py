@@ -12,7 +12,7 @@ from showerstack.runtime.files import write_json, write_npz
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.run import write_run_checksums
+from showerstack.stacking.store import RunFolder
 
 CLASS_SHIFT = 0.9
 """Distance of neighbouring classes on the hidden axis, in standard deviations: accuracy about one half."""
@@ -79,7 +79,7 @@ def make_run(run: Path, task: Task, labels: np.ndarray, rng: np.random.Generator
     origin = {"config_hash": "c0ffee", "test_fingerprint": Dataset.open(test, labels=False).fingerprint()}
     write_npz(run / "predictions.npz", log_proba=stack, **{key: chosen}, **{k: np.array(v) for k, v in origin.items()})
     write_json(run / "manifest.json", _manifest(task, list(entries)[:3], len(labels), train, test))
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     return run
 
 

@@ -25,7 +25,7 @@ from showerstack.scoring.metrics.gamma import hadron_survival as our_survival
 from showerstack.scoring.score import score_file
 from showerstack.showers.schema import COMPOSITION, task_named
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.run import write_run_checksums
+from showerstack.stacking.store import RunFolder
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_the_origin_of_data_that_are_gone_is_kept(world: tuple[Path, Path]) -> N
     ):
         manifest["data"] |= {"train": "gone/train", "train_source": source, "test": "gone/test", "test_source": source}
         write_json(run / "manifest.json", manifest)
-        write_run_checksums(run)
+        RunFolder(run).write_checksums()
         text = write_card(run).read_text()
         assert text.count(f"| {origin} |") == 2
         assert ("simulated by showerstack" in text) == (origin != "not simulated here")
@@ -103,7 +103,7 @@ def test_markup_in_names_stays_text(world: tuple[Path, Path]) -> None:
     run, _ = world
     manifest = json.loads((run / "manifest.json").read_text())
     write_json(run / "manifest.json", manifest | {"classes": ["a|b", "<script>", "*c*\nd"]})
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     assert r"a\|b, \<script\>, \*c\* d" in write_card(run).read_text()
 
 

@@ -46,7 +46,7 @@ from showerstack.scoring.metrics.paired import Paired
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
-from showerstack.stacking.run import write_run_checksums
+from showerstack.stacking.store import RunFolder
 from tests.report.conftest import LEARNER
 
 ROOT = Path(__file__).parents[2]
@@ -208,7 +208,7 @@ def _renamed(run: Path, target: Path) -> Path:
     manifest["gate"]["reason"] = HOSTILE
     (target / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     (target / "test" / "random_forest.npz").rename(target / "test" / f"{NAME}.npz")
-    write_run_checksums(target)
+    RunFolder(target).write_checksums()
     return target
 
 
@@ -290,7 +290,7 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     write_npz(run / "predictions.npz", predictions=guessed, **{name: np.array(value) for name, value in origin.items()})
     known = {"config_hash": origin["config_hash"], "data": {"test_fingerprint": origin["test_fingerprint"]}}
     write_json(run / "manifest.json", {"task": "composition", "learners": [row], **known})
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     return run, data
 
 
@@ -322,7 +322,7 @@ def _edited(world: tuple[Path, Path], to: Path, *, shipped: bool = True) -> Path
     manifest = read_json(run / "manifest.json")
     manifest["gate"]["shipped"] = shipped
     write_json(run / "manifest.json", manifest)
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     return run
 
 

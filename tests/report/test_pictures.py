@@ -42,7 +42,7 @@ from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
-from showerstack.stacking.run import System
+from showerstack.stacking.store import System
 
 CLASSES = COMPOSITION.classes
 

@@ -44,7 +44,7 @@ from showerstack.scoring.tasks.truth import TEST_CLASSES, DataOrigin, origin_of,
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, task_named
-from showerstack.stacking.run import Run, write_run_checksums
+from showerstack.stacking.store import Run, RunFolder
 from tests.report.conftest import make_world
 from tests.showers.known import write_archives
 
@@ -61,7 +61,7 @@ def other_run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
     run = shutil.copytree(composition_world[0], tmp_path / "weaker")
     with np.load(run / "test" / "random_forest.npz") as weakest, np.load(run / "predictions.npz") as own:
         write_npz(run / "predictions.npz", **{**own, "predictions": weakest["predictions"]})
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     return run
 
 
@@ -316,7 +316,7 @@ def test_doctor_looks_at_everything(tmp_path: Path) -> None:
 
 def test_manifest_without_a_task_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path / "manifest.json", {"classes": []})
-    write_run_checksums(tmp_path)
+    RunFolder(tmp_path).write_checksums()
     with pytest.raises(InputError, match="names no task"):
         standing(tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text()) == read_json(tmp_path / "manifest.json")
@@ -356,7 +356,7 @@ def world(composition_world: tuple[Path, Path], tmp_path: Path) -> tuple[Path, P
     manifest = read_json(run / "manifest.json")
     manifest["data"] |= {"test_fingerprint": fingerprint, "test": str(test)}
     write_json(run / "manifest.json", manifest)
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     return run, data
 
 

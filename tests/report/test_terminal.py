@@ -23,7 +23,7 @@ from showerstack.scoring.metrics.composition import fraction_error
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import short
 from showerstack.showers.schema import COMPOSITION, GAMMA
-from showerstack.stacking.run import Run, write_run_checksums
+from showerstack.stacking.store import Run, RunFolder
 
 
 def text(table: object, width: int = 80) -> str:
@@ -80,7 +80,7 @@ def test_remarks_and_failures_are_told_on_the_terminal(
     run = shutil.copytree(composition_world[0], tmp_path / "run")
     manifest = read_json(run / "manifest.json")
     write_json(run / "manifest.json", manifest | {"remarks": ["rows are in order [of classes]"]})
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     stream = io.StringIO()
     Console(file=stream, width=200).print(outcome(run, tmp_path).shown, soft_wrap=True)
     assert "rows are in order [of classes]" in caplog.messages
@@ -97,7 +97,7 @@ def test_lengths_that_disagree_are_refused(composition_world: tuple[Path, Path],
     run, data = composition_world
     other = shutil.copytree(run, tmp_path / "run")
     write_npz(other / "test" / "mlp.npz", log_proba=np.zeros((7, 5)))
-    write_run_checksums(other)
+    RunFolder(other).write_checksums()
     with pytest.raises(InputError, match=r"mlp.npz has 7 events, but the test set has 3000"):
         learner_table(other, data)
     with pytest.raises(InputError, match="is not a finished run folder"):

@@ -22,7 +22,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_json, write_npz
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load, write_run_checksums
+from showerstack.stacking.store import RunFolder, load
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -117,7 +117,7 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
 )
 def test_a_file_exchanged_with_its_checksum_is_one_line(name: str, content: object, run: Path) -> None:
     write_json(run / "meta" / name, content)
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     with pytest.raises(InputError, match=rf"meta/{name} is not what such a run holds") as caught:
         load(run)
     assert "\n" not in str(caught.value)

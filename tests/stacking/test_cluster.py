@@ -22,6 +22,7 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.job import fold_tasks, table_job
 from showerstack.stacking.oof import refuse_other_fit
 from showerstack.stacking.schedule import ATTEMPTS, on_cluster, refuse_unshared
+from showerstack.stacking.store import RunFolder
 from showerstack.stacking.train import stack
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")
@@ -139,10 +140,10 @@ def test_a_fit_of_another_start_is_thrown_away(
     config = TableConfig(run=tmp_path / "run", learners=("fake_linear",), device="cpu", **options)
     stack(config)
     task = next(task for task in fold_tasks(table_job(config, Context())) if task.fold == 1)
-    before = (task.folder / "task.json").read_bytes()
+    before = (task.saved.path / "task.json").read_bytes()
     monkeypatch.setattr(fits, "SEEN_WITHIN_S", 0.0)
     monkeypatch.setattr(fits, "LOOK_EVERY_S", 0.0)
-    with fits.run_started(config.run) as start:
+    with RunFolder(config.run).started() as start:
         fits.do_task(replace(task, start=start))
         with pytest.raises(fits.Abandoned):
             fits.do_task(replace(task, start="another"))
@@ -150,7 +151,7 @@ def test_a_fit_of_another_start_is_thrown_away(
         watch(0, 1)
     with pytest.raises(fits.Abandoned):
         watch(0, 1)
-    assert (task.folder / "task.json").read_bytes() != before, "only the time of the fit"
+    assert (task.saved.path / "task.json").read_bytes() != before, "only the time of the fit"
     shutil.rmtree(config.run)
     with pytest.raises(fits.Abandoned):
         fits.do_task(replace(task, start=start))
@@ -166,8 +167,8 @@ def test_a_fit_that_was_put_there_by_others_is_not_collected(two_gaussians: tupl
     ]
     task = fold_tasks(table_job(TableConfig(run=runs[1], seed=2, learners=("fake_linear",), **options), Context()))[0]
     refuse_other_fit(task)
-    shutil.rmtree(task.folder)
-    shutil.copytree(runs[0] / "learners" / "fake_linear" / "fold-0", task.folder)
+    shutil.rmtree(task.saved.path)
+    shutil.copytree(runs[0] / "learners" / "fake_linear" / "fold-0", task.saved.path)
     with pytest.raises(InputError, match=r"fold-0 holds the fit of another run, put there meanwhile: start the same"):
         refuse_other_fit(task)
 

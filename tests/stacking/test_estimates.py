@@ -22,8 +22,8 @@ from showerstack.stacking import train as second_level
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.store import load
 from showerstack.stacking.targets import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from showerstack.stacking.train import ON_HOLDOUT, Judged, stack
 
@@ -111,7 +111,7 @@ def test_held_out_residuals_are_in_units_and_in_errors() -> None:
         assert entry["in_errors"]["resolution"] != pytest.approx(1.0, abs=1e-6), "judged by the other half's factor"
 
 
-def test_rare_showers_move_energies_and_cores_by_their_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rare_showers_move_energies_and_cores_by_their_weight_alone() -> None:
     rng = np.random.default_rng(12)
     rare = np.arange(16_000) % 2 == 1
     targets = np.zeros((16_000, len(TARGETS)))
@@ -130,11 +130,10 @@ def test_rare_showers_move_energies_and_cores_by_their_weight_alone(monkeypatch:
     oof = SimpleNamespace(names=("taught",), networks=())
     sample = Sample(np.zeros(8000, int), np.zeros(8000, int), None, weights[rows])
     judged = Judged(ON_HOLDOUT, rows, sample, {})
-    job = SimpleNamespace(
-        config=SimpleNamespace(run=None, n_folds=1, repeats=1), train=SimpleNamespace(targets=targets.__getitem__)
-    )
-    monkeypatch.setattr(second_level, "has_truth", lambda run, name: True)
-    monkeypatch.setattr(second_level, "read_fits", lambda run, name, wanted, file, array: fits[:, rows])
+    fit = SimpleNamespace(estimates_truth=lambda: True)
+    run = SimpleNamespace(fit=lambda name, number: fit, read_fits=lambda name, wanted, part, array: fits[:, rows])
+    config, train = SimpleNamespace(n_folds=1, repeats=1), SimpleNamespace(targets=targets.__getitem__)
+    job = SimpleNamespace(run=run, config=config, train=train)
     calibration, *_ = second_level.fit_target_calibration(job, None, oof, judged)  # type: ignore[arg-type]
     assert calibration == TargetCalibration.of("taught", fits[:, rows], targets[rows], weights[rows])[0]
 

@@ -46,8 +46,8 @@ from showerstack.stacking.exported import (
 )
 from showerstack.stacking.pools import POOLS, fit_pool
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.store import load
 from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.targets import OWN_ENERGY
 from showerstack.stacking.train import stack

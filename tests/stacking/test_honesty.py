@@ -24,8 +24,8 @@ from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.gate import Gate, decide_gate, entropy, leak_remarks
 from showerstack.stacking.pools import fit_stack
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load, shipped_system
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.store import load, shipped_system
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking

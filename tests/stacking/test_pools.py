@@ -30,8 +30,8 @@ from showerstack.stacking.pools import (
     nested,
 )
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.store import load
 from showerstack.stacking.train import StackResult, stack
 
 LogProba = dict[str, np.ndarray]

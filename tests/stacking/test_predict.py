@@ -42,7 +42,7 @@ from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import CORE_COLUMNS, ComputedEvents, ShowerEvents, pieces
 from showerstack.stacking.predict import PredictionStream, predict, prediction_table
 from showerstack.stacking.predict import predict as predict_events
-from showerstack.stacking.run import SavedFits, load
+from showerstack.stacking.store import SavedFits, load
 from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.train import stack
 
@@ -231,7 +231,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         predict(opened, new, Context(device="tpu"), no_table=True).concatenated()
     with (
-        patch("showerstack.stacking.run.FEATURES_VERSION", 7),
+        patch("showerstack.stacking.store.FEATURES_VERSION", 7),
         pytest.raises(InputError, match="made by version 1 of the features, which is now 7: train again"),
     ):
         load(opened.folder)

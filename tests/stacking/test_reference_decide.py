@@ -17,7 +17,7 @@ from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import ENERGY, GAMMA
 from showerstack.stacking.answers import DecisionSample, TargetStacking, stacking_of
-from showerstack.stacking.chain import Chain, average_of, combined, concatenated, load_chain, save_chain
+from showerstack.stacking.chain import Chain, average_of, combined, concatenated
 from showerstack.stacking.events import Binned, Events
 from showerstack.stacking.folds import (
     assign_folds,
@@ -28,6 +28,7 @@ from showerstack.stacking.folds import (
 )
 from showerstack.stacking.pools import Pool
 from showerstack.stacking.sample import Sample, subsampled
+from showerstack.stacking.store import RunFolder, read_chain
 from showerstack.stacking.targets import (
     OWN,
     POOL,
@@ -61,19 +62,16 @@ def written(folder: Path) -> list[str]:
     return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.*"))
 
 
-def test_gammas(tmp_path: Path, reference: Reference) -> None:
+def test_gammas(reference: Reference) -> None:
     stacking, result = stacking_of(GAMMA), {}
     for weighted in (False, True):
         events = sample(500, 2, weighted=weighted)
-        folder = tmp_path / str(weighted)
-        record, rules = stacking.decide(events, folder)
-        assert not rules
-        z = events.systems["stack"]
-        with np.load(folder / "meta" / "held_out_scores.npz") as stored:
-            kept = dict(stored)
+        decision = stacking.decide(events)
+        assert not decision.rules
+        z, kept = events.systems["stack"], dict(decision.scores)
         assert set(kept) == {"labels", "scores"} | ({"groups", "weights"} if weighted else set())
         result[f"{weighted}"] = {
-            "record": record["thresholds"][1::3],
+            "record": decision.record["thresholds"][1::3],
             "kept": kept,
             "arrays": stacking.arrays(None, z, None),
             "tests": stacking.test_arrays(None, z, None),
@@ -110,13 +108,14 @@ def of_energy(n: int, *, weighted: bool, own: bool) -> DecisionSample:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_energies(weighted: bool, tmp_path: Path, reference: Reference) -> None:
+def test_energies(weighted: bool, reference: Reference) -> None:
     stacking = cast(TargetStacking, stacking_of(ENERGY))
     context = np.random.default_rng(12).uniform(14, 18, (300, 4))
     result: dict[str, Any] = {}
     for own in (False, True):
         events = of_energy(300, weighted=weighted, own=own)
-        record, rules = stacking.decide(events, tmp_path)
+        decision = stacking.decide(events)
+        record, rules = decision.record, decision.rules
         assert record["chosen"] == (POOL if own else "posterior mean")
         again = {name: rule_from_json(json.loads(json.dumps(rule.as_json()))) for name, rule in rules.items()}
         told = np.zeros((2, 300)) if events.own is None else events.own
@@ -256,7 +255,7 @@ class _Shown:
 def chain_of_energy() -> tuple[Chain, DecisionSample]:
     """Return a chain with a meta-learner that does without one learner, a pool of estimates and calibrated targets."""
     events = of_energy(300, weighted=True, own=True)
-    _, rules = stacking_of(ENERGY).decide(events, Path("nowhere"))
+    rules = stacking_of(ENERGY).decide(events).rules
     bias = 0.02 * np.arange(12)
     pool = Pool("log_pool", ("a", "b", "c"), np.array([0.6, 0.7, 0.0]), np.ones((3, 12)), bias)
     scales = {"a": 1.0, "b": 1.0, "c": 1.0, "average": 1.0, "stack": 0.8}
@@ -285,9 +284,9 @@ def test_chain(tmp_path: Path, reference: Reference) -> None:
 
     without = replace(chain, target_calibration=None)
     posteriors = without.posteriors({name: z for name, z in fits.items() if "/" not in name})
-    save_chain(tmp_path, chain)
+    RunFolder(tmp_path).write_chain(chain)
     write_checksums(tmp_path, written(tmp_path))
-    again = load_chain(Checksums.open(tmp_path), ENERGY, list(chain.scales), "hash")
+    again = read_chain(Checksums.open(tmp_path), ENERGY, list(chain.scales), "hash")
     np.testing.assert_array_equal(shown(again, usable)["log_proba"], shown(chain, usable)["log_proba"])
     three = {**{name: z[0] for name, z in fits.items() if "/" not in name}, "c": fits["a"][1]}
     reference(

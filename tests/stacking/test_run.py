@@ -44,10 +44,10 @@ from showerstack.stacking.calibration import scaled
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.fits import FoldTask, _labelled_batch, holdout_rows, split_rows
-from showerstack.stacking.folds import IN_EVALUATION_FILE, choose_holdout, evaluation_events
+from showerstack.stacking.folds import choose_holdout, evaluation_events
 from showerstack.stacking.job import Job
 from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, evaluated_rows, load, write_run_checksums
+from showerstack.stacking.store import Run, RunFolder, evaluated_rows, load
 from showerstack.stacking.tables import TableEvents
 from showerstack.stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
@@ -185,13 +185,13 @@ def test_other_libraries_are_remarked_on_and_other_versions_refused(
     assert (manifest["stacking_version"], manifest["features_version"]) == (STACKING_VERSION, FEATURES_VERSION)
     manifest["versions"]["scipy"] = "0.1"
     (run / "manifest.json").write_text(json.dumps(manifest))
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     after = predict(load(run), test).concatenated()
     assert "was trained with scipy 0.1 (now " in after.remarks[0]
     np.testing.assert_array_equal(after.log_proba, before.log_proba)
     for name in ("features", "stacking"):
         with (
-            patch(f"showerstack.stacking.run.{name.upper()}_VERSION", 99),
+            patch(f"showerstack.stacking.store.{name.upper()}_VERSION", 99),
             pytest.raises(InputError, match=rf"made by version \d+ of the {name}, which is now 99: train again \(pyth"),
         ):
             predict(load(run), test)
@@ -204,7 +204,7 @@ def test_a_run_of_an_earlier_version_says_to_train_again(finished: Path, tmp_pat
     del manifest["stacking_version"], manifest["features_version"], manifest["pool"]
     (run / "manifest.json").write_text(json.dumps(manifest))
     (run / "meta" / "stack.json").write_text('{"meta": "log_pool", "learners": [], "learned": {}, "shipped": "stack"}')
-    write_run_checksums(run)
+    RunFolder(run).write_checksums()
     with pytest.raises(InputError, match=r"made by version 0 of the stacking, which is now \d+: train again") as caught:
         load(run)
     assert "\n" not in str(caught.value)
@@ -232,7 +232,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from showerstack.stacking.train import stack
-from showerstack.stacking.run import write_run_checksums
+from showerstack.stacking.store import RunFolder
 from showerstack.stacking.config import StackConfig
 if __name__ == "__main__":
     stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,
@@ -591,7 +591,7 @@ def test_few_events_fall_back_to_single_fits_with_a_remark(tmp_path: Path) -> No
 def test_no_fit_sees_the_holdout_and_its_groups_stay_whole(tmp_path: Path) -> None:
     result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2, repeats=2)
     events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
-    task = FoldTask(result.run, FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
+    task = FoldTask(RunFolder(result.run), FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
     outer = holdout_rows(task)
     assert len(outer) == 1200
     for fold in range(6):
@@ -608,7 +608,7 @@ def test_a_part_of_the_rows_is_first_of_those_that_are_judged(tmp_path: Path) ->
     events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
     in_evaluation = np.random.default_rng(4).random(6000) < 0.25
     np.save(result.run / "in_evaluation.npy", in_evaluation)
-    task = FoldTask(result.run, FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
+    task = FoldTask(RunFolder(result.run), FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
     everyone, valid, _ = split_rows(task)
     assert in_evaluation[valid].all()
     few = split_rows(replace(task, rows=500))[0]
@@ -631,7 +631,7 @@ def test_a_learner_with_a_cap_on_events_is_given_those_that_are_judged(tmp_path:
     events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
     in_evaluation = np.random.default_rng(4).random(6000) < 0.25
     np.save(result.run / "in_evaluation.npy", in_evaluation)
-    task = FoldTask(result.run, spec, 0, 3, events, None, events.columns, CLASSES)
+    task = FoldTask(RunFolder(result.run), spec, 0, 3, events, None, events.columns, CLASSES)
     everyone, valid, held_out = split_rows(replace(task, settings={"max_events": 6000}))
     for most in (300, 1500):
         train, same_valid, same_held_out = split_rows(replace(task, settings={"max_events": most}))
@@ -670,7 +670,7 @@ def test_rare_hadrons_carry_their_weights_through_a_run(tmp_path: Path) -> None:
     assert data.weights is not None
     events = ShowerEvents(train, Path(f"{train}.features"), GAMMA, labelled=True)
     rows = np.arange(0, 2_500, 7)
-    task = FoldTask(tmp_path / "run", spec("lightgbm"), 0, 3, events, None, ("E", "Nmu"), GAMMA.classes)
+    task = FoldTask(RunFolder(tmp_path / "run"), spec("lightgbm"), 0, 3, events, None, ("E", "Nmu"), GAMMA.classes)
     np.testing.assert_array_equal(_labelled_batch(task, rows).weights, data.weights[rows])
     stored = np.load(tmp_path / "run" / "meta" / "held_out_scores.npz")
     weights, labels = stored["weights"], stored["labels"]
@@ -682,7 +682,7 @@ def test_rare_hadrons_carry_their_weights_through_a_run(tmp_path: Path) -> None:
     assert {"error", "n_effective", "largest_weight", "quoted", "upper_limit"} <= set(row)
     prior = Run.open(tmp_path / "run").chain.prior
     assert prior is not None
-    inside = np.load(tmp_path / "run" / IN_EVALUATION_FILE)
+    inside = RunFolder(tmp_path / "run").in_evaluation
     assert prior[0] == pytest.approx(np.average(data.labels[inside] == 0, weights=data.weights[inside]))
     expected = predict(load(tmp_path / "run"), test, Context()).concatenated()
     np.save(test / "weight.npy", np.full(400, np.nan, np.float32))

@@ -35,8 +35,8 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.job import table_job
 from showerstack.stacking.predict import predict
 from showerstack.stacking.remarks import repeated_remarks
-from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.store import load
 from showerstack.stacking.tables import check_identifiers, class_positions, read_groups, read_labels, read_weights
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians

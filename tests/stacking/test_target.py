@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,7 +109,8 @@ def test_an_energy_run_ships_the_pool_with_the_learners_own_estimate() -> None:
         {"stack": log_proba}, "stack", Sample(labels, np.arange(6000) % 5), offsets=offsets,
         training=Binned(offsets, labels), own=own,
     )  # fmt: skip
-    record, rules = procedure.decide(held_out, Path("nowhere"))
+    decision = procedure.decide(held_out)
+    record, rules = decision.record, decision.rules
     assert record["chosen"] == POOL
     assert record["held_out"]["rms"] < 0.06 < record["posterior_mean"]["rms"], "open bins know no distance"
     assert record["held_out"]["rms"] < np.std(own[0] - offsets)
@@ -127,7 +127,7 @@ def test_an_energy_run_ships_the_pool_with_the_learners_own_estimate() -> None:
     assert np.mean(np.abs(missed) < arrays["lg_energy_error"]) == pytest.approx(0.683, abs=0.02)
     assert procedure.pooled(stored, {"stack": log_proba}, {}, context) == {}
     without = replace(held_out, own=None)
-    assert set(procedure.decide(without, Path("nowhere"))[1]) == {"stack"}
+    assert set(procedure.decide(without).rules) == {"stack"}
 
 
 def test_estimates_start_from_the_reconstructed_energy() -> None:
@@ -138,7 +138,8 @@ def test_estimates_start_from_the_reconstructed_energy() -> None:
     held_out = DecisionSample(
         {"stack": sharp}, "stack", Sample(labels, labels % 2), offsets=offsets, training=Binned(offsets, labels)
     )
-    record, rules = procedure.decide(held_out, Path("nowhere"))
+    decision = procedure.decide(held_out)
+    record, rules = decision.record, decision.rules
     assert record["held_out"]["resolution"] < 0.02
     assert record["held_out_in_widths"]["rms"] == pytest.approx(1.0, abs=0.05)
     context = np.column_stack([np.linspace(14, 16, 6000), np.zeros((6000, 3))])

@@ -1,0 +1,665 @@
+"""The folder of a run: every path, file, checksum, array and manifest entry of it.
+
+:class:`RunFolder` is written by one process at a time; :class:`Run` is a finished one, opened for reading. Every file
+of a finished run has a checksum, which is compared when the file is used. This shows damage and mix-ups, not forgery:
+whoever can replace a file can replace its checksum too. Labels are not read here:
+:mod:`showerstack.report.shared.subject` holds a run against them.
+
+>>> run = load("runs/composition")  # doctest: +SKIP
+>>> run.shipped, run.learners      # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+
+from showerstack.models.base.saving import HEADER_FILE, check_threads
+from showerstack.runtime.arrays import array_names, open_npy, read_arrays
+from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
+from showerstack.runtime.errors import InputError, did_you_mean
+from showerstack.runtime.files import (
+    LOCK_FILE,
+    atomic_path,
+    check_name,
+    locked,
+    read_json,
+    remove_all_leftovers,
+    write_json,
+    write_npz,
+)
+from showerstack.runtime.logs import LogFile
+from showerstack.runtime.stated import Entries, check_stated, understood
+from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
+from showerstack.scoring.metrics.classes import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
+from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE, TASKS, Task, task_named
+from showerstack.stacking.answers import stacking_of
+from showerstack.stacking.chain import Chain, Fit, Predictions
+from showerstack.stacking.config import SECOND_LEVEL, write_config
+from showerstack.stacking.pools import Pool
+from showerstack.stacking.stated import Manifest
+from showerstack.stacking.targets import TargetCalibration, rule_from_json
+
+LOG_PROBA, TRUTH = "log_proba", "truth"
+"""Arrays of a fit's predictions: log-probabilities, and estimates of true quantities where the learner gives any."""
+OWN_FOLD, HOLDOUT, TEST = "held_out", "outer", "test"
+"""What a fit predicts: its own fold, the holdout, the test events. Each is a file ``<name>.npz``."""
+TASK_FILE = "task.json"
+HISTORY_FILE = "history.json"
+"""Validation log-loss by epoch or round, of learners that have such a thing."""
+NOT_OF_THE_LEARNER = (*(f"{part}.npz" for part in (OWN_FOLD, HOLDOUT, TEST)), TASK_FILE, HISTORY_FILE, CHECKSUMS_FILE)
+"""Files in the folder of a fit that its learner does not read: its predictions, and how it came about."""
+AVERAGE = "average"
+"""Folder of the network with the mean weights of a learner's fits, beside those of the fits."""
+LEARNERS, META, OOF = "learners", "meta", "oof"
+TABLE_FOLDER = "table"
+"""Folder of a run with the tables that its fits read."""
+SCALES_FILE, POOL_FILE, RULES_FILE, ESTIMATES_FILE = (
+    f"{META}/{name}.json" for name in ("calibration", "stack", "decision", "estimates")
+)
+"""The chain: temperatures; pool, shipped system, fits; rules of answers; errors of estimates where there are any."""
+CHAIN_FILES = (SCALES_FILE, POOL_FILE, RULES_FILE)
+"""Files of the chain that every run has."""
+SCORES_FILE = f"{META}/held_out_scores.npz"
+"""Of a gamma run: labels, scores and, where there are any, groups and importance weights of the judged events."""
+COLUMNS_FILE = f"{TABLE_FOLDER}/columns.json"
+"""Of a run on a table: what each column is."""
+PREDICTIONS_TABLE = "predictions.parquet"
+"""Predictions of a run on a table."""
+METRICS_FILE = "metrics_table.json"
+"""Scores of a run on a table."""
+TABLE_TEST_FILE = "metrics_table_test.json"
+"""Its scores on a test table with labels."""
+MADE_LATER = ("report.html", "model_card.md", TABLE_TEST_FILE, *(f"metrics_{task}.json" for task in TASKS))
+"""Files that scoring and reporting write into a finished run, as often as one likes."""
+COMBINED = ("average", "stack")
+"""Systems of a run that are not base learners."""
+ONE_ANSWER = ("score", "estimate")
+"""Rules of tasks that have no other: reports need not name them."""
+CHECKPOINTS = "checkpoints"
+"""Folder with the state of unfinished fits; gone when all are done."""
+START_FILE = ".start"
+"""In a folder that is at work: a number that no other start of any run has."""
+
+
+@dataclass(frozen=True)
+class FitFolder:
+    """The folder of one of a learner's fits. It has checksums of its own: until the run is finished, they show what was
+    damaged or exchanged between a kill and the next start."""
+
+    path: Path
+
+    def problem(self) -> str | None:
+        """Return what is wrong with a finished fit; None if nothing is, or if it is not there."""
+        if not self.path.exists():
+            return None
+        try:
+            problems = Checksums.open(self.path, required=(TASK_FILE, f"{OWN_FOLD}.npz")).problems()
+        except InputError as error:
+            return str(error)
+        return problems[0] if problems else None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the fit has ever been finished."""
+        return (self.path / TASK_FILE).exists()
+
+    def record(self) -> dict[str, Any]:
+        """Return how the fit came about."""
+        record: dict[str, Any] = read_json(Checksums.open(self.path).path(TASK_FILE))
+        return record
+
+    def read(self, part: str, array: str = LOG_PROBA) -> np.ndarray:
+        """Read :data:`LOG_PROBA`, (n, C), or :data:`TRUTH`, (n, T, 2), of :data:`OWN_FOLD` or another part."""
+        return read_arrays(Checksums.open(self.path).path(f"{part}.npz"), array)[array]
+
+    def estimates_truth(self) -> bool:
+        """Return whether the fit has estimated true quantities."""
+        return TRUTH in array_names(Checksums.open(self.path).path(f"{OWN_FOLD}.npz"))
+
+    def write(self, part: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write what :meth:`read` reads."""
+        write_npz(self.path / f"{part}.npz", **arrays)
+
+    def write_history(self, losses: list[float]) -> None:
+        """Write the validation log-loss by epoch or round."""
+        write_json(self.path / HISTORY_FILE, {"valid_log_loss": losses})
+
+    def finish(self, record: Mapping[str, Any] | None = None) -> None:
+        """Write how the fit came about, and the checksums of all that is there."""
+        if record is not None:
+            write_json(self.path / TASK_FILE, record)
+        write_checksums(self.path)
+
+
+def fit_path(learner: str, fit: Fit) -> str:
+    """Return where one of a learner's fits is in a run; refuse a name that leads out of it."""
+    return f"{LEARNERS}/{check_name(learner, Path(LEARNERS))}/{AVERAGE if fit is None else f'fold-{fit}'}"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, finished or not."""
+
+    folder: Path
+
+    def fit(self, learner: str, fit: Fit) -> FitFolder:
+        """Return the folder of one of a learner's fits."""
+        return FitFolder(self.folder / fit_path(learner, fit))
+
+    def checkpoint(self, learner: str, fold: int, key: str) -> Path:
+        """Return where an unfinished fit keeps its state; that of another configuration or code has another name."""
+        return self.folder / CHECKPOINTS / learner / f"fold-{fold}-{key[:16]}"
+
+    def late(self, learner: str) -> Path:
+        """Return the mark that a fit of a learner was given up for want of time: the others need not begin."""
+        return self.folder / CHECKPOINTS / learner / "late"
+
+    def remove_checkpoints(self) -> None:
+        """Remove the state of all unfinished fits."""
+        shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
+
+    @property
+    def train_table(self) -> Path:
+        """The training table of a run on a table, as learners get it."""
+        return self.folder / TABLE_FOLDER / "train.parquet"
+
+    @property
+    def test_table(self) -> Path:
+        """The test table of such a run."""
+        return self.folder / TABLE_FOLDER / "test.parquet"
+
+    @property
+    def log(self) -> LogFile:
+        """What is logged while the run is at work."""
+        return LogFile(self.folder / LOG_FILE)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder for this process alone; refuse one that holds something else, or is in use."""
+        run = self.folder
+        if run.exists() and not run.is_dir():
+            raise InputError(f"{run} is a file: expected a run folder")
+        if run.is_dir() and (links := [entry for entry in run.iterdir() if entry.is_symlink() and entry.is_dir()]):
+            raise InputError(f"{links[0]} is a link: a run is one folder with all its parts; move and link all of it")
+        is_run = (run / MANIFEST_FILE).exists() or (run / LOCK_FILE).exists()
+        if run.is_dir() and any(run.iterdir()) and not is_run:
+            raise InputError(f"{run} holds other files: choose an empty or new folder for the run")
+        was_there = run.is_dir()
+        was_empty = not was_there or not any(run.iterdir())
+        with locked(run):
+            self._remove_leftovers()
+            try:
+                yield
+            except InputError:
+                if was_empty and not (run / MANIFEST_FILE).exists():
+                    self._empty(keep=was_there)  # so that the name stays free
+                raise
+            finally:
+                # Workers that were stopped half-way left theirs.
+                if run.is_dir():
+                    self._remove_leftovers()
+
+    def _empty(self, *, keep: bool) -> None:
+        for entry in self.folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if not keep:
+            self.folder.rmdir()
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a killed run left half-written."""
+        for folder in (self.folder, *self.folder.glob("[!.]*/"), *self.folder.glob("[!.]*/[!.]*/")):
+            remove_all_leftovers(folder)
+
+    @contextmanager
+    def started(self) -> Iterator[str]:
+        """Mark the folder, which this process holds, as at work; yield the number of this start."""
+        number = secrets.token_hex(16)
+        with atomic_path(self.folder / START_FILE) as temporary:
+            temporary.write_text(number)
+        try:
+            yield number
+        finally:
+            (self.folder / START_FILE).unlink(missing_ok=True)
+
+    @property
+    def start(self) -> str:
+        """Number of the start that is at work here; empty where none is."""
+        try:
+            return (self.folder / START_FILE).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def refuse_other_configuration(self, requested: Mapping[str, Any]) -> None:
+        """Refuse a folder whose fits are of another configuration; ``requested`` holds what can change a fit."""
+        file = self.folder / MANIFEST_FILE
+        if not file.exists():
+            return
+        before = read_json(file).get("identity", {})
+        names = [name for name in {**before, **requested} if name not in SECOND_LEVEL]
+        changed = [name for name in names if before.get(name) != requested.get(name)]
+        if changed:
+            raise InputError(
+                f"{self.folder} belongs to another configuration (different: "
+                f"{', '.join(changed) if before else 'everything'}): choose another run folder or remove this one"
+            )
+
+    def finished_as(self, expected: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the manifest of a finished run that has all of these entries; None where there is no such run."""
+        if not all((self.folder / name).exists() for name in (MANIFEST_FILE, CHECKSUMS_FILE)):
+            return None
+        manifest: dict[str, Any] = read_json(self.folder / MANIFEST_FILE)
+        return manifest if all(manifest.get(k) == v for k, v in {"complete": True, **expected}.items()) else None
+
+    def remove_second_level(self) -> None:
+        """Remove what follows the fits, and ``checksums.json``: all of it is about to be made anew."""
+        (self.folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+        for name in (META, OOF, TEST):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for name in (PREDICTIONS_FILE, PREDICTIONS_TABLE, METRICS_FILE, *MADE_LATER):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Write ``manifest.json``, and the configuration in it as TOML beside it."""
+        write_config(self.folder / "config.toml", manifest["config"])
+        write_json(self.folder / MANIFEST_FILE, manifest)
+
+    def write_folds(self, partitions: np.ndarray, in_evaluation: np.ndarray) -> None:
+        """Write what :attr:`partitions` and :attr:`in_evaluation` read."""
+        for name, array in (("folds.npy", partitions), ("in_evaluation.npy", in_evaluation)):
+            with atomic_path(self.folder / name) as temporary, temporary.open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+
+    @property
+    def partitions(self) -> np.ndarray:
+        """(R, N) int8 fold of every training event, a row for each repetition; -1 in the holdout."""
+        return open_npy(self.folder / "folds.npy")
+
+    @property
+    def in_evaluation(self) -> np.ndarray:
+        """(N,) bool: training events of the kind that predictions are scored on."""
+        return np.asarray(open_npy(self.folder / "in_evaluation.npy"))
+
+    def write_columns(self, schema: Mapping[str, Any]) -> None:
+        """Write what the columns of the training table are."""
+        write_json(self.folder / COLUMNS_FILE, schema)
+
+    def write_chain(self, chain: Chain) -> None:
+        """Write what follows the learners."""
+        write_json(self.folder / SCALES_FILE, dict(chain.scales))
+        pool = {**chain.pool.as_json(), "shipped": chain.shipped, "n_fits": chain.n_fits}
+        optional = {"prior": chain.prior, "networks": chain.networks, "raced": chain.raced}
+        write_json(self.folder / POOL_FILE, pool | {name: list(values) for name, values in optional.items() if values})
+        if chain.target_calibration:
+            write_json(self.folder / ESTIMATES_FILE, chain.target_calibration.as_json())
+        write_json(self.folder / RULES_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
+
+    def write_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write what :meth:`Run.thresholds` is made from."""
+        write_npz(self.folder / SCORES_FILE, **arrays)
+
+    def write_oof(self, system: str, log_proba: np.ndarray, folds: np.ndarray, classes: tuple[str, ...]) -> None:
+        """Write log-probabilities of training events: event, fold, ``logp_<class>``; NaN where never predicted."""
+        frame = pl.DataFrame(
+            {
+                "event": np.arange(len(folds), dtype=np.uint32),
+                "fold": folds.astype(np.int8),
+                **{f"logp_{name}": np.ascontiguousarray(log_proba[:, k]) for k, name in enumerate(classes)},
+            }
+        )
+        with atomic_path(self.folder / OOF / f"{system}.parquet") as temporary:
+            frame.write_parquet(temporary)
+
+    def write_test(self, system: str, **arrays: np.ndarray) -> None:
+        """Write a system's predictions of the test events."""
+        write_npz(self.folder / TEST / f"{system}.npz", **arrays)
+
+    def write_predictions(self, predictions: Predictions) -> None:
+        """Write ``predictions.npz``."""
+        write_npz(self.folder / PREDICTIONS_FILE, **predictions.stored_arrays())
+
+    def read_fits(self, learner: str, fits: Iterable[Fit], part: str = TEST, array: str = LOG_PROBA) -> np.ndarray:
+        """Read an array of each of a learner's fits: :data:`LOG_PROBA`, (F, M, C), or :data:`TRUTH`, (F, M, T, 2)."""
+        return np.stack([self.fit(learner, fit).read(part, array) for fit in fits])
+
+    def read_out_of_fold(
+        self, learner: str, partitions: np.ndarray, predicted: np.ndarray, array: str = LOG_PROBA
+    ) -> np.ndarray:
+        """Read what a learner's fits predicted out-of-fold: (R, N, ...) float64, NaN where a row was never predicted.
+
+        ``partitions`` are (R, N) int8, the folds of each repetition, -1 in the holdout; ``predicted`` (N,) bool.
+        """
+        n_folds, shape = int(partitions.max()) + 1, partitions.shape
+        parts = [self.fit(learner, fit).read(OWN_FOLD, array) for fit in range(len(partitions) * n_folds)]
+        values = np.full((*shape, *parts[0].shape[1:]), np.nan)
+        for fit, part in enumerate(parts):
+            repeat, fold = divmod(fit, n_folds)
+            values[repeat, (partitions[repeat] == fold) & predicted] = part
+        return values
+
+    def write_checksums(self) -> Checksums:
+        """Write ``checksums.json`` over the files of a finished run: of a fit its own list, not the log nor
+        :data:`MADE_LATER`."""
+        files = [path.relative_to(self.folder) for path in self.folder.rglob("*") if path.is_file()]
+        fits = {file.parent for file in files if file.name == CHECKSUMS_FILE}
+        listed = [file for file in files if file.name == CHECKSUMS_FILE or not fits.intersection(file.parents[:-1])]
+        names = (file.as_posix() for file in listed if not any(part.startswith(".") for part in file.parts))
+        unlisted = (*MADE_LATER, LOG_FILE, CHECKSUMS_FILE)
+        return write_checksums(self.folder, [name for name in names if name not in unlisted])
+
+
+def evaluated_rows(stack: np.ndarray, folds: np.ndarray, *, holdout: bool) -> np.ndarray:
+    """Return the training events that systems were evaluated on, (N,) bool: the holdout, or all predicted ones.
+
+    ``stack`` and ``folds`` are what :meth:`Run.oof` returns of the stack.
+    """
+    rows: np.ndarray = ~np.isnan(stack[:, -1]) & ((folds < 0) | (not holdout))
+    return rows
+
+
+def finished_learners(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the base learners that finished, in the manifest's order."""
+    return tuple(str(row["name"]) for row in manifest.get("learners", ()) if row.get("status", "ok") == "ok")
+
+
+def shipped_system(manifest: Mapping[str, Any]) -> str:
+    """Return the system that predicts new events: ``stack``, or the best learner where the gate is closed.
+
+    A manifest without a gate means ``stack``.
+    """
+    gate = manifest.get("gate", {})
+    return "stack" if gate.get("shipped", True) is True else str(gate.get("best_learner"))
+
+
+@dataclass(frozen=True)
+class System:
+    """The answers of a learner, of the plain average or of the stack for the test events."""
+
+    name: str
+    log_proba: np.ndarray
+    """(N, C) float64 natural logarithms."""
+    output: np.ndarray
+    """(N,) what the metric scores: class numbers, gamma scores or estimates."""
+    rule: str
+    """How posteriors became answers: ``argmax``, or one of :data:`ONE_ANSWER`."""
+
+
+@dataclass(frozen=True)
+class SavedFits:
+    """Where the fits of one learner are."""
+
+    name: str
+    folders: tuple[Path, ...]
+    """One per fit."""
+    columns: tuple[str, ...]
+    """Table columns that it gets."""
+    needs_grid: bool
+    truth: bool = False
+    """Whether its estimates of true quantities, (n, T, 2) a fit, are needed instead of its log-probabilities."""
+
+
+def read_chain(checksums: Checksums, task: Task, systems: Collection[str], config_hash: str) -> Chain:
+    """Read what a run's folder holds of ``systems``, each file compared with its checksum."""
+    with _meta(checksums, POOL_FILE) as stack:
+        pool, shipped, n_fits = Pool.from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
+        prior = tuple(float(share) for share in stack["prior"]) if "prior" in stack else None
+        networks, raced = (tuple(map(str, stack.get(name, ()))) for name in ("networks", "raced"))
+        if shipped not in systems or not set(systems).issuperset((*pool.learners, *networks, *raced)):
+            raise KeyError(shipped)
+    with _meta(checksums, SCALES_FILE) as content:
+        scales = {name: float(content[name]) for name in systems}
+    with _meta(checksums, RULES_FILE) as content:
+        rules = {name: rule_from_json(rule) for name, rule in content.items()}
+    target_calibration = None
+    if ESTIMATES_FILE in checksums.files:
+        with _meta(checksums, ESTIMATES_FILE) as content:
+            target_calibration = TargetCalibration.from_json(content)
+    return Chain(task, scales, pool, rules, shipped, config_hash, n_fits, target_calibration, networks, prior, raced)
+
+
+@contextmanager
+def _meta(checksums: Checksums, name: str) -> Iterator[Any]:
+    """Yield the content of a file; content that cannot be used is an error with the file's name."""
+    file = checksums.path(name)
+    with understood(file, "what such a run holds"):
+        yield read_json(file)
+
+
+@dataclass(frozen=True)
+class Run(RunFolder):
+    """A finished run folder, of showers or of a table; see :meth:`open`. :mod:`showerstack.stacking.predict` predicts
+    with it."""
+
+    needs: ClassVar[str] = "train"
+    """Extra whose libraries predict."""
+    manifest: Mapping[str, Any]
+    checksums: Checksums
+    """Every file is compared with its checksum before it is used."""
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Run:
+        """Open a run folder; nothing in it is executed, and only its manifest is read.
+
+        Raises
+        ------
+        InputError
+            If the folder is no finished run, has no checksums, or its manifest is not the one that was written.
+        """
+        folder = Path(folder)
+        file = folder / MANIFEST_FILE
+        if not file.exists():
+            raise InputError(f"{folder} is not a finished run folder{did_you_mean(folder)}: it has no {MANIFEST_FILE}")
+        if not (folder / CHECKSUMS_FILE).exists():
+            raise InputError(_why_without_checksums(folder, read_json(file)))
+        checksums = Checksums.open(folder, required=(MANIFEST_FILE,))
+        manifest = read_json(checksums.path(MANIFEST_FILE))
+        if not isinstance(manifest, dict) or "task" not in manifest:
+            raise InputError(f"{file} names no task: expected the manifest of a stacking run")
+        check_stated(manifest, Manifest, file)
+        for row in manifest.get("learners", []):
+            check_name(row["name"], file)
+        return cls(folder, Entries.of(manifest, file), checksums)
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.folder.resolve().name
+
+    @cached_property
+    def task(self) -> Task:
+        """The task; classes of a run on a table are those of its labels, as text."""
+        name = str(self.manifest["task"])
+        if not self.has_grids and "classes" in self.manifest:
+            return Task(name, tuple(self.manifest["classes"]))
+        return task_named(name)
+
+    @property
+    def has_grids(self) -> bool:
+        """Whether its events are showers with detector grids, not rows of a table alone."""
+        return str(self.manifest["task"]) in TASKS
+
+    def require_showers(self, what: str) -> None:
+        """Refuse a run on a table, with which ``what`` (such as ``a data check``) cannot work.
+
+        Raises
+        ------
+        InputError
+            If it was trained on a table.
+        """
+        if not self.has_grids:
+            raise InputError(f"{self.folder} was trained on a table: {what} needs a run trained on showers")
+
+    def refuse_other_versions(self) -> None:
+        """Refuse a run that was made by another version of stacking or features.
+
+        Raises
+        ------
+        InputError
+            If it was; the line asks for another training.
+        """
+        current = {"stacking": STACKING_VERSION} | ({"features": FEATURES_VERSION} if self.has_grids else {})
+        for what, version in current.items():
+            made_by = self.manifest.get(f"{what}_version", 0)
+            if made_by != version:
+                raise InputError(
+                    f"{self.folder} was made by version {made_by} of the {what}, which is now {version}: train again "
+                    f"(python cli.py stack --task {self.manifest['task']} --data DATA --run NEW_RUN)"
+                )
+
+    @property
+    def threads(self) -> int:
+        """Numerical threads of a process, in training and prediction alike."""
+        config = self.manifest["config"]
+        return check_threads(config.get("threads") if isinstance(config, dict) else None, self.folder / MANIFEST_FILE)
+
+    @property
+    def class_values(self) -> tuple[Any, ...]:
+        """Classes as the training labels had them: ``bool``, ``int``, ``float`` or ``str``."""
+        as_value: dict[str, Callable[[str], Any]] = {"bool": "True".__eq__, "int": int, "float": float}
+        return tuple(map(as_value.get(self.manifest.get("label_type", "str"), str), self.task.classes))
+
+    @property
+    def shipped(self) -> str:
+        """The system that predicts new events; see :func:`shipped_system`."""
+        return shipped_system(self.manifest)
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """Base learners that finished; see :func:`finished_learners`."""
+        return finished_learners(self.manifest)
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """Learners that finished, average and stack."""
+        return (*self.learners, *COMBINED)
+
+    @property
+    def required_files(self) -> list[str]:
+        """Names of the files that such a run cannot do without."""
+        identity = self.manifest["identity"]
+        n_fits = int(identity["folds"]) * int(identity["repeats"])
+        names = [MANIFEST_FILE, *CHAIN_FILES]
+        networks = {row["name"] for row in self.manifest["learners"] if row.get("one_network")}
+        fits_of = {row["name"]: int(row.get("fits", n_fits)) for row in self.manifest["learners"]}
+        for name in self.learners:
+            fits: list[Fit] = [*range(fits_of[name]), *([None] if name in networks else [])]
+            names += [f"{fit_path(name, fit)}/{HEADER_FILE}" for fit in fits]
+        names += [f"{OOF}/{name}.parquet" for name in self.systems]
+        if self.manifest["data"]["n_test"]:
+            names += [PREDICTIONS_FILE, *(f"{TEST}/{name}.npz" for name in self.systems)]
+        return names
+
+    @cached_property
+    def chain(self) -> Chain:
+        """What follows the base learners; its files are compared with their checksums."""
+        return read_chain(self.checksums, self.task, self.systems, str(self.manifest["config_hash"]))
+
+    @property
+    def predictions(self) -> Path:
+        """The file of predictions of the test events."""
+        return self.folder / PREDICTIONS_FILE
+
+    def oof(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return a system's out-of-fold log-probabilities, (N, C) float64, NaN where a row was never predicted, and the
+        folds, (N,) int8, negative in the holdout."""
+        frame = pl.read_parquet(self.checksums.path(f"{OOF}/{name}.parquet"), glob=False)
+        return frame.select(f"logp_{one}" for one in self.task.classes).to_numpy(), frame["fold"].to_numpy()
+
+    def test(self, name: str, key: str) -> np.ndarray | None:
+        """Return an array of a system's predictions of the test events, such as ``log_proba`` (N, C).
+
+        None if there is no such array.
+
+        Raises
+        ------
+        InputError
+            If ``test/<name>.npz`` is missing, damaged or replaced.
+        """
+        return read_arrays(self.checksums.path(f"{TEST}/{name}.npz"), key, "log_proba").get(key)
+
+    def test_systems(self, n_events: int) -> Iterator[System]:
+        """Yield the answers of learners, average and stack; refuse those for another number of test events."""
+        for name in self.systems:
+            log_proba = self.test(name, "log_proba")
+            if log_proba is None:
+                continue
+            if len(log_proba) != n_events:
+                file = self.folder / TEST / f"{name}.npz"
+                raise InputError(f"{file} has {len(log_proba)} events, but the test set has {n_events}")
+            for rule, output in stacking_of(self.task).answers(log_proba, lambda key, name=name: self.test(name, key)):  # type: ignore[misc]
+                yield System(name, log_proba, output, rule)
+
+    def fits(self, name: str) -> SavedFits:
+        """Return where the fits of a learner are; each file is compared with its checksum.
+
+        Raises
+        ------
+        InputError
+            If a file is missing or not the one that was written.
+        """
+        record = next(row for row in self.manifest["learners"] if row["name"] == name)
+        folders = tuple(self.fit_folder(name, fit) for fit in self.chain.fits(name))
+        return SavedFits(name, folders, tuple(record["features"]), bool(record["needs_grid"]))
+
+    def fit_folder(self, name: str, fit: Fit) -> Path:
+        """Return the folder of one fit after comparing all files that its learner reads; see :meth:`fits`."""
+        inside = f"{fit_path(name, fit)}/"
+        self.checksums.path(inside + HEADER_FILE)
+        for name in self.checksums.files:
+            if name.startswith(inside) and name.removeprefix(inside) not in NOT_OF_THE_LEARNER:
+                self.checksums.path(name)
+        return self.folder / inside
+
+    def thresholds(
+        self,
+        efficiencies: tuple[float, ...] = TABLE_EFFICIENCIES,
+        ratios: tuple[float, ...] = REAL_RATIOS,
+    ) -> list[dict[str, Any]]:
+        """Return thresholds on gamma scores for your own efficiencies and gamma-to-hadron ratios.
+
+        See :func:`showerstack.scoring.metrics.classes.threshold_table`; made from the scores of the holdout, without
+        one from out-of-fold scores of the training events.
+
+        Raises
+        ------
+        InputError
+            If this is no gamma run, or an efficiency is outside (0, 1].
+        """
+        if SCORES_FILE not in self.checksums.files:
+            raise InputError(f"{self.folder} has no thresholds: it was trained for {self.task.name}")
+        stored = read_arrays(self.checksums.path(SCORES_FILE), "labels", "scores", "groups", "weights")
+        return threshold_table(stored.pop("labels"), stored.pop("scores"), efficiencies, ratios, **stored)
+
+
+def _why_without_checksums(folder: Path, manifest: Any) -> str:
+    if isinstance(manifest, dict) and manifest.get("complete"):
+        return (
+            f"{folder} has no {CHECKSUMS_FILE}, so that damage could not be noticed (made by an earlier version?): "
+            "start the same command again, or train into a new folder"
+        )
+    return f"{folder} is not finished: start the same command again to continue it"
+
+
+def load(folder: str | Path) -> Run:
+    """Open a finished run folder for predictions: like :meth:`Run.open`, and nothing that it needs is missing.
+
+    Raises
+    ------
+    InputError
+        If it is not a run folder, not finished, of another version, a file that such a run has is not listed in its
+        checksums, or its chain cannot be read.
+    """
+    run = Run.open(folder)
+    run.refuse_other_versions()
+    Checksums.open(run.folder, required=run.required_files)
+    _ = run.chain  # read now: damage is noticed before any event is
+    return run
