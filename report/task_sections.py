@@ -34,8 +34,8 @@ from showerstack.scoring.tasks.base import Quantity
 from showerstack.scoring.tasks.text import short
 from showerstack.showers.kascade import LN_MASSES
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, Task
-from showerstack.stacking import calibration
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.second_level import RELIABILITY_BINS, reliability
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,10 +70,10 @@ def posteriors(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: t
 
 def _reliability(evaluated: EvaluatedRun) -> Markup:
     figure = reliability_picture(evaluated.labels, evaluated.final, evaluated.task.classes)
-    result = calibration.reliability(evaluated.final, Sample(evaluated.labels, evaluated.labels))
+    result = reliability(evaluated.final, Sample(evaluated.labels, evaluated.labels))
     caption = (
         f"Posteriors of {evaluated.shipped_words} on the test set: on the dashed line posteriors are calibrated; bars "
-        f"are {LEVEL_TEXT} binomial intervals. Expected calibration error over {calibration.RELIABILITY_BINS} bins: "
+        f"are {LEVEL_TEXT} binomial intervals. Expected calibration error over {RELIABILITY_BINS} bins: "
         f"{result['expected_calibration_error']:.4f}; right posteriors would show about "
         f"{result['of_perfect_posteriors']:.4f} with so many events."
     )

@@ -15,9 +15,8 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.processes import limited_threads
 from showerstack.showers.schema import Task
 from showerstack.stacking.answers import TaskStacking, stacking_of
-from showerstack.stacking.calibration import scaled
 from showerstack.stacking.events import Events
-from showerstack.stacking.pools import Pool
+from showerstack.stacking.second_level import Pool, scaled
 from showerstack.stacking.targets import Rule, TargetCalibration, fits_of
 
 Fit = int | None

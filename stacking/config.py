@@ -25,7 +25,7 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
 from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
-from showerstack.stacking.pools import POOLS, pool_specs
+from showerstack.stacking.second_level import POOLS, pool_specs
 
 T = TypeVar("T")
 

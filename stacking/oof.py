@@ -23,11 +23,10 @@ from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.stacking.chain import Fit, average_of
 from showerstack.stacking.fits import FoldTask, TimeLimitReached, write_unseen_predictions
 from showerstack.stacking.folds import Folds
-from showerstack.stacking.gate import entropy, leak_remarks
 from showerstack.stacking.job import Job
-from showerstack.stacking.pools import DroppedLearner
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Attempt
+from showerstack.stacking.second_level import DroppedLearner, entropy, leak_remarks
 from showerstack.stacking.store import HOLDOUT, OWN_FOLD, FitFolder
 
 MARGIN = 1e-4

@@ -45,7 +45,7 @@ from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Chain, Fit, Predictions
 from showerstack.stacking.config import SECOND_LEVEL, write_config
-from showerstack.stacking.pools import Pool
+from showerstack.stacking.second_level import Pool
 from showerstack.stacking.stated import Manifest
 from showerstack.stacking.targets import TargetCalibration, rule_from_json
 

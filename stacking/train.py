@@ -29,20 +29,28 @@ from showerstack.runtime.logs import logging_to, remark
 from showerstack.runtime.processes import limited_threads
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.stacking.answers import DecisionSample, stacking_of
-from showerstack.stacking.calibration import calibrated, reliability
 from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import CONTEXT_SCALARS, Binned, pieces
 from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
-from showerstack.stacking.gate import decide_gate
 from showerstack.stacking.job import LIMITED_FOLDS, Job, fold_tasks, make_folds, shower_job, table_job
 from showerstack.stacking.oof import Collected, collect
-from showerstack.stacking.pools import DroppedLearner, Stack, fit_stack, nested
-from showerstack.stacking.race import FIRST_FOLD, is_raced, leaving, race_remark
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Attempt, run_tasks
-from showerstack.stacking.store import HOLDOUT, METRICS_FILE, PREDICTIONS_TABLE, TRUTH
+from showerstack.stacking.second_level import (
+    FIRST_FOLD,
+    DroppedLearner,
+    Stack,
+    calibrated,
+    decide_gate,
+    fit_stack,
+    leaving,
+    left_out_remarks,
+    nested,
+    reliability,
+)
+from showerstack.stacking.store import HOLDOUT, METRICS_FILE, OWN_FOLD, PREDICTIONS_TABLE, TRUTH
 from showerstack.stacking.tables import counted_in, probabilities, write_table
 from showerstack.stacking.targets import TargetCalibration, fits_of
 
@@ -128,13 +136,19 @@ def _fit_all(
     fit = partial(
         run_tasks, processes=job.processes, threads=config.threads, scheduler=config.scheduler, progress=progress
     )
-    if not is_raced(config, folds, tasks):
+    learners, fits = {task.name for task in tasks}, {task.fold for task in tasks}
+    # Without a holdout, the one fit of a learner that leaves could not be judged.
+    is_race = config.race == "on" and config.prune > 0 and folds.holdout.any()
+    if not is_race or len(learners) == 1 or len(fits) == 1:
         return fit(tasks), ()
     failures = fit([task for task in tasks if task.fold == FIRST_FOLD])
     failed = {failure.learner for failure in failures}
     names = [name for name in dict.fromkeys(task.name for task in tasks) if name not in failed]
     with limited_threads(1):
-        raced = leaving(job, folds, names)
+        first = {name: job.run.fit(name, FIRST_FOLD).read(OWN_FOLD) for name in names}
+        sample = folds.sample(folds.out_of_fold & (folds.partitions[0] == FIRST_FOLD))
+        survival = stacking_of(job.task).survival
+        raced = leaving(first, sample, job.task.n_classes, config.prune, config.seed, survival=survival)
     gone = failed | {learner.name for learner in raced}
     return failures + fit([task for task in tasks if task.name not in gone]), raced
 
@@ -275,7 +289,7 @@ def _second_level(
         run.write_oof(name, everywhere[name], folds.partitions[0], job.task.classes)
     with step("prediction"):
         predictions = _predict_test(job, chain, chain.learners)
-    remarks = [*collected.remarks, *filter(None, [race_remark(raced), stack.remark()])]
+    remarks = [*collected.remarks, *left_out_remarks(raced, stack.left_out)]
     manifest |= {
         "complete": True,
         "learners": _learner_records(collected, judged, systems, out_of_fold, oof_sample),

@@ -240,7 +240,7 @@ learner = create(spec("frequencies"), ("a", "b")).fit(events, events, seed=1)
 learner.save(Path("saved"))
 print(np.exp(load(Path("saved")).predict_log_proba(events)[0]).tolist())
 from showerstack.showers.archives.formats import convert_foreign
-from showerstack.stacking.pools import pool_specs
+from showerstack.stacking.second_level import pool_specs
 print(list(pool_specs())[-1])
 Path("mine").mkdir()
 Path("mine", "events.csv").write_text("E,Ze\\n15.5,10\\n")

@@ -42,8 +42,8 @@ from showerstack.showers.schema import GAMMA, TASKS, Task
 from showerstack.stacking.chain import average_of
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import ShowerEvents, binned, class_numbers
-from showerstack.stacking.pools import cross_validated, fit_pool
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.second_level import cross_validated, fit_pool
 from showerstack.stacking.store import Run
 from showerstack.stacking.targets import PosteriorMean
 from showerstack.stacking.train import stack

@@ -12,8 +12,8 @@ import scipy.optimize
 
 from showerstack.analysis.datacheck import weights as datacheck_weights
 from showerstack.models.base.posterior import log_softmax
-from showerstack.stacking.pools import fit_scaling, fit_weights
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.second_level import fit_scaling, fit_weights
 
 RNG = np.random.default_rng(5)
 N, CLASSES = 60, 3

@@ -44,9 +44,9 @@ from showerstack.stacking.exported import (
     run_graph,
     session,
 )
-from showerstack.stacking.pools import POOLS, fit_pool
 from showerstack.stacking.predict import predict
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.second_level import POOLS, fit_pool
 from showerstack.stacking.store import load
 from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.targets import OWN_ENERGY

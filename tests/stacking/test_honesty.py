@@ -18,13 +18,11 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
-from showerstack.stacking.calibration import calibrated
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.gate import Gate, decide_gate, entropy, leak_remarks
-from showerstack.stacking.pools import fit_stack
 from showerstack.stacking.predict import predict
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.second_level import Gate, calibrated, decide_gate, entropy, fit_stack, leak_remarks
 from showerstack.stacking.store import load, shipped_system
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import gaussians

@@ -15,22 +15,25 @@ import pytest
 
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.context import Context
-from showerstack.stacking.calibration import calibrated, fit_scale, reliability, scaled
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.gate import decide_gate
-from showerstack.stacking.pools import (
+from showerstack.stacking.predict import predict
+from showerstack.stacking.sample import Sample
+from showerstack.stacking.second_level import (
     POOLS,
     DroppedLearner,
     Pool,
-    Stack,
+    calibrated,
     cross_validated,
+    decide_gate,
     fit_pool,
+    fit_scale,
     fit_stack,
     left_out,
+    left_out_remarks,
     nested,
+    reliability,
+    scaled,
 )
-from showerstack.stacking.predict import predict
-from showerstack.stacking.sample import Sample
 from showerstack.stacking.store import load
 from showerstack.stacking.train import StackResult, stack
 
@@ -147,7 +150,7 @@ def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
 
 def test_a_learner_that_keeps_hadrons_out_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     log_proba, sample = _twins(4_000, 2)
-    monkeypatch.setattr("showerstack.stacking.pools.is_worse_in_survival", lambda *given: True)
+    monkeypatch.setattr("showerstack.stacking.second_level.is_worse_in_survival", lambda *given: True)
     assert left_out(log_proba, sample, 10.0, survival=True) == ()
     assert len(left_out(log_proba, sample, 10.0)) == 3
 
@@ -169,12 +172,9 @@ def test_copies_of_a_shower_make_the_cost_no_more_certain() -> None:
 
 
 def test_the_remark_states_the_cost_of_all_that_went() -> None:
-    log_proba, sample = _problem(300)
-    pool = fit_pool("average", log_proba, sample)
     gone = (DroppedLearner("first", 1e-5, 2e-5), DroppedLearner("second", 1.2e-4, 3e-5))
-    assert Stack(pool, log_proba["left"], {}, ()).remark() is None
-    both = Stack(pool, log_proba["left"], {}, gone).remark()
-    assert both is not None
+    assert left_out_remarks((), ()) == []
+    (both,) = left_out_remarks((), gone)
     assert "first, second; " in both
     assert "0.00012 ± 0.00003 higher" in both
 

@@ -26,8 +26,8 @@ from showerstack.stacking.folds import (
     early_stopping_rows,
     evaluation_events,
 )
-from showerstack.stacking.pools import Pool
 from showerstack.stacking.sample import Sample, subsampled
+from showerstack.stacking.second_level import Pool
 from showerstack.stacking.store import RunFolder, read_chain
 from showerstack.stacking.targets import (
     OWN,

@@ -40,13 +40,13 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.cascade import RARE
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.calibration import scaled
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.fits import FoldTask, _labelled_batch, holdout_rows, split_rows
 from showerstack.stacking.folds import choose_holdout, evaluation_events
 from showerstack.stacking.job import Job
 from showerstack.stacking.predict import predict
+from showerstack.stacking.second_level import scaled
 from showerstack.stacking.store import Run, RunFolder, evaluated_rows, load
 from showerstack.stacking.tables import TableEvents
 from showerstack.stacking.train import StackResult, stack

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from showerstack.stacking.pools import PoolSpec, cross_entropy
+from showerstack.stacking.second_level import PoolSpec, cross_entropy
 
 
 def fit(z, sample):
