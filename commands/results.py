@@ -42,7 +42,7 @@ def report(
     from showerstack.report.card import write_card
     from showerstack.stacking.store import Run
 
-    if Run.open(run).has_grids:
+    if not Run.open(run).of_table:
         from showerstack.report.run_page import write_report
 
         written = write_report(run, data, bars=bar)
@@ -88,7 +88,7 @@ def leaderboard(
     from showerstack.report.public.leaderboard import standings_tables, table_standings, tables
     from showerstack.stacking.store import Run
 
-    of_showers = [run for run in runs if run.is_file() or Run.open(run).has_grids]
+    of_showers = [run for run in runs if run.is_file() or not Run.open(run).of_table]
     of_tables = [run for run in runs if run not in of_showers]
     if of_tables and not of_showers:
         refuse_unused(context, "with runs on tables", ("data",))

@@ -65,14 +65,14 @@ def stack(
         spec(name)  # a mistyped name is told before anything slow is imported
     if chosen["learners"] and not any(spec(name).pretrained for name in chosen["learners"]):
         refuse_unused(context, f"with --learners {','.join(chosen['learners'])}", ("weights",))
-    has_grids = not chosen["table"]
-    if has_grids:
+    of_table = bool(chosen["table"])
+    if not of_table:
         refuse_unused(context, "without --table", vars(table))
     else:
         refuse_unused(context, "with --table", (*vars(showers), "strict"))
         if not chosen["label"]:
             raise InputError("say which column of the table holds the classes: --label COLUMN")
-    for name in vars(table if has_grids else showers):
+    for name in vars(showers if of_table else table):
         del chosen[name]
     need("train", "report", what="stack")
     from showerstack.report.outcome import outcome
@@ -80,7 +80,7 @@ def stack(
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.train import stack as train
 
-    config = StackConfig(**chosen) if has_grids else TableConfig(**chosen)
+    config = TableConfig(**chosen) if of_table else StackConfig(**chosen)
     began = process_began()
     train(config, output.context(began=began), strict=strict)
     result = outcome(config.run, config.data if isinstance(config, StackConfig) else None, bars=output.bars)
@@ -111,14 +111,14 @@ def predict(
     Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
     """
     if given_options(context) & {"separator", "device", "features", "no_table"}:
-        from showerstack.stacking.exported import open_predictor
+        from showerstack.stacking.exported import open_run
 
-        if open_predictor(run, whole=False).has_grids:
-            refuse_unused(context, "with a run on showers", ("separator",))
-        else:
+        if open_run(run, whole=False).of_table:
             refuse_unused(context, "with a run on a table", ("device", "features", "no_table"))
+        else:
+            refuse_unused(context, "with a run on showers", ("separator",))
     from showerstack.showers.archives.folders import unlabelled_in
-    from showerstack.stacking.exported import open_predictor
+    from showerstack.stacking.exported import open_run
     from showerstack.stacking.predict import predict as predict_events
 
     runs = unlabelled_in(data)
@@ -128,7 +128,7 @@ def predict(
         raise InputError(f"{data} holds two runs of one name: predict its folders one by one")
     if runs:
         refuse_unused(context, "with a folder of runs", ("features",))
-    model, content = open_predictor(run), list[dict[str, Any]]()
+    model, content = open_run(run), list[dict[str, Any]]()
     ctx = output.context(device=device)
     for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:
         stream = predict_events(

@@ -30,7 +30,7 @@ def explain_event(run: Path, data: Path, event: int, out: Path, ctx: Context = C
 
 
 def _shower(run: Run, data: Path, event: int) -> Shower | None:
-    return read_showers(Dataset.open(data, labels=False), [event])[0] if run.has_grids else None
+    return read_showers(Dataset.open(data, labels=False), [event])[0] if not run.of_table else None
 
 
 def explain_lines(explanation: Explanation) -> list[str]:

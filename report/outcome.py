@@ -190,7 +190,7 @@ def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunO
         "remarks": manifest["remarks"],
         "predictions": str(run / "predictions.npz"),
     }
-    if not opened.has_grids or data is None:
+    if opened.of_table or data is None:
         report = write_table_report(run, bars=bars)
         content["model_card"] = str(write_card(run))
         content |= {

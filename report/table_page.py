@@ -52,7 +52,7 @@ MEANING = (
 def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
     """Write ``RUN/report.html`` of a finished run on a table; the test table is scored where it has labels."""
     run = Run.open(folder)
-    if run.has_grids:
+    if not run.of_table:
         raise InputError(f"{folder} was trained on showers, not on a table")
     check_target(folder / REPORT_FILE, (".html",))
     test = score_test_table(run)

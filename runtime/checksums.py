@@ -118,6 +118,12 @@ def checksum(path: Path) -> tuple[int, str]:
     return path.stat().st_size, hash_file(path)
 
 
+def known_hash(path: Path) -> str | None:
+    """Return the SHA-256 of a file, None where there is none; within a process an unchanged file is read once."""
+    state = file_state(path)
+    return None if state is None else _hash(path, state)
+
+
 @lru_cache(maxsize=65_536)
 def _hash(path: Path, state: FileState) -> str:
     return hash_file(path)

@@ -137,11 +137,6 @@ def seconds_of(text: str) -> float:
 
     >>> seconds_of("1h30m")
     5400.0
-
-    Raises
-    ------
-    InputError
-        If it is not a length of time, none at all, or more than 1000 days.
     """
     match = _LENGTH_OF_TIME.fullmatch(text.strip().lower())
     total = sum(float(n) * unit for n, unit in zip(match.groups(), _SECONDS.values(), strict=True) if n) if match else 0

@@ -25,7 +25,7 @@ from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.runtime.frames import column_of, frame_of
 from showerstack.runtime.logs import Lines, logging_to, remark
-from showerstack.showers.schema import EXPORT_FILE, TASKS, Task, task_named
+from showerstack.showers.schema import TASKS, Task, task_named
 
 if TYPE_CHECKING:
     from showerstack.analysis.photons.search import PhotonResult
@@ -110,11 +110,11 @@ class Fitted:
             For an export, a run that estimates a quantity, or an event that does not exist or cannot be used.
         """
         from showerstack.stacking.explain import explain
-        from showerstack.stacking.exported import open_predictor
+        from showerstack.stacking.exported import open_run
 
         with _as_file(data) as place:
             if out is None:
-                return explain(open_predictor(self.folder), place, event)
+                return explain(open_run(self.folder), place, event)
             need("report", what="a picture")
             from showerstack.report.explain import explain_event
 
@@ -283,11 +283,10 @@ def fitted(run: Place) -> Fitted:
     showerstack.InputError
         If it is none.
     """
-    from showerstack.stacking.exported import ExportedRun
-    from showerstack.stacking.store import Run
+    from showerstack.stacking.exported import open_run
 
     folder = Path(run).expanduser()
-    opened = ExportedRun.open(folder) if (folder / EXPORT_FILE).exists() else Run.open(folder)
+    opened = open_run(folder, whole=False)
     manifest, folder = opened.manifest, folder.absolute()  # another working folder changes nothing
     known = tuple(manifest.get("remarks", ())), str(manifest["config_hash"])
     return Fitted(folder, opened.task.name, opened.class_values, opened.shipped, opened.learners, *known)
@@ -332,7 +331,7 @@ def predict(
     >>> predicted.probabilities.shape
     (1000, 5)
     """
-    from showerstack.stacking.exported import open_predictor
+    from showerstack.stacking.exported import open_run
     from showerstack.stacking.predict import predict as predict_events
 
     if not isinstance(run, str | os.PathLike | Fitted):
@@ -344,7 +343,7 @@ def predict(
         raise InputError("no_table and device are for runs on showers: leave them out for a table")
     with _as_file(data) as place, _shown(verbose, callback) as bars:
         ctx = Context(bars=bars, device=device, workers=workers)
-        opened = open_predictor(run.folder)
+        opened = open_run(run.folder)
         if run.config_hash not in (None, opened.manifest["config_hash"]):
             raise InputError(f"{run.folder} holds another run than when it was opened: fit or open it again")
         with tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:

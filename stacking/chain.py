@@ -11,18 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.processes import limited_threads
 from showerstack.showers.schema import Task
-from showerstack.stacking.answers import TaskStacking, stacking_of
+from showerstack.stacking.estimates import Posterior, Rule, TargetCalibration, TaskStacking, stacking_of
 from showerstack.stacking.events import Events
-from showerstack.stacking.second_level import Pool, scaled
-from showerstack.stacking.targets import Rule, TargetCalibration, fits_of
+from showerstack.stacking.second_level import Pool, average_of, combined, scaled
 
 Fit = int | None
 """Number of one of a learner's fits; None for the network with the mean of their weights."""
-Piece = tuple[slice, Mapping[str, np.ndarray]]
-"""Which events, and per learner the (F, n, C) raw log-probabilities of its fits."""
+Piece = tuple[slice, Mapping[str, Posterior]]
+"""Which events, and per learner what its fits say of them."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +55,6 @@ class Predictions:
         if self.test_fingerprint is not None:
             stored["test_fingerprint"] = np.array(self.test_fingerprint)
         return stored
-
-
-def average_of(log_proba: np.ndarray) -> np.ndarray:
-    """Return the normalised mean in log-probability over the first axis of (L, N, C)."""
-    return log_softmax(log_proba.mean(axis=0))
-
-
-def combined(learners: Mapping[str, np.ndarray], pool: Pool) -> dict[str, np.ndarray]:
-    """Return learners, ``average`` and ``stack``, before calibration: (N, C) log-probabilities each.
-
-    ``average`` is that of the pool's learners and needs all of them, ``stack`` only those with a weight.
-    """
-    systems = dict(learners)
-    if all(name in systems for name in pool.learners):
-        systems["average"] = average_of(np.stack([systems[name] for name in pool.learners]))
-    if all(name in systems for name in pool.needed):
-        systems["stack"] = pool(systems)
-    return systems
 
 
 @dataclass(frozen=True)
@@ -115,12 +95,9 @@ class Chain:
         """Learners without which the shipped prediction cannot be made."""
         return self.pool.needed if self.shipped == "stack" else (self.shipped,)
 
-    def posteriors(self, fits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return (N, C) log-posteriors of learners and, where there are enough, of average and stack.
-
-        ``fits`` holds, per learner, the (F, N, C) raw log-probabilities of its fits.
-        """
-        averages = {name: average_of(z) for name, z in fits.items()}
+    def posteriors(self, fits: Mapping[str, Posterior]) -> dict[str, np.ndarray]:
+        """Return (N, C) log-posteriors of learners and, where there are enough, of average and stack."""
+        averages = {name: average_of(of.log_proba) for name, of in fits.items() if of.log_proba is not None}
         return {name: scaled(z, self.scales[name]) for name, z in combined(averages, self.pool).items()}
 
     @property
@@ -137,22 +114,20 @@ class Chain:
         return Predictions(log_proba, arrays, self.config_hash, test_fingerprint, posteriors)
 
     def stream(self, pieces: Iterable[Piece], events: Events) -> Generator[Predictions, None, None]:
-        """Yield predictions from raw log-probabilities of all fits (and estimates of true quantities), by pieces.
+        """Yield predictions from what all fits say, by pieces.
 
         One numerical thread, so that training and prediction give the same last bits anywhere.
         """
         fingerprint = events.events_fingerprint()
-        for piece, arrays_of_fits in pieces:
+        for piece, fits in pieces:
             context, usable = events.context(piece), events.usable(piece)
-            fits, estimates = dict(arrays_of_fits), None
-            if self.target_calibration is not None:
-                estimates = fits.pop(fits_of(self.target_calibration.learner), None)
+            estimating = fits.get(self.target_calibration.learner) if self.target_calibration else None
             with limited_threads(1):
                 posteriors = self._with_prior(self.posteriors(fits), usable)
                 predictions = self.predictions(posteriors, context, fingerprint)
-                if self.target_calibration is not None and estimates is not None:
+                if self.target_calibration and estimating and estimating.estimates is not None:
                     # What a task estimates itself, such as the energy, is pooled with these.
-                    arrays = self.target_calibration.arrays(estimates, events.fitted_core(piece))
+                    arrays = self.target_calibration.arrays(estimating.estimates, events.fitted_core(piece))
                     pooled = self.procedure.pooled(self.rules, posteriors, arrays, context)
                     if usable is not None:
                         arrays = {name: np.where(usable, values, np.nan) for name, values in arrays.items()}

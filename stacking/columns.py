@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError, shown
-from showerstack.stacking.seen import Seen
+from showerstack.stacking.remarks import Seen
 
 NUMBER, BOOLEAN, CATEGORY = "number", "boolean", "category"
 TIMES = {"Date": "time", "Datetime": "time", "Duration": "duration", "Time": "time of day"}
@@ -58,13 +58,7 @@ class Column:
     """What it was in training, as learners get it; None where too few rows had it."""
 
     def encoded(self, values: pl.Series, file: Path, gaps: tuple[str, ...] = GAPS) -> tuple[np.ndarray, str | None]:
-        """Return (N,) float32, NaN where missing, and a remark on values that are taken as missing.
-
-        Raises
-        ------
-        InputError
-            If a value is infinite or not what the training table had; file, row and column are named.
-        """
+        """Return (N,) float32, NaN where missing, and a remark on values that are taken as missing."""
         self._check_type(values, file)
         if self.kind == CATEGORY:
             return self._codes(values, file)
@@ -184,12 +178,6 @@ def learned_columns(
         The columns to use; None for all others.
     categories
         Columns of text or whole numbers that are categories although the file does not declare them.
-
-    Raises
-    ------
-    InputError
-        If a named column is missing or reserved, no column is left, a column numbers the rows and is not in
-        ``wanted``, or holds what is neither number nor category.
     """
     for name in (*(wanted or ()), *categories):
         if name not in frame.columns:

@@ -60,8 +60,8 @@ class RunConfig(BaseModel, RunOptions):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    has_grids: ClassVar[bool]
-    """Whether events have detector grids: those of a table have none."""
+    for_tables: ClassVar[bool] = False
+    """Whether events are rows of a table, which have no detector grids."""
     preset_folds: ClassVar[Mapping[str, int]] = FOLDS
     """Folds of each preset."""
     min_holdout: ClassVar[int] = MIN_PER_CLASS
@@ -138,6 +138,11 @@ class RunConfig(BaseModel, RunOptions):
         return self
 
     @property
+    def has_own_folds(self) -> bool:
+        """Whether the user gives the folds, which then stay under a time limit too."""
+        return False
+
+    @property
     def n_folds(self) -> int:
         """Number of folds."""
         return self.folds if self.folds is not None else self.preset_folds[self.preset]
@@ -153,7 +158,7 @@ class RunConfig(BaseModel, RunOptions):
         names = self.learners or tuple(
             entry.name
             for entry in LEARNERS.values()
-            if self.preset in entry.presets and entry.for_tables != self.has_grids
+            if self.preset in entry.presets and entry.for_tables == self.for_tables
         )
         resolved = dict.fromkeys(learner for learner in map(self.resolve_learner, names) if learner is not None)
         if not resolved:
@@ -161,7 +166,7 @@ class RunConfig(BaseModel, RunOptions):
         usable = []
         for learner in map(spec, resolved):
             serves_task = not learner.tasks or task.name in learner.tasks or task.name not in TASKS
-            if serves_task and (self.has_grids or not learner.needs_grid):
+            if serves_task and not (self.for_tables and learner.needs_grid):
                 usable.append(learner)
             elif self.learners:
                 why = "needs detector grids" if serves_task else f"serves only {', '.join(learner.tasks)}"
@@ -187,7 +192,6 @@ class RunConfig(BaseModel, RunOptions):
 class StackConfig(RunConfig, ShowerOptions):
     """A run on the benchmark's dataset folders ``DATA/{task}_train`` and ``DATA/{task}_test``."""
 
-    has_grids = True
     if TYPE_CHECKING:  # pydantic's plugin does not see the declared options
 
         def __init__(self, **options: Any) -> None: ...
@@ -256,7 +260,7 @@ class StackConfig(RunConfig, ShowerOptions):
 class TableConfig(RunConfig, TableOptions):
     """A run on a table of any origin (Parquet, CSV or TSV)."""
 
-    has_grids = False
+    for_tables = True
     preset_folds = TABLE_FOLDS
     min_holdout = TABLE_MIN_HOLDOUT
     if TYPE_CHECKING:  # pydantic's plugin does not see the declared options
@@ -283,6 +287,10 @@ class TableConfig(RunConfig, TableOptions):
         if self.split and (self.folds or self.repeats not in (None, 1) or self.holdout or self.group):
             raise ValueError("split names the folds: leave out folds, repeats, holdout and group")
         return self
+
+    @property
+    def has_own_folds(self) -> bool:
+        return self.split is not None
 
     @property
     def reserved(self) -> set[str]:

@@ -11,8 +11,9 @@ events are rare and too many where they are not. What the reconstructed energy l
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from showerstack.features.build import table_fingerprint
+from showerstack.features.build import build_table, table_fingerprint
 from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, feature_set
 from showerstack.features.compute import columns_of, compute_events, compute_rows, warm_up
 from showerstack.features.device import GPU_CHUNK, decoded, resolve_device
@@ -29,17 +30,27 @@ from showerstack.features.table import FeatureTable, default_path
 from showerstack.models.base.inputs import targets_of
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.registry import device_remarks, devices_for
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Context
+from showerstack.runtime.cost import Cost, timed
 from showerstack.runtime.errors import Changed, InputError
 from showerstack.runtime.files import FileState, FolderState, folder_state
+from showerstack.runtime.logs import remark
 from showerstack.runtime.processes import in_threads
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.array import DetectorArray
-from showerstack.showers.dataset import Dataset, state_of
+from showerstack.showers.dataset import Dataset, ordering_of, state_of
 from showerstack.showers.event_files import EventFiles, zero_if_not_finite
-from showerstack.showers.schema import ANSWER_FILES, SCALAR_NAMES, TargetQuantity, Task
+from showerstack.showers.identity import shared_showers
+from showerstack.showers.schema import ANSWER_FILES, SCALAR_NAMES, TargetQuantity, Task, task_named
+from showerstack.stacking.config import RunConfig, StackConfig
+from showerstack.stacking.folds import refuse_small_classes
+from showerstack.stacking.remarks import heap_remarks, of_columns, unlike_remarks, weight_remarks
+from showerstack.stacking.sample import Sample
+
+LOG = logging.getLogger(__name__)
 
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that stand beside the learners' log-probabilities: a target is counted from the first."""
@@ -575,3 +586,113 @@ def class_numbers(data: Dataset) -> np.ndarray:
     """Return the class numbers (N,) int64 of a dataset opened with labels."""
     assert data.task is not None
     return np.asarray(data.labels, dtype=np.int64) if data.task.target is None else binned(data).labels
+
+
+@dataclass(frozen=True)
+class Data:
+    """The events of a run, and what is known of them before any fit."""
+
+    config: RunConfig
+    """The options as they fit these events."""
+    task: Task
+    train: Events
+    test: Events | None
+    remarks: tuple[str, ...] = ()
+    quantities: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What the reconstructed quantities of training showers were (:class:`showerstack.stacking.remarks.Seen`)."""
+    costs: tuple[Cost, ...] = ()
+    """Of the feature tables."""
+
+    def write(self) -> None:
+        """Write what fits read into the run's folder, where it is not in files already."""
+
+    def write_results(
+        self, on: str, shipped: str, judged: Sample, systems: Mapping[str, np.ndarray], log_proba: np.ndarray
+    ) -> None:
+        """Write scores and predictions that showers do not have: theirs are made from ``predictions.npz``.
+
+        Parameters
+        ----------
+        systems
+            By system, (n, C) log-posteriors of the judged events.
+        log_proba
+            (N, C) log-posteriors of the shipped system for the rows that are predicted.
+        """
+
+    @property
+    def label_type(self) -> str | None:
+        """Type of the labels in the training table; None for showers."""
+        return None
+
+
+def open_showers(config: StackConfig, ctx: Context, *, strict: bool) -> Data:
+    """Open both dataset folders and make their feature tables."""
+    task = task_named(config.task)
+    device = resolve_device(config.device)
+    states: dict[str, Any] = {
+        split: dataset_state(folder, labelled=split == "train")
+        for split, folder in (("train", config.train_folder), ("test", config.test_folder))
+    }
+    # Before any work: both folders must be readable, and every fold must be able to hold every class.
+    train_set = Dataset.open(config.train_folder, task)
+    test_set = Dataset.open(config.test_folder, labels=False)
+    if not len(test_set):
+        raise InputError(f"{config.test_folder} holds no events")
+    if not train_set.array.is_like(test_set.array):
+        raise InputError(
+            f"{config.test_folder} holds events of another array ({test_set.array.name}) than {config.train_folder} "
+            f"({train_set.array.name}): simulate or convert both alike"
+        )
+    config, left_out = config.for_array(train_set.array, task)
+    unusable = unusable_remarks(train_set, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
+    usable = train_set.usable
+    groups = None if train_set.groups is None else np.asarray(train_set.groups)[usable]
+    labels = class_numbers(train_set)[usable]
+    refuse_small_classes(labels, config.n_folds, task.classes, groups, where=f"{config.train_folder}: ")
+    ordered = (ordering_of(data).remark(data.path.name) for data in (train_set, test_set))
+    shared = shared_showers(train_set, test_set)
+    quantities = of_columns(quantities_of(train_set))
+    heaps: list[str] = []
+    if groups is None:
+        scalars = np.asarray(train_set.scalars, np.float64)[usable]
+        heaps = heap_remarks(str(config.train_folder), scalars, labels, "say so in groups.npy")
+    shown_again = [
+        f"{config.test_folder} holds showers of {config.train_folder} ({shared}): scores on them say nothing about new "
+        "showers"
+    ] if shared else []  # fmt: skip
+    remarks = (
+        *train_set.remarks,
+        *test_set.remarks,
+        *unusable,
+        *left_out,
+        *weight_remarks(
+            str(config.train_folder),
+            None if train_set.weights is None else train_set.weights[usable],
+            labels,
+            task.classes,
+        ),
+        *heaps,
+        *shown_again,
+        *unlike_remarks(str(config.test_folder), quantities, quantities_of(test_set)),
+        *(line for line in ordered if line),
+        *device_remarks(devices_for(config.learner_specs(task), config.device)),
+    )
+    remark(LOG, remarks)
+    costs: list[Cost] = []
+    tables = {}
+    for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
+        with timed(f"features {split}") as cost:
+            name = f"{folder.name}.features"
+            tables[split] = build_table(
+                folder,
+                config.features / name if config.features else None,
+                elsewhere=config.run.with_name(f"{config.run.name}.features") / name,
+                ctx=replace(ctx, device=device, workers=config.workers),
+            ).folder
+        costs.append(cost)
+    # The tables' own remarks were logged when they were made.
+    remarks += tuple(line for folder in tables.values() for line in FeatureTable.open(folder).remarks)
+    states = {split: (state, folder_state(tables[split])) for split, state in states.items()}
+    train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True, state=states["train"])
+    test = ShowerEvents(config.test_folder, tables["test"], task, state=states["test"])
+    return Data(config, task, train, test, remarks, quantities, tuple(costs))

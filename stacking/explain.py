@@ -17,16 +17,16 @@ import numpy as np
 
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.models.base.learner import Batch, Predictor
-from showerstack.models.registry import load, open_predictor
+from showerstack.models.registry import load
 from showerstack.models.tables.lightgbm_trees import LightGBMPredictor
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import limited_threads
 from showerstack.showers.schema import GAMMA
+from showerstack.stacking.estimates import Posterior
 from showerstack.stacking.events import Events
-from showerstack.stacking.exported import ExportedRun
 from showerstack.stacking.predict import open_events
-from showerstack.stacking.store import Run
+from showerstack.stacking.store import Run, SavedFit
 
 STATIONS = "stations"
 """The detector grid as a group."""
@@ -105,7 +105,7 @@ def explain_events(
     InputError
         For an export, a run that estimates a quantity, an event that does not exist or cannot be used.
     """
-    if isinstance(run, ExportedRun):
+    if run.is_export:
         raise InputError(f"{run.folder} is an export, which cannot be explained: give the run that it was made of")
     if run.task.target is not None:
         raise InputError(f"{run.folder} estimates a quantity: only a choice between classes can be explained")
@@ -119,7 +119,7 @@ def explain_events(
             raise InputError(f"event {event} cannot be used: it was given the training prior")
     others = np.arange(len(events)) if usable is None else np.flatnonzero(usable)
     with limited_threads(run.threads):
-        learners = {saved.name: [_opened(folder) for folder in saved.folders] for saved in fits}
+        learners = {saved.name: [_opened(fit) for fit in saved.fits] for saved in fits}
         explanations = []
         for event in which:
             rows = _rows(event, others, seed)
@@ -128,10 +128,10 @@ def explain_events(
     return explanations
 
 
-def _opened(folder: Path) -> Predictor:
+def _opened(fit: SavedFit) -> Predictor:
     """Return a fit without its library, unless it is the library that says what each column adds."""
-    predictor = open_predictor(folder)
-    return load(folder) if isinstance(predictor, LightGBMPredictor) else predictor
+    predictor = fit.open()
+    return load(fit.place) if isinstance(predictor, LightGBMPredictor) else predictor
 
 
 def _explain_first(
@@ -140,7 +140,7 @@ def _explain_first(
     """Explain the first event of the batches."""
     first_event = np.array([0])
     log_proba = {
-        name: np.stack([fit.predict_log_proba(batches[name].take(first_event)) for fit in fits])
+        name: Posterior(np.stack([fit.predict_log_proba(batches[name].take(first_event)) for fit in fits]))
         for name, fits in learners.items()
     }
     posteriors = run.chain.posteriors(log_proba)
@@ -150,7 +150,9 @@ def _explain_first(
     for name, fits in learners.items():
         of_fits = [_contributions(fit, batches[name], first, second, seed) for fit in fits]
         groups = {group: float(np.mean([of_fit[group] for of_fit in of_fits])) for group in of_fits[0]}
-        score = float(np.mean(log_proba[name][:, 0, first] - log_proba[name][:, 0, second]))
+        said = log_proba[name].log_proba
+        assert said is not None
+        score = float(np.mean(said[:, 0, first] - said[:, 0, second]))
         probability = float(np.exp(posteriors[name][0, first]))
         shares[name] = Share(probability, score, score - sum(groups.values()), groups)
     total: dict[str, float] = {}

@@ -21,6 +21,7 @@ from showerstack.features.catalogue import CATALOGUE
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortable, Portable
 from showerstack.models.onnx.learners import EXAMPLES, export_module, graphs_of, space_of
+from showerstack.models.onnx.predictor import averaged, run_graph, session
 from showerstack.models.registry import load as load_learner
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Bars, Context, silent
@@ -30,10 +31,10 @@ from showerstack.scoring.metrics.classes import SCORE_OF_HALF
 from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON
 from showerstack.showers.schema import AGE, EXPORT_FILE, GAMMA, SCALARS
 from showerstack.stacking.chain import Chain
+from showerstack.stacking.estimates import POOL, PosteriorMean
 from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents
-from showerstack.stacking.exported import EXPORT_FORMAT, averaged, run_graph, session
+from showerstack.stacking.exported import EXPORT_FORMAT
 from showerstack.stacking.store import CHAIN_FILES, COLUMNS_FILE, Run, SavedFits, load
-from showerstack.stacking.targets import POOL, PosteriorMean
 
 TOLERANCE = 1e-5
 """Largest difference of a probability."""
@@ -68,12 +69,7 @@ def combination_graph(chain: Chain) -> Any:
     """Return the graph of all after the learners as ``onnx.ModelProto``.
 
     Inputs are, by name of the learner, the (n, fits, C) float32 log-probabilities of all its fits; outputs are
-    ``log_probability`` (n, C) float32 and the outputs of :class:`showerstack.stacking.answers.TaskStacking`.
-
-    Raises
-    ------
-    NotPortable
-        If true quantities are estimated beside the classes.
+    ``log_probability`` (n, C) float32 and the outputs of :class:`showerstack.stacking.estimates.TaskStacking`.
     """
     module = _Combination(chain)
     n_classes = chain.task.n_classes
@@ -212,7 +208,7 @@ def export_run(
             writer.refused["energy and core"] = (
                 f"estimates of {estimates.learner} beside the classes have no ONNX form: predict with the run for them"
             )
-        for file in (*CHAIN_FILES, *((COLUMNS_FILE,) if not opened.has_grids else ())):
+        for file in (*CHAIN_FILES, *((COLUMNS_FILE,) if opened.of_table else ())):
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(opened.checksums.path(file), folder / file)
         write_json(folder / EXPORT_FILE, writer.json_content(combination))
@@ -234,21 +230,21 @@ class _Writer:
         """Write all fits of a learner, or note why not."""
         saved = self.run.fits(name)
         try:
-            fits = [self._write_fit(saved, fold) for fold in range(len(saved.folders))]
+            fits = [self._write_fit(saved, fold) for fold in range(len(saved.fits))]
         except NotPortable as error:
             self.refused[name] = str(error)
             return
         self.records.append({"name": name, "fits": fits})
 
     def _write_fit(self, saved: SavedFits, fold: int) -> dict[str, Any]:
-        learner = load_learner(saved.folders[fold], classes=self.run.task.classes)
+        learner = load_learner(saved.fits[fold].place, classes=self.run.task.classes)
         graphs, space, files = graphs_of(learner), space_of(learner), []
         if self.events is not None:
             rows = np.arange(min(CHECK_EVENTS, len(self.events)))
             batch = self.events.batch(rows, saved.columns, grids=saved.needs_grid)
             self.difference = max(largest_difference(graphs, space, learner, batch), self.difference or 0.0)
         for k, graph in enumerate(graphs):
-            file = f"{saved.folders[fold].name}{'' if len(graphs) == 1 else f'.member-{k}'}.onnx"
+            file = f"{saved.fits[fold].place.name}{'' if len(graphs) == 1 else f'.member-{k}'}.onnx"
             record = self._write(graph.model, self.folder / "learners" / saved.name / file)
             record |= {COLUMNS: list(graph.columns)}
             files.append(record | ({GRID: list(graph.grid_shape)} if graph.grid_shape else {}))

@@ -24,10 +24,11 @@ from showerstack.models.registry import create, most_events
 from showerstack.runtime.cost import now_s, timed
 from showerstack.runtime.files import atomic_folder, hash_json
 from showerstack.runtime.processes import limited_threads
+from showerstack.stacking.estimates import Posterior
 from showerstack.stacking.events import Events, pieces
 from showerstack.stacking.folds import early_stopping_rows
 from showerstack.stacking.sample import subsampled
-from showerstack.stacking.store import HOLDOUT, LOG_PROBA, OWN_FOLD, TEST, TRUTH, FitFolder, RunFolder
+from showerstack.stacking.store import HOLDOUT, OWN_FOLD, TEST, FitFolder, RunFolder
 
 MIN_VALID = 2000
 """Events for early stopping that are kept at least where a learner gets only a part of the rows."""
@@ -126,15 +127,7 @@ class Abandoned(Exception):
 def refuse_abandoned(task: FoldTask, *, within_s: float = 0.0) -> None:
     """End a fit that nobody waits for any more: what it would write might fall into another run.
 
-    Parameters
-    ----------
-    within_s
-        How long the mark of the run is waited for.
-
-    Raises
-    ------
-    Abandoned
-        If the start of the run that it belongs to has ended.
+    ``within_s`` is how long the mark of the run is waited for.
     """
     if not task.start:
         return
@@ -157,7 +150,7 @@ def do_task(task: FoldTask) -> None:
             learner.save(folder)
             if learner.losses_:
                 saved.write_history(learner.losses_)
-            saved.write(OWN_FOLD, _predict_arrays(task, learner, task.train, oof))
+            saved.write(OWN_FOLD, predict(task, learner, task.train, oof))
             write_unseen_predictions(task, learner, saved)
         record = {
             "key": task.key,
@@ -180,9 +173,9 @@ def write_unseen_predictions(task: FoldTask, learner: Learner, saved: FitFolder)
     """Write a learner's predictions of the holdout and of the test events, as far as there are any."""
     holdout = holdout_rows(task)
     if len(holdout):
-        saved.write(HOLDOUT, _predict_arrays(task, learner, task.train, holdout))
+        saved.write(HOLDOUT, predict(task, learner, task.train, holdout))
     if task.test is not None:
-        saved.write(TEST, _predict_arrays(task, learner, task.test, np.arange(len(task.test))))
+        saved.write(TEST, predict(task, learner, task.test, np.arange(len(task.test))))
 
 
 class TimeLimitReached(Exception):
@@ -285,15 +278,6 @@ def holdout_rows(task: FoldTask) -> np.ndarray:
     return np.flatnonzero((task.run.partitions[0] < 0) & task.run.in_evaluation)
 
 
-def _predict_arrays(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a fit's predictions of some events by the names that they have in its files."""
-    grids, deadline = task.spec.needs_grid, task.deadline if task.gives_up else None
-    arrays = {LOG_PROBA: predict(learner, events, rows, task.columns, grids=grids, deadline=deadline)}
-    if task.learns_truth:
-        arrays[TRUTH] = estimate(learner, events, rows, task.columns)
-    return arrays
-
-
 def _labelled_batch(task: FoldTask, rows: np.ndarray) -> Batch:
     batch = task.train.batch(rows, task.columns, grids=task.spec.needs_grid)
     all_weights = task.train.weights()
@@ -306,35 +290,20 @@ def _labelled_batch(task: FoldTask, rows: np.ndarray) -> Batch:
     return replace(batch, labels=task.train.labels()[rows], weights=weights, targets=targets)
 
 
-def predict(
-    learner: Learner,
-    events: Events,
-    rows: np.ndarray,
-    columns: tuple[str, ...],
-    *,
-    grids: bool,
-    deadline: float | None = None,
-) -> np.ndarray:
-    """Return a learner's (n, C) float64 log-probabilities of some events, in pieces of bounded memory.
-
-    Raises
-    ------
-    TimeLimitReached
-        If ``deadline`` is reached before a piece.
-    """
-    log_proba = np.empty((len(rows), len(learner.classes)))
+def predict(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray) -> Posterior:
+    """Return what a fit says of some events, in pieces of bounded memory; one that is given up ends at its deadline."""
+    log_proba, estimates = np.empty((len(rows), len(learner.classes))), []
     for piece in pieces(len(rows)):
-        if deadline is not None and now_s() >= deadline:
+        if task.gives_up and task.deadline is not None and now_s() >= task.deadline:
             raise TimeLimitReached("the time limit of the run was reached")
-        batch = events.batch(rows[piece], columns, grids=grids)
-        log_proba[piece] = check_log_proba(learner.predict_log_proba(batch), learner, batch)
-    return log_proba
-
-
-def estimate(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
-    """Return a learner's (n, T, 2) estimates of true quantities and their errors, in pieces of bounded memory."""
-    parts = [rows[piece] for piece in pieces(len(rows))] or [rows]
-    return np.concatenate([learner.predict_targets(events.batch(part, columns, grids=False)) for part in parts])
+        batch = events.batch(rows[piece], task.columns, grids=task.spec.needs_grid)
+        if task.learns_truth:
+            of_piece, estimated = learner.predict_both(batch)
+            estimates.append(estimated)
+        else:
+            of_piece = learner.predict_log_proba(batch)
+        log_proba[piece] = check_log_proba(of_piece, learner, batch)
+    return Posterior(log_proba, np.concatenate(estimates) if estimates else None)
 
 
 def check_log_proba(log_proba: np.ndarray, learner: Predictor, batch: Batch) -> np.ndarray:
@@ -347,3 +316,24 @@ def check_log_proba(log_proba: np.ndarray, learner: Predictor, batch: Batch) -> 
         event = int(batch.index[first])
         raise ValueError(f"log-probability of event {event} is {checked[first].tolist()}, expected finite")
     return checked
+
+
+FIRST_LEARNERS = ("pretrained", "mlp", "catboost", "xgboost", "lightgbm")
+"""Learners in the order in which a time limit begins them; others follow, networks on grids last."""
+LEARNER_SHARE, FIT_SHARE = 0.5, 0.75
+"""Share of the time left that a learner may take, except the last, and the share of it for learning."""
+
+
+def order_in_limit(spec: LearnerSpec) -> tuple[int, bool]:
+    """Return the place of a learner under a time limit: place among the first, and whether it reads grids."""
+    name = spec.name.rpartition(".")[2]
+    return (FIRST_LEARNERS.index(name) if name in FIRST_LEARNERS else len(FIRST_LEARNERS), spec.needs_grid)
+
+
+def share_of_time(fold: int, n_fits: int, workers: int, *, last: bool) -> float:
+    """Return the share of the time left, when a fit begins, that it may learn for.
+
+    A learner's fits go in rounds of as many as there are workers; a round leaves the same time to each that follows.
+    """
+    rounds_left = -(-n_fits // workers) - fold // workers
+    return FIT_SHARE * (1.0 if last else LEARNER_SHARE) / max(1, rounds_left)

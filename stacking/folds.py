@@ -49,11 +49,6 @@ def assign_folds(
     Returns
     -------
     (N,) int8, 0..n_folds-1.
-
-    Raises
-    ------
-    InputError
-        If a class has fewer events (or groups that hold it) than folds.
     """
     labels = np.asarray(labels)
     refuse_small_classes(labels, n_folds, classes, groups)
@@ -250,3 +245,47 @@ class Folds:
     def holdout(self) -> np.ndarray:
         """(N,) bool: events under the evaluation cuts that no fit learns from."""
         return self.in_evaluation & (self.partitions[0] < 0)
+
+
+def make_folds(
+    labels: np.ndarray,
+    classes: tuple[str, ...],
+    passing: np.ndarray,
+    *,
+    n_folds: int,
+    repeats: int,
+    holdout: float,
+    least: int,
+    seed: int,
+    usable: np.ndarray | None = None,
+    energy: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    given: np.ndarray | None = None,
+) -> Folds:
+    """Set the holdout apart and assign the other events to folds, or to those that are ``given``.
+
+    ``passing`` are the events of the kind that predictions are scored on. Events that are not ``usable`` are in no fold
+    and not scored, so nothing is trained or measured on them. For the others see :func:`choose_holdout` and
+    :func:`assign_folds`.
+    """
+    in_evaluation, cuts_remark = evaluation_events(passing, labels, len(classes), usable)
+    outer, holdout_remark = choose_holdout(
+        in_evaluation, labels, holdout, seed=seed, energy=energy, groups=groups, least=least
+    )
+    partitions = np.full((repeats, len(labels)), -1, dtype=np.int8)
+    if given is not None:
+        partitions[:] = given
+    else:
+        rows = np.flatnonzero(~outer if usable is None else ~outer & usable)
+        for repeat in range(repeats):
+            partitions[repeat, rows] = assign_folds(
+                labels[rows],
+                n_folds,
+                seed=seed + 1_000_003 * repeat,
+                energy=None if energy is None else energy[rows],
+                groups=None if groups is None else groups[rows],
+                classes=classes,
+            )
+    remarks = tuple(filter(None, (cuts_remark, holdout_remark)))
+    return Folds(partitions, in_evaluation, labels, weights, groups, remarks)

@@ -20,13 +20,12 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder
 from showerstack.runtime.processes import limited_threads
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
-from showerstack.stacking.chain import Fit, average_of
+from showerstack.stacking.chain import Fit
 from showerstack.stacking.fits import FoldTask, TimeLimitReached, write_unseen_predictions
 from showerstack.stacking.folds import Folds
-from showerstack.stacking.job import Job
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Attempt
-from showerstack.stacking.second_level import DroppedLearner, entropy, leak_remarks
+from showerstack.stacking.second_level import DroppedLearner, average_of, entropy, leak_remarks
 from showerstack.stacking.store import HOLDOUT, OWN_FOLD, FitFolder
 
 MARGIN = 1e-4
@@ -57,15 +56,11 @@ class Collected:
 
 
 def collect(
-    job: Job,
-    folds: Folds,
-    tasks: list[FoldTask],
-    failures: list[Attempt],
-    raced: Sequence[DroppedLearner] = (),
+    folds: Folds, tasks: list[FoldTask], failures: list[Attempt], raced: Sequence[DroppedLearner], ends: float | None
 ) -> Collected:
     """Collect the predictions, leave out failed learners, make one network where that is as good, look for leaks.
 
-    ``raced`` are learners with one fit.
+    ``raced`` are learners with one fit; ``ends`` is when the time limit ends.
     """
     task_of = {task.name: task for task in tasks}
     errors = {failure.learner: f"fold {failure.fold}: {failure.error}" for failure in reversed(failures)}
@@ -77,9 +72,9 @@ def collect(
     for task in tasks:
         if task.name in finished or (task.name in left and task.fold == 0):
             refuse_other_fit(task)
-    run, n_fits, rows = job.run, job.config.n_folds * job.config.repeats, folds.out_of_fold
+    run, rows, n_fits = tasks[0].run, folds.out_of_fold, len({task.fold for task in tasks})
     repetitions = {name: run.read_out_of_fold(name, folds.partitions, rows)[:, rows] for name in finished}
-    networks, network_remarks = _networks(job, folds, [task for task in tasks if task.name in finished])
+    networks, network_remarks = _networks(ends, folds, [task for task in tasks if task.name in finished])
     holdout = None
     if folds.holdout.any():
         fits: dict[str, Iterable[Fit]] = {name: (None,) if name in networks else range(n_fits) for name in finished}
@@ -100,7 +95,7 @@ def collect(
         ],
         remarks=[
             *_early_remark(task for task in tasks if task.name in finished),
-            *leak_remarks(_entropies(job, repetitions, n_fits)).values(),
+            *leak_remarks(_entropies(tasks[0], repetitions, n_fits)).values(),
             *network_remarks,
         ],
         networks=tuple(networks),
@@ -109,13 +104,7 @@ def collect(
 
 
 def refuse_other_fit(task: FoldTask) -> None:
-    """Refuse a fit that is not the one that this run asked for, whoever put it there.
-
-    Raises
-    ------
-    InputError
-        If its key is another: the same command makes it anew.
-    """
+    """Refuse a fit that is not the one that this run asked for, whoever put it there."""
     if task.saved.record().get("key") != task.key:
         raise InputError(
             f"{task.saved.path} holds the fit of another run, put there meanwhile: start the same command again, and "
@@ -153,22 +142,22 @@ def _early_remark(tasks: Iterable[FoldTask]) -> list[str]:
 
 
 def _entropies(
-    job: Job, repetitions: Mapping[str, np.ndarray], n_fits: int
+    task: FoldTask, repetitions: Mapping[str, np.ndarray], n_fits: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return per learner the entropies of out-of-fold and of new events, single fits; nothing without new events."""
-    passing = None if job.test is None else job.test.passes_evaluation_cuts()
+    passing = None if task.test is None else task.test.passes_evaluation_cuts()
     if passing is None or not passing.any():
         return {}
     return {
         name: (
             entropy(z).ravel(),
-            entropy(job.run.read_fits(name, range(n_fits))[:, passing]).mean(axis=0),
+            entropy(task.run.read_fits(name, range(n_fits))[:, passing]).mean(axis=0),
         )
         for name, z in repetitions.items()
     }
 
 
-def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[str, Paired], list[str]]:
+def _networks(ends: float | None, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[str, Paired], list[str]]:
     """Make one network of the fits of each learner that declares it.
 
     Returns, by learner, its log-loss minus that of averaged predictions where that is small enough, and remarks on the
@@ -180,7 +169,7 @@ def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[s
         if folds.holdout.any():
             try:
                 of_learner = [task for task in tasks if task.name == name]
-                loss = average_weights(of_learner, folds.sample(folds.holdout), job.ends)
+                loss = average_weights(of_learner, folds.sample(folds.holdout), ends)
             except (InputError, TimeLimitReached) as error:
                 why = str(error)
             else:

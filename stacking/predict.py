@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, Unpack, cast
+from typing import TypedDict, Unpack
 
 import numpy as np
 import polars as pl
@@ -26,9 +26,8 @@ from showerstack.features.compute import column_names
 from showerstack.features.device import gpu_answers
 from showerstack.models.base.learner import Batch, Predictor
 from showerstack.models.base.saving import HEADER_FILE
-from showerstack.models.registry import open_predictor, predicts_on_gpu
+from showerstack.models.registry import predicts_on_gpu
 from showerstack.runtime.arrays import write_pieces
-from showerstack.runtime.code import versions
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import check_target, hash_file, read_json
@@ -41,9 +40,9 @@ from showerstack.runtime.tables import write_frames
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import SCALAR_NAMES, TASKS, Task
-from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Piece, Predictions, concatenated
 from showerstack.stacking.columns import Schema
+from showerstack.stacking.estimates import UNITS, Posterior, stacking_of
 from showerstack.stacking.events import (
     CORE_COLUMNS,
     ComputedEvents,
@@ -53,13 +52,11 @@ from showerstack.stacking.events import (
     quantities_of,
     unusable_remarks,
 )
-from showerstack.stacking.exported import ExportedLearner, ExportedRun, predict_exported
 from showerstack.stacking.fits import check_log_proba
-from showerstack.stacking.seen import unlike_remarks
+from showerstack.stacking.remarks import unlike_remarks
 from showerstack.stacking.stated import Columns
-from showerstack.stacking.store import COLUMNS_FILE, Run, SavedFits
+from showerstack.stacking.store import COLUMNS_FILE, Run, SavedFit, SavedFits
 from showerstack.stacking.tables import FrameEvents, probabilities, read_new_rows
-from showerstack.stacking.targets import UNITS, fits_of
 
 LOG = logging.getLogger(__name__)
 
@@ -143,8 +140,8 @@ def prediction_table(
     """Return predictions as a table, whose rows count from ``first``.
 
     Columns of showers: event, ``p_<class>``; of composition ``predicted``, the most probable class; of gamma the score;
-    energy and core with errors where a learner learned them (:data:`showerstack.stacking.targets.UNITS`). Of rows of a
-    table: row, identifiers, ``p_<class>``, most probable class.
+    energy and core with errors where a learner learned them (:data:`showerstack.stacking.estimates.UNITS`). Of rows of
+    a table: row, identifiers, ``p_<class>``, most probable class.
     """
     frame = probabilities(predictions.log_proba, task.classes, identifiers, first)
     if task.name in TASKS:
@@ -166,7 +163,7 @@ def predict(
     Parameters
     ----------
     run
-        What :func:`showerstack.stacking.store.load` or :func:`showerstack.stacking.exported.open_predictor` returns.
+        What :func:`showerstack.stacking.store.load` or :func:`showerstack.stacking.exported.open_run` returns.
     data
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is true.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.
@@ -185,13 +182,8 @@ def predict(
     if unknown:
         raise TypeError(f"predict() has no option {min(unknown)!r}: device and workers are in Context")
     need(run.needs, what=f"predicting with {run.folder}")
-    library_remarks = _library_remarks(run)
-    if isinstance(data, Events):
-        source = _Source(len(data), lambda columns: data)
-    elif run.has_grids:
-        source = _shower_source(run, Path(data), options, ctx)
-    else:
-        source = _row_source(run, Path(data), options.get("separator"))
+    library_remarks = run.library_remarks
+    source = _source(run, data, options, ctx)
     fits = _needed_fits(run, everything=options.get("everything", False))
     predictions = _predict_pieces(run, source, fits, ctx)
     remarks = (*library_remarks, *source.remarks)
@@ -212,10 +204,15 @@ class _Source:
 
 def open_events(run: Run, data: str | Path | Events, columns: tuple[str, ...], ctx: Context = Context()) -> Events:
     """Return events that a run can predict, with these columns; see :func:`predict`."""
+    return _source(run, data, {}, ctx).open(columns)
+
+
+def _source(run: Run, data: str | Path | Events, options: Options, ctx: Context) -> _Source:
     if isinstance(data, Events):
-        return data
-    source = _shower_source(run, Path(data), {}, ctx) if run.has_grids else _row_source(run, Path(data), None)
-    return source.open(columns)
+        return _Source(len(data), lambda columns: data)
+    if run.of_table:
+        return _row_source(run, Path(data), options.get("separator"))
+    return _shower_source(run, Path(data), options, ctx)
 
 
 def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source:
@@ -294,32 +291,25 @@ def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     return _Source(len(events), open_with, tuple(remarks), identifiers)
 
 
-def _needed_fits(run: Run, *, everything: bool) -> list[SavedFits] | list[ExportedLearner]:
+def _needed_fits(run: Run, *, everything: bool) -> list[SavedFits]:
     """Return the fits that predictions need, each file compared with its checksum."""
     chain = run.chain
     names = chain.learners if everything else chain.needed
-    if isinstance(run, ExportedRun):
-        return [run.exported(name) for name in names]
-    fits = [run.fits(name) for name in names]
-    if chain.target_calibration is not None:
-        estimating = run.fits(chain.target_calibration.learner)
-        fits.append(replace(estimating, name=fits_of(estimating.name), truth=True))
-    return fits
+    estimating = chain.target_calibration.learner if chain.target_calibration else None
+    return [
+        replace(run.fits(name), log_proba=name in names, estimates=name == estimating)
+        for name in dict.fromkeys((*names, *filter(None, [estimating])))
+    ]
 
 
-def _predict_pieces(
-    run: Run, source: _Source, fits: list[SavedFits] | list[ExportedLearner], ctx: Context
-) -> Iterator[Predictions]:
+def _predict_pieces(run: Run, source: _Source, fits: list[SavedFits], ctx: Context) -> Iterator[Predictions]:
     columns = [name for learner in fits for name in learner.columns]
     columns += CORE_COLUMNS if run.chain.target_calibration else ()
     events = source.open(tuple(dict.fromkeys(columns)))
     ctx = replace(ctx, threads=run.threads)
     with ctx.bars("predicting", "predictions of fits") as progress:
-        if isinstance(run, ExportedRun):
-            pieces_of_fits = predict_exported(events, cast(list[ExportedLearner], fits), ctx, progress)
-        else:
-            pieces_of_fits = predict_fits(events, cast(list[SavedFits], fits), ctx, progress)
-        yield from each_within(partial(limited_threads, ctx.threads), run.chain.stream(pieces_of_fits, events))
+        said = predict_fits(events, fits, ctx, progress)
+        yield from each_within(partial(limited_threads, ctx.threads), run.chain.stream(said, events))
 
 
 @dataclass(frozen=True)
@@ -327,11 +317,13 @@ class _FitJob:
     """One fit's prediction of one piece."""
 
     piece: slice
+    learner: SavedFits
     fold: int
-    folder: Path
     batch: Batch
-    names: dict[bool, str]
-    """Names of the wanted arrays: of log-probabilities under false, of estimates of true quantities under true."""
+
+    @property
+    def fit(self) -> SavedFit:
+        return self.learner.fits[self.fold]
 
 
 def uses_gpu(folder: Path) -> bool:
@@ -342,83 +334,58 @@ def uses_gpu(folder: Path) -> bool:
 class _OpenFits:
     """Saved fits in memory. One that is at work in a thread is opened once more for another."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
-        self._idle: dict[Path, list[Predictor]] = {folder: [] for folder in folders}
+    def __init__(self, places: Iterable[Path]) -> None:
+        self._idle: dict[Path, list[Predictor]] = {place: [] for place in places}
         self._gpu, self._on_gpu = threading.BoundedSemaphore(GPU_FITS), set(filter(uses_gpu, self._idle))
 
-    def predict(self, job: _FitJob) -> dict[str, np.ndarray]:
-        """Return the wanted arrays of a job by name, all from one pass."""
-        with self._gpu if job.folder in self._on_gpu else nullcontext():
-            idle = self._idle[job.folder]
-            learner = idle.pop() if idle else open_predictor(job.folder)
-            log_proba = targets = None
-            with understood(job.folder / HEADER_FILE, "what such a learner saves"):
-                if len(job.names) == 2:
-                    log_proba, targets = learner.predict_both(job.batch)
-                elif True in job.names:
-                    targets = learner.predict_targets(job.batch)
+    def predict(self, job: _FitJob) -> Posterior:
+        """Return what of a job is wanted, all from one pass."""
+        with self._gpu if job.fit.place in self._on_gpu else nullcontext():
+            idle = self._idle[job.fit.place]
+            fit = idle.pop() if idle else job.fit.open()
+            log_proba = estimates = None
+            with understood(job.fit.header, "what such a learner saves"):
+                if job.learner.log_proba and job.learner.estimates:
+                    log_proba, estimates = fit.predict_both(job.batch)
+                elif job.learner.estimates:
+                    estimates = fit.predict_targets(job.batch)
                 else:
-                    log_proba = learner.predict_log_proba(job.batch)
+                    log_proba = fit.predict_log_proba(job.batch)
                 if log_proba is not None:
-                    log_proba = check_log_proba(log_proba, learner, job.batch)
-            idle.append(learner)
-        arrays = {} if log_proba is None else {job.names[False]: log_proba}
-        return arrays if targets is None else arrays | {job.names[True]: targets}
+                    log_proba = check_log_proba(log_proba, fit, job.batch)
+            idle.append(fit)
+        return Posterior(log_proba, estimates)
 
 
 def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, progress: Progress) -> Iterator[Piece]:
-    """Yield the raw log-probabilities of all fits, piece by piece in the order of the events, by several threads.
+    """Yield what all fits say, piece by piece in the order of the events, by several threads.
 
     Each piece is read once for all learners of the same columns, every model file once for each thread that needs
-    it at the same time, and memory does not grow with the events.
-
-    A piece has (F, n, C) float64 by name, or (F, n, T, 2) of true quantities. ``progress`` is called with the number of
-    predictions of single fits done, that of all, and the last one.
+    it at the same time, and memory does not grow with the events. ``progress`` is called with the number of predictions
+    of single fits done, that of all, and the last one.
     """
-    folders = {folder for learner in learners for folder in learner.folders}
-    open_fits, all_pieces, n_fits = _OpenFits(folders), list(pieces(len(events))), len(folders)
+    places = {fit.place for learner in learners for fit in learner.fits}
+    open_fits, all_pieces, n_fits = _OpenFits(places), list(pieces(len(events))), len(places)
     workers = max(1, (ctx.workers or cores()) // ctx.threads)
     at_once, done = -(-workers // n_fits), 0  # few fits work on several pieces
     for first in range(0, len(all_pieces), at_once):
         current = all_pieces[first : first + at_once]
         jobs = [job for piece in current for job in _jobs(events, piece, learners)]
-        arrays: dict[int, dict[str, list[np.ndarray]]] = {piece.start: {} for piece in current}
+        found: dict[int, dict[str, list[Posterior]]] = {piece.start: {} for piece in current}
         predictions = in_threads(open_fits.predict, ((job,) for job in jobs), workers=workers)
         for job, of_fit in zip(jobs, predictions, strict=True):
-            for name, values in of_fit.items():
-                arrays[job.piece.start].setdefault(name, []).append(values)
+            found[job.piece.start].setdefault(job.learner.name, []).append(of_fit)
             done += len(job.batch)
-            progress(done, n_fits * len(events), f"{next(iter(job.names.values()))} fold {job.fold}")
+            progress(done, n_fits * len(events), f"{job.learner.name} fold {job.fold}")
         for piece in current:
-            yield piece, {name: np.stack(of_fits) for name, of_fits in arrays[piece.start].items()}
+            yield piece, {name: Posterior.stacked(of_fits) for name, of_fits in found[piece.start].items()}
 
 
-def _jobs(events: Events, piece: slice, learners: Sequence[SavedFits]) -> list[_FitJob]:
-    """Return the jobs of a piece, which is read once for all learners of the same columns."""
-    rows, jobs = np.arange(piece.start, piece.stop), dict[Path, _FitJob]()
+def _jobs(events: Events, piece: slice, learners: Sequence[SavedFits]) -> Iterator[_FitJob]:
+    """Yield the jobs of a piece, which is read once for all learners of the same columns."""
+    rows = np.arange(piece.start, piece.stop)
     for columns, needs_grid in dict.fromkeys((learner.columns, learner.needs_grid) for learner in learners):
         batch = events.batch(rows, columns, grids=needs_grid)
         for learner in learners:
             if (learner.columns, learner.needs_grid) == (columns, needs_grid):
-                for fold, folder in enumerate(learner.folders):
-                    job = jobs.setdefault(folder, _FitJob(piece, fold, folder, batch, {}))
-                    job.names[learner.truth] = learner.name
-    return list(jobs.values())
-
-
-def _library_remarks(run: Run) -> tuple[str, ...]:
-    """Return a remark on the libraries that have changed since the training.
-
-    An export predicts with onnxruntime, whatever it was trained with.
-    """
-    if isinstance(run, ExportedRun):
-        return ()
-    installed, recorded = versions(), run.manifest.get("versions", {})
-    changed = [
-        f"{name} {recorded[name]} (now {installed[name]})"
-        for name in installed.keys() & recorded.keys() - {"python", "polars", "showerstack"}
-        if recorded[name] != installed[name]
-    ]
-    if not changed:
-        return ()
-    return (f"{run.folder} was trained with {', '.join(sorted(changed))}: last digits of predictions may differ",)
+                yield from (_FitJob(piece, learner, fold, batch) for fold in range(len(learner.fits)))

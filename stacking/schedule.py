@@ -107,12 +107,6 @@ def on_cluster(
 
     A worker process does one at a time, whatever its number of threads: libraries keep random states and numbers of
     threads for the whole process, and fits side by side in it would not repeat.
-
-    Raises
-    ------
-    InputError
-        If the workers that get the same tuple end :data:`ATTEMPTS` times, none is left for :data:`NO_WORKERS_S`, or the
-        scheduler is lost.
     """
     from distributed import KilledWorker
 

@@ -40,7 +40,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON
 from showerstack.scoring.metrics.log_survival import paired_log_survival
 from showerstack.scoring.metrics.losses import error_of_mean
-from showerstack.stacking.folds import EVALUATION_FOLDS, assign_folds
+from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.sample import MeanAndError, Sample, cross_fitted
 
@@ -309,6 +309,24 @@ class Stack:
         }
 
 
+def average_of(log_proba: np.ndarray) -> np.ndarray:
+    """Return the normalised mean in log-probability over the first axis of (L, N, C)."""
+    return log_softmax(log_proba.mean(axis=0))
+
+
+def combined(learners: Mapping[str, np.ndarray], pool: Pool) -> dict[str, np.ndarray]:
+    """Return learners, ``average`` and ``stack``, before calibration: (N, C) log-probabilities each.
+
+    ``average`` is that of the pool's learners and needs all of them, ``stack`` only those with a weight.
+    """
+    systems = dict(learners)
+    if all(name in systems for name in pool.learners):
+        systems["average"] = average_of(np.stack([systems[name] for name in pool.learners]))
+    if all(name in systems for name in pool.needed):
+        systems["stack"] = pool(systems)
+    return systems
+
+
 def fit_stack(
     log_proba: LogProba,
     sample: Sample,
@@ -385,6 +403,35 @@ def left_out_remarks(raced: Dropped, dropped: Dropped) -> list[str]:
             size = f"{abs(last.cost):.5f} ± {last.standard_error:.5f} {'higher' if last.cost > 0 else 'lower'}"
             remarks.append(text.format(names, size))
     return remarks
+
+
+ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Labelled events on which the shipped system is chosen and scored, and the posteriors of every system."""
+
+    on: str
+    """:data:`ON_HOLDOUT` or :data:`OUT_OF_FOLD`."""
+    rows: np.ndarray
+    """(N,) bool among the training events; n of them."""
+    sample: Sample
+    raw: LogProba
+    """By system (learners, ``average``, ``stack``), (n, C) log-probabilities before calibration."""
+
+    @classmethod
+    def on_holdout(cls, folds: Folds, holdout: LogProba, pool: Pool, seed: int, energy: np.ndarray | None) -> Self:
+        """Return the events of the holdout, predicted by the averages of fits of ``holdout`` as new events are."""
+        sample = folds.sample(folds.holdout)
+        energy = None if energy is None else energy[folds.holdout]
+        fifths = assign_folds(sample.labels, EVALUATION_FOLDS, seed=seed, energy=energy, groups=sample.groups)
+        return cls(ON_HOLDOUT, folds.holdout, replace(sample, folds=fifths), combined(holdout, pool))
+
+    @classmethod
+    def by_single_fits(cls, folds: Folds, systems: LogProba) -> Self:
+        """Return the events in the folds, where there is no holdout."""
+        return cls(OUT_OF_FOLD, folds.out_of_fold, folds.sample(folds.out_of_fold), systems)
 
 
 KEEP_SIGMA = 2.0

@@ -23,9 +23,12 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
+from showerstack.models.base.learner import Predictor
 from showerstack.models.base.saving import HEADER_FILE, check_threads
+from showerstack.models.registry import open_predictor
 from showerstack.runtime.arrays import array_names, open_npy, read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
+from showerstack.runtime.code import versions
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import (
     LOCK_FILE,
@@ -42,14 +45,13 @@ from showerstack.runtime.stated import Entries, check_stated, understood
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.scoring.metrics.classes import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE, TASKS, Task, task_named
-from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Chain, Fit, Predictions
 from showerstack.stacking.config import SECOND_LEVEL, write_config
+from showerstack.stacking.estimates import Posterior, TargetCalibration, rule_from_json, stacking_of
 from showerstack.stacking.second_level import Pool
 from showerstack.stacking.stated import Manifest
-from showerstack.stacking.targets import TargetCalibration, rule_from_json
 
-LOG_PROBA, TRUTH = "log_proba", "truth"
+LOG_PROBA, ESTIMATES = "log_proba", "truth"
 """Arrays of a fit's predictions: log-probabilities, and estimates of true quantities where the learner gives any."""
 OWN_FOLD, HOLDOUT, TEST = "held_out", "outer", "test"
 """What a fit predicts: its own fold, the holdout, the test events. Each is a file ``<name>.npz``."""
@@ -118,17 +120,19 @@ class FitFolder:
         record: dict[str, Any] = read_json(Checksums.open(self.path).path(TASK_FILE))
         return record
 
-    def read(self, part: str, array: str = LOG_PROBA) -> np.ndarray:
-        """Read :data:`LOG_PROBA`, (n, C), or :data:`TRUTH`, (n, T, 2), of :data:`OWN_FOLD` or another part."""
+    def read(self, part: str, *, estimates: bool = False) -> np.ndarray:
+        """Read the (n, C) log-probabilities of :data:`OWN_FOLD` or another part, or the (n, T, 2) estimates."""
+        array = ESTIMATES if estimates else LOG_PROBA
         return read_arrays(Checksums.open(self.path).path(f"{part}.npz"), array)[array]
 
-    def estimates_truth(self) -> bool:
+    def has_estimates(self) -> bool:
         """Return whether the fit has estimated true quantities."""
-        return TRUTH in array_names(Checksums.open(self.path).path(f"{OWN_FOLD}.npz"))
+        return ESTIMATES in array_names(Checksums.open(self.path).path(f"{OWN_FOLD}.npz"))
 
-    def write(self, part: str, arrays: Mapping[str, np.ndarray]) -> None:
+    def write(self, part: str, posterior: Posterior) -> None:
         """Write what :meth:`read` reads."""
-        write_npz(self.path / f"{part}.npz", **arrays)
+        arrays = {LOG_PROBA: posterior.log_proba, ESTIMATES: posterior.estimates}
+        write_npz(self.path / f"{part}.npz", **{name: z for name, z in arrays.items() if z is not None})
 
     def write_history(self, losses: list[float]) -> None:
         """Write the validation log-loss by epoch or round."""
@@ -177,6 +181,11 @@ class RunFolder:
     def test_table(self) -> Path:
         """The test table of such a run."""
         return self.folder / TABLE_FOLDER / "test.parquet"
+
+    @property
+    def predictions_table(self) -> Path:
+        """Predictions of such a run."""
+        return self.folder / PREDICTIONS_TABLE
 
     @property
     def log(self) -> LogFile:
@@ -307,6 +316,10 @@ class RunFolder:
         """Write what :meth:`Run.thresholds` is made from."""
         write_npz(self.folder / SCORES_FILE, **arrays)
 
+    def write_scores_of_table(self, scores: Mapping[str, Any]) -> None:
+        """Write the scores of a run on a table."""
+        write_json(self.folder / METRICS_FILE, scores)
+
     def write_oof(self, system: str, log_proba: np.ndarray, folds: np.ndarray, classes: tuple[str, ...]) -> None:
         """Write log-probabilities of training events: event, fold, ``logp_<class>``; NaN where never predicted."""
         frame = pl.DataFrame(
@@ -327,19 +340,20 @@ class RunFolder:
         """Write ``predictions.npz``."""
         write_npz(self.folder / PREDICTIONS_FILE, **predictions.stored_arrays())
 
-    def read_fits(self, learner: str, fits: Iterable[Fit], part: str = TEST, array: str = LOG_PROBA) -> np.ndarray:
-        """Read an array of each of a learner's fits: :data:`LOG_PROBA`, (F, M, C), or :data:`TRUTH`, (F, M, T, 2)."""
-        return np.stack([self.fit(learner, fit).read(part, array) for fit in fits])
+    def read_fits(self, learner: str, fits: Iterable[Fit], part: str = TEST, *, estimates: bool = False) -> np.ndarray:
+        """Read the log-probabilities of each of a learner's fits, (F, n, C), or the estimates, (F, n, T, 2)."""
+        return np.stack([self.fit(learner, fit).read(part, estimates=estimates) for fit in fits])
 
     def read_out_of_fold(
-        self, learner: str, partitions: np.ndarray, predicted: np.ndarray, array: str = LOG_PROBA
+        self, learner: str, partitions: np.ndarray, predicted: np.ndarray, *, estimates: bool = False
     ) -> np.ndarray:
         """Read what a learner's fits predicted out-of-fold: (R, N, ...) float64, NaN where a row was never predicted.
 
         ``partitions`` are (R, N) int8, the folds of each repetition, -1 in the holdout; ``predicted`` (N,) bool.
         """
         n_folds, shape = int(partitions.max()) + 1, partitions.shape
-        parts = [self.fit(learner, fit).read(OWN_FOLD, array) for fit in range(len(partitions) * n_folds)]
+        every = range(len(partitions) * n_folds)
+        parts = [self.fit(learner, fit).read(OWN_FOLD, estimates=estimates) for fit in every]
         values = np.full((*shape, *parts[0].shape[1:]), np.nan)
         for fit, part in enumerate(parts):
             repeat, fold = divmod(fit, n_folds)
@@ -394,17 +408,35 @@ class System:
 
 
 @dataclass(frozen=True)
+class SavedFit:
+    """One fit of a learner, to be opened for predictions."""
+
+    place: Path
+    """Its folder."""
+
+    @property
+    def header(self) -> Path:
+        """The file that says what it is."""
+        return self.place / HEADER_FILE
+
+    def open(self) -> Predictor:
+        """Return what predicts as the fit does."""
+        return open_predictor(self.place)
+
+
+@dataclass(frozen=True)
 class SavedFits:
-    """Where the fits of one learner are."""
+    """The fits of one learner."""
 
     name: str
-    folders: tuple[Path, ...]
-    """One per fit."""
+    fits: tuple[SavedFit, ...]
     columns: tuple[str, ...]
     """Table columns that it gets."""
     needs_grid: bool
-    truth: bool = False
-    """Whether its estimates of true quantities, (n, T, 2) a fit, are needed instead of its log-probabilities."""
+    log_proba: bool = True
+    """Whether its log-probabilities are wanted."""
+    estimates: bool = False
+    """Whether its estimates of true quantities are."""
 
 
 def read_chain(checksums: Checksums, task: Task, systems: Collection[str], config_hash: str) -> Chain:
@@ -441,6 +473,7 @@ class Run(RunFolder):
 
     needs: ClassVar[str] = "train"
     """Extra whose libraries predict."""
+    is_export: ClassVar[bool] = False
     manifest: Mapping[str, Any]
     checksums: Checksums
     """Every file is compared with its checksum before it is used."""
@@ -478,35 +511,23 @@ class Run(RunFolder):
     def task(self) -> Task:
         """The task; classes of a run on a table are those of its labels, as text."""
         name = str(self.manifest["task"])
-        if not self.has_grids and "classes" in self.manifest:
+        if self.of_table and "classes" in self.manifest:
             return Task(name, tuple(self.manifest["classes"]))
         return task_named(name)
 
     @property
-    def has_grids(self) -> bool:
-        """Whether its events are showers with detector grids, not rows of a table alone."""
-        return str(self.manifest["task"]) in TASKS
+    def of_table(self) -> bool:
+        """Whether its events are rows of a table alone, not showers with detector grids."""
+        return str(self.manifest["task"]) not in TASKS
 
     def require_showers(self, what: str) -> None:
-        """Refuse a run on a table, with which ``what`` (such as ``a data check``) cannot work.
-
-        Raises
-        ------
-        InputError
-            If it was trained on a table.
-        """
-        if not self.has_grids:
+        """Refuse a run on a table, with which ``what`` (such as ``a data check``) cannot work."""
+        if self.of_table:
             raise InputError(f"{self.folder} was trained on a table: {what} needs a run trained on showers")
 
     def refuse_other_versions(self) -> None:
-        """Refuse a run that was made by another version of stacking or features.
-
-        Raises
-        ------
-        InputError
-            If it was; the line asks for another training.
-        """
-        current = {"stacking": STACKING_VERSION} | ({"features": FEATURES_VERSION} if self.has_grids else {})
+        """Refuse a run that was made by another version of stacking or features."""
+        current = {"stacking": STACKING_VERSION} | ({} if self.of_table else {"features": FEATURES_VERSION})
         for what, version in current.items():
             made_by = self.manifest.get(f"{what}_version", 0)
             if made_by != version:
@@ -514,6 +535,19 @@ class Run(RunFolder):
                     f"{self.folder} was made by version {made_by} of the {what}, which is now {version}: train again "
                     f"(python cli.py stack --task {self.manifest['task']} --data DATA --run NEW_RUN)"
                 )
+
+    @property
+    def library_remarks(self) -> tuple[str, ...]:
+        """A remark on the libraries that have changed since the training."""
+        installed, recorded = versions(), self.manifest.get("versions", {})
+        changed = [
+            f"{name} {recorded[name]} (now {installed[name]})"
+            for name in installed.keys() & recorded.keys() - {"python", "polars", "showerstack"}
+            if recorded[name] != installed[name]
+        ]
+        if not changed:
+            return ()
+        return (f"{self.folder} was trained with {', '.join(sorted(changed))}: last digits of predictions may differ",)
 
     @property
     def threads(self) -> int:
@@ -578,11 +612,6 @@ class Run(RunFolder):
         """Return an array of a system's predictions of the test events, such as ``log_proba`` (N, C).
 
         None if there is no such array.
-
-        Raises
-        ------
-        InputError
-            If ``test/<name>.npz`` is missing, damaged or replaced.
         """
         return read_arrays(self.checksums.path(f"{TEST}/{name}.npz"), key, "log_proba").get(key)
 
@@ -599,16 +628,10 @@ class Run(RunFolder):
                 yield System(name, log_proba, output, rule)
 
     def fits(self, name: str) -> SavedFits:
-        """Return where the fits of a learner are; each file is compared with its checksum.
-
-        Raises
-        ------
-        InputError
-            If a file is missing or not the one that was written.
-        """
+        """Return where the fits of a learner are; each file is compared with its checksum."""
         record = next(row for row in self.manifest["learners"] if row["name"] == name)
-        folders = tuple(self.fit_folder(name, fit) for fit in self.chain.fits(name))
-        return SavedFits(name, folders, tuple(record["features"]), bool(record["needs_grid"]))
+        fits = tuple(SavedFit(self.fit_folder(name, fit)) for fit in self.chain.fits(name))
+        return SavedFits(name, fits, tuple(record["features"]), bool(record["needs_grid"]))
 
     def fit_folder(self, name: str, fit: Fit) -> Path:
         """Return the folder of one fit after comparing all files that its learner reads; see :meth:`fits`."""

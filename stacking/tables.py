@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -12,12 +13,22 @@ import polars as pl
 
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
-from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_path
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import Changed, InputError
+from showerstack.runtime.files import atomic_path, file_state, hash_file
+from showerstack.runtime.logs import remark
 from showerstack.runtime.tables import column_names, read_table
+from showerstack.scoring.metrics.classes import table_metrics
+from showerstack.showers.schema import Task
 from showerstack.showers.source import weight_ratios
-from showerstack.stacking.columns import Schema, as_text
-from showerstack.stacking.events import Events
+from showerstack.stacking.columns import CATEGORY, Schema, as_text, learned_columns
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.events import Data, Events
+from showerstack.stacking.remarks import heap_remarks, repeated_remarks, telling_remarks, weight_remarks
+from showerstack.stacking.sample import Sample
+from showerstack.stacking.store import RunFolder
+
+LOG = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "group", "weight", "fold")
 """Columns of the file beside a training table: apart from it, so that a table may have columns of any name."""
@@ -135,13 +146,7 @@ def read_weights(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndar
 def read_folds(
     frame: pl.DataFrame, file: Path, column: str | None, labels: np.ndarray, classes: tuple[str, ...]
 ) -> np.ndarray | None:
-    """Return the (N,) int64 fold of each row, counted from 0; None without such a column.
-
-    Raises
-    ------
-    InputError
-        If there is one fold only, or a class that only one fold has: no learner could learn it for those rows.
-    """
+    """Return the (N,) int64 fold of each row, counted from 0; None without such a column."""
     if column is None:
         return None
     folds = as_text(_complete(frame, file, column, "fold")).rank("dense").to_numpy().astype(np.int64) - 1
@@ -299,3 +304,121 @@ class FrameEvents(Events):
     def fingerprint(self) -> str:
         """Return the hash of the file that the rows were read from."""
         return self.content_hash
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableData(Data):
+    """The user's table as it was read, and its rows as events."""
+
+    schema: Schema
+    frame: pl.DataFrame
+    """The columns of training as float32."""
+    labels: pl.DataFrame
+    """Labels, groups, weights and folds, under the names of :data:`LABEL_COLUMNS`."""
+    identifiers: pl.DataFrame
+    """Of the rows that are predicted: the test table's, without one the training table's."""
+    test_frame: pl.DataFrame | None
+
+    def write(self) -> None:
+        """Write the tables that fits read, and the schema that new tables are read by."""
+        run = RunFolder(self.config.run)
+        write_table(run.train_table, self.frame)
+        write_table(labels_file(run.train_table), self.labels)
+        run.write_columns(self.schema.as_json())
+        if self.test_frame is not None:
+            write_table(run.test_table, self.test_frame)
+
+    def write_results(
+        self, on: str, shipped: str, judged: Sample, systems: Mapping[str, np.ndarray], log_proba: np.ndarray
+    ) -> None:
+        """Write the scores of all systems, and the table of predictions."""
+        run, classes = RunFolder(self.config.run), self.task.classes
+        scores = {
+            name: table_metrics(judged.labels, z, classes, judged.weights, judged.groups) for name, z in systems.items()
+        }
+        where = f"{on} rows of the training table"
+        counted = counted_in(judged.groups)
+        run.write_scores_of_table({"judged_on": where, "counted": counted, "shipped": shipped, "systems": scores})
+        write_table(run.predictions_table, probabilities(log_proba, classes, self.identifiers))
+
+    @property
+    def label_type(self) -> str:
+        return self.schema.label_type
+
+
+TASK_NAME = "table"
+TINY = 20_000
+"""Rows times columns times classes below which the fits of ``quick`` take less time than another process to begin."""
+
+
+def open_table(config: TableConfig, ctx: Context, *, strict: bool) -> TableData:
+    """Read the tables and fix the schema of their columns; files are written when the run begins."""
+    if strict:
+        raise InputError("strict refuses showers that cannot be used, and a table has none: leave it out")
+    for option, file in (("--table", config.table), ("--test-table", config.test_table)):
+        if file is not None and config.run.resolve() in file.resolve().parents:
+            raise InputError(f"--run {config.run} holds {option} {file}, which it may replace: choose another folder")
+    before = file_state(config.table)
+    train = read_table(config.table, separator=config.separator)
+    labels, classes, label_type = read_labels(train, config.table, config.label)
+    groups = read_groups(train, config.table, config.group)
+    weights = read_weights(train, config.table, config.weight)
+    folds = read_folds(train, config.table, config.split, labels, classes)
+    check_identifiers(train, config.table, config.id, classes)
+    columns, remarks = learned_columns(
+        train, config.table, config.reserved, wanted=config.columns, categories=config.categories
+    )
+    schema = Schema(columns, config.label, label_type, classes)
+    remarks = [*config.learner_remarks(), *_label_remarks(classes, config.table), *remarks]
+    resolved, more = config.for_rows(labels, classes, groups, folds)
+    remarks += more
+    frame, more = schema.encoded(train, config.table)
+    schema = schema.trained_on(frame)
+    remarks += more
+    is_tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
+    if is_tiny and resolved.workers is None:
+        resolved = resolved.model_copy(update={"workers": 1})
+    optional = zip(LABEL_COLUMNS, (labels, groups, weights, folds), strict=True)
+    label_frame = pl.DataFrame({name: values for name, values in optional if values is not None})
+    run, task = RunFolder(config.run), Task(TASK_NAME, classes)
+    test_frame, test, identifiers = None, None, train.select(config.id)
+    if config.test_table:
+        test_frame, identifiers, more = read_new_rows(
+            config.test_table, schema, config.reserved, config.id, config.separator
+        )
+        remarks += more
+        test_hash = hash_file(config.test_table)
+        test = TableEvents(run.test_table, schema.names, test_hash, categories=schema.categories)
+    remarks += telling_remarks(str(config.table), {name: frame[name].to_numpy() for name in frame.columns}, labels)
+    remarks += weight_remarks(str(config.table), weights, labels, classes)
+    if groups is None and folds is None:
+        quantities = frame.select(column.name for column in columns if column.kind != CATEGORY).to_numpy()
+        remarks += heap_remarks(str(config.table), quantities, labels, "name them with --group")
+    remarks += repeated_remarks(frame, labels, test_frame)
+    remark(LOG, remarks)
+    content_hash = hash_file(config.table)
+    if file_state(config.table) != before:
+        raise Changed(f"{config.table} changed while it was read: start again")
+    train_events = TableEvents(run.train_table, schema.names, content_hash, categories=schema.categories)
+    return TableData(
+        resolved,
+        task,
+        train_events,
+        test,
+        tuple(remarks),
+        schema=schema,
+        frame=frame,
+        labels=label_frame,
+        identifiers=identifiers,
+        test_frame=test_frame,
+    )
+
+
+def _label_remarks(classes: tuple[str, ...], file: Path) -> list[str]:
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    groups = [", ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
+    if not groups:
+        return []
+    return [f"{file}: labels {' and '.join(groups)} differ in spaces or case alone: they are classes of their own"]

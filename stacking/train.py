@@ -11,37 +11,42 @@ top. Without one (few events), systems are scored on out-of-fold predictions of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from showerstack.models.base.spec import LearnerSpec
+from showerstack.models.registry import devices_for
 from showerstack.runtime.code import command_line, git_revision, machine, now_utc, versions
 from showerstack.runtime.context import Context, Progress
-from showerstack.runtime.cost import Cost, now_s, timed
-from showerstack.runtime.errors import InputError, need
-from showerstack.runtime.files import hash_json, write_json
+from showerstack.runtime.cost import Cost, now_s, seconds_of, timed
+from showerstack.runtime.errors import need
+from showerstack.runtime.files import hash_json
 from showerstack.runtime.logs import logging_to, remark
 from showerstack.runtime.processes import limited_threads
-from showerstack.scoring.metrics.classes import table_metrics
-from showerstack.stacking.answers import DecisionSample, stacking_of
-from showerstack.stacking.chain import Chain, Predictions, average_of, combined, concatenated
-from showerstack.stacking.config import StackConfig, TableConfig
-from showerstack.stacking.events import CONTEXT_SCALARS, Binned, pieces
-from showerstack.stacking.fits import FoldTask
-from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
-from showerstack.stacking.job import LIMITED_FOLDS, Job, fold_tasks, make_folds, shower_job, table_job
+from showerstack.runtime.resources import cores, memory_bytes
+from showerstack.runtime.versions import STACKING_VERSION
+from showerstack.showers.schema import Task
+from showerstack.stacking.chain import Chain, Predictions, concatenated
+from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
+from showerstack.stacking.estimates import DecisionSample, Posterior, TargetCalibration, stacking_of
+from showerstack.stacking.events import CONTEXT_SCALARS, Binned, Data, Events, open_showers, pieces
+from showerstack.stacking.fits import FoldTask, order_in_limit, share_of_time
+from showerstack.stacking.folds import Folds, make_folds
 from showerstack.stacking.oof import Collected, collect
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Attempt, run_tasks
 from showerstack.stacking.second_level import (
     FIRST_FOLD,
+    ON_HOLDOUT,
     DroppedLearner,
-    Stack,
+    Judged,
+    average_of,
     calibrated,
     decide_gate,
     fit_stack,
@@ -50,9 +55,8 @@ from showerstack.stacking.second_level import (
     nested,
     reliability,
 )
-from showerstack.stacking.store import HOLDOUT, METRICS_FILE, OWN_FOLD, PREDICTIONS_TABLE, TRUTH
-from showerstack.stacking.tables import counted_in, probabilities, write_table
-from showerstack.stacking.targets import TargetCalibration, fits_of
+from showerstack.stacking.store import HOLDOUT, OWN_FOLD, RunFolder
+from showerstack.stacking.tables import open_table
 
 LOG = logging.getLogger(__name__)
 
@@ -95,17 +99,185 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
         run folder of another configuration, which stays as it is.
     """
     need("train", what="training")
-    if isinstance(config, TableConfig):
-        if strict:
-            raise InputError("strict refuses showers that cannot be used, and a table has none: leave it out")
-        return do_run(table_job(config, ctx))
-    return do_run(shower_job(config, ctx, strict=strict))
+    return do_run(open_job(config, ctx, strict=strict))
+
+
+LIBRARIES_BYTES, TABLE_COPIES = 700 << 20, 3
+"""Memory of a process that fits learners without events, and copies of its table that it holds at most
+(``benchmarks/speed/fit_memory.py``)."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run before its fits: configuration, events and devices."""
+
+    config: RunConfig
+    data: Data
+    devices: Mapping[str, str]
+    """``"cpu"`` or ``"cuda"`` by learner."""
+    ctx: Context = Context()
+    """Progress, and when a time limit begins: by default with the feature tables."""
+
+    @property
+    def task(self) -> Task:
+        """What the run is for."""
+        return self.data.task
+
+    @property
+    def train(self) -> Events:
+        """Training events."""
+        return self.data.train
+
+    @property
+    def test(self) -> Events | None:
+        """Events to be predicted."""
+        return self.data.test
+
+    @property
+    def run(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder(self.config.run)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that can change a prediction."""
+        content = {**self.config.identity(), "task": self.task.name, "classes": list(self.task.classes)}
+        content["device"] = self.device
+        content["train_fingerprint"] = self.train.fingerprint()
+        content["test_fingerprint"] = self.test.fingerprint() if self.test is not None else None
+        if self.task.target:
+            content["target"] = asdict(self.task.target) | {"limits": list(self.task.target.limits)}
+        if self.device == "cuda":
+            content["devices"] = dict(self.devices)
+        uses_truth = any(spec.uses_truth for spec in self.config.learner_specs(self.task))
+        if uses_truth and (fingerprint := self.train.targets_fingerprint()):
+            content["targets_fingerprint"] = fingerprint
+        return content
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        """Version numbers of ours that can change a prediction."""
+        learners = {spec.name: spec.version for spec in self.config.learner_specs(self.task)}
+        return {
+            "stacking_version": STACKING_VERSION,
+            "features_version": self.train.features_version(),
+            "learner_versions": learners,
+        }
+
+    @property
+    def fits_identity(self) -> dict[str, Any]:
+        """What of :attr:`identity` can change a fit of a learner."""
+        return {name: value for name, value in self.identity.items() if name not in SECOND_LEVEL}
+
+    @property
+    def device(self) -> str:
+        """``"cuda"`` if a learner trains there, else ``"cpu"``."""
+        return "cuda" if "cuda" in self.devices.values() else "cpu"
+
+    @property
+    def workers(self) -> int:
+        """Processes at work at once: as many as the configuration names, else as there are cores and memory for."""
+        return self.config.workers or max(1, min(cores(), memory_bytes() // self.process_bytes))
+
+    @property
+    def process_bytes(self) -> int:
+        """Memory that a process takes at most while it fits a learner, bytes."""
+        cells = max(
+            min(len(self.train), self.config.rows_of(spec.name)) * len(self.train.columns_for(spec))
+            for spec in self.config.learner_specs(self.task)
+        )
+        return LIBRARIES_BYTES + TABLE_COPIES * cells * np.dtype(np.float32).itemsize
+
+    def memory_remark(self) -> str | None:
+        """Return a remark where all processes together may take more memory than there is."""
+        needed, available = self.workers * self.process_bytes, memory_bytes()
+        if self.config.scheduler or needed <= available:
+            return None
+        processes = f"{self.workers} processes" if self.workers > 1 else "a process"
+        remedy = f"give --workers {max(1, available // self.process_bytes)}, or " if self.workers > 1 else "give "
+        return (
+            f"{processes} may take {needed / 1e9:.1f} GB of memory, and this job was given {available / 1e9:.1f} GB: "
+            f"{remedy}fewer training events a fit (rows, in a file for --config)"
+        )
+
+    @property
+    def ends(self) -> float | None:
+        """When the time limit ends, seconds of :func:`showerstack.runtime.cost.now_s`; None without one."""
+        limit, began = self.config.time_limit, self.ctx.began
+        return None if limit is None or began is None else began + seconds_of(limit)
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """Processes at once by device: one trains on the GPU, the others beside it. A cluster has its own."""
+        if self.device == "cpu" or self.config.scheduler:
+            return {"cpu": self.workers}
+        if "cpu" in self.devices.values() and self.workers > 1:
+            return {"cuda": 1, "cpu": self.workers - 1}
+        return {"cuda": 1}
+
+
+OPEN: Mapping[type[RunConfig], Callable[..., Data]] = {StackConfig: open_showers, TableConfig: open_table}
+
+
+def open_job(config: RunConfig, ctx: Context, *, strict: bool = False) -> Job:
+    """Open the data of a run, and find the device of each learner."""
+    data = OPEN[type(config)](config, ctx, strict=strict)
+    return Job(data.config, data, devices_for(data.config.learner_specs(data.task), config.device), ctx)
+
+
+def fold_tasks(job: Job) -> list[FoldTask]:
+    """Return every (learner, fold) of the run."""
+    config = job.config
+    # A fit does not depend on how often the folds are repeated: more repetitions keep those that are there.
+    fits_hash = hash_json({name: value for name, value in job.fits_identity.items() if name != "repeats"})
+    # Networks on grids take longest: they go first, so that no worker is left alone with one at the end.
+    specs = sorted(config.learner_specs(job.task), key=order_in_limit if job.ends else lambda spec: not spec.needs_grid)
+    n_fits = config.n_folds * config.repeats
+    deadline = None if job.ends is None else job.ends - FOLLOWS_SHARE * seconds_of(config.time_limit or "")
+    never_given_up = next((spec.name for spec in reversed(specs) if not spec.needs_grid), specs[-1].name)
+
+    def registered(spec: LearnerSpec) -> list[Any]:
+        return [spec.learner, spec.version, spec.features, spec.settings_for(config.preset)]
+
+    return [
+        FoldTask(
+            run=job.run,
+            spec=spec,
+            fold=fold,
+            n_folds=config.n_folds,
+            train=job.train,
+            test=job.test,
+            columns=job.train.columns_for(spec),
+            classes=job.task.classes,
+            preset=config.preset,
+            settings=config.settings_of(spec.name),
+            seed=config.seed,
+            device=job.devices[spec.name],
+            threads=config.threads,
+            valid_fraction=config.valid_fraction,
+            off_cut_weight=config.off_cut_weight,
+            rows=config.rows_of(spec.name),
+            deadline=deadline,
+            share=share_of_time(fold, n_fits, sum(job.processes.values()), last=spec is specs[-1]),
+            gives_up=spec.name != never_given_up,
+            context_hash=hash_json([fits_hash, STACKING_VERSION, registered(spec)]),
+        )
+        for spec in specs
+        for fold in range(n_fits)
+    ]
+
+
+LIMITED_FOLDS = 3
+"""Folds at most under a time limit."""
+FOLLOWS_SHARE = 0.2
+"""Share of a time limit that is kept for what follows the fits: pool, calibration, predictions, scores, report."""
 
 
 def do_run(job: Job) -> StackResult:
     """Do the whole run, or what is left of it."""
     job = _within_limit(job)
-    job = replace(job, train=job.train.pinned(), test=None if job.test is None else job.test.pinned())
+    data = replace(job.data, train=job.train.pinned(), test=None if job.test is None else job.test.pinned())
+    job = replace(job, data=data)
     config, run = job.config, job.run
     with run.held(), logging_to(run.log):
         run.refuse_other_configuration(job.fits_identity)
@@ -113,11 +285,28 @@ def do_run(job: Job) -> StackResult:
         if finished is not None:
             return StackResult(run.folder, finished, None)
         run.remove_second_level()
-        if job.table:
-            job.table.write(run)
-        folds, tasks = make_folds(job), fold_tasks(job)
+        data.write()
+        folds, tasks = (
+            make_folds(
+                job.train.labels(),
+                job.task.classes,
+                job.train.passes_evaluation_cuts(),
+                n_folds=config.n_folds,
+                repeats=config.repeats,
+                holdout=config.holdout,
+                least=config.min_holdout,
+                seed=config.seed,
+                usable=job.train.usable(),
+                energy=job.train.energy(),
+                groups=job.train.groups(),
+                weights=job.train.weights(),
+                given=job.train.folds(),
+            ),
+            fold_tasks(job),
+        )
+        run.write_folds(folds.partitions, folds.in_evaluation)
         remarks = [*folds.remarks, *_refit_remarks(tasks)]
-        manifest = _first_entries(job, folds, [*job.remarks, *remarks])
+        manifest = _first_entries(job, folds, [*job.data.remarks, *remarks])
         remark(LOG, [*remarks, *filter(None, [job.memory_remark()])])
         run.write_manifest(manifest)
         with run.started() as start, job.ctx.bars("training", "fits") as progress:
@@ -155,9 +344,9 @@ def _fit_all(
 
 def _within_limit(job: Job) -> Job:
     """Set when the run began; under a time limit it has three folds at most, once."""
-    began = now_s() - sum(cost.wall_s for cost in job.costs) if job.ctx.began is None else job.ctx.began
+    began = now_s() - sum(cost.wall_s for cost in job.data.costs) if job.ctx.began is None else job.ctx.began
     job, config = replace(job, ctx=replace(job.ctx, began=began)), job.config
-    if config.time_limit is None or (isinstance(config, TableConfig) and config.split):  # the user's own folds stay
+    if config.time_limit is None or config.has_own_folds:
         return job
     fewer = {"folds": min(LIMITED_FOLDS, config.n_folds), "repeats": 1}
     return replace(job, config=config.model_copy(update=fewer))
@@ -187,7 +376,7 @@ def _first_entries(job: Job, folds: Folds, remarks: list[str]) -> dict[str, Any]
             "test_fingerprint": test.events_fingerprint() if test is not None else None,
             "train_source": train.source(),
             "train_scalars": train.scalars_type(),
-            "train_quantities": job.quantities,
+            "train_quantities": job.data.quantities,
             "test_source": test.source() if test is not None else None,
             "n_train": len(train),
             "n_judged": int(folds.in_evaluation.sum()),
@@ -205,22 +394,6 @@ def _first_entries(job: Job, folds: Folds, remarks: list[str]) -> dict[str, Any]
     }
 
 
-ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Labelled events on which the shipped system is chosen and scored, and the posteriors of every system."""
-
-    on: str
-    """:data:`ON_HOLDOUT` or :data:`OUT_OF_FOLD`."""
-    rows: np.ndarray
-    """(N,) bool among the training events; n of them."""
-    sample: Sample
-    raw: Mapping[str, np.ndarray]
-    """By system (learners, ``average``, ``stack``), (n, C) log-probabilities before calibration."""
-
-
 def _second_level(
     job: Job,
     folds: Folds,
@@ -231,7 +404,7 @@ def _second_level(
 ) -> StackResult:
     """Collect predictions of the fits, find the pool, calibrate, pass the gate, predict the test events, write."""
     run, config, procedure = job.run, job.config, stacking_of(job.task)
-    steps = [*job.costs, *_training_costs(tasks, failures)]
+    steps = [*job.data.costs, *_training_costs(tasks, failures)]
 
     @contextmanager
     def step(name: str) -> Iterator[None]:
@@ -240,7 +413,7 @@ def _second_level(
         steps.append(cost)
 
     with step("collection"):
-        collected = collect(job, folds, tasks, failures, raced)
+        collected = collect(folds, tasks, failures, raced, job.ends)
     oof_sample = folds.sample(folds.out_of_fold)
     with step("pool"), job.ctx.bars("weighing the learners", "steps"):
         find = partial(fit_stack, tolerance=config.prune, names=config.pools, survival=procedure.survival)
@@ -249,7 +422,11 @@ def _second_level(
         stacked = stack.log_proba if collected.holdout else nested(find, collected.out_of_fold, oof_sample)
         average = average_of(np.stack([collected.out_of_fold[name] for name in stack.pool.learners]))
         out_of_fold = {**collected.out_of_fold, "average": average, "stack": stacked}
-        judged = _judged(job, folds, collected, stack, out_of_fold)
+        judged = (
+            Judged.by_single_fits(folds, out_of_fold)
+            if collected.holdout is None
+            else Judged.on_holdout(folds, collected.holdout, stack.pool, config.seed, job.train.energy())
+        )
     with step("calibration"):
         scales, systems = {}, {}
         for name, log_proba in judged.raw.items():
@@ -308,54 +485,22 @@ def _second_level(
         "truth": truth_record,
         "remarks": [*manifest["remarks"], *remarks],
         "steps": [cost.as_json() for cost in steps],
+        **({"label_type": job.data.label_type} if job.data.label_type else {}),
     }
     for events in filter(None, (job.train, job.test)):
         events.refuse_changed()
     remark(LOG, remarks)
-    if job.table:
-        manifest["label_type"] = job.table.schema.label_type
-        rows = predictions.log_proba if predictions else everywhere[shipped]
-        _write_table_results(job, judged, shipped, systems, rows)
+    rows = predictions.log_proba if predictions else everywhere[shipped]
+    job.data.write_results(judged.on, shipped, judged.sample, systems, rows)
     run.write_manifest(manifest)
     run.write_checksums()
     return StackResult(run.folder, manifest, predictions)
-
-
-def _write_table_results(
-    job: Job, judged: Judged, shipped: str, systems: Mapping[str, np.ndarray], log_proba: np.ndarray
-) -> None:
-    """Write the scores of all systems, and the table of predictions (N, C)."""
-    assert job.table is not None
-    sample, classes = judged.sample, job.task.classes
-    scores = {
-        name: table_metrics(sample.labels, z, classes, sample.weights, sample.groups) for name, z in systems.items()
-    }
-    on = f"{judged.on} rows of the training table"
-    content = {"judged_on": on, "counted": counted_in(sample.groups), "shipped": shipped, "systems": scores}
-    write_json(job.run.folder / METRICS_FILE, content)
-    write_table(job.run.folder / PREDICTIONS_TABLE, probabilities(log_proba, classes, job.table.identifiers))
 
 
 def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Cost]:
     failed = {(failure.learner, failure.fold) for failure in failures}
     done = [task for task in tasks if (task.name, task.fold) not in failed and task.saved.is_there]
     return [Cost(**task.saved.record()["cost"]) for task in done]
-
-
-def _judged(
-    job: Job, folds: Folds, collected: Collected, stack: Stack, out_of_fold: Mapping[str, np.ndarray]
-) -> Judged:
-    if collected.holdout is None:
-        return Judged(OUT_OF_FOLD, folds.out_of_fold, folds.sample(folds.out_of_fold), out_of_fold)
-    sample, energy = folds.sample(folds.holdout), job.train.energy()
-    fifths = assign_folds(
-        sample.labels,
-        EVALUATION_FOLDS,
-        seed=job.config.seed,
-        energy=None if energy is None else energy[folds.holdout],
-        groups=sample.groups,
-    )
-    return Judged(ON_HOLDOUT, folds.holdout, replace(sample, folds=fifths), combined(collected.holdout, stack.pool))
 
 
 def fit_target_calibration(
@@ -365,15 +510,15 @@ def fit_target_calibration(
 
     None, None and nothing where no learner learned them.
     """
-    name = next((name for name in collected.names if job.run.fit(name, 0).estimates_truth()), None)
+    name = next((name for name in collected.names if job.run.fit(name, 0).has_estimates()), None)
     targets = job.train.targets(np.flatnonzero(judged.rows)) if name is not None else None
     if name is None or targets is None:
         return None, None, {}
     if judged.on == ON_HOLDOUT:
         every = range(job.config.n_folds * job.config.repeats)
-        fits = job.run.read_fits(name, (None,) if name in collected.networks else every, HOLDOUT, TRUTH)
+        fits = job.run.read_fits(name, (None,) if name in collected.networks else every, HOLDOUT, estimates=True)
     else:
-        fits = job.run.read_out_of_fold(name, folds.partitions[:1], folds.out_of_fold, TRUTH)[:, judged.rows]
+        fits = job.run.read_out_of_fold(name, folds.partitions[:1], folds.out_of_fold, estimates=True)[:, judged.rows]
     target_calibration, record = TargetCalibration.of(name, fits, targets, judged.sample.weights)
     if not any(target_calibration.scale):
         return None, None, {}
@@ -447,11 +592,15 @@ def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions
     if job.test is None:
         return None
     run = job.run
-    fits = {name: run.read_fits(name, chain.fits(name)) for name in names}
-    if chain.target_calibration:
-        learner = chain.target_calibration.learner
-        fits[fits_of(learner)] = run.read_fits(learner, chain.fits(learner), array=TRUTH)
-    in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
+    estimating = chain.target_calibration.learner if chain.target_calibration else None
+    fits = {
+        name: Posterior(
+            run.read_fits(name, chain.fits(name)),
+            run.read_fits(name, chain.fits(name), estimates=True) if name == estimating else None,
+        )
+        for name in names
+    }
+    in_pieces = ((piece, {name: of.take(piece) for name, of in fits.items()}) for piece in pieces(len(job.test)))
     parts = list(chain.stream(in_pieces, job.test))
     if not parts:
         return None

@@ -24,11 +24,11 @@ from showerstack.showers.schema import COMPOSITION, ENERGY
 from showerstack.showers.simulation import simulate
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import StackConfig
+from showerstack.stacking.estimates import POOL
 from showerstack.stacking.events import ShowerEvents, binned
 from showerstack.stacking.export import combination_graph
 from showerstack.stacking.predict import predict
 from showerstack.stacking.store import load
-from showerstack.stacking.targets import POOL
 from showerstack.stacking.train import stack
 from tests.report.conftest import make_dataset
 

@@ -39,13 +39,12 @@ from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA, TASKS, Task
-from showerstack.stacking.chain import average_of
 from showerstack.stacking.config import StackConfig
+from showerstack.stacking.estimates import PosteriorMean
 from showerstack.stacking.events import ShowerEvents, binned, class_numbers
 from showerstack.stacking.sample import Sample
-from showerstack.stacking.second_level import cross_validated, fit_pool
+from showerstack.stacking.second_level import average_of, cross_validated, fit_pool
 from showerstack.stacking.store import Run
-from showerstack.stacking.targets import PosteriorMean
 from showerstack.stacking.train import stack
 
 POOL = "log_pool"

@@ -29,7 +29,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics
 from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES
-from showerstack.stacking.targets import TargetCalibration
+from showerstack.stacking.estimates import TargetCalibration
 
 FOLDS = 3
 AXES = ("x", "y")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from showerstack.runtime.checksums import known_hash
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json, write_json
 from showerstack.runtime.stated import Stated, check_stated
@@ -65,7 +66,7 @@ def read_header(folder: Path, learner: str | None = None) -> dict[str, Any]:
         part = Path(folder) / name
         if Path(name).name != name or not part.is_file():
             raise InputError(f"{part} does not exist, but {HEADER_FILE} beside it names it")
-        if hash_file(part) != expected:
+        if known_hash(part) != expected:
             raise InputError(f"{part} is not the file that was saved (damaged, truncated or replaced)")
     return header
 

@@ -114,7 +114,7 @@ class InputModule(nn.Module):
         return torch.where(torch.isnan(components), 0.0, components)
 
 
-class Posterior(nn.Module):
+class PosteriorModule(nn.Module):
     """Columns (and grids) to log-posteriors with natural priors, (n, C) float32."""
 
     def __init__(self, inputs: InputModule, class_weights: np.ndarray | None, label_smoothing: float) -> None:
@@ -142,7 +142,7 @@ class Posterior(nn.Module):
         return log_q.float()
 
 
-class _NetworkPosterior(Posterior):
+class _NetworkPosterior(PosteriorModule):
     def __init__(self, learner: NetworkLearner) -> None:
         assert learner.inputs_ is not None
         super().__init__(InputModule(learner.inputs_), learner.class_weights_, learner.training.label_smoothing)
@@ -153,7 +153,7 @@ class _NetworkPosterior(Posterior):
         return result
 
 
-class _LogitPosterior(Posterior):
+class _LogitPosterior(PosteriorModule):
     """Linear terms, squares and products, as :class:`showerstack.models.tables.logit.QuadraticLogit` makes them."""
 
     def __init__(self, learner: QuadraticLogit) -> None:
@@ -179,7 +179,7 @@ class _LogitPosterior(Posterior):
         return margins
 
 
-def _graph(module: Posterior, grid_shape: tuple[int, ...] | None = None) -> Portable:
+def _graph(module: PosteriorModule, grid_shape: tuple[int, ...] | None = None) -> Portable:
     """Return everything between columns (and grids) and log-posteriors."""
     columns = module.inputs.columns
     examples: dict[str, torch.Tensor] = {COLUMNS: torch.linspace(0, 1, EXAMPLES * len(columns)).reshape(EXAMPLES, -1)}

@@ -24,6 +24,7 @@ from showerstack.models.base.inputs import InputTransform
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.onnx.graph import NotPortable, Portable
 from showerstack.models.onnx.learners import InputModule, graphs_of, space_of
+from showerstack.models.onnx.predictor import averaged, run_graph, session
 from showerstack.models.pretraining.learner import PretrainedLearner
 from showerstack.models.tables.catboost import CatBoost
 from showerstack.models.tables.categories import AsNumbers
@@ -33,7 +34,6 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking.export import TOLERANCE, largest_difference
-from showerstack.stacking.exported import averaged, run_graph, session
 from tests.models.conftest import CLASSES, gaussian_events, toy_showers
 from tests.models.test_pretraining import small_weights, toy_events, without
 

@@ -157,7 +157,7 @@ def test_an_emptied_list_or_none_is_refused(run: Path) -> None:
 def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path, Path]) -> None:
     for name, damage in UNREAD.values():
         damage(run / name)
-    with patch("showerstack.stacking.predict.open_predictor", wraps=load_learner) as loaded:
+    with patch("showerstack.stacking.store.open_predictor", wraps=load_learner) as loaded:
         predict(load(run), made[2], Context()).concatenated()
     assert loaded.call_count == 3
 

@@ -20,12 +20,13 @@ from showerstack.runtime.tables import write_frames
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking import train as second_level
 from showerstack.stacking.config import StackConfig
+from showerstack.stacking.estimates import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.predict import predict
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.second_level import ON_HOLDOUT, Judged
 from showerstack.stacking.store import load
-from showerstack.stacking.targets import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
-from showerstack.stacking.train import ON_HOLDOUT, Judged, stack
+from showerstack.stacking.train import stack
 
 SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}
 
@@ -130,8 +131,8 @@ def test_rare_showers_move_energies_and_cores_by_their_weight_alone() -> None:
     oof = SimpleNamespace(names=("taught",), networks=())
     sample = Sample(np.zeros(8000, int), np.zeros(8000, int), None, weights[rows])
     judged = Judged(ON_HOLDOUT, rows, sample, {})
-    fit = SimpleNamespace(estimates_truth=lambda: True)
-    run = SimpleNamespace(fit=lambda name, number: fit, read_fits=lambda name, wanted, part, array: fits[:, rows])
+    fit = SimpleNamespace(has_estimates=lambda: True)
+    run = SimpleNamespace(fit=lambda name, number: fit, read_fits=lambda name, wanted, part, estimates: fits[:, rows])
     config, train = SimpleNamespace(n_folds=1, repeats=1), SimpleNamespace(targets=targets.__getitem__)
     job = SimpleNamespace(run=run, config=config, train=train)
     calibration, *_ = second_level.fit_target_calibration(job, None, oof, judged)  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from cli import main
 from showerstack.models.base.inputs import TARGETS
 from showerstack.models.base.learner import Batch
 from showerstack.models.onnx.graph import COLUMNS, GRID, Portable
+from showerstack.models.onnx.predictor import averaged, run_graph, session
 from showerstack.models.pretraining.learner import PretrainedLearner
 from showerstack.report.doctor import check_folder
 from showerstack.runtime.errors import InputError
@@ -33,23 +34,15 @@ from showerstack.runtime.files import hash_file
 from showerstack.runtime.packages import EXTRAS
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.stacking.config import StackConfig
+from showerstack.stacking.estimates import OWN_ENERGY, Posterior
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.export import combination_graph, export_run
-from showerstack.stacking.exported import (
-    ExportedFit,
-    ExportedLearner,
-    averaged,
-    open_predictor,
-    predict_exported,
-    run_graph,
-    session,
-)
-from showerstack.stacking.predict import predict
+from showerstack.stacking.exported import ExportedFit, open_run
+from showerstack.stacking.predict import predict, predict_fits
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import POOLS, fit_pool
-from showerstack.stacking.store import load
+from showerstack.stacking.store import SavedFits, load
 from showerstack.stacking.tables import FrameEvents
-from showerstack.stacking.targets import OWN_ENERGY
 from showerstack.stacking.train import stack
 from tests.program import ROOT, environment
 
@@ -212,11 +205,11 @@ def test_an_export_that_lacks_something_is_refused(
     monkeypatch.setattr("showerstack.stacking.export.graphs_of", lambda learner: [graph])  # traced already
     export_run(finished, tmp_path / "part", [name for name in LEARNERS if name != needed])
     with pytest.raises(InputError, match=rf"part lacks .*{needed}.*, which predictions need: export the run without"):
-        open_predictor(tmp_path / "part")
+        open_run(tmp_path / "part")
     copy = shutil.copytree(exported, tmp_path / "copy")
     (copy / "meta" / "stack.json").unlink()
     with pytest.raises(InputError, match=r"meta/stack\.json"):
-        open_predictor(copy)
+        open_run(copy)
 
 
 def test_an_error_takes_back_predictions_that_have_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,12 +220,13 @@ def test_an_error_takes_back_predictions_that_have_not_begun(monkeypatch: pytest
         time.sleep(0.02)
         raise RuntimeError("no such graph")
 
-    monkeypatch.setattr("showerstack.stacking.exported.session", lambda file: file)
-    monkeypatch.setattr("showerstack.stacking.exported.run_graph", fail)
-    fits = tuple(ExportedFit(((Path(f"{k}.onnx"), ("x",)),), "log") for k in range(50))
+    monkeypatch.setattr("showerstack.models.onnx.predictor.session", lambda file: file)
+    monkeypatch.setattr("showerstack.models.onnx.predictor.run_graph", fail)
+    places = [Path(f"{k}.onnx") for k in range(50)]
+    fits = tuple(ExportedFit(place, ("a", "b"), ((place, ("x",)),), "log") for place in places)
     events = FrameEvents(np.zeros((3, 1), np.float32), ("x",), "hash")
     with pytest.raises(RuntimeError, match="no such graph"):
-        list(predict_exported(events, [ExportedLearner("one", ("x",), False, fits)], Context(workers=1), print))
+        list(predict_fits(events, [SavedFits("one", fits, ("x",), False)], Context(workers=1), print))
     assert len(begun) < 50
 
 
@@ -268,7 +262,7 @@ def test_every_pool_has_a_graph(name: str, finished: Path) -> None:
     chain = replace(chain, pool=pool, shipped="stack", scales={**chain.scales, "stack": 1.3})
     fits = {one: np.log(rng.dirichlet([1.0, 1.0], (chain.n_fits, 500))) for one in chain.needed}
     result = run_combination(session(combination_graph(chain).SerializeToString()), fits, None)
-    expected = chain.posteriors(fits)["stack"]
+    expected = chain.posteriors({name: Posterior(z) for name, z in fits.items()})["stack"]
     np.testing.assert_allclose(np.exp(result["log_probability"]), np.exp(expected), atol=1e-5)
     assert list(chain.procedure.outputs) == ["gamma_score"]
 

@@ -21,9 +21,9 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_pools
 from showerstack.showers.schema import TASKS
 from showerstack.stacking.config import TableConfig
+from showerstack.stacking.events import Data
 from showerstack.stacking.folds import LG_ENERGY_EDGES, assign_folds, choose_holdout, early_stopping_rows
-from showerstack.stacking.job import LIBRARIES_BYTES, Job, table_job
-from showerstack.stacking.train import StackResult, stack
+from showerstack.stacking.train import LIBRARIES_BYTES, Job, StackResult, open_job, stack
 from tests.stacking.work import FullDisk, Sleeping, Unlucky, meet, slow_or_lost
 
 
@@ -150,7 +150,7 @@ def test_no_device_works_on_while_an_error_is_told(
     mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
     for name, cls in (("full_disk", FullDisk), ("sleeping", Sleeping)):
         monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{cls.__module__}:{cls.__name__}", "", "scalars"))
-    monkeypatch.setattr("showerstack.stacking.job.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: where)
     with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
         _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
     assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other device"
@@ -165,7 +165,7 @@ def test_no_device_works_on_while_an_error_is_told(
 def test_one_process_trains_on_a_gpu(workers: int, where: str, processes: dict[str, int], tmp_path: Path) -> None:
     config = TableConfig(run=tmp_path / "run", table=tmp_path / "table", label="kind", workers=workers)
     devices = dict(zip("ab", where.split(), strict=True))
-    assert Job(config, TASKS["composition"], None, None, devices).processes == processes  # type: ignore[arg-type]
+    assert Job(config, Data(config, TASKS["composition"], None, None), devices).processes == processes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("always", [False, True])
@@ -174,7 +174,7 @@ def test_a_gpu_that_fails_once_loses_no_learner_and_twice_is_told(
 ) -> None:
     entry = LearnerSpec("unlucky", f"{Unlucky.__module__}:{Unlucky.__name__}", "", "scalars")
     monkeypatch.setitem(LEARNERS, "unlucky", entry)
-    monkeypatch.setattr("showerstack.stacking.job.devices_for", lambda specs, asked: {"unlucky": "cuda"})
+    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: {"unlucky": "cuda"})
     settings = {"unlucky": {"mark": str(tmp_path / "mark"), "reason": "gpu"} | ({"always": "yes"} if always else {})}
     if always:
         with pytest.raises(InputError, match=r"unlucky fold . could not be trained: .*CUDA error.*--device cpu\) and"):
@@ -217,7 +217,7 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
 ) -> None:
     """What workers log is logged here, and in the run's folder."""
     where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
-    monkeypatch.setattr("showerstack.stacking.job.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: where)
     one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
     for result in (one, two):
         assert {row["name"]: row["status"] for row in result.manifest["learners"]} == {
@@ -244,19 +244,18 @@ def test_as_many_processes_are_at_work_as_the_memory_allows(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TableConfig(run=tmp_path / "run", table=two_gaussians[0], label="kind", learners=("fake_linear",))
-    job = table_job(config, Context())
-    assert job.table is not None
-    job.table.write(config.run)
+    job = open_job(config, Context())
+    job.data.write()
     assert job.process_bytes == pytest.approx(LIBRARIES_BYTES, rel=0.01)
-    monkeypatch.setattr("showerstack.stacking.job.cores", lambda: 16)
-    monkeypatch.setattr("showerstack.stacking.job.memory_bytes", lambda: int(5.5 * job.process_bytes))
+    monkeypatch.setattr("showerstack.stacking.train.cores", lambda: 16)
+    monkeypatch.setattr("showerstack.stacking.train.memory_bytes", lambda: int(5.5 * job.process_bytes))
     assert (job.workers, job.memory_remark()) == (5, None)
     asked = replace(job, config=config.model_copy(update={"workers": 6}))
     assert asked.workers == 6
     assert "6 processes may take 4.4 GB of memory, and this job was given 4.0 GB: give --workers 5" in str(
         asked.memory_remark()
     )
-    monkeypatch.setattr("showerstack.stacking.job.memory_bytes", lambda: 1 << 28)
+    monkeypatch.setattr("showerstack.stacking.train.memory_bytes", lambda: 1 << 28)
     assert job.workers == 1
     assert "a process may take 0.7 GB of memory, and this job was given 0.3 GB: give fewer training events" in str(
         job.memory_remark()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +25,8 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.stacking import fits as tasks
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.job import FIT_SHARE, LEARNER_SHARE, order_in_limit, share_of_time
+from showerstack.stacking.fits import FIT_SHARE, LEARNER_SHARE, order_in_limit, share_of_time
+from showerstack.stacking.store import RunFolder
 from showerstack.stacking.tables import ROW_GROUP, TableEvents, write_table
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
@@ -155,9 +157,15 @@ def test_what_is_late_is_left_out_and_one_learner_ships(tmp_path: Path, fakes: d
 
 def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
     events = TableEvents(_table(tmp_path, 100), ("x", "y"), "hash")
-    learner, rows = create(FAKES["fake_useless"], CLASSES), np.arange(50)
+    entry, rows = FAKES["fake_linear"], np.arange(50)
+    task = tasks.FoldTask(RunFolder(tmp_path), entry, 0, 2, events, None, events.columns, CLASSES)
+    batch = replace(events.batch(rows, events.columns, grids=False), labels=rows % 2)
+    learner = create(entry, CLASSES).fit(batch, batch, seed=1)
     with pytest.raises(tasks.TimeLimitReached, match="time limit"):
-        tasks.predict(learner, events, rows, ("x", "y"), grids=False, deadline=now_s() - 1)
+        tasks.predict(replace(task, deadline=now_s() - 1), learner, events, rows)
+    never = tasks.predict(replace(task, deadline=now_s() - 1, gives_up=False), learner, events, rows)
+    assert never.log_proba is not None
+    assert never.log_proba.shape == (50, 2)
 
 
 def test_rows_are_limited_where_asked_and_where_there_are_very_many(

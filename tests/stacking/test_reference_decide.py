@@ -16,8 +16,20 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import ENERGY, GAMMA
-from showerstack.stacking.answers import DecisionSample, TargetStacking, stacking_of
-from showerstack.stacking.chain import Chain, average_of, combined, concatenated
+from showerstack.stacking.chain import Chain, concatenated
+from showerstack.stacking.estimates import (
+    OWN,
+    POOL,
+    DecisionSample,
+    EstimatePool,
+    Posterior,
+    PosteriorMean,
+    TargetCalibration,
+    TargetStacking,
+    mixture,
+    rule_from_json,
+    stacking_of,
+)
 from showerstack.stacking.events import Binned, Events
 from showerstack.stacking.folds import (
     assign_folds,
@@ -27,18 +39,8 @@ from showerstack.stacking.folds import (
     evaluation_events,
 )
 from showerstack.stacking.sample import Sample, subsampled
-from showerstack.stacking.second_level import Pool
+from showerstack.stacking.second_level import Pool, average_of, combined
 from showerstack.stacking.store import RunFolder, read_chain
-from showerstack.stacking.targets import (
-    OWN,
-    POOL,
-    EstimatePool,
-    PosteriorMean,
-    TargetCalibration,
-    fits_of,
-    mixture,
-    rule_from_json,
-)
 from tests.references import condensed
 
 Reference = Callable[..., None]
@@ -172,7 +174,6 @@ def test_estimates(reference: Reference) -> None:
             if missing or w is not None:
                 result[name] |= {"record": {part: condensed(one) for part, one in record["held_out"].items()}}
             result[name] |= {"no core": len(calibration.arrays(own, None))}
-    assert fits_of("net") == "net/truth"
     reference(result)
 
 
@@ -267,31 +268,32 @@ def chain_of_energy() -> tuple[Chain, DecisionSample]:
 def test_chain(tmp_path: Path, reference: Reference) -> None:
     chain, events = chain_of_energy()
     rng = np.random.default_rng(16)
-    fits = {
+    log_proba = {
         name: np.stack([log_softmax(z[:60] + rng.normal(0, 0.2, (60, 12))) for _ in range(2)])
         for name, z in events.systems.items()
         if name in "ab"
     }
-    fits["a/truth"] = np.stack([rng.normal(0, 1, (2, 60, 8)), rng.uniform(0.1, 0.5, (2, 60, 8))], axis=-1)
+    estimates = np.stack([rng.normal(0, 1, (2, 60, 8)), rng.uniform(0.1, 0.5, (2, 60, 8))], axis=-1)
+    fits = {name: Posterior(z, estimates if name == "a" else None) for name, z in log_proba.items()}
     usable = np.arange(60) % 7 > 0
 
     def shown(some: Chain, which: np.ndarray | None) -> Mapping[str, Any]:
-        pieces = [(slice(k, k + 30), {name: z[:, k : k + 30] for name, z in fits.items()}) for k in (0, 30)]
+        pieces = [(slice(k, k + 30), {name: of.take(slice(k, k + 30)) for name, of in fits.items()}) for k in (0, 30)]
         parts = list(some.stream(pieces, cast(Events, _Shown(which))))
         whole = concatenated(parts)
         assert (whole.config_hash, whole.test_fingerprint, whole.scores) == ("hash", "print", None)
         return {"log_proba": whole.log_proba, "arrays": whole.arrays, "labels": whole.labels, "by_name": whole.by_name}
 
     without = replace(chain, target_calibration=None)
-    posteriors = without.posteriors({name: z for name, z in fits.items() if "/" not in name})
+    posteriors = without.posteriors(fits)
     RunFolder(tmp_path).write_chain(chain)
     write_checksums(tmp_path, written(tmp_path))
     again = read_chain(Checksums.open(tmp_path), ENERGY, list(chain.scales), "hash")
     np.testing.assert_array_equal(shown(again, usable)["log_proba"], shown(chain, usable)["log_proba"])
-    three = {**{name: z[0] for name, z in fits.items() if "/" not in name}, "c": fits["a"][1]}
+    three = {**{name: z[0] for name, z in log_proba.items()}, "c": log_proba["a"][1]}
     reference(
         {
-            "average": average_of(fits["a"]),
+            "average": average_of(log_proba["a"]),
             "posteriors": posteriors,
             "combined": combined(three, chain.pool),
             "all usable": shown(chain, None),
@@ -310,8 +312,9 @@ def test_what_a_chain_needs() -> None:
     assert chain.needed == ("a", "b")
     assert replace(chain, shipped="c").needed == ("c",)
     assert (list(chain.fits("a")), list(chain.fits("b"))) == ([0, 1], [None])
-    only = {"a": np.zeros((1, 2, 12))}
+    one = Posterior(np.zeros((1, 2, 12)))
+    only = {"a": one}
     assert set(chain.posteriors(only)) == {"a"}
-    assert set(chain.posteriors(only | {"b": np.zeros((1, 2, 12))})) == {"a", "b", "stack"}
-    with_zero = chain.posteriors({**only, "b": np.zeros((1, 2, 12)), "c": np.zeros((1, 2, 12))})
+    assert set(chain.posteriors(only | {"b": one})) == {"a", "b", "stack"}
+    with_zero = chain.posteriors({**only, "b": one, "c": one})
     assert set(with_zero) == {"a", "b", "c", "average", "stack"}

@@ -41,15 +41,14 @@ from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.cascade import RARE
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import StackConfig, TableConfig
-from showerstack.stacking.events import ShowerEvents
+from showerstack.stacking.events import Data, ShowerEvents
 from showerstack.stacking.fits import FoldTask, _labelled_batch, holdout_rows, split_rows
 from showerstack.stacking.folds import choose_holdout, evaluation_events
-from showerstack.stacking.job import Job
 from showerstack.stacking.predict import predict
 from showerstack.stacking.second_level import scaled
 from showerstack.stacking.store import Run, RunFolder, evaluated_rows, load
 from showerstack.stacking.tables import TableEvents
-from showerstack.stacking.train import StackResult, stack
+from showerstack.stacking.train import Job, StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -134,7 +133,7 @@ def test_one_reader_says_what_a_run_holds(finished: Path, tiny_composition: Path
     shutil.copytree(finished, copy, ignore=shutil.ignore_patterns(LOCK_FILE))
     shutil.rmtree(copy / "learners")
     run = Run.open(copy)  # only what is asked for is read
-    assert (run.name, run.task.name, run.has_grids) == ("copy", "composition", True)
+    assert (run.name, run.task.name, run.of_table) == ("copy", "composition", False)
     assert run.learners == ("lightgbm", "random_forest")
     assert run.systems == ("lightgbm", "random_forest", "average", "stack")
     assert run.shipped == run.chain.shipped
@@ -151,7 +150,7 @@ def test_one_reader_says_what_a_run_holds(finished: Path, tiny_composition: Path
     with pytest.raises(InputError, match=r"fold-0/checksums\.json does not exist"):
         run.fits("lightgbm")
     fits = Run.open(finished).fits("lightgbm")
-    assert [folder.name for folder in fits.folders] == ["fold-0", "fold-1", "fold-2"]
+    assert [fit.place.name for fit in fits.fits] == ["fold-0", "fold-1", "fold-2"]
     assert not fits.needs_grid
     with pytest.raises(InputError, match="has no thresholds: it was trained for composition"):
         run.thresholds()
@@ -170,7 +169,7 @@ def test_what_ships_and_who_finished_is_read_off_the_manifest(gate: dict[str, An
     manifest = {"task": "table", "classes": ["1", "2"], "label_type": "int", "gate": gate, "learners": rows}
     run = Run(Path("run"), manifest, Checksums(Path("run"), {}))
     assert (run.shipped, run.learners) == (shipped, ("a", "c"))
-    assert (run.has_grids, run.task.classes, run.class_values) == (False, ("1", "2"), (1, 2))
+    assert (run.of_table, run.task.classes, run.class_values) == (True, ("1", "2"), (1, 2))
 
 
 def test_other_libraries_are_remarked_on_and_other_versions_refused(
@@ -409,7 +408,7 @@ def _identity(data: Path) -> dict[str, object]:
         ShowerEvents(folder, folder.with_name(f"{folder.name}.features"), COMPOSITION, labelled=labelled)
         for folder, labelled in ((config.train_folder, True), (config.test_folder, False))
     )
-    return Job(config, COMPOSITION, train, test, {"lightgbm": "cpu"}).identity
+    return Job(config, Data(config, COMPOSITION, train, test), {"lightgbm": "cpu"}).identity
 
 
 def test_relabelled_training_data_is_another_run(sets: Path, tmp_path: Path) -> None:
@@ -474,7 +473,7 @@ def test_a_raised_version_makes_its_fits_again_and_no_other(
     monkeypatch.setitem(LEARNERS, "fake_linear", replace(LEARNERS["fake_linear"], version=2))
     second = fitted()
     assert {Path(file).parts[-3] for file in first if second[file] != first[file]} == {"fake_linear"}
-    monkeypatch.setattr("showerstack.stacking.job.STACKING_VERSION", 99)
+    monkeypatch.setattr("showerstack.stacking.train.STACKING_VERSION", 99)
     assert all(time != second[file] for file, time in fitted().items())
 
 
@@ -569,7 +568,7 @@ def test_fits_stay_where_one_network_is_worse_or_nothing_shows_that_it_is_not(
     assert result.manifest["learners"][0]["one_network"] is None
     assert not (result.run / "learners" / "fake_farapart" / "average").exists()
     bundle = load(result.run)
-    assert len(bundle.fits("fake_farapart").folders) == 3
+    assert len(bundle.fits("fake_farapart").fits) == 3
     assert result.predictions is not None
     values = predict(bundle, tmp_path / "test.parquet").concatenated()
     np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)

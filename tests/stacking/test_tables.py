@@ -32,13 +32,12 @@ from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.gamma import area_under_curve
 from showerstack.stacking.columns import Schema, learned_columns
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.job import table_job
 from showerstack.stacking.predict import predict
 from showerstack.stacking.remarks import repeated_remarks
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.store import load
 from showerstack.stacking.tables import check_identifiers, class_positions, read_groups, read_labels, read_weights
-from showerstack.stacking.train import stack
+from showerstack.stacking.train import open_job, stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 
@@ -368,16 +367,15 @@ def test_settings_follow_the_number_of_rows() -> None:
 
 
 def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showerstack.stacking.job.cores", lambda: 7)
+    monkeypatch.setattr("showerstack.stacking.train.cores", lambda: 7)
     cases = ((300, None, "quick", 1), (300, 3, "quick", 3), (30_000, None, "quick", 7), (300, None, "good", 7))
     for n, asked, preset, workers in cases:
         points, labels = gaussians(n, seed=1)
         pl.DataFrame({"x": points[:, 0], "kind": [CLASSES[k] for k in labels]}).write_csv(tmp_path / "t.csv")
         places = {"run": tmp_path / "run", "table": tmp_path / "t.csv"}
         config = TableConfig(**places, label="kind", workers=asked, preset=preset, device="cpu")
-        job = table_job(config, Context())
-        assert job.table is not None
-        job.table.write(config.run)
+        job = open_job(config, Context())
+        job.data.write()
         assert job.workers == workers
 
 
@@ -390,9 +388,9 @@ def test_a_run_does_not_replace_its_own_table(two_gaussians: tuple[Path, Path], 
     (tmp_path / "link").symlink_to(tmp_path / "run")
     for folder in ("run", "link"):
         with pytest.raises(InputError, match=r"holds --table .*, which it may replace"):
-            table_job(_config(tmp_path / folder, inside, test_table=test), Context())
+            open_job(_config(tmp_path / folder, inside, test_table=test), Context())
     with pytest.raises(InputError, match="holds --test-table"):
-        table_job(_config(tmp_path / "run", train, test_table=inside), Context())
+        open_job(_config(tmp_path / "run", train, test_table=inside), Context())
 
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:

@@ -11,10 +11,17 @@ from scipy.special import softmax
 
 from showerstack.scoring.metrics.residuals import residual_metrics
 from showerstack.showers.schema import ENERGY
-from showerstack.stacking.answers import DecisionSample, stacking_of
+from showerstack.stacking.estimates import (
+    OWN,
+    POOL,
+    DecisionSample,
+    EstimatePool,
+    PosteriorMean,
+    rule_from_json,
+    stacking_of,
+)
 from showerstack.stacking.events import Binned
 from showerstack.stacking.sample import Sample
-from showerstack.stacking.targets import OWN, POOL, EstimatePool, PosteriorMean, rule_from_json
 
 
 def test_mean_and_width_are_those_of_the_mixture() -> None:
