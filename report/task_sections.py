@@ -29,13 +29,12 @@ from showerstack.report.shared.markup import Section, paragraph, picture, pictur
 from showerstack.report.shared.markup import table as page_table
 from showerstack.scoring.metrics.classes import BinAtThreshold, bins_at_threshold, efficiency_at_survival, q_factor
 from showerstack.scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
+from showerstack.scoring.metrics.reliability import RELIABILITY_BINS, reliability
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.base import Quantity
 from showerstack.scoring.tasks.text import short
 from showerstack.showers.kascade import LN_MASSES
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, Task
-from showerstack.stacking.sample import Sample
-from showerstack.stacking.second_level import RELIABILITY_BINS, reliability
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +69,7 @@ def posteriors(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: t
 
 def _reliability(evaluated: EvaluatedRun) -> Markup:
     figure = reliability_picture(evaluated.labels, evaluated.final, evaluated.task.classes)
-    result = reliability(evaluated.final, Sample(evaluated.labels, evaluated.labels))
+    result = reliability(evaluated.final, evaluated.labels)
     caption = (
         f"Posteriors of {evaluated.shipped_words} on the test set: on the dashed line posteriors are calibrated; bars "
         f"are {LEVEL_TEXT} binomial intervals. Expected calibration error over {RELIABILITY_BINS} bins: "

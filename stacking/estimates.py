@@ -576,3 +576,18 @@ def stacking_of(task: Task) -> TaskStacking:
     if task == GAMMA:
         return GammaStacking()
     return TaskStacking() if task.target is None else TargetStacking(task.target, task.n_classes)
+
+
+def own_estimate(task: Task, estimates: Mapping[str, np.ndarray], context: np.ndarray | None) -> np.ndarray | None:
+    """Return (2, n) a learner's estimate of the task's target minus its reference, and the error; None without one.
+
+    ``context`` are the (n, K) quantities of :data:`~showerstack.stacking.events.CONTEXT_SCALARS`.
+    """
+    target = task.target
+    if target is None or target.name not in estimates:
+        return None
+    reference: np.ndarray | float = 0.0
+    if target.reference is not None:
+        assert context is not None
+        reference = context[:, CONTEXT_SCALARS.index(target.reference)]
+    return np.stack([estimates[target.name] - reference, estimates[f"{target.name}_error"]])

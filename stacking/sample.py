@@ -55,6 +55,11 @@ class Sample:
         groups, weights = (None if values is None else values[rows] for values in (self.groups, self.weights))
         return type(self)(self.labels[rows], self.folds[rows], groups, weights)
 
+    def shares(self, n_classes: int) -> tuple[float, ...]:
+        """Return each class's share of the events, by weight."""
+        sums = np.bincount(self.labels, self.weights, minlength=n_classes)
+        return tuple((sums / sums.sum()).tolist())
+
     def subsample(self, n: int = MAX_EVENTS) -> np.ndarray:
         """Return the positions of n events chosen at random, in ascending order; of all where there are no more."""
         return np.arange(len(self))[subsampled(len(self), n)]

@@ -27,6 +27,7 @@ events that are to be predicted never choose which learner is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from operator import attrgetter
@@ -40,6 +41,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON
 from showerstack.scoring.metrics.log_survival import paired_log_survival
 from showerstack.scoring.metrics.losses import error_of_mean
+from showerstack.scoring.metrics.reliability import reliability
 from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.sample import MeanAndError, Sample, cross_fitted
@@ -438,7 +440,6 @@ KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a temperature is kept."""
 SCALES = (0.05, 20.0)
 """Limits of 1/T."""
-RELIABILITY_BINS = 15
 
 
 def scaled(log_proba: np.ndarray, scale: float) -> np.ndarray:
@@ -477,44 +478,6 @@ def _useful_scale(log_proba: np.ndarray, sample: Sample) -> float:
     scale = fit_scale(log_proba, sample)
     gain = sample.mean_of(sample.losses(log_proba) - sample.losses(scaled(log_proba, scale)))
     return scale if gain.mean > KEEP_SIGMA * gain.error else 1.0
-
-
-def reliability(log_proba: np.ndarray, sample: Sample) -> dict[str, Any]:
-    """Return the reliability diagram of all classes together and the expected calibration error.
-
-    Every (event, class) pair is an entry: predicted probability against "is it this class". Bins have equal width.
-    Importance weights (N,) count in everything but the number of entries.
-
-    Returns
-    -------
-    ``bins``: rows of mean predicted probability, observed frequency, its binomial error, entries;
-    ``expected_calibration_error``: mean of |predicted - observed| weighted by entries;
-    ``of_perfect_posteriors``: what it would be on average for so many events if these posteriors were right.
-    """
-    labels, weights = sample.labels, sample.weights
-    probability = np.exp(log_proba).ravel()
-    is_class = (labels[:, None] == np.arange(log_proba.shape[1])).ravel()
-    bin_of = np.minimum((probability * RELIABILITY_BINS).astype(int), RELIABILITY_BINS - 1)
-    weight = np.repeat(np.ones(len(labels)) if weights is None else weights, log_proba.shape[1])
-    entries = np.bincount(bin_of, minlength=RELIABILITY_BINS)
-    filled = np.bincount(bin_of, weight, minlength=RELIABILITY_BINS) > 0
-    mass, squares = (np.bincount(bin_of, weight**k, minlength=RELIABILITY_BINS)[filled] for k in (1, 2))
-    predicted = np.bincount(bin_of, probability * weight, minlength=RELIABILITY_BINS)[filled] / mass
-    observed = np.bincount(bin_of, is_class * weight, minlength=RELIABILITY_BINS)[filled] / mass
-    variance = np.bincount(bin_of, probability * (1 - probability) * weight**2, minlength=RELIABILITY_BINS)
-    if weights is None:
-        error = np.sqrt(observed * (1 - observed) / mass)
-    else:
-        error = np.sqrt(observed * (1 - observed) * squares) / mass
-    return {
-        "bins": [
-            {"predicted": float(p), "observed": float(o), "error": float(e), "entries": int(n)}
-            for p, o, e, n in zip(predicted, observed, error, entries[filled], strict=True)
-        ],
-        "expected_calibration_error": float(np.abs(predicted - observed) @ mass / mass.sum()),
-        # the mean distance of a normal number from its mean is .8 standard deviations
-        "of_perfect_posteriors": float(np.sqrt(2 / np.pi * variance).sum() / mass.sum()),
-    }
 
 
 CLAIM_SIGMA = 2.0
@@ -628,3 +591,114 @@ def leak_remarks(entropies: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict
                 "their labels, look for events of the same shower in several folds"
             )
     return remarks
+
+
+@dataclass(frozen=True)
+class SecondLevel:
+    """What the second level has found, and how every system predicts the judged events."""
+
+    stack: Stack
+    out_of_fold: LogProba
+    """By learner, ``average`` and ``stack``, (n, C) log-probabilities of the events in the folds by single fits."""
+    judged: Judged
+    scales: Mapping[str, float]
+    """Of every system's log-probabilities."""
+    systems: LogProba
+    """Per system, (m, C) calibrated log-posteriors of the judged events, as of new ones."""
+    gate: Gate
+
+    @property
+    def shipped(self) -> str:
+        """The system that predicts new events."""
+        return "stack" if self.gate.shipped else self.gate.best_learner
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Learners that it needs."""
+        return self.stack.pool.needed if self.gate.shipped else (self.shipped,)
+
+    def everywhere(self, folds: Folds, first_fold: LogProba) -> dict[str, np.ndarray]:
+        """Return every system's (N, C) log-probabilities of all training events, NaN where never predicted.
+
+        Judged events are predicted as new ones are, others by single fits; learners that left the race by their first.
+        """
+        single = {**self.out_of_fold, **first_fold}
+        result = {name: np.full((len(folds.labels), z.shape[1]), np.nan) for name, z in self.systems.items()}
+        for name, log_proba in self.systems.items():
+            result[name][folds.out_of_fold] = single[name]
+            result[name][self.judged.rows] = log_proba
+        return result
+
+    def scores(self, name: str, folds: Folds, first_fold: LogProba) -> dict[str, float | None]:
+        """Return a learner's scores on the judged events, and that of its single fits; None where it failed."""
+        single, sample = {**self.out_of_fold, **first_fold}.get(name), self.judged.sample
+        if single is None:
+            return dict.fromkeys(("log_loss", "raw_log_loss", "single_fit_log_loss", "accuracy"))
+        predicted = ~np.isnan(single[:, 0])
+        losses = folds.sample(folds.out_of_fold).take(predicted).losses(single[predicted])
+        right = self.systems[name].argmax(axis=1) == sample.labels
+        return {
+            "log_loss": float(sample.losses(self.systems[name]).mean()),
+            "raw_log_loss": float(sample.losses(self.judged.raw[name]).mean()),
+            "single_fit_log_loss": float(losses.mean()),
+            "accuracy": float(np.average(right, weights=sample.weights)),
+        }
+
+    def reliability(self) -> dict[str, Any]:
+        """Return the reliability of every system, before and after calibration."""
+        seen = self.judged.sample.labels, self.judged.sample.weights
+        return {
+            name: {"raw": reliability(self.judged.raw[name], *seen), "calibrated": reliability(z, *seen)}
+            for name, z in self.systems.items()
+        }
+
+
+def combine(
+    folds: Folds,
+    out_of_fold: LogProba,
+    holdout: LogProba | None,
+    *,
+    tolerance: float,
+    pools: Sequence[str],
+    survival: bool,
+    seed: int,
+    energy: np.ndarray | None,
+    step: Callable[[str], AbstractContextManager[None]],
+) -> SecondLevel:
+    """Find the stack, calibrate every system, pass the gate.
+
+    Parameters
+    ----------
+    out_of_fold
+        By learner with all fits, (n, C) log-probabilities of the events in the folds by single fits.
+    holdout
+        By learner, (m, C) of the events in the holdout as they are predicted when new; None without a holdout.
+    tolerance, pools, survival
+        See :func:`fit_stack`.
+    energy
+        (N,) lg(E/eV) of all training events, by which the holdout is stratified.
+    step
+        Surrounds each step, which it is given the name of.
+    """
+    sample = folds.sample(folds.out_of_fold)
+    with step("pool"):
+        find = partial(fit_stack, tolerance=tolerance, names=pools, survival=survival)
+        stack = find(out_of_fold, sample)
+        # Scored are stacks that were found without the event, choice of learners and pool included.
+        stacked = stack.log_proba if holdout else nested(find, out_of_fold, sample)
+        average = average_of(np.stack([out_of_fold[name] for name in stack.pool.learners]))
+        single_fits = {**out_of_fold, "average": average, "stack": stacked}
+        if holdout is None:
+            judged = Judged.by_single_fits(folds, single_fits)
+        else:
+            judged = Judged.on_holdout(folds, holdout, stack.pool, seed, energy)
+    with step("calibration"):
+        pairs = {name: calibrated(log_proba, judged.sample) for name, log_proba in judged.raw.items()}
+        scales, systems = (
+            {name: scale for name, (scale, _) in pairs.items()},
+            {name: z for name, (_, z) in pairs.items()},
+        )
+    with step("gate"):
+        learners = {name: systems[name] for name in out_of_fold}
+        gate = decide_gate(systems["stack"], learners, judged.sample, survival=survival)
+    return SecondLevel(stack, single_fits, judged, scales, systems, gate)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,26 +34,21 @@ from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.showers.schema import Task
 from showerstack.stacking.chain import Chain, Predictions, concatenated
 from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
-from showerstack.stacking.estimates import DecisionSample, Posterior, TargetCalibration, stacking_of
-from showerstack.stacking.events import CONTEXT_SCALARS, Binned, Data, Events, open_showers, pieces
+from showerstack.stacking.estimates import DecisionSample, Posterior, TargetCalibration, own_estimate, stacking_of
+from showerstack.stacking.events import Binned, Data, Events, open_showers, pieces
 from showerstack.stacking.fits import FoldTask, order_in_limit, share_of_time
 from showerstack.stacking.folds import Folds, make_folds
 from showerstack.stacking.oof import Collected, collect
-from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Attempt, run_tasks
 from showerstack.stacking.second_level import (
     FIRST_FOLD,
     ON_HOLDOUT,
     DroppedLearner,
     Judged,
-    average_of,
-    calibrated,
-    decide_gate,
-    fit_stack,
+    SecondLevel,
+    combine,
     leaving,
     left_out_remarks,
-    nested,
-    reliability,
 )
 from showerstack.stacking.store import HOLDOUT, OWN_FOLD, RunFolder
 from showerstack.stacking.tables import open_table
@@ -408,79 +403,62 @@ def _second_level(
 
     @contextmanager
     def step(name: str) -> Iterator[None]:
-        with timed(name) as cost:
+        shown = job.ctx.bars("weighing the learners", "steps") if name == "pool" else nullcontext()
+        with timed(name) as cost, shown:
             yield
         steps.append(cost)
 
     with step("collection"):
         collected = collect(folds, tasks, failures, raced, job.ends)
-    oof_sample = folds.sample(folds.out_of_fold)
-    with step("pool"), job.ctx.bars("weighing the learners", "steps"):
-        find = partial(fit_stack, tolerance=config.prune, names=config.pools, survival=procedure.survival)
-        stack = find(collected.out_of_fold, oof_sample)
-        # Scored are stacks that were found without the event, choice of learners and pool included.
-        stacked = stack.log_proba if collected.holdout else nested(find, collected.out_of_fold, oof_sample)
-        average = average_of(np.stack([collected.out_of_fold[name] for name in stack.pool.learners]))
-        out_of_fold = {**collected.out_of_fold, "average": average, "stack": stacked}
-        judged = (
-            Judged.by_single_fits(folds, out_of_fold)
-            if collected.holdout is None
-            else Judged.on_holdout(folds, collected.holdout, stack.pool, config.seed, job.train.energy())
-        )
-    with step("calibration"):
-        scales, systems = {}, {}
-        for name, log_proba in judged.raw.items():
-            scales[name], systems[name] = calibrated(log_proba, judged.sample)
-    with step("gate"):
-        learners = {name: systems[name] for name in collected.names}
-        gate = decide_gate(systems["stack"], learners, judged.sample, survival=procedure.survival)
-        shipped = "stack" if gate.shipped else gate.best_learner
+    found = combine(
+        folds,
+        collected.out_of_fold,
+        collected.holdout,
+        tolerance=config.prune,
+        pools=config.pools,
+        survival=procedure.survival,
+        seed=config.seed,
+        energy=job.train.energy(),
+        step=step,
+    )
+    judged = found.judged
     with step("decision"):
         target_calibration, truth_record, estimates = fit_target_calibration(job, folds, collected, judged)
-        needed = stack.pool.needed if gate.shipped else (shipped,)
-        decision_sample = _decision_sample(job, folds, judged, systems, shipped, estimates, needed)
-        decision = procedure.decide(decision_sample)
+        decision = procedure.decide(_decision_sample(job, folds, found, estimates))
     n_fits = config.n_folds * config.repeats
     chain = Chain(
         task=job.task,
-        scales=scales,
-        pool=stack.pool,
+        scales=found.scales,
+        pool=found.stack.pool,
         rules=decision.rules,
-        shipped=shipped,
+        shipped=found.shipped,
         config_hash=manifest["config_hash"],
         n_fits=n_fits,
         target_calibration=target_calibration,
         networks=collected.networks,
-        prior=_prior(job, folds),
+        prior=folds.sample(folds.in_evaluation).shares(job.task.n_classes),
         raced=tuple(collected.first_fold),
     )
     run.write_chain(chain)
     if decision.scores:
         run.write_scores(decision.scores)
-    out_of_fold |= collected.first_fold
-    everywhere = {name: np.full((len(folds.labels), job.task.n_classes), np.nan) for name in systems}
-    for name, log_proba in systems.items():
-        # Judged events as they are predicted when new, others by single fits.
-        everywhere[name][folds.out_of_fold] = out_of_fold[name]
-        everywhere[name][judged.rows] = log_proba
-        run.write_oof(name, everywhere[name], folds.partitions[0], job.task.classes)
+    everywhere = found.everywhere(folds, collected.first_fold)
+    for name, log_proba in everywhere.items():
+        run.write_oof(name, log_proba, folds.partitions[0], job.task.classes)
     with step("prediction"):
         predictions = _predict_test(job, chain, chain.learners)
-    remarks = [*collected.remarks, *left_out_remarks(raced, stack.left_out)]
+    remarks = [*collected.remarks, *left_out_remarks(raced, found.stack.left_out)]
     manifest |= {
         "complete": True,
-        "learners": _learner_records(collected, judged, systems, out_of_fold, oof_sample),
-        "reliability": {
-            name: {"raw": reliability(judged.raw[name], judged.sample), "calibrated": reliability(z, judged.sample)}
-            for name, z in systems.items()
-        },
+        "learners": [row | found.scores(row["name"], folds, collected.first_fold) for row in collected.records],
+        "reliability": found.reliability(),
         "judged": {
             "on": judged.on,
             "events": len(judged.sample),
             "fits": n_fits if judged.on == ON_HOLDOUT else len(folds.partitions),
         },
-        "pool": stack.as_json(),
-        "gate": gate.as_json(),
+        "pool": found.stack.as_json(),
+        "gate": found.gate.as_json(),
         "decision": decision.record,
         "truth": truth_record,
         "remarks": [*manifest["remarks"], *remarks],
@@ -490,8 +468,8 @@ def _second_level(
     for events in filter(None, (job.train, job.test)):
         events.refuse_changed()
     remark(LOG, remarks)
-    rows = predictions.log_proba if predictions else everywhere[shipped]
-    job.data.write_results(judged.on, shipped, judged.sample, systems, rows)
+    rows = predictions.log_proba if predictions else everywhere[found.shipped]
+    job.data.write_results(judged.on, found.shipped, judged.sample, found.systems, rows)
     run.write_manifest(manifest)
     run.write_checksums()
     return StackResult(run.folder, manifest, predictions)
@@ -525,66 +503,14 @@ def fit_target_calibration(
     return target_calibration, record, target_calibration.arrays(fits, None)
 
 
-def _decision_sample(
-    job: Job,
-    folds: Folds,
-    judged: Judged,
-    systems: Mapping[str, np.ndarray],
-    shipped: str,
-    estimates: Mapping[str, np.ndarray],
-    needed: tuple[str, ...],
-) -> DecisionSample:
-    offsets, training = job.train.offsets(), None
+def _decision_sample(job: Job, folds: Folds, found: SecondLevel, estimates: Mapping[str, np.ndarray]) -> DecisionSample:
+    offsets, training, rows = job.train.offsets(), None, found.judged.rows
     if offsets is not None:
         training = Binned(offsets[folds.in_evaluation], folds.labels[folds.in_evaluation])
-        offsets = offsets[judged.rows]
-    own = _own_estimate(job, estimates, judged.rows)
-    return DecisionSample(systems, shipped, judged.sample, offsets, training, own, needed)
-
-
-def _own_estimate(job: Job, estimates: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray | None:
-    """Return (2, n) a learner's estimate of the task's target minus its reference, and the error; None without one."""
-    target = job.task.target
-    if target is None or target.name not in estimates:
-        return None
-    reference: np.ndarray | float = 0.0
-    if target.reference is not None:
-        context = job.train.context()
-        assert context is not None
-        reference = context[rows, CONTEXT_SCALARS.index(target.reference)]
-    return np.stack([estimates[target.name] - reference, estimates[f"{target.name}_error"]])
-
-
-def _prior(job: Job, folds: Folds) -> tuple[float, ...]:
-    """Return each class's share of the training events under the evaluation cuts."""
-    scored = folds.sample(folds.in_evaluation)
-    sums = np.bincount(scored.labels, scored.weights, minlength=job.task.n_classes)
-    return tuple((sums / sums.sum()).tolist())
-
-
-def _learner_records(
-    collected: Collected,
-    judged: Judged,
-    systems: Mapping[str, np.ndarray],
-    out_of_fold: Mapping[str, np.ndarray],
-    oof_sample: Sample,
-) -> list[dict[str, Any]]:
-    """Return the manifest's entries with each learner's scores on the judged events, and those of its single fits."""
-    records, sample = [], judged.sample
-    for record in collected.records:
-        name = record["name"]
-        scores: dict[str, Any] = dict.fromkeys(("log_loss", "raw_log_loss", "single_fit_log_loss", "accuracy"))
-        if name in out_of_fold:
-            predicted = ~np.isnan(out_of_fold[name][:, 0])
-            single_fits = oof_sample.take(predicted).losses(out_of_fold[name][predicted])
-            scores = {
-                "log_loss": float(sample.losses(systems[name]).mean()),
-                "raw_log_loss": float(sample.losses(judged.raw[name]).mean()),
-                "single_fit_log_loss": float(single_fits.mean()),
-                "accuracy": float(np.average(systems[name].argmax(axis=1) == sample.labels, weights=sample.weights)),
-            }
-        records.append(record | scores)
-    return records
+        offsets = offsets[rows]
+    context = job.train.context() if estimates else None
+    own = own_estimate(job.task, estimates, None if context is None else context[rows])
+    return DecisionSample(found.systems, found.shipped, found.judged.sample, offsets, training, own, found.needed)
 
 
 def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions | None:

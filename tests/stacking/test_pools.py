@@ -15,6 +15,7 @@ import pytest
 
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.context import Context
+from showerstack.scoring.metrics.reliability import reliability
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
 from showerstack.stacking.sample import Sample
@@ -31,7 +32,6 @@ from showerstack.stacking.second_level import (
     left_out,
     left_out_remarks,
     nested,
-    reliability,
     scaled,
 )
 from showerstack.stacking.store import load
@@ -191,7 +191,7 @@ def test_importance_weights_count_as_copies() -> None:
         np.testing.assert_allclose(ours(log_proba), theirs(log_proba), atol=2e-3)
     wrong = log_softmax(0.4 * log_proba["left"])
     assert fit_scale(wrong, weighted) == pytest.approx(fit_scale(wrong[rows], copied), rel=1e-4)
-    ours, theirs = reliability(wrong, weighted), reliability(wrong[rows], copied)
+    ours, theirs = (reliability(z, of.labels, of.weights) for z, of in ((wrong, weighted), (wrong[rows], copied)))
     assert ours["expected_calibration_error"] == pytest.approx(theirs["expected_calibration_error"])
     assert weighted.losses(wrong).mean() == pytest.approx(copied.losses(wrong[rows]).mean())
 
@@ -254,7 +254,7 @@ def test_cross_fitting_calibrates_each_fold_without_its_labels() -> None:
 
 def test_reliability_measures_overconfidence() -> None:
     exact, sample = _truth()
-    good, bad = reliability(exact, sample), reliability(log_softmax(3 * exact), sample)
+    good, bad = (reliability(log_proba, sample.labels) for log_proba in (exact, log_softmax(3 * exact)))
     assert good["expected_calibration_error"] < 0.012 < 0.05 < bad["expected_calibration_error"]
     assert sum(row["entries"] for row in good["bins"]) == 3 * N_CALIBRATION
 
