@@ -223,8 +223,7 @@ def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _
         raise InputError(f"{dataset} holds no events")
     refuse_other_kind(run, data)
     remarks = unusable_remarks(data, strict=options.get("strict", False))
-    seen = run.manifest.get("data", {}).get("train_quantities", {})
-    remarks = (*remarks, *unlike_remarks(str(dataset), seen, quantities_of(data)))
+    remarks = (*remarks, *unlike_remarks(str(dataset), run.quantities, quantities_of(data)))
     if options.get("no_table", False) and options.get("features"):
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
 
@@ -247,15 +246,13 @@ def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _
 
 def refuse_other_kind(run: Run, data: Dataset) -> None:
     """Refuse events of another array, or of scalars rounded otherwise, than those that a run was trained on."""
-    trained_on = run.manifest.get("data", {})
-    source = trained_on.get("train_source")
+    source, dtype = run.source, run.scalars_type
     if source is not None and not (array := array_of(source)).is_like(data.array):
         here, there = (f"{one.name}, {int(one.has_station.sum())} stations" for one in (data.array, array))
         raise InputError(
             f"{data.path} holds events of another array ({here}) than {run.folder} was trained on ({there}): train a "
             "run on showers of this array"
         )
-    dtype = trained_on.get("train_scalars")
     if dtype is not None and dtype != str(data.scalars.dtype) and not (dtype == "float16" and _holds_halves(data)):
         raise InputError(
             f"{data.path}: scalars are {data.scalars.dtype}, those that {run.folder} was trained on {dtype}: convert "
@@ -273,7 +270,7 @@ def _holds_halves(data: Dataset) -> bool:
 def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     if file.is_dir():
         raise InputError(f"{run.folder} was trained on a table: give it a table, not a dataset folder")
-    config = run.manifest["config"]
+    config = run.options
     columns_file = run.checksums.path(COLUMNS_FILE)
     check_stated(stated := read_json(columns_file), Columns, columns_file)
     with understood(columns_file, "what such a run holds"):

@@ -537,6 +537,30 @@ class Run(RunFolder):
                 )
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """The configuration that it was trained by."""
+        options: Mapping[str, Any] = self.manifest["config"]
+        return options
+
+    @property
+    def source(self) -> Mapping[str, Any] | None:
+        """Content of the training set's ``source.json``; None for a table."""
+        return self._of_data("train_source")
+
+    @property
+    def scalars_type(self) -> str | None:
+        """Type of the training set's scalars; None for a table."""
+        return self._of_data("train_scalars")
+
+    @property
+    def quantities(self) -> Mapping[str, Any]:
+        """What the reconstructed quantities were in training (:class:`showerstack.stacking.remarks.Seen`)."""
+        return self._of_data("train_quantities") or {}
+
+    def _of_data(self, name: str) -> Any:
+        return self.manifest.get("data", {}).get(name)
+
+    @property
     def library_remarks(self) -> tuple[str, ...]:
         """A remark on the libraries that have changed since the training."""
         installed, recorded = versions(), self.manifest.get("versions", {})
@@ -552,8 +576,8 @@ class Run(RunFolder):
     @property
     def threads(self) -> int:
         """Numerical threads of a process, in training and prediction alike."""
-        config = self.manifest["config"]
-        return check_threads(config.get("threads") if isinstance(config, dict) else None, self.folder / MANIFEST_FILE)
+        options = self.options
+        return check_threads(options.get("threads") if isinstance(options, dict) else None, self.folder / MANIFEST_FILE)
 
     @property
     def class_values(self) -> tuple[Any, ...]:
