@@ -31,13 +31,21 @@ lint: env
 	$(BIN)/mypy
 
 # Notebooks become pages with their outputs, in a copy of docs/; links to them follow.
+define LINKS_TO_PAGES
+import re
+from pathlib import Path
+for page in Path("build/docs").rglob("*.md"):
+    text = page.read_text(encoding="utf-8")
+    page.write_text(re.sub(r"\]\(([^() :]*)\.ipynb\)", r"](\1.md)", text), encoding="utf-8")
+endef
+export LINKS_TO_PAGES
 docs: $(VENV)/.docs
 	rm -rf build/docs build/notebooks
 	mkdir -p build/notebooks
 	cp -R docs build/docs
 	TMPDIR=$(CURDIR)/build/notebooks $(BIN)/jupyter-nbconvert --execute --to markdown build/docs/notebooks/*.ipynb
 	rm -rf build/notebooks build/docs/notebooks/*.ipynb
-	find build/docs -name '*.md' -exec sed -i -E 's/\]\(([^() :]*)\.ipynb\)/](\1.md)/g' {} +
+	$(BIN)/python -c "$$LINKS_TO_PAGES"
 	$(BIN)/zensical build --strict
 	@echo "open site/index.html"
 
@@ -45,21 +53,40 @@ pictures: env
 	$(BIN)/python -m benchmarks.figures
 	$(BIN)/python -m benchmarks.world.simulation_pictures
 
+# The same bytes from the same files: names in order, nobody's, of the time of the commit. Tables of features are left out.
+define ARCHIVE
+import gzip, os, sys, tarfile
+from pathlib import Path
+target, top, name = sys.argv[1:]
+def plain(one):
+    one.uid, one.gid, one.uname, one.gname, one.mtime = 0, 0, "", "", int(os.environ["SOURCE_DATE_EPOCH"])
+    return None if one.name.endswith(".features") else one
+with open(target, "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(Path(top, name), name, filter=plain)
+endef
+define SUMS
+import hashlib
+from pathlib import Path
+for file in sorted(Path().iterdir()):
+    if file.name != "SHA256SUMS":
+        print(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file}")
+endef
+export ARCHIVE SUMS
 # Files carry the time of the commit where their formats allow it.
 release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
-release: TAR := tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(SOURCE_DATE_EPOCH) --exclude=*.features -cf -
 release: docs
 	rm -rf dist build
 	mkdir -p dist build/release
 	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('build/release'), b.build_wheel('dist'))"
-	cd build/release && for sdist in *.tar.gz; do tar xzf $$sdist && rm $$sdist && \
-	  $(TAR) $${sdist%.tar.gz} | gzip -n > ../../dist/$$sdist || exit 1; done
+	for sdist in build/release/*.tar.gz; do tar xzf $$sdist -C build/release && rm $$sdist && \
+	  $(BIN)/python -c "$$ARCHIVE" dist/$$(basename $$sdist) build/release $$(basename $$sdist .tar.gz) || exit 1; done
 	for task in composition gamma; do \
 	  $(BIN)/python cli.py simulate --task $$task --out build/release/data --train 8000 --test 4000 --seed 1 || exit 1; done
 	$(BIN)/python cli.py taskcard --data build/release/data --out build/release/cards
-	$(TAR) -C build/release cards | gzip -n > dist/showerstack-cards.tar.gz
-	$(TAR) site | gzip -n > dist/showerstack-docs.tar.gz
-	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
+	$(BIN)/python -c "$$ARCHIVE" dist/showerstack-cards.tar.gz build/release cards
+	$(BIN)/python -c "$$ARCHIVE" dist/showerstack-docs.tar.gz . site
+	cd dist && $(CURDIR)/$(BIN)/python -c "$$SUMS" > SHA256SUMS && cat SHA256SUMS
 
 env: $(VENV)/.installed
 

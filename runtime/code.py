@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -41,11 +42,15 @@ def source_hash(paths: Iterable[Path], packages: Iterable[str] = ()) -> str:
 
 @cache
 def version_of(package: str) -> str:
-    """Return the version of an installed distribution, or ``not installed``."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    """Return the version of an installed distribution, or of another one of the same library; or ``not installed``."""
+    for name in (package, *SAME_LIBRARY.get(package, ())):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return "not installed"
+
+
+SAME_LIBRARY = {"xgboost": ("xgboost-cpu",)}
+"""Distributions that bring the library of another: without what a GPU needs."""
 
 
 def _files(top: Path) -> list[Path]:

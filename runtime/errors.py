@@ -101,6 +101,8 @@ def explained(error: BaseException) -> str | None:
         return escaped(str(error))
     if isinstance(error, ImportError | OSError) and "failed to map segment" in str(error):  # the loader's words
         return f"no memory to load a library ({escaped(_first_line(error))}): raise the limit on it (ulimit -v)"
+    if isinstance(error, ImportError | OSError) and "libomp" in str(error):
+        return f"a library needs OpenMP, which macOS does not have ({escaped(_first_line(error))}): brew install libomp"
     if isinstance(error, OSError):
         return escaped(_of_system(error))
     if isinstance(error, ModuleNotFoundError):

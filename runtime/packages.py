@@ -53,6 +53,10 @@ def listed(names: list[str]) -> str:
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
+NOT_ON_WINDOWS = ("fcntl", "resource")
+"""Modules of Python's own that are there under Unix alone."""
+
+
 @contextmanager
 def libraries() -> Iterator[None]:
     """Say in one line which library of the core is missing and how it is installed, and exit with code 2.
@@ -68,6 +72,9 @@ def libraries() -> Iterator[None]:
         name = (error.name or "").split(".")[0]
         if name in ("", "showerstack"):
             raise
+        if name in NOT_ON_WINDOWS:
+            print("error: showerstack needs Linux or macOS: on Windows use WSL (wsl --install)", file=sys.stderr)
+            raise SystemExit(2) from None
         checkout = Path(__file__).resolve().parents[1]
         venv, todo = checkout / ".venv", "python -m pip install showerstack installs what it needs"
         if (checkout / "pyproject.toml").exists():

@@ -6,11 +6,12 @@ Processes here are started with a ``sitecustomize`` by which Python does not hav
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, packages_distributions
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +21,15 @@ from packaging.utils import canonicalize_name
 
 import cli
 from showerstack.commands.app import app
+from showerstack.runtime.code import version_of
 from showerstack.runtime.errors import InputError, need
-from showerstack.runtime.packages import EXTRAS, how_to_install
+from showerstack.runtime.packages import EXTRAS, NOT_ON_WINDOWS, how_to_install
 from tests.program import environment
 
 HERE = Path(cli.__file__).resolve().parent
 NOT_OF_THE_CORE = ("pandas", "pyarrow", "markupsafe", "PIL")
 """Libraries that come with those of the extras."""
-NO_EXTRAS = ("test", "docs", "all", "gpu13")
+NO_EXTRAS = ("test", "docs", "all", "gpu13", "train-cpu")
 """For developers, all of them, and the extra ``gpu`` for another version of CUDA."""
 NO_MODULES = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12")
 """Distributions that are not imported: a toolkit of the system can stand for them."""
@@ -47,12 +49,45 @@ def run(command: list[str], folder: Path, env: Mapping[str, str]) -> subprocess.
     )
 
 
+def test_uv_gets_the_tested_versions() -> None:
+    lines = (HERE / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["uv"]["constraint-dependencies"] == [line for line in lines if line[:1] not in ("", "#")]
+
+
+def test_a_library_has_the_version_of_the_distribution_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"xgboost-cpu": "3.2.0"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    assert (version_of("xgboost"), version_of("lightgbm")) == ("3.2.0", "not installed")
+
+
+@pytest.mark.parametrize("program", ["cli.py", "verify.py"])
+def test_windows_is_told_in_one_line(program: str) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"sys.modules.update(dict.fromkeys({NOT_ON_WINDOWS}))\n"  # an import of them fails as of what is not there
+        f"sys.argv, sys.path[:0] = [{program!r}, '--help'], ['.']\n"
+        f"runpy.run_path({program!r}, run_name='__main__')\n"
+    )
+    asked = run(["-c", code], HERE, os.environ)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert asked.stderr == "error: showerstack needs Linux or macOS: on Windows use WSL (wsl --install)\n"
+
+
 def test_extras_are_those_of_the_project() -> None:
     extras = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS) == set(extras) - set(NO_EXTRAS)
     everything = [Requirement(text) for text in extras["all"]]
     assert set().union(*(one.extras for one in everything)) == set(EXTRAS)
     assert [str(one.marker) for one in everything if "gpu" in one.extras] == ['sys_platform == "linux"']
+    on_cpu = {Requirement(text).name for text in extras["train-cpu"]}
+    assert on_cpu == {Requirement(text).name for text in extras["train"]} - {"xgboost"} | {"xgboost-cpu"}
     distributions = packages_distributions()
     for extra, libraries in EXTRAS.items():
         wanted = {canonicalize_name(Requirement(text).name) for text in extras[extra]} - set(NO_MODULES)
