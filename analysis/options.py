@@ -70,6 +70,8 @@ class SpectraOptions(MeasurementOptions):
     widths: Widths = field(default_factory=Widths)
     knee_sharpness: float = 5.0
     """How sharp knees are."""
+    stability: bool = False
+    """Also fit halves of runs and zenith angles, and other cells."""
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ def write_spectra(options: SpectraOptions, ctx: Context = Context()) -> Spectra:
 def write_spectra_page(spectra: Spectra, out: Path, remarks: list[str]) -> Path:
     """Write ``OUT/spectra.html`` and return its path."""
     sections = [_spectra(spectra), _headline(spectra), *_knees(spectra), _errors(spectra), _sources(spectra)]
+    sections += _stability(spectra)
     sections += [_spectra_doubts(spectra, remarks)]
     sections += _made_of(out / PROVENANCE_FILE)
     lead = bullets([*knee_lines(spectra), _goodness(spectra)])
@@ -266,6 +267,28 @@ def _sources(spectra: Spectra) -> Section:
     warnings = joined(paragraph(line, "warn") for line in narrow_scales(spectra.fluxes))
     return Section("sources", "Scales and cells", joined([warnings, *([table(heads, rows), note] if rows else []),
                                                           pictures(figures)]))  # fmt: skip
+
+
+QUANTITIES = {"flux_all_m2_sr_s_eV": "flux of all particles", "fraction_light": "share of light nuclei"}
+
+
+def _stability(spectra: Spectra) -> list[Section]:
+    """Return how far fits of halves and in other cells lie apart, where they were asked for."""
+    if spectra.stability is None:
+        return []
+    used = {float(low) for low in spectra.fluxes.edges[:-1][spectra.used]}
+    known = spectra.stability.filter(pl.col("lg_energy_low_eV").is_in(list(used)))
+    rows = []
+    for (variation, against, quantity), part in known.group_by("variation", "against", "quantity", maintain_order=True):
+        away = part["difference_in_errors"].to_numpy()
+        cells = ", ".join(f"{one:+.1f}" for one in away)
+        rows.append((variation, against, QUANTITIES[str(quantity)], cells, f"{np.sqrt(np.mean(away**2)):.2f}"))
+    heads = ("fit", "against", "of", "differences by energy, in errors", "rms")
+    note = paragraph(
+        "Halves are independent: their differences scatter by one error. Other cells hold the same events: their "
+        "differences, in errors of events and simulation, should stay below two."
+    )
+    return [Section("stability", "Stability", table(heads, rows) + note)]
 
 
 LEVELS, SIDES = ("68", "95"), ("low", "high")

@@ -147,12 +147,12 @@ def spectra_cuts(zenith_max_deg: float, margin: float = 0.0) -> CutSet:
 
 def read_measured(
     run: Run, folders: list[Path], zenith_max_deg: float, ctx: Context = Context(), keep: Path | None = None
-) -> tuple[SpectrumEvents, list[str], list[str], dict[str, int]]:
+) -> tuple[SpectrumEvents, np.ndarray, list[str], list[str], dict[str, int]]:
     """Predict measured events.
 
     Returns
     -------
-    SpectrumEvents, fingerprints of the folders, remarks, events after each cut.
+    SpectrumEvents, (N,) numbers of their folders, fingerprints of the folders, remarks, events after each cut.
     """
     parts: list[SpectrumEvents] = []
     measured = MeasuredFolders(run, folders, ctx, keep)
@@ -162,7 +162,8 @@ def read_measured(
     events = concatenate(parts)
     if not len(events):
         raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {describe_flow(measured.flows)}")
-    return events, measured.fingerprints, measured.remarks, add_flows(measured.flows)
+    runs = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return events, runs, measured.fingerprints, measured.remarks, add_flows(measured.flows)
 
 
 def read_response(

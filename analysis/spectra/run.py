@@ -41,7 +41,7 @@ from showerstack.analysis.spectra.folding import (
 )
 from showerstack.analysis.spectra.knees import Knees, fit_knees, number_or_none
 from showerstack.analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
-from showerstack.analysis.spectra.published import published_spectra
+from showerstack.analysis.spectra.published import global_spline_fit, published_spectra
 from showerstack.analysis.spectra.reading import MODELS, read_measured, read_response
 from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, binning
 from showerstack.analysis.spectra.sources import (
@@ -51,6 +51,7 @@ from showerstack.analysis.spectra.sources import (
     nuisances_table,
     systematics_table,
 )
+from showerstack.analysis.spectra.stability import comparisons, stability_table
 from showerstack.analysis.spectra.workspace import spectra_workspace
 from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
@@ -68,6 +69,7 @@ COVARIANCE_FILE, PROVENANCE_FILE = "covariance.npz", "spectra.json"
 KNEES_CSV, MASSES_CSV = "knees.csv", "masses.csv"
 CELLS_CSV, NUISANCES_CSV = "cells.csv", "nuisances.csv"
 WORKSPACE_FILE = "pyhf.json"
+STABILITY_CSV = "stability.csv"
 SYSTEMATICS_CSV, COMPARISON_CSV = "systematics.csv", "comparison.csv"
 PREDICTIONS_FOLDER = "predictions"
 KNOWN_SOURCES = tuple(name for name in SOURCES if name != "hadronic_model")
@@ -103,6 +105,8 @@ class Spectra:
     """Fluxes (J, K) by the response of each hadronic model alone."""
     widths: Widths = field(default_factory=Widths)
     """Of the scales, as they were fitted."""
+    stability: pl.DataFrame | None = None
+    """Fits of halves and in other cells (:mod:`showerstack.analysis.spectra.stability`), where they were asked for."""
 
     @property
     def determined(self) -> dict[str, np.ndarray]:
@@ -207,8 +211,9 @@ class Spectra:
                 on=["lg_energy_low_eV", "group"], how="semi", maintain_order="left",
             ),
             COMPARISON_CSV: compare_with(
-                published_spectra() if self.used.all() else (), self.centres_ev, self.fluxes,
+                (*published_spectra(), *global_spline_fit()), self.centres_ev, self.fluxes,
                 np.nan_to_num(self.covariance()) if self.errors_known else self.covariance(KNOWN_SOURCES),
+                self.used,
             ),
         }  # fmt: skip
 
@@ -216,8 +221,9 @@ class Spectra:
         """Write all tables, the covariances by source, and the provenance."""
         out.mkdir(parents=True, exist_ok=True)
         table = self.table()
-        knees = [] if self.knees is None else [(KNEES_CSV, self.knees.table())]
-        for name, frame in ((SPECTRA_CSV, table), (MASSES_CSV, self.masses()), *knees, *self.sources().items()):
+        more = [] if self.knees is None else [(KNEES_CSV, self.knees.table())]
+        more += [] if self.stability is None else [(STABILITY_CSV, self.stability)]
+        for name, frame in ((SPECTRA_CSV, table), (MASSES_CSV, self.masses()), *more, *self.sources().items()):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
         with atomic_path(out / SPECTRA_PARQUET) as temporary:
@@ -396,7 +402,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     run = open_run(options.run, COMPOSITION.name, "spectra")
     refuse_shared_folders(options.data, options.simulation or ())
     keep = options.out / PREDICTIONS_FOLDER
-    data, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
+    data, runs, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
     response = read_response(run, options.simulation or [], prints, bins, options.zenith_max_deg, ctx, keep)
     remarks += [*response.remarks, *exposure.remarks, *remarks_on_range(data, response.events, bins)]
     cells = make_cells(bins, response.events)
@@ -409,6 +415,14 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         )  # fmt: skip
         progress(1, 1)
     spectra = replace(spectra, exposure_error=exposure.relative_error)
+    if options.stability:
+        compared = comparisons(data, runs, response.events, cells, options.zenith_max_deg)
+        table = stability_table(
+            compared, data, response.events, response.thrown.counts.sum(axis=0), np.array(options.edges),
+            exposure.m2_sr_s, widths=spectra.widths, sharpness=options.knee_sharpness, least=(LG_NE_MIN, LG_NMU_MIN),
+            bars=ctx.bars,
+        )  # fmt: skip
+        spectra = replace(spectra, stability=table)
     simulated = all(is_simulated(read_source(folder)) for folder in options.data)
     remarks += new_remarks
     ones = np.ones_like(spectra.flux)

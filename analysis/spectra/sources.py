@@ -118,8 +118,9 @@ def systematics_table(
 
 
 def compare_with(
-    published: tuple[PublishedSpectrum, ...], energy_ev: np.ndarray, fluxes: FreeFluxes, covariance: np.ndarray
-) -> pl.DataFrame:
+    published: tuple[PublishedSpectrum, ...], energy_ev: np.ndarray, fluxes: FreeFluxes, covariance: np.ndarray,
+    used: np.ndarray | None = None,
+) -> pl.DataFrame:  # fmt: skip
     """Return chi-square of the all-particle flux against each published one, energies shifted as fits best.
 
     Parameters
@@ -129,6 +130,8 @@ def compare_with(
     covariance
         (J K, J K) of the fluxes; what the energy scale makes of it is taken out, since the shift is free. Published
         errors are taken as independent from point to point, as far as they are printed.
+    used
+        (J,) bool: bins that have a result; None: all.
     """
     every = np.ones_like(fluxes.flux)
     flux = fluxes.flux.sum(axis=1)
@@ -137,7 +140,8 @@ def compare_with(
     rows = []
     for one in published:
         lg = np.log10(one.energy_ev)
-        inside = (np.log10(energy_ev) > lg[0] + LARGEST_SHIFT / 2) & (np.log10(energy_ev) < lg[-1] - LARGEST_SHIFT / 2)
+        inside = np.ones(len(flux), dtype=bool) if used is None else used.copy()
+        inside &= (np.log10(energy_ev) > lg[0] + LARGEST_SHIFT / 2) & (np.log10(energy_ev) < lg[-1] - LARGEST_SHIFT / 2)
         if one.group != "all" or inside.sum() < 2:
             continue
         mine = (np.log10(energy_ev[inside]), flux[inside], own[np.ix_(inside, inside)], one)

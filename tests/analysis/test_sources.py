@@ -11,7 +11,7 @@ import pytest
 
 from showerstack.analysis.spectra.fluxes import covariance_of_sums
 from showerstack.analysis.spectra.folding import make_cells, models_spread
-from showerstack.analysis.spectra.published import PublishedSpectrum
+from showerstack.analysis.spectra.published import PublishedSpectrum, global_spline_fit, published_spectra
 from showerstack.analysis.spectra.response import GROUPS, Simulated, Thrown
 from showerstack.analysis.spectra.run import Spectra, Widths, cell_binning, folded_spectra, widths_of_models
 from showerstack.analysis.spectra.sources import compare_with, narrow_scales
@@ -101,6 +101,16 @@ def test_a_published_spectrum_with_other_energies_is_found_again(analysed: Spect
     assert (error > 0).all()
     far = compare_with((published(3.0),), analysed.centres_ev, analysed.fluxes, covariance).row(0, named=True)
     assert far["chi2_unshifted"] > row["chi2_unshifted"] + 10
+
+
+def test_the_global_spline_fit_is_in_the_units_of_the_others() -> None:
+    """Fluxes per eV: within the differences between experiments, 10 % in energy or 17 % in flux, it is LHAASO's."""
+    pytest.importorskip("globalsplinefit")
+    (spline,) = global_spline_fit()
+    lhaaso = next(one for one in published_spectra() if one.experiment == "LHAASO" and one.group == "all")
+    ratio = np.exp(np.interp(np.log(lhaaso.energy_ev), np.log(spline.energy_ev), np.log(spline.value))) / lhaaso.value
+    np.testing.assert_allclose(ratio, 1.0, atol=0.3)
+    assert (spline.error < 0.2 * spline.value).all()
 
 
 def test_models_that_differ_widen_the_scales(response: tuple[Simulated, Thrown]) -> None:

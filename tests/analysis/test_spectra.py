@@ -392,7 +392,9 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptio
 def test_spectra_of_a_small_sky(
     composition_run: Path, composition_sky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context())
+    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path, stability=True), Context())
+    assert pl.read_csv(tmp_path / "stability.csv")["variation"].n_unique() >= 2, "one run has no odd and even ones"
+    assert ">Stability<" in write_spectra_page(result, tmp_path, []).read_text()
     table = pl.read_parquet(tmp_path / "spectra.parquet")
     assert table.height == 2 * 8
     assert {"flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV", "lg_energy_low_eV"} <= set(table.columns)
