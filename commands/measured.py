@@ -20,10 +20,13 @@ def runs(
 
     Example: [bold]python cli.py runs data/measured --out runs.parquet[/bold]
     """
+    from showerstack.showers.archives.control import control_lines
     from showerstack.showers.archives.measured import MEANS, measured_folders, run_list, write_run_list
 
     folders = measured_folders(folder)
     table = write_run_list(folders, out) if out else run_list(folders)
+    for line in control_lines(folders):
+        console.print(f"control: {line}", soft_wrap=True)
     for row in table.iter_rows(named=True):
         share = "" if row["live_time_share"] is None else f", {100 * row['live_time_share']:.2f} % of the time"
         off = f"  OFF: {row['off']}" if row["off"] else ""

@@ -37,6 +37,7 @@ from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
 from showerstack.scoring.tasks.truth import origin_of
 from showerstack.showers import writer
 from showerstack.showers.archives.azimuth import azimuth_convention, front_azimuth
+from showerstack.showers.archives.control import control_lines
 from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in, tasks_of
 from showerstack.showers.archives.formats import DEPOSITS, UNITS, EventReader, first_remarks, format_of, formats
 from showerstack.showers.archives.measured import MeasuredReader
@@ -180,6 +181,8 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
         for each in datasets_in(folder):
             prefix = "" if each == folder else f"{each.name}: "
             yield from (replace(result, what=f"{prefix}{result.what}") for result in dataset_findings(each))
+        unlabelled = [each for each in datasets_in(folder) if not tasks_of(each)]
+        yield from (Finding("control numbers", line) for line in control_lines(unlabelled))
     else:
         yield Finding("format", known_format.name)
         lost = list[str]()

@@ -17,6 +17,7 @@ import threading
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -32,6 +33,7 @@ from showerstack.features.compute import FIT_RESULT_GROUPS, compute_chunk, compu
 from showerstack.report.doctor import dataset_findings, folder_findings
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
+from showerstack.showers.archives import control
 from showerstack.showers.archives.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.archives.download import download_measured, list_files
 from showerstack.showers.archives.measured import (
@@ -243,6 +245,31 @@ def test_empty_and_damaged_runs_are_reported_and_left_out(raw: Path, tmp_path: P
     for each in result.left_out:
         assert re.search(expected[each.run], each.reason), each
         assert not (tmp_path / "sets" / each.run).exists()
+
+
+def test_a_whole_archive_is_compared_with_what_others_counted(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted = convert_measured(raw, tmp_path, protocol="2026")
+    folders = converted.folders
+    assert control.control_lines(folders) == [], "a part of the archive has nobody's counts"
+    stored = np.concatenate([np.load(file)["features"] for file in sorted(raw.glob("??????_features.npz"))])
+    energy, zenith, lg_ne, lg_nmu, age = stored.astype(np.float32).T[[0, 3, 5, 6, 7]]
+    common = (lg_ne > 4.8) & (age > 0.2) & (age < 1.48)
+    want = [int((common & (zenith < 18) & (lg_nmu > 3.6)).sum())]
+    want += [int((common & (zenith < 30) & (energy >= low)).sum()) for low in (14.5, 15.0, 15.5, 16.0, 16.5)]
+    assert want[0] > 0
+    assert list(control.counted(folders).values()) == want
+    monkeypatch.setattr(control, "RUNS", len(folders))
+    changed = [replace(one, events=events) for one, events in zip(control.CONTROLS, want, strict=True)]
+    changed[1] = replace(changed[1], events=want[1] * 2)
+    monkeypatch.setattr(control, "CONTROLS", changed)
+    lines = control.control_lines(folders)
+    assert lines[1].endswith(f"{want[0]:,} events, published {want[0]:,}: agrees")
+    assert lines[1].startswith("Ze < 18 and Ne > 4.8 and Age > 0.2 and Age < 1.48 and Nmu > 3.6: ")
+    assert lines[2].endswith(f"{-want[1]:+,} (-50.000 %)")
+    assert "runs that are missing" in lines[-1]
+    assert lines[2] in [finding.outcome for finding in folder_findings(tmp_path)]
 
 
 def test_run_list_shows_the_run_that_is_off(raw: Path, tmp_path: Path) -> None:
