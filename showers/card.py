@@ -24,8 +24,8 @@ DEPTHS_G_CM2 = (300.0, 1090.0)
 """Where surface arrays are: some 9 km above to 400 m below sea level."""
 DEPTH_TOLERANCE_G_CM2 = 10.0
 """Depth and altitude that differ by no more agree: the weather changes it by as much."""
-THRESHOLD = "threshold_mev"
-"""Key of ``[response]`` that stands for the share of deposits lost below it."""
+THRESHOLD, MUON_THRESHOLD = "threshold_mev", "muon_threshold_mev"
+"""Keys of ``[response]`` that stand for the share of deposits, and of muons, lost below them."""
 FIT_KEYS = {
     "core_limit_m": (1.0, 1e5),
     "core_spread_m": (0.1, 1e5),
@@ -42,10 +42,12 @@ TIMES_KEYS = {
 _SIGNED = frozenset({"muon_age_size", "muon_age_inclination"})
 RESPONSE_KEYS = {
     name: ((-10.0, 10.0) if name in _SIGNED else (0.0, 1e9))
-    for name in (*StationResponse._fields, THRESHOLD)
+    for name in (*StationResponse._fields, THRESHOLD, MUON_THRESHOLD)
     if name != "core_spread_m"
 }
 """Keys of ``[response]`` with smallest and largest value; the spread of cores is a matter of ``[fit]``."""
+NARROWEST = 0.01
+"""Smallest relative variance of a muon's deposit."""
 _NOT_ZERO = frozenset(
     name for name in RESPONSE_KEYS if name.endswith(("_deposit_mev", "_scale_m", "_dispersion", "_spread"))
 ) | {"saturation_mev", "muon_saturation_mev"}
@@ -92,10 +94,11 @@ class ArrayCard:
 
         What the card does not give in metres is counted in that unit: it grows with showers in thinner air.
         Saturation is KASCADE's in particles where the card gives another deposit of a particle alone. A threshold t
-        takes the share 1 - (1 + t / m) exp(-t / m) of exponential deposits of mean m.
+        takes the share 1 - (1 + t / m) exp(-t / m) of exponential deposits of mean m; of muons, whose deposits are
+        Gamma distributed with the variance that their dispersion says, those below it.
         """
         given = {name: value / unit_m if name.endswith("_m") else value for name, value in self.response.items()}
-        threshold = given.pop(THRESHOLD, None)
+        threshold, muon_threshold = given.pop(THRESHOLD, None), given.pop(MUON_THRESHOLD, None)
         known = PUBLISHED._asdict() | given
         for deposit, saturation in (
             ("electron_deposit_mev", "saturation_mev"),
@@ -106,6 +109,11 @@ class ArrayCard:
         if threshold is not None and "lost_share" not in given:
             below = threshold / known["electron_deposit_mev"]
             known["lost_share"] = 1.0 - (1.0 + below) * math.exp(-below)
+        if muon_threshold is not None and "muon_miss" not in given:
+            from scipy.special import gammainc
+
+            shape = 1.0 / max(known["muon_dispersion"] - 1.0, NARROWEST)
+            known["muon_miss"] = float(gammainc(shape, shape * muon_threshold / known["muon_deposit_mev"]))
         return StationResponse(**(known | {"core_spread_m": core_spread_m / unit_m}))
 
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from showerstack.showers.array import DetectorArray
-from showerstack.showers.card import THRESHOLD
+from showerstack.showers.card import MUON_THRESHOLD, THRESHOLD
 
 MIP_MEV_CM2_PER_G = 2.0
 RADIATION_LENGTH_G_CM2 = 43.9
@@ -76,7 +76,7 @@ class DetectorResponse(NamedTuple):
             electron_variance=max(r.muon_in_electron_dispersion - 1.0, 0.01),
             muon_variance=max(r.muon_dispersion - 1.0, 0.01),
             threshold_mev=card.get(THRESHOLD, KASCADE_THRESHOLD * r.electron_deposit_mev),
-            muon_threshold_mev=KASCADE_MUON_THRESHOLD * r.muon_deposit_mev,
+            muon_threshold_mev=card.get(MUON_THRESHOLD, KASCADE_MUON_THRESHOLD * r.muon_deposit_mev),
             saturation_mev=r.saturation_mev,
             muon_saturation_mev=r.muon_saturation_mev,
         )

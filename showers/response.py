@@ -71,6 +71,8 @@ class StationResponse(NamedTuple):
     """Mean lateral age of the electrons [L]."""
     age_spread: float = 0.3
     """Prior spread of the age: wide, and felt only by showers with few hits."""
+    extent_m: float = 0.6
+    """Rms extent of a detector about its centre: 0.5 m of 1.57 m2, 0.7 m of 3.14 m2 [K]."""
     core_spread_m: float = 60.0
     """Prior spread of the core's coordinates: cores of the data lie within 91 m of the centre (45 m rms) [D]."""
 

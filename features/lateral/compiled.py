@@ -75,7 +75,7 @@ def freeze_electron(res: StationResponse, u: Any, v: Any, z: Any) -> None:
     core_x, core_y, level, age = f32(z.p[0]), f32(z.p[1]), f32(z.p[2]), f32(z.p[3])
     muon_level, muon_age = f32(z.q[0]), f32(z.q[1])
     for k in range(x.size):
-        q = squared_distance(x[k] - core_x, y[k] - core_y, u, v)
+        q = squared_distance(res, x[k] - core_x, y[k] - core_y, u, v)
         r[k] = np.sqrt(q)
         g[k], expected[k] = electron_logs(q, r[k], level, age)
         _, background[k] = muon_logs(q, r[k], muon_level, muon_age)
@@ -176,7 +176,7 @@ def freeze_muon(res: StationResponse, u: Any, v: Any, z: Any) -> None:
     core_x, core_y, level, age = f32(z.p[0]), f32(z.p[1]), f32(z.p[2]), f32(z.p[3])
     muon_level, muon_age = f32(z.q[0]), f32(z.q[1])
     for k in range(x.size):
-        q = squared_distance(x[k] - core_x, y[k] - core_y, u, v)
+        q = squared_distance(res, x[k] - core_x, y[k] - core_y, u, v)
         r[k] = np.sqrt(q)
         _, background[k] = electron_logs(q, r[k], level, age)
         g[k], base[k] = muon_logs(q, r[k], ZERO, ZERO)
@@ -356,13 +356,13 @@ def start_muon(res: StationResponse, recipe: Recipe, u: Any, v: Any, cosine: Any
     muon_age, near = f32(res.muon_age_mean), f32(recipe.muon_start_r_m)
     counted, expected = HALF, NOTHING
     for k in range(x.size):
-        r = np.sqrt(squared_distance(x[k] - core_x, y[k] - core_y, u, v))
+        r = np.sqrt(squared_distance(res, x[k] - core_x, y[k] - core_y, u, v))
         far = ONE if r > near else ZERO
         counted += signal[k] * far
         expected += muon_density(r, ZERO, muon_age) * area[k] * far
     if expected <= NOTHING:  # no detector stands so far away
         for k in range(x.size):
-            r = np.sqrt(squared_distance(x[k] - core_x, y[k] - core_y, u, v))
+            r = np.sqrt(squared_distance(res, x[k] - core_x, y[k] - core_y, u, v))
             counted += signal[k]
             expected += muon_density(r, ZERO, muon_age) * area[k]
     z.q[0] = np.log(counted / expected)
@@ -391,7 +391,7 @@ def start_electron(res: StationResponse, recipe: Recipe, u: Any, v: Any, z: Any)
     strays, wide = f32(res.electron_strays), f32(res.electron_dispersion)
     r, to_step = z.residual, age_step * LOG2_E
     for k in range(x.size):
-        q = squared_distance(x[k] - core_x, y[k] - core_y, u, v)
+        q = squared_distance(res, x[k] - core_x, y[k] - core_y, u, v)
         r[k] = np.sqrt(q)
         g, low[k] = electron_logs(q, r[k], ZERO, first)
         ratio[k] = to_step * g

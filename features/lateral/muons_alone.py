@@ -53,6 +53,7 @@ def _as_electron_response(muons: StationResponse) -> StationResponse:
         age_mean=muons.muon_age_mean - AGE_SHIFT,
         age_spread=muons.muon_age_spread,
         core_spread_m=muons.core_spread_m / WIDER,
+        extent_m=muons.extent_m / WIDER,
     )
 
 

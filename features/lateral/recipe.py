@@ -57,6 +57,9 @@ RECIPE = Recipe()
 STEEPEST = 3.5
 """Densities fall with the distance by this power at most: nearer stations of a wide array would see so much more."""
 
+STEEPER_START = 0.1
+"""How much smaller the first age tried is for each factor e in the pitch: wide arrays see the steep part alone."""
+
 
 @lru_cache(maxsize=64)
 def recipe_of(array: DetectorArray) -> Recipe:
@@ -65,5 +68,6 @@ def recipe_of(array: DetectorArray) -> Recipe:
     return RECIPE._replace(
         core_limit_m=array.core_limit_m / array.fit_unit_m,
         max_core_step_m=RECIPE.max_core_step_m * wide / array.fit_unit_m,
+        first_start_age=max(RECIPE.first_start_age - STEEPER_START * math.log(wide), RECIPE.start_age_step),
         max_level=RECIPE.max_level + STEEPEST * math.log(wide),
     )

@@ -45,11 +45,6 @@ MUON_STEEP_REF = math.log2(MUON_PIVOT_M * (MUON_R0_M + MUON_PIVOT_M))
 ELECTRON_FLAT, MUON_FLAT = 0.5 * (ELECTRON_BETA - ELECTRON_ALPHA), 0.5 * (MUON_BETA - MUON_ALPHA)
 ELECTRON_BASE = -ELECTRON_BETA * ELECTRON_G_REF * LOG2_E - 2.0 * ELECTRON_FLAT * math.log2(ELECTRON_R0_M)
 MUON_BASE = -MUON_BETA * MUON_G_REF * LOG2_E - 2.0 * MUON_FLAT * math.log2(MUON_R0_M)
-SOFT_M = 0.6
-"""Added in quadrature to distances: the rms extent of a detector about its centre (0.5 m of 1.57 m2, 0.7 m of 3.14 m2).
-
-The density stays finite on the axis, and smooth, as a minimisation needs it.
-"""
 TINY = 1e-12
 MUON_AGE_SIZE_REF, MUON_AGE_SEC_REF = 4.5, 1.035
 """Size (lg N_mu) and sec(zenith) at which the prior's mean muon age is quoted."""
@@ -82,15 +77,19 @@ def decay(x: Any) -> Any:
     return exp2(-LOG2_E * x)
 
 
-def squared_distance(dx: Any, dy: Any, u: Any, v: Any) -> Any:
+def squared_distance(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any) -> Any:
     """Return the square of :func:`distance`."""
     along = dx * u + dy * v
-    return maximum(dx * dx + dy * dy - along * along, 0.0) + SOFT_M * SOFT_M
+    return maximum(dx * dx + dy * dy - along * along, 0.0) + res.extent_m * res.extent_m
 
 
-def distance(dx: Any, dy: Any, u: Any, v: Any) -> Any:
-    """Return the distance (softened) from an axis of horizontal direction (u, v) through the core, m."""
-    return sqrt(squared_distance(dx, dy, u, v))
+def distance(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any) -> Any:
+    """Return the distance from an axis of horizontal direction (u, v) through the core, m.
+
+    A detector's extent is added in quadrature: the density stays finite on the axis, and smooth, as a minimisation
+    needs it.
+    """
+    return sqrt(squared_distance(res, dx, dy, u, v))
 
 
 def electron_logs(q: Any, r: Any, level: Any, age: Any) -> Any:
@@ -243,7 +242,7 @@ def electron_slope(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, r: An
 
 def electron_signal(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, kept: Any, level: Any, age: Any) -> Any:
     """Return the expected signal of electrons, and the derivatives of its logarithm by core x, core y and s."""
-    q = squared_distance(dx, dy, u, v)
+    q = squared_distance(res, dx, dy, u, v)
     r = sqrt(q)
     g, exponent = electron_logs(q, r, level, age)
     excess = core_excess(res, r)
@@ -258,7 +257,7 @@ def electron_curvature(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, a
     The Hessian has them beyond Fisher's matrix.
     """
     along = dx * u + dy * v
-    r = distance(dx, dy, u, v)
+    r = distance(res, dx, dy, u, v)
     scale = 1.0 / res.core_excess_scale_m
     excess = core_excess(res, r)
     a = res.gamma_fraction + excess

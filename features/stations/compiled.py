@@ -78,7 +78,7 @@ def expect(
         live_e[k] = ONE if area_e_m2[k] > ZERO else ZERO
         live_m[k] = ONE if area_m_m2[k] > ZERO else ZERO
     for k in range(x.size):
-        q = squared_distance(x[k] - core_x, y[k] - core_y, u, v)
+        q = squared_distance(res, x[k] - core_x, y[k] - core_y, u, v)
         r[k] = np.sqrt(q)
         _, electrons[k] = electron_logs(q, r[k], level, age)
         _, muons[k] = muon_logs(q, r[k], level_m, muon_age)

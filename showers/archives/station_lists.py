@@ -6,8 +6,9 @@
 (other columns are not used). ``events.parquet``:
 ``event``; where known the reconstructed ``Ze``, ``Az`` deg, ``E`` lg(E/eV), ``Ne``, ``Nmu`` lg, ``label`` (class
 number of the task) and ``group`` (number or text, equal where events are of one simulated shower that was used several
-times). Without ``Ze`` and ``Az`` they are those of the front fitted to the times; without times as well, showers
-are taken as vertical. ``array.toml``: the array's card (:mod:`showerstack.showers.card`).
+times). Without ``Ze`` and ``Az``, or where an event lacks one, they are those of the front fitted to the times.
+Without times showers of lists without these columns are taken as vertical, and events that lack a value are not used.
+``array.toml``: the array's card (:mod:`showerstack.showers.card`).
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class StationLists:
         if GROUP in events.columns:
             events = events.with_columns(_key(events[GROUP], path / "events.parquet").rank("dense").cast(pl.Int64))
         array, cell_of = _array_in(path, stations)
+        for line in _card_remarks(path, array):
+            tell(line)
         signals = _in_mev(signals, array, path)
         cells = stations.select("id").with_columns(pl.Series("cell", cell_of)).rename({"id": "station"})
         numbered = events.select("event").with_row_index("row")
@@ -111,8 +114,7 @@ class StationLists:
         if placed.select("row", "cell").is_duplicated().any():
             raise InputError(f"{path / 'signals.parquet'}: a station appears twice in one event")
         listed = ListedEvents(path.resolve().name, array, events, placed)
-        has_direction = set(DIRECTION) <= set(events.columns)
-        return [listed.with_directions(tell) if TIME in signals.columns and not has_direction else listed]
+        return [listed.with_directions(tell) if TIME in signals.columns else listed]
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that writes a dataset folder."""
@@ -151,7 +153,16 @@ class ListedEvents:
         return {name: UNITS[name] for name in (*self.events.columns, DEPOSITS, *times) if name in UNITS}
 
     def with_directions(self, tell: Callable[[str], None]) -> ListedEvents:
-        """Return the events with zenith and azimuth of their fronts, NaN where times show none."""
+        """Return the events with zenith and azimuth of their fronts where one of these is missing.
+
+        They are NaN where times show none.
+        """
+        given = np.full((self.n_events, len(DIRECTION)), np.nan)
+        if set(DIRECTION) <= set(self.events.columns):
+            given = self.events.select(DIRECTION).cast(pl.Float64).fill_null(np.nan).to_numpy()
+        lacking = ~np.isfinite(given).all(axis=1)
+        if not lacking.any():
+            return self
         directions = []
         model, response = FrontModel(**self.array.card.times), self.array.response
         channel = 0 if self.array.has_electron.any() else 1
@@ -162,9 +173,11 @@ class ListedEvents:
             places = (self.array.x_m.ravel(), self.array.y_m.ravel())
             front = fit_front(times, signals[..., channel] / mip, *places, model=model)
             directions.append(np.column_stack(front.zenith_azimuth_deg()))
-        found = np.concatenate(directions).astype(np.float64)
+        found = np.where(lacking[:, None], np.concatenate(directions).astype(np.float64), given)
         lost = int(np.isnan(found[:, 0]).sum())
-        tell(f"{self.name}: directions are fitted to the arrival times" + (f", but in {lost:,} events" if lost else ""))
+        of = "" if lacking.all() else f" of {int(lacking.sum()):,} events without Ze or Az"
+        line = f"{self.name}: directions{of} are fitted to the arrival times"
+        tell(line + (f", but in {lost:,} events" if lost else ""))
         columns = {name: found[:, k] for k, name in enumerate(DIRECTION)}
         return replace(self, events=self.events.with_columns(**columns))
 
@@ -213,8 +226,19 @@ def array_in(path: Path) -> DetectorArray:
     stations = _read(path, FILES["stations"])
     _refuse_twice(stations, "id", path)
     array = _array_in(path.parent, stations)[0]
-    remark(LOG, pitch_remarks(str(path), array))
+    remark(LOG, [*pitch_remarks(str(path), array), *_card_remarks(path.parent, array)])
     return array
+
+
+def _card_remarks(folder: Path, array: DetectorArray) -> list[str]:
+    """Return a line on what is assumed of an array without a card; none of KASCADE's, or where there is one."""
+    if (folder / CARD_FILE).exists() or array.card != NO_CARD:
+        return []
+    response = array.response
+    return [
+        f"{folder.name} has no {CARD_FILE}: signals in MeV, KASCADE's detectors ({response.electron_deposit_mev:g} MeV "
+        f"a particle, {response.muon_deposit_mev:g} a muon) and sea level are assumed; docs/arrays.md says what to give"
+    ]
 
 
 def _array_in(folder: Path, stations: pl.DataFrame) -> tuple[DetectorArray, np.ndarray]:

@@ -96,7 +96,9 @@ def distances(events: EventBatch, core_x_m: Any, core_y_m: Any) -> Any:
     """Return the distance of each station from the axis (softened), (n, cells)."""
     here = events.stations
     u, v = (component[:, None] for component in events.direction)
-    return on_arrays(events.xp).distance(here.x_m - core_x_m[:, None], here.y_m - core_y_m[:, None], u, v)
+    return on_arrays(events.xp).distance(
+        events.response, here.x_m - core_x_m[:, None], here.y_m - core_y_m[:, None], u, v
+    )
 
 
 def freeze_electron(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp: ModuleType) -> Frozen:

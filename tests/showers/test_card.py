@@ -11,6 +11,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray, lattice, square_clusters
 from showerstack.showers.atmosphere import air_density, altitude_of, depth_at
 from showerstack.showers.card import NO_CARD, ArrayCard, read_card
+from showerstack.showers.particles import DetectorResponse
 from showerstack.showers.response import PUBLISHED
 
 
@@ -89,6 +90,17 @@ def test_threshold_takes_its_share_of_exponential_deposits():
     seen = deposits[deposits < 4.0].sum() / deposits.sum()
     error = deposits[deposits < 4.0].std() * math.sqrt((deposits < 4.0).sum()) / deposits.sum()
     assert abs(lost - seen) < 5 * error + 0.001
+
+
+def test_muon_threshold_misses_the_muons_below_it():
+    response = {"muon_threshold_mev": 6.0, "muon_dispersion": 1.25}
+    deposits = np.random.default_rng(6).gamma(4.0, 8.4 / 4.0, 200_000)
+    missed = float(np.mean(deposits < 6.0))
+    own = array(ArrayCard(response=response))
+    assert own.response.muon_miss == pytest.approx(missed, abs=5 * math.sqrt(missed / 200_000))
+    assert DetectorResponse.of(own).muon_threshold_mev == 6.0
+    assert array(ArrayCard(response=response | {"muon_miss": 0.5})).response.muon_miss == 0.5
+    assert array(ArrayCard()).response.muon_miss == PUBLISHED.muon_miss
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def station_lists(folder: Path, n: int, seed: int) -> dict[str, pl.DataFrame]:
          "time_ns": rng.uniform(0, 400, len(event))}
     ).sample(fraction=1.0, shuffle=True, seed=1)  # fmt: skip
     folder.mkdir(parents=True)
+    (folder / "array.toml").write_text('unit = "mev"\n')  # a card, if an empty one
     tables = {"stations": stations, "signals": signals, "events": events}
     for name, table in tables.items():
         table.write_parquet(folder / f"{name}.parquet")

@@ -78,6 +78,45 @@ def test_directions_that_nobody_gives_are_those_of_the_fronts(tmp_path: Path) ->
     assert not {"Ze", "Az"} & set(Dataset.open(folder, GAMMA).quantities)
 
 
+def test_events_that_lack_a_direction_get_that_of_their_front(tmp_path: Path) -> None:
+    truth, told = lists(tmp_path), []
+    events, signals = (tmp_path / "mine" / f"{name}.parquet" for name in ("events", "signals"))
+    row = pl.int_range(pl.len())
+    table = pl.read_parquet(events).with_columns(
+        Ze=pl.when(row == 3).then(None).otherwise("Ze"), Az=pl.when(row == 5).then(float("nan")).otherwise("Az")
+    )
+    table.write_parquet(events)
+    (folder,) = convert_foreign(tmp_path / "mine", tmp_path / "own", GAMMA, told.append)
+    assert told == ["mine: directions of 2 events without Ze or Az are fitted to the arrival times"]
+    data, ours = Dataset.open(folder, GAMMA), truth.select("Ze", "Az").to_numpy()
+    assert data.usable.all()
+    others = np.delete(np.arange(N), [3, 5])
+    np.testing.assert_array_equal(data.scalars[others, 1:3], ours[others].astype(np.float32))
+    assert np.abs(data.scalars[[3, 5], 1] - ours[[3, 5], 0]).max() < 3
+    # An event of few stations has no front, and without times no direction at all: it is named, and stays in place.
+    few = pl.read_parquet(signals).filter((pl.col("event") != 3) | (pl.col("station") < 2))
+    few.write_parquet(signals)
+    told.clear()
+    (folder,) = convert_foreign(tmp_path / "mine", tmp_path / "few", GAMMA, told.append)
+    assert "fitted to the arrival times, but in 1 events" in " ".join(told)
+    assert np.flatnonzero(~Dataset.open(folder, GAMMA).usable).tolist() == [3]
+    few.drop("time_ns").write_parquet(signals)
+    (folder,) = convert_foreign(tmp_path / "mine", tmp_path / "silent", GAMMA, told.append)
+    assert "2 of 60 rows cannot be used" in told[-1]
+    assert pl.read_csv(folder / "left_out.csv").select("row", "column").rows() == [(3, "column Ze"), (5, "column Az")]
+
+
+def test_an_array_without_a_card_is_told_what_is_assumed(tmp_path: Path) -> None:
+    lists(tmp_path)
+    told: list[str] = []
+    convert_foreign(tmp_path / "mine", tmp_path / "own", GAMMA, told.append)
+    assert told == []
+    (tmp_path / "mine" / "array.toml").unlink()
+    convert_foreign(tmp_path / "mine", tmp_path / "other", GAMMA, told.append)
+    assert [line.split(":")[0] for line in told] == ["mine has no array.toml"]
+    assert "KASCADE's detectors (9.5 MeV a particle, 8.4 a muon) and sea level are assumed" in told[0]
+
+
 @pytest.mark.parametrize(("scale", "unit"), [(1e-3, "microseconds"), (1e3, "picoseconds")])
 def test_times_in_other_units_are_remarked(tmp_path: Path, scale: float, unit: str) -> None:
     lists(tmp_path, scale=scale, clock_ns=0.0)
