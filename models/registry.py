@@ -21,7 +21,7 @@ from showerstack.models.base.saving import HEADER_FILE, read_header
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.catalogue import ours, published, tables
 from showerstack.runtime.code import installed_modules, objects_by_name
-from showerstack.runtime.errors import InputError, most_similar
+from showerstack.runtime.errors import InputError, most_similar, need
 from showerstack.runtime.stated import understood
 
 if TYPE_CHECKING:
@@ -90,17 +90,24 @@ def open_predictor(folder: Path) -> Predictor:
     Raises
     ------
     InputError
-        As :func:`load`.
+        As :func:`load`, and if its library is needed and not installed.
     """
     header = read_header(Path(folder))
-    path = PREDICTORS.get(header["learner"])
-    if path is None or (header.get("device") == "cuda" and predicts_on_gpu(header) and gpu_answers()):
-        return load(folder)
-    module, _, name = path.partition(":")
-    opened_by = getattr(importlib.import_module(module), name)
-    with understood(Path(folder) / HEADER_FILE, f"what a saved {header['learner']} holds"):
-        predictor: Predictor | None = opened_by.open(Path(folder))
-    return load(folder) if predictor is None else predictor
+    if predicts_alone(header):
+        module, _, name = PREDICTORS[header["learner"]].partition(":")
+        opened_by = getattr(importlib.import_module(module), name)
+        with understood(Path(folder) / HEADER_FILE, f"what a saved {header['learner']} holds"):
+            predictor: Predictor | None = opened_by.open(Path(folder))
+        if predictor is not None:
+            return predictor
+    need("train", what=f"predicting with {folder}")
+    return load(folder)
+
+
+def predicts_alone(header: Mapping[str, Any]) -> bool:
+    """Return whether a saved learner predicts without its library, from its header."""
+    on_gpu = header.get("device") == "cuda" and predicts_on_gpu(header) and gpu_answers()
+    return header.get("learner") in PREDICTORS and not on_gpu
 
 
 PREDICTORS = {

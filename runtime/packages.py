@@ -15,7 +15,7 @@ OWN = ("runtime", "showers", "scoring", "features", "models", "stacking", "analy
 """The packages inside of ``showerstack``; each may import from those before it (``tests/test_structure.py``)."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "train": ("catboost", "lightgbm", "safetensors", "sklearn", "skops", "torch", "xgboost"),
+    "train": ("catboost", "lightgbm", "sklearn", "skops", "torch", "xgboost"),
     "report": ("jinja2", "matplotlib"),
     "physics": ("iminuit",),
     "onnx": ("onnxruntime",),

@@ -43,6 +43,10 @@ class ExportedFit(SavedFit):
     def header(self) -> Path:
         return self.place
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("onnx",)
+
     def open(self) -> Predictor:
         return GraphPredictor(self.classes, self.files, self.space)
 
@@ -51,7 +55,6 @@ class ExportedFit(SavedFit):
 class ExportedRun(Run):
     """An export of a run; ``manifest`` is the content of its ``export.json``."""
 
-    needs: ClassVar[str] = "onnx"
     is_export: ClassVar[bool] = True
 
     @classmethod

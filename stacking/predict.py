@@ -181,10 +181,11 @@ def predict(
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(f"predict() has no option {min(unknown)!r}: device and workers are in Context")
-    need(run.needs, what=f"predicting with {run.folder}")
+    fits = _needed_fits(run, everything=options.get("everything", False))
+    needed = {extra for learner in fits for fit in learner.fits for extra in fit.needs}
+    need(*sorted(needed), what=f"predicting with {run.folder}")
     library_remarks = run.library_remarks
     source = _source(run, data, options, ctx)
-    fits = _needed_fits(run, everything=options.get("everything", False))
     predictions = _predict_pieces(run, source, fits, ctx)
     remarks = (*library_remarks, *source.remarks)
     remark(LOG, remarks)

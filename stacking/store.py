@@ -24,8 +24,8 @@ import numpy as np
 import polars as pl
 
 from showerstack.models.base.learner import Predictor
-from showerstack.models.base.saving import HEADER_FILE, check_threads
-from showerstack.models.registry import open_predictor
+from showerstack.models.base.saving import HEADER_FILE, check_threads, read_header
+from showerstack.models.registry import open_predictor, predicts_alone
 from showerstack.runtime.arrays import array_names, open_npy, read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
 from showerstack.runtime.code import versions
@@ -419,6 +419,11 @@ class SavedFit:
         """The file that says what it is."""
         return self.place / HEADER_FILE
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The extra whose libraries predict; none where the core does."""
+        return () if predicts_alone(read_header(self.place)) else ("train",)
+
     def open(self) -> Predictor:
         """Return what predicts as the fit does."""
         return open_predictor(self.place)
@@ -471,8 +476,6 @@ class Run(RunFolder):
     """A finished run folder, of showers or of a table; see :meth:`open`. :mod:`showerstack.stacking.predict` predicts
     with it."""
 
-    needs: ClassVar[str] = "train"
-    """Extra whose libraries predict."""
     is_export: ClassVar[bool] = False
     manifest: Mapping[str, Any]
     checksums: Checksums

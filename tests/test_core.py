@@ -24,7 +24,9 @@ from showerstack.commands.app import app
 from showerstack.runtime.code import version_of
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.packages import EXTRAS, NOT_ON_WINDOWS, how_to_install
-from tests.program import environment
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.train import stack
+from tests.program import call, environment
 
 HERE = Path(cli.__file__).resolve().parent
 NOT_OF_THE_CORE = ("pandas", "pyarrow", "markupsafe", "PIL")
@@ -103,7 +105,7 @@ def test_a_missing_library_is_named_with_the_command(monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError) as error:
         need("train", "report", what="this")
     assert str(error.value) == (
-        "this needs catboost, lightgbm, safetensors and 6 more: pip install 'showerstack[train,report]'"
+        "this needs catboost, lightgbm, sklearn and 5 more: pip install 'showerstack[train,report]'"
     )
     need("physics", what="this")
 
@@ -175,7 +177,7 @@ for call in (lambda: showerstack.fit(np.zeros((4, 2)), [0, 0, 1, 1], run="r"), l
 """
     made = run(["-c", program], tmp_path, core_alone)
     assert made.stdout == (
-        "training needs catboost, lightgbm, safetensors and 4 more: pip install 'showerstack[train]'\n"
+        "training needs catboost, lightgbm, sklearn and 3 more: pip install 'showerstack[train]'\n"
         "StackClassifier needs sklearn: pip install 'showerstack[train]'\n"
     ), made.stderr
     assert list(tmp_path.iterdir()) == []
@@ -208,6 +210,34 @@ def test_the_core_simulates_converts_makes_features_and_scores(tmp_path: Path, c
         answers, ("survival", "lightgbm", "pip install 'showerstack[train,report,physics"), strict=True
     ):
         assert (code, word in out) == (0, True), err
+
+
+@pytest.mark.parametrize("learner", ["mlp", "lightgbm"])
+def test_the_core_predicts_as_the_libraries_do(
+    learner: str, tiny_composition: Path, tmp_path: Path, core_alone: dict[str, str]
+) -> None:
+    settings = {"mlp": {"epochs": 1}, "lightgbm": {"rounds": 10}}
+    options = {"preset": "quick", "learners": (learner,), "folds": 2, "workers": 1, "device": "cpu"}
+    folder = tmp_path / "run"
+    stack(StackConfig(task="composition", data=tiny_composition, run=folder, **options, settings=settings))
+    words = ["predict", "--run", str(folder), "--data", str(tiny_composition / "composition_test"), "--no-table"]
+    ((code, err, _),), _ = called([[*words, "--out", "core.npz"]], tmp_path, core_alone)
+    assert code == 0, err
+    assert call("cli.py", *words, "--out", tmp_path / "all.npz")
+    with np.load(tmp_path / "core.npz") as core, np.load(tmp_path / "all.npz") as everything:
+        assert set(core.files) == set(everything.files)
+        for name in core.files:
+            np.testing.assert_array_equal(core[name], everything[name])
+
+
+def test_what_other_learners_need_is_said_before_any_work(
+    composition_run: Path, tiny_composition: Path, tmp_path: Path, core_alone: dict[str, str]
+) -> None:
+    words = ["predict", "--run", str(composition_run), "--data", str(tiny_composition / "composition_test")]
+    ((code, err, _),), _ = called([[*words, "--out", "p.npz", "--features", "f"]], tmp_path, core_alone)
+    assert code == 2
+    assert err.startswith(f"error: predicting with {composition_run} needs catboost, ")
+    assert list(tmp_path.iterdir()) == []
 
 
 COMMANDS = [one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands]
