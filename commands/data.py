@@ -291,7 +291,12 @@ def convert(
         from showerstack.showers.archives.formats import convert_foreign, format_of
 
         used = ("foreign", "out", "task")
-        if format_of(foreign) is corsika.FORMAT:
+        found = format_of(foreign)
+        if found is None and array is not None and (foreign.is_file() or any(foreign.glob("DAT*"))):
+            raise InputError(
+                f"{foreign} holds no {corsika.FORMAT.name}: these begin with a run header (RUNH); is the run finished?"
+            )
+        if found is corsika.FORMAT:
             refuse_unused(context, "with CORSIKA files", all_but=(*used, "array", "uses", "seed", "slope"))
             if array is None:
                 raise InputError(

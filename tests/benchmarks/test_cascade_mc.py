@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.world.cascade import __main__ as command
+from benchmarks.world.cascade import again, nuclei, residuals, showers, transport
 from benchmarks.world.cascade import library as events
-from benchmarks.world.cascade import nuclei, residuals, showers, transport
 from benchmarks.world.cascade.air import altitude_cm, depth_over_density_cm
 from benchmarks.world.cascade.coefficients import coefficients_of, combined, exponential_and_normal, fitted, terms
 from showerstack.runtime.errors import InputError
 from showerstack.showers.atmosphere import air_density, altitude_of
+from showerstack.showers.simulation.monte_carlo import GROUND_DEPTH
 
 GROUNDS = np.array([600.0, 1023.0])
 SITE = transport.site_at(0.0, GROUNDS, showers.production_depths(GROUNDS))
@@ -222,6 +223,41 @@ def test_without_chromo_the_error_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setitem(__import__("sys").modules, "chromo", None)
     with pytest.raises(InputError, match=r"pip install chromo==0\.11\.0"):
         events.make("Sibyll21", tmp_path, 1.0, 1)
+
+
+def test_a_node_of_elastic_events_alone_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kaons of 2.5 GeV hardly ever make anything new; what a generator leaves behind stays beside its nodes."""
+    asked: list[int] = []
+
+    class Run:
+        def cross_section(self):
+            raise NotImplementedError
+
+    def interactions(run, n, *rest):
+        Path("tables.dat").touch()
+        asked.append(n)
+        if len(asked) % 2 == 0:
+            yield np.zeros(1, np.int8), np.full(1, 0.5, np.float32)
+
+    monkeypatch.setattr(events, "_generator", lambda *given: Run())
+    monkeypatch.setattr(events, "_interactions", interactions)
+    monkeypatch.chdir(tmp_path)
+    events.make(events.LOW_ENERGY, Path("low"), 0.01, 1)
+    assert len(asked) == 2 * 3 * events.N_LOW
+    assert set(asked) == {events.LEAST_INTERACTIONS}
+    assert [one.name for one in tmp_path.iterdir()] == ["low"]
+    with np.load(tmp_path / "low" / "2_00.npz") as stored:
+        assert stored["first"].tolist() == [0, 1]
+
+
+def test_two_runs_are_compared_by_their_changes_with_depth() -> None:
+    rows = {"n0": {"1": [[6.0], [5.5]], "56": [[6.0], [5.0]]}, "mM": {}, "s0": {}, "hM": {}}
+    known = {"depths": [600.0, GROUND_DEPTH], "parameters": rows}
+    moved = {"1": [[6.3], [5.8]], "56": [[6.2], [5.0]]}
+    lines = again.table({"depths": known["depths"], "parameters": rows | {"n0": moved}}, known)
+    assert lines[-2:] == ["| lg Ne | proton | 0.500 | 0.0000 |", "| lg Ne | iron | 1.000 | 0.1414 |"]
+    with pytest.raises(InputError, match="the new coefficients are at depths"):
+        again.table(known | {"depths": [600.0]}, known)
 
 
 def test_coefficients_of_a_form_are_those_it_was_drawn_with() -> None:

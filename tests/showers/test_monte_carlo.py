@@ -54,6 +54,27 @@ def lg_sizes(mass: int, lg_energy: float, depth: float, model: str = FITTED) -> 
     return showers.lg_ne, showers.lg_nmu
 
 
+@pytest.mark.parametrize("mass", [0, 1, 56])
+@pytest.mark.parametrize("depth", [600.0, 700.0, 800.0])
+def test_inclined_showers_are_vertical_ones_of_their_slant_depth(mass: int, depth: float) -> None:
+    """Up to 30 degrees: electrons go by the matter passed, and muons decay more on the longer way."""
+    secant = 1 / np.cos(np.radians(30.0))
+    here, below = coefficients(FITTED, depth), coefficients(FITTED, depth * secant)
+    zero = np.zeros(1)
+
+    def gap(key: str) -> float:
+        inclined, vertical = here.at(key, mass, zero, zero + secant - 1), below.at(key, mass, zero, zero)
+        return float(np.squeeze(inclined - vertical))
+
+    assert abs(gap("n0")) < 0.035, "lg Ne; measured: 0.031 at most"
+    assert abs(gap("s0")) < 0.025, "age; 0.020"
+    if mass:
+        assert -0.04 < gap("mM") < -0.01, "lg Nmu; -0.021 to -0.030"
+    # The slant depth is what matters: far below the maximum lg Ne is another at the vertical one.
+    if depth > 700 and mass:
+        assert np.squeeze(here.at("n0", mass, zero, zero) - below.at("n0", mass, zero, zero)) > 0.2
+
+
 # Mean and spread of lg Ne, mean of lg Nmu of vertical showers; an earlier run of the Monte Carlo, with a tenth of the
 # showers of the coefficients at 1023 g/cm2.
 EARLIER = [
