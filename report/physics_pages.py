@@ -286,7 +286,7 @@ def _stability(spectra: Spectra) -> list[Section]:
     heads = ("fit", "against", "of", "differences by energy, in errors", "rms")
     note = paragraph(
         "Halves are independent: their differences scatter by one error. Other cells hold the same events: their "
-        "differences, in errors of events and simulation, should stay below two."
+        "differences, in errors of events, simulation and scales, should stay below two."
     )
     return [Section("stability", "Stability", table(heads, rows) + note)]
 
@@ -344,7 +344,7 @@ def _knees(spectra: Spectra) -> list[Section]:
         return []
     best = knees.fits["rigidity"]
     energy = spectra.centres_ev
-    lg_energy = np.linspace(*np.log10(energy[[0, -1]]), 100)
+    lg_energy = np.linspace(np.log10(energy[0]), np.log10(energy[-1]), 100)
     lines = 10.0**lg_energy, best.likelihood.flux(best.parameters, lg_energy).T
     drawn = knee_picture(energy, spectra.flux, spectra.standard(STATISTICAL), GROUPS, lines)
     ranges = [(one.name, one.grid, one.profile) for one in (*knees.groups, knees.rigidity)]
@@ -383,11 +383,15 @@ def _knees(spectra: Spectra) -> list[Section]:
 
 def _errors(spectra: Spectra) -> Section:
     rows = []
-    for row in spectra.table().filter(pl.col("used") & (pl.col("group") != ALL)).iter_rows(named=True):
-        cells = [_percent(row[f"fraction_error_{source}"], 1) if row["determined"] else "" for source in SOURCES]
-        energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
-        share = f"{100 * row['fraction']:.1f}" if row["determined"] else "not determined"
-        rows.append((energy, row["group"], share, *cells))
+    shown = spectra.table().filter(pl.col("used") & (pl.col("group") != ALL))
+    for part in shown.partition_by("lg_energy_low_eV", maintain_order=True):
+        energy = f"{part['lg_energy_low_eV'][0]:.2f}-{part['lg_energy_high_eV'][0]:.2f}"
+        for row in part.filter("determined").iter_rows(named=True):
+            cells = [_percent(row[f"fraction_error_{source}"], 1) for source in SOURCES]
+            rows.append((energy, row["group"], f"{100 * row['fraction']:.1f}", *cells))
+        missing = part.filter(~pl.col("determined"))["group"].to_list()
+        if missing:
+            rows.append((energy, ", ".join(missing), "not determined", *("" for _ in SOURCES)))
     heads = ("lg(E/eV)", "group", "share, %", *(f"± {source.replace('_', ' ')}" for source in SOURCES))
     note = paragraph(
         "Errors of neighbouring groups are strongly anti-correlated: use the covariances in covariance.npz."

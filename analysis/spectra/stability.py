@@ -3,8 +3,8 @@
 Halves are independent: the difference of what they give has the sum of the variances of their events; for halves in
 zenith angle, which have showers of their own in the simulation, of that too. Odd and even runs share the exposure as
 they share the events, so that all particles tell of the form of the spectrum alone. Fits in other cells are of the same
-events, so that their differences have no error of their own: they are given in the errors of events and simulation, and
-should stay below two.
+events, so that their differences have no error of their own: they are given in the errors of events, simulation and
+scales, which each fit finds anew, and should stay below two.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def comparisons(
         f"{FEWER_SUMMARIES} cells of y": make_cells(cells.bins, simulated, FEWER_SUMMARIES),
     }
     return found + [
-        Variation(FittedPart(name, every, known, 1.0, 1.0, changed), whole, STATISTICAL, False)
+        Variation(FittedPart(name, every, known, 1.0, 1.0, changed), whole, (*STATISTICAL, "scales"), False)
         for name, changed in others.items()
     ]
 

@@ -47,7 +47,7 @@ def flux_picture(
     with one_plot(3.2) as (figure, axes):
         for k, name in enumerate(names):
             colour = PALETTE[first + k] if len(PALETTE) > first + k else INK
-            x = energy_ev * (1 + 0.02 * (k - (len(names) - 1) / 2))
+            x = energy_ev * (1 + 0.06 * (k - (len(names) - 1) / 2))
             y = flux[:, k] * scale
             good = np.isfinite(y)
             for errors, width in ((total[:, k], 0.8), (statistical[:, k], 2.2)):
