@@ -11,7 +11,7 @@ an n-th. That is the error of a station's time as well, beside its clock's.
 Sources: [L] J. Linsley, J. Phys. G 12 (1986) 51; [I] R. Abbasi et al. (IceTop), Nucl. Instrum. Meth. A 700 (2013) 188:
 the quadratic term of the mean front, 4.823e-4 ns/m^2, is a radius of curvature of 3.46 km. IceTop's front, as its
 software has it, bends by 19.41 ns (1 - exp(-(r / 118.1 m)^2)) more near the axis: with that, a station 100 m away is 10
-ns later, which the fitted curvature takes up. [L] is cited as later work quotes it.
+ns later; it is left out here. [L] is cited as later work quotes it.
 
 Everything is written against the array API, in float32; steps improve what is left, so that rounding does not add up.
 """

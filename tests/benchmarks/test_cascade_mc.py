@@ -251,11 +251,22 @@ def test_a_node_of_elastic_events_alone_is_asked_again(tmp_path: Path, monkeypat
 
 
 def test_two_runs_are_compared_by_their_changes_with_depth() -> None:
-    rows = {"n0": {"1": [[6.0], [5.5]], "56": [[6.0], [5.0]]}, "mM": {}, "s0": {}, "hM": {}}
-    known = {"depths": [600.0, GROUND_DEPTH], "parameters": rows}
-    moved = {"1": [[6.3], [5.8]], "56": [[6.2], [5.0]]}
-    lines = again.table({"depths": known["depths"], "parameters": rows | {"n0": moved}}, known)
-    assert lines[-2:] == ["| lg Ne | proton | 0.500 | 0.0000 |", "| lg Ne | iron | 1.000 | 0.1414 |"]
+    depths = [600.0, GROUND_DEPTH]
+
+    def content(*means: list[float]) -> dict:
+        # 0.01 less for each g/cm2 passed.
+        rows = {
+            str(m): [[v, 0, 0, -0.01 * d, 0, 0] for v, d in zip(x, depths, strict=True)]
+            for m, x in zip((1, 56), means, strict=True)
+        }
+        return {"depths": depths, "parameters": dict.fromkeys(again.MEANS, rows)}
+
+    known = content([6.0, 6.0 - 0.01 * 423], [6.0, 6.0 - 0.01 * 423])
+    moved = content([6.3, 6.3 - 0.01 * 423], [6.2, 6.0 - 0.01 * 423])
+    lines = again.table(moved, known)
+    assert "| lg Ne | proton | 4.230 | 0.0000 |" in lines
+    assert "| lg Ne | iron | 4.230 | 0.1414 |" in lines
+    assert again.inclined(known, "n0", 1, 600.0, 30.0) == pytest.approx(0.0, abs=1e-9)
     with pytest.raises(InputError, match="the new coefficients are at depths"):
         again.table(known | {"depths": [600.0]}, known)
 

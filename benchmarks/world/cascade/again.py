@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.world.cascade.again coefficients.json`` takes what ``python -m benchmarks.world.cascade --model
 sibyll23d --seed 2 --out coefficients.json`` has written, and compares how means change with the depth: the simulation's
-are those of an earlier run, moved at 1023 g/cm2 to what the worlds are fitted with.
+are those of an earlier run, moved at 1023 g/cm2 to what the worlds are fitted with. Then it says how far inclined
+showers are from vertical ones at the same slant depth.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from scipy.interpolate import CubicSpline
 
 from benchmarks.shared.results import HELP, store
 from showerstack.runtime.errors import InputError
@@ -20,6 +22,8 @@ from showerstack.showers.simulation.monte_carlo import FITTED, GROUND_DEPTH
 
 MEANS = {"n0": "lg Ne", "mM": "lg Nmu", "s0": "age", "hM": "height of muon production, km"}
 """Constant terms that are means of vertical showers of 10^15.5 eV."""
+INCLINED = ((600.0, 30.0), (700.0, 30.0), (600.0, 42.0), (700.0, 42.0))
+"""Depth, g/cm2, and zenith angle, deg."""
 NAMES = {0: "photon", 1: "proton", 56: "iron"}
 
 
@@ -44,7 +48,26 @@ def table(new: dict, known: dict) -> list[str]:
                 ours, theirs = changes(known, key, mass), changes(new, key, mass)
                 rms = float(np.sqrt(np.mean((ours - theirs) ** 2)))
                 lines.append(f"| {words} | {name} | {np.ptp(ours):.3f} | {rms:.4f} |")
+    lines += [
+        "", "Inclined minus vertical showers at the same slant depth, protons and iron:", "",
+        "| depth, g/cm2 | zenith, deg | mean | simulation | second run |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    for depth, zenith_deg in INCLINED:
+        for key, words in MEANS.items():
+            cells = [
+                ", ".join(f"{inclined(content, key, mass, depth, zenith_deg):+.3f}" for mass in (1, 56))
+                for content in (known, new)
+            ]
+            lines.append(f"| {depth:g} | {zenith_deg:g} | {words} | {cells[0]} | {cells[1]} |")
     return lines
+
+
+def inclined(content: dict, key: str, mass: int, depth: float, zenith_deg: float) -> float:
+    """Return the mean of inclined showers minus that of vertical ones at their slant depth."""
+    rows = CubicSpline(content["depths"], np.array(content["parameters"][key][str(mass)]))
+    s = 1.0 / np.cos(np.radians(zenith_deg)) - 1.0
+    here, below = rows(depth), rows(depth * (1.0 + s))
+    return float(here[0] + here[3] * s + here[5] * s * s - below[0])
 
 
 def main() -> None:
