@@ -18,7 +18,7 @@ from showerstack.commands.app import (
     refuse_unused,
 )
 from showerstack.runtime.context import Context, bar
-from showerstack.runtime.errors import need
+from showerstack.runtime.errors import InputError, need
 
 
 class CardFormat(StrEnum):
@@ -164,17 +164,37 @@ def submit(
 
 @app.command()
 def display(
-    dataset: Annotated[Path, typer.Argument(help="Dataset folder; labels are not needed.")],
-    event: Annotated[int, typer.Argument(min=0, help="Row of the event, from 0.")],
-    out: Annotated[Path | None, typer.Option(help="File (.png, .svg, .pdf); default: event-N.png.")] = None,
+    context: typer.Context,
+    place: Annotated[Path, typer.Argument(help="Dataset folder, whose labels are not needed; with --top a run.")],
+    event: Annotated[int | None, typer.Argument(min=0, help="Row of the event, from 0.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, max=200, help="Of a run, so many events of highest score.")] = None,
+    data: Annotated[Path | None, typer.Option(help="With --top: folder with {task}_test, if it moved.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File (.png, .svg, .pdf): event-N.png; with --top (.html): events.html."),
+    ] = None,
 ) -> None:
-    """Draw one event: both channels, fitted core, lateral distributions.
+    """Draw one event: both channels, fitted core, lateral distributions; or a page of a run's highest scores.
 
     Example: [bold]python cli.py display data/composition_test 7[/bold]
+
+    A page to be turned by the arrow keys: [bold]python cli.py display runs/gamma --top 20 --out events.html[/bold]
     """
+    if top is not None:
+        refuse_unused(context, "with --top", ("event",))
+        need("train", "report", what="display --top")
+        from showerstack.report.events_page import write_events
+
+        written = write_events(place, out or Path("events.html"), top=top, data=data, bars=bar)
+        console.print(f"wrote {written}", soft_wrap=True)
+        return
+    refuse_unused(context, "without --top", ("data",))
+    if event is None:
+        raise InputError("say which event is to be drawn, or of a run how many: --top 20")
     need("report", what="display")
     from showerstack.report.display import draw_event
 
+    dataset = place
     console.print(f"wrote {draw_event(dataset, event, out or Path(f'event-{event}.png'))}", soft_wrap=True)
 
 

@@ -41,9 +41,11 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if
 """Characters that steer a terminal and are none of HTML: as their escapes in pages and cards."""
 
 
-def write_page(file: Path, title: str, lead: Markup, sections: Sequence[Section]) -> Path:
+def write_page(
+    file: Path, title: str, lead: Markup, sections: Sequence[Section], *, template: str = "page.html"
+) -> Path:
     """Write a complete, self-contained page atomically; return its file."""
-    text = _templates().get_template("page.html").render(title=title, lead=lead, sections=sections).translate(CONTROLS)
+    text = _templates().get_template(template).render(title=title, lead=lead, sections=sections).translate(CONTROLS)
     with atomic_path(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return file

@@ -29,6 +29,7 @@ from markupsafe import Markup
 from showerstack.features.build import build_table
 from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
+from showerstack.report.events_page import write_events
 from showerstack.report.outcome import learner_table
 from showerstack.report.public.submission import write_submission, yaml_text
 from showerstack.report.run_page import headline, learners, limits, plain_words, verdict, write_report
@@ -106,6 +107,7 @@ module = sys.modules[name] = module_from_spec(spec_from_loader(name, None))
 exec(text.replace("LEVEL = 0.95", f"LEVEL = {level}"), vars(module))
 
 from rich.console import Console
+from showerstack.report.events_page import write_events
 from showerstack.report.outcome import learner_table
 from showerstack.report.run_page import learners
 from showerstack.report.shared.subject import EvaluatedRun
@@ -500,3 +502,55 @@ def test_reports_of_another_array_do_not_speak_of_kascade(
     assert ("square" in words) == (simulated and ours.simulated)
     assert re.search("KASCADE|pre-split", " ".join(limits(ours)))
     assert "The best published" in headline(ours)
+
+
+def test_a_page_of_the_highest_scores_is_turned_without_scripts(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = gamma_world
+    file = write_events(run, tmp_path / "events.html", top=5, data=data)
+    text = file.read_text(encoding="utf-8")
+    scores = np.load(run / "predictions.npz")["gamma_scores"]
+    highest = np.argsort(-scores, kind="stable")[:5].tolist()
+    assert re.findall(r"<h2>(\d+): event (\d+), score", text) == [(str(k + 1), str(e)) for k, e in enumerate(highest)]
+    assert text.count('<input type="radio"') == text.count("<section id=") == text.count("<figure>") == 5
+    for k in range(1, 6):
+        assert f"#pick{k}:checked ~ #event{k}" in text
+    assert text.count(">next</label>") == text.count(">previous</label>") == 4
+    assert "<script" not in text
+    assert not re.search(r"""(src|href)=["']https?:""", text)
+
+
+@pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
+def test_a_page_of_scores_says_what_moved_them(tiny_composition: Path, composition_run: Path, tmp_path: Path) -> None:
+    build_table(tiny_composition / "composition_test", ctx=Context(workers=1))
+    text = write_events(composition_run, tmp_path / "events.html", top=3, data=tiny_composition).read_text("utf-8")
+    assert text.count("What moved ln p(") == 3
+
+
+@pytest.mark.skipif(CHROMIUM is None and "BROWSER_REQUIRED" not in os.environ, reason="no Chromium")
+def test_a_page_of_scores_in_a_browser(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("tornado", reason="tornado (extra: cluster) speaks to the browser")
+    run, data = gamma_world
+    page = write_events(run, tmp_path / "events.html", top=3, data=data)
+    process, port = start_browser(tmp_path / "profile")
+    try:
+        for width, dark in ((1200, False), (390, False), (390, True)):
+            done = asyncio.run(look(port, page, width=width, dark=dark))
+            assert (done["complaints"], done["missing"], done["outside"]) == ([], 0, 0)
+            assert done["scroll"] <= done["width"] == width, done
+            shown = [size > 0 for size in done["pictures"]]
+            assert shown == [True, False, False], "one event at a time"
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
+def test_a_page_of_scores_wants_the_set_that_was_predicted(
+    gamma_world: tuple[Path, Path], tiny_gamma: Path, tmp_path: Path
+) -> None:
+    run, data = gamma_world
+    (tmp_path / "gamma_test").symlink_to(tiny_gamma / "gamma_test")
+    with pytest.raises(InputError, match="was made for other events"):
+        write_events(run, tmp_path / "events.html", top=5, data=tmp_path)
+    with pytest.raises(InputError, match="ends in"):
+        write_events(run, tmp_path / "events.png", top=5, data=data)
+    assert not list(tmp_path.glob("events*"))
