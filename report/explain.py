@@ -23,10 +23,16 @@ MEANINGS = GROUPS | {STATIONS: "the deposits themselves, station by station"}
 def explain_event(run: Path, data: Path, event: int, out: Path, ctx: Context = Context()) -> Explanation:
     """Explain one event of a dataset folder or table, and draw it into a file (``.png``, ``.svg`` or ``.pdf``)."""
     check_target(out, (".png", ".svg", ".pdf"))
+    explanation, figure = drawn_explanation(run, data, event, ctx)
+    save_figure(figure, out)
+    return explanation
+
+
+def drawn_explanation(run: Path, data: Path, event: int, ctx: Context = Context()) -> tuple[Explanation, Figure]:
+    """Explain one event, and draw it."""
     opened = load(run)
     explanation = explain(opened, data, event, ctx)
-    save_figure(explain_picture(explanation, _shower(opened, data, event)), out)
-    return explanation
+    return explanation, explain_picture(explanation, _shower(opened, data, event))
 
 
 def _shower(run: Run, data: Path, event: int) -> Shower | None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Fitted,
         Predicted,
         Scored,
+        display,
         feature_table,
         fit,
         fitted,
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from showerstack.runtime.errors import InputError
 
 _API = (
-    "Fitted", "Predicted", "Scored", "feature_table", "fit", "fitted", "gamma_limit", "predict", "save_predictions",
-    "score", "spectra",
+    "Fitted", "Predicted", "Scored", "display", "feature_table", "fit", "fitted", "gamma_limit", "predict",
+    "save_predictions", "score", "spectra",
 )  # fmt: skip
 _ESTIMATORS = ("EnergyRegressor", "ShowerClassifier", "StackClassifier")
 
@@ -82,6 +83,7 @@ __all__ = [
     "Scored",
     "ShowerClassifier",
     "StackClassifier",
+    "display",
     "feature_table",
     "fit",
     "fitted",

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,13 +22,15 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.context import Bars, Callback, Context, also_calling, bar, silent
-from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.errors import InputError, escaped, need
 from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.runtime.frames import column_of, frame_of
 from showerstack.runtime.logs import Lines, logging_to, remark
 from showerstack.showers.schema import TASKS, Task, task_named
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from showerstack.analysis.photons.search import PhotonResult
     from showerstack.analysis.spectra.run import Spectra
     from showerstack.stacking.config import StackConfig, TableConfig
@@ -82,9 +85,34 @@ class Fitted:
         of = f" of {len(self.learners)} learners" if self.shipped == "stack" else ""
         return f"<{self.task} run {self.folder}: {self.shipped}{of}>"
 
+    def _repr_html_(self) -> str:
+        from showerstack.stacking.exported import open_run
+
+        opened = open_run(self.folder, whole=False)
+        weights = opened.manifest.get("pool", {}).get("weights", {})
+        rows = [
+            (row["name"], _number(row.get("log_loss")), _number(weights.get(row["name"])))
+            for row in opened.manifest["learners"]
+        ]
+        return _html(repr(self)[1:-1], ("learner", "held-out log-loss", "weight in the stack"), rows)
+
     def predict(self, data: Any, **options: Any) -> Predicted:
         """Predict new events; see :func:`predict`."""
         return predict(self, data, **options)
+
+    def draw(self, data: Any, event: int) -> Figure:
+        """Return the picture of :meth:`explain` as a figure of matplotlib.
+
+        Raises
+        ------
+        showerstack.InputError
+            As :meth:`explain`.
+        """
+        need("report", what="a picture")
+        from showerstack.report.explain import drawn_explanation
+
+        with _as_file(data) as place:
+            return drawn_explanation(self.folder, place, event)[1]
 
     def explain(self, data: Any, event: int, *, out: Place | None = None) -> Explanation:
         """Explain why the run prefers one class for one event of a dataset folder or table.
@@ -150,6 +178,39 @@ class Predicted:
         named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in zip(self.classes, shares, strict=True))
         return f"<{len(self):,} predictions, {self.task}: {named}>"
 
+    def _shares(self) -> np.ndarray:
+        """Return the share of events decided for each class (C,); NaN without events."""
+        values = self.classes if self.task == "table" else range(len(self.classes))
+        return np.array([np.mean(self.labels == value) if len(self) else np.nan for value in values])
+
+    def _repr_html_(self) -> str:
+        mean = self.probabilities.mean(axis=0) if len(self) else np.full(len(self.classes), np.nan)
+        rows = [
+            (name, f"{100 * share:.1f} %", _number(probability))
+            for name, share, probability in zip(self.classes, self._shares(), mean, strict=True)
+        ]
+        return _html(f"{len(self):,} predictions, {self.task}", ("class", "decided", "mean probability"), rows)
+
+    def plot(self) -> Figure:
+        """Return a figure of matplotlib: gamma scores, estimates, or the share of each class.
+
+        Raises
+        ------
+        showerstack.InputError
+            If matplotlib is not installed, or there are no events.
+        """
+        need("report", what="a picture")
+        from showerstack.report.notebook import estimates_of_events, scores_of_events, shares_of_classes
+
+        if not len(self):
+            raise InputError("there are no events to be drawn")
+        if self.scores is not None:
+            return scores_of_events(self.scores)
+        target = TASKS[self.task].target if self.task in TASKS else None
+        if target is not None:
+            return estimates_of_events(self.arrays[target.name], f"{target.name}, {target.unit}")
+        return shares_of_classes(self.classes, self._shares(), self.probabilities.mean(axis=0))
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -168,6 +229,40 @@ class Scored:
 
     def __repr__(self) -> str:
         return f"<{self.name} {self.value:.4g} [{self.low:.4g}, {self.high:.4g}], {self.n_events:,} events>"
+
+    def _repr_html_(self) -> str:
+        row = (self.name, f"{self.value:.4g}", f"[{self.low:.4g}, {self.high:.4g}]", f"{self.n_events:,}")
+        return _html("", ("metric", "value", "95 % interval", "events"), [row])
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _html(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table for a notebook; all text is escaped."""
+
+    def cells(values: Sequence[Any], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(escaped(str(value)))}</{tag}>" for value in values) + "</tr>"
+
+    body = "".join(cells(row, "td") for row in rows)
+    return f"<table><caption>{escape(escaped(caption))}</caption>{cells(heads, 'th')}{body}</table>"
+
+
+def display(data: Place, event: int) -> Figure:
+    """Return the picture that the command ``display`` draws of one event, as a figure of matplotlib.
+
+    Raises
+    ------
+    showerstack.InputError
+        If matplotlib is not installed, the folder cannot be read, or the event does not exist.
+    """
+    need("report", what="a picture")
+    from showerstack.report.display import event_picture, read_showers
+    from showerstack.showers.dataset import Dataset
+
+    opened = Dataset.open(Path(data).expanduser(), labels=False)
+    return event_picture(*read_showers(opened, [event]), f"event {event} of {opened.path.name}")
 
 
 @contextmanager

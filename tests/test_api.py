@@ -162,6 +162,32 @@ def test_score_takes_arrays_files_and_predictions(tmp_path: Path) -> None:
         showerstack.score(labels[1:], tmp_path, task="composition")
 
 
+@pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
+def test_notebooks_show_tables_and_figures(
+    table: tuple[np.ndarray, np.ndarray], tiny_composition: Path, tmp_path: Path
+) -> None:
+    x, y = table
+    run = showerstack.fit(x, np.where(y, "<b>", "a"), run=tmp_path / "run", **OPTIONS)
+    predicted = run.predict(x)
+    share = np.mean(predicted.labels == "<b>")
+    assert f"<td>&lt;b&gt;</td><td>{100 * share:.1f} %</td><td>" in predicted._repr_html_()
+    (row,) = [row for row in run._repr_html_().split("<tr>") if row.startswith("<td>table.quadratic_logit")]
+    assert re.fullmatch(r"<td>table.quadratic_logit</td><td>0\.\d{4}</td><td>1\.0000</td></tr>(</table>)?", row)
+    assert "<b>" not in run._repr_html_() + predicted._repr_html_()
+    scored = showerstack.Scored("accuracy", 0.91, 0.9, 0.92, 300)
+    assert "<td>accuracy</td><td>0.91</td><td>[0.9, 0.92]</td><td>300</td>" in scored._repr_html_()
+    bars = predicted.plot().axes[0].patches
+    assert [bar.get_width() for bar in bars] == pytest.approx([100 * share, 100 - 100 * share])
+    gamma = showerstack.Predicted("gamma", ("gamma", "hadron"), np.full((9, 2), 0.5), np.zeros(9), np.arange(9.0))
+    assert gamma.plot().axes[0].get_xlabel() == "gamma score"
+    with pytest.raises(InputError, match="no events to be drawn"):
+        showerstack.Predicted("table", ("a",), np.zeros((0, 1)), np.zeros(0), None).plot()
+    figure = showerstack.display(tiny_composition / "composition_test", 3)
+    assert figure.get_suptitle().startswith("event 3 of composition")
+    drawn = run.draw(x, 0)
+    assert "what moved" in drawn.axes[1].get_title()
+
+
 def test_a_feature_table_is_a_frame(tiny_composition: Path) -> None:
     folder = tiny_composition / "composition_test"
     frame = showerstack.feature_table(folder, workers=1)
