@@ -26,6 +26,7 @@ from showerstack.runtime.errors import InputError, escaped, need
 from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.runtime.frames import column_of, frame_of
 from showerstack.runtime.logs import Lines, logging_to, remark
+from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.schema import TASKS, Task, task_named
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class Scored:
 
     def _repr_html_(self) -> str:
         row = (self.name, f"{self.value:.4g}", f"[{self.low:.4g}, {self.high:.4g}]", f"{self.n_events:,}")
-        return _html("", ("metric", "value", "95 % interval", "events"), [row])
+        return _html("", ("metric", "value", f"{LEVEL_TEXT} interval", "events"), [row])
 
 
 def _number(value: Any) -> str:
