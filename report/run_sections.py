@@ -23,7 +23,7 @@ from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import duration, totals
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.runtime.stated import check_stated
+from showerstack.runtime.stated import Stated, check_stated
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.text import short
@@ -32,7 +32,7 @@ from showerstack.stacking.explain import group_of
 from showerstack.stacking.stated import FitHistory, FitRecord
 from showerstack.stacking.store import HISTORY_FILE, TASK_FILE, Run, fit_path
 
-_SHAPES = {TASK_FILE: FitRecord, HISTORY_FILE: FitHistory}
+_SHAPES: dict[str, type[Stated]] = {TASK_FILE: FitRecord, HISTORY_FILE: FitHistory}
 
 
 def _of_fits(run: Run, learner: str, name: str) -> Iterator[Any]:

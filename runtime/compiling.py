@@ -57,7 +57,7 @@ def compile_function(function: Callable[..., None], options: dict[str, Any], arg
     """
     with global_compiler_lock, _without_extensions():
         typing, target = cpu_target.typing_context, cpu_target.target_context
-        flags = Flags()
+        flags: Any = Flags()
         cpu_target.options.parse_as_flags(flags, {"nopython": True, "boundscheck": False, **options})
         flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         library = target.codegen().create_library(function.__name__)

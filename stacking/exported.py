@@ -102,8 +102,8 @@ class ExportedRun(Run):
         row: Mapping[str, Any] = next(row for row in self.manifest["learners"] if row["name"] == name)
         fits = []
         for fit in row["fits"]:
-            files = tuple((self.checksums.path(file["file"]), tuple(file[COLUMNS])) for file in fit["files"])
-            fits.append(ExportedFit(files[0][0], self.task.classes, files, fit["average"]))
+            graphs = tuple((self.checksums.path(file["file"]), tuple(file[COLUMNS])) for file in fit["files"])
+            fits.append(ExportedFit(graphs[0][0], self.task.classes, graphs, fit["average"]))
         files = [file for fit in row["fits"] for file in fit["files"]]
         columns = tuple(dict.fromkeys(column for file in files for column in file[COLUMNS]))
         return SavedFits(name, tuple(fits), columns, any(GRID in file for file in files))

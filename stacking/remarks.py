@@ -245,7 +245,7 @@ def of_columns(columns: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
     return {name: one.as_json() for name, one in found.items() if one is not None}
 
 
-def unlike_remarks(where: str, seen: dict[str, Any], columns: dict[str, np.ndarray]) -> list[str]:
+def unlike_remarks(where: str, seen: Mapping[str, Any], columns: dict[str, np.ndarray]) -> list[str]:
     """Return remarks on named quantities (N,) each that are unlike those of the training."""
     found = ((name, Seen(**seen[name]).unlike(values)) for name, values in columns.items() if name in seen)
     return [f"{where}: {name} {words}" for name, words in found if words]

@@ -144,8 +144,9 @@ class Manifest(Stated):
     device: str = ""
     learners: list[_Learner] = Field(default=[])
     reliability: dict[str, dict[str, _Reliability]] = Field(default={})
-    judged: _Judged = Field(default=None)
-    pool: _Pool = Field(default=None)
+    # May be missing, but not null.
+    judged: _Judged = Field(default=None)  # type: ignore[assignment]
+    pool: _Pool = Field(default=None)  # type: ignore[assignment]
     gate: _Gate = _Gate()
     decision: _Decision = _Decision()
     steps: list[_Step] = Field(default=[])
