@@ -70,10 +70,10 @@ def table(done: list[dict[str, Any]]) -> str:
                 held = np.array(
                     [[one[quantity][level] / one[quantity]["n"] for level in ("in68", "in95")] for one in found]
                 )
-                error = held.std(axis=0, ddof=1) / np.sqrt(len(held)) if len(held) > 1 else np.full(2, np.nan)
-                cells.append(
-                    ", ".join(f"{100 * h:.0f} ± {100 * e:.0f}" for h, e in zip(held.mean(axis=0), error, strict=True))
-                )
+                spread = [
+                    f" ± {100 * each.std(ddof=1) / np.sqrt(len(held)):.0f}" if len(held) > 1 else "" for each in held.T
+                ]
+                cells.append(", ".join(f"{100 * h:.0f}{e}" for h, e in zip(held.mean(axis=0), spread, strict=True)))
             events = np.mean([one["events"] for one in mine])
             larger = np.mean([one["larger"] for one in found])
             lines.append(f"| {nature} | {len(found)} | {events:,.0f} | {name} | {' | '.join(cells)} | {larger:.2f} |")
