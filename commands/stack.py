@@ -278,7 +278,9 @@ def pretrain(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder of plan, state and weights; an interrupted run is continued.")],
     showers: Annotated[int, typer.Option(min=1, help="Approximate number of showers to simulate.")] = 10_000_000,
-    seed: SeedOption = 1,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed; default 1, or one whose showers the weights do not know.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that simulate showers during the training.")] = 1,
     device: DeviceOption = "auto",
     batch_size: Annotated[
@@ -286,8 +288,12 @@ def pretrain(
     ] = 512,
     threads: Annotated[int, typer.Option(min=1, help="Numerical threads of the training.")] = 1,
     start: Annotated[
-        str, typer.Option(help="Weights to start from: 'shipped', the released ones, a folder or .safetensors file.")
-    ] = "",
+        str | None,
+        typer.Option(
+            help="Weights to start from: 'random', 'shipped' (KASCADE's), 'any-array', a folder or .safetensors file; "
+            "default: any-array with --array, else random."
+        ),
+    ] = None,
     array: Annotated[
         Path | None,
         typer.Option(help="Another array than KASCADE: stations.parquet of station lists, or a dataset folder."),
@@ -313,7 +319,7 @@ def pretrain(
     from showerstack.models.pretraining.learner import PretrainedLearner
     from showerstack.models.pretraining.train import PretrainSettings
     from showerstack.models.pretraining.train import pretrain as run
-    from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256, weights_file
+    from showerstack.models.pretraining.weights import ANY, RELEASED, hash_of, next_seed, weights_file
     from showerstack.models.registry import device_for
     from showerstack.runtime.files import hash_file
     from showerstack.showers.archives.station_lists import array_in
@@ -325,10 +331,11 @@ def pretrain(
     if any_array:
         refuse_unused(context, "with --any-array", ("array",))
     stations = None if any_array else KASCADE if array is None else standing_at(array_in(array), depth)
-    start = start if start in ("", SHIPPED) else str(weights_file(Path(start)))
-    sha256 = SHIPPED_SHA256 if start == SHIPPED else hash_file(Path(start)) if start else ""
+    start = start or ("random" if array is None else ANY)
+    start = "" if start == "random" else start if start in RELEASED else str(weights_file(Path(start)))
+    seed = next_seed(start) if seed is None else seed
     settings = PretrainSettings.of_batches(
-        batch_size, start, showers=showers, seed=seed, start_sha256=sha256, array=stations
+        batch_size, start, showers=showers, seed=seed, start_sha256=hash_of(start), array=stations
     )
     file = run(out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device), bars=bar)
     console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)

@@ -128,10 +128,11 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
         rivals = sum(one.name.startswith("published.") for one in systems)
         better = f", the best of {rivals} published systems in {metric.name}" if rivals > 1 else ""
         lines.append(f"gain: over {published.name}{better}")
-    own = {name for name, chosen in run.manifest["config"].get("settings", {}).items() if "weights" in chosen}
+    chosen = run.manifest["config"].get("settings", {})
     for one in systems:
         if one.name.startswith("pretrained"):
-            number = "" if one.name in own else f"{SHOWERS_SEEN / 1e6:.0f} million "
+            seen = SHOWERS_SEEN.get(chosen.get(one.name, {}).get("weights", "shipped"))
+            number = "" if seen is None else f"{seen / 1e6:.0f} million "
             lines.append(f"{one.name}: had learned from {number}other simulated showers before")
     if raced := [row["name"] for row in run.manifest["learners"] if row.get("left_the_race")]:
         lines.append(f"{', '.join(raced)}: one fit, left out after it (--race off fits all)")

@@ -27,6 +27,9 @@ from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
 from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
 from showerstack.stacking.second_level import POOLS, pool_specs
 
+if TYPE_CHECKING:
+    from showerstack.models.pretraining.weights import Pretrained
+
 T = TypeVar("T")
 
 WHERE_IT_RUNS = ("run", "data", "features", "weights", "table", "test_table", "workers", "scheduler")
@@ -219,32 +222,59 @@ class StackConfig(RunConfig, ShowerOptions):
     def for_array(self, array: DetectorArray, task: Task) -> tuple[StackConfig, tuple[str, ...]]:
         """Return these options without learners of the preset that cannot learn from an array, and remarks on them.
 
+        Learners that start from pretrained weights get those for any array, where the array is not KASCADE and no
+        others are given.
+
         Raises
         ------
         InputError
             If such a learner was named, or given weights of another array, or none is left.
         """
         specs = self.learner_specs(task)
-        obstacles = {learner.name: learner.obstacle(array, self._array_of_weights(learner)) for learner in specs}
-        left_out = {name: f"learner {name} {why}" for name, why in obstacles.items() if why}
+        config, remarks, left_out = self._starting_at(array, specs), [], {}
+        for learner in specs:
+            weights = config._weights_of(learner)
+            why = learner.obstacle(array, KASCADE if weights is None else weights.array)
+            if weights is not None and weights.seen is not None:
+                from showerstack.models.pretraining.arrays import outside
+
+                beyond, far = outside(array, weights.seen)
+                words = f"starts from weights for any array that know none like {array.title}: {', '.join(beyond)}"
+                why = words if far else why
+                remarks += [f"learner {learner.name} {words}: it may gain less"] if beyond and not far else []
+            if why:
+                left_out[learner.name] = f"learner {learner.name} {why}"
         for name, reason in left_out.items():
             if "weights" in self.settings_of(name):
                 raise InputError(f"{reason}: give weights of this array, or none")
         if left_out and (self.learners or len(left_out) == len(specs)):
             raise InputError(f"{next(iter(left_out.values()))}: name other learners")
-        if not left_out:
-            return self, ()
-        kept = tuple(name for name in obstacles if name not in left_out)
-        return self.model_copy(update={"learners": kept}), tuple(f"{why}: it is left out" for why in left_out.values())
+        remarks += [f"{why}: it is left out" for why in left_out.values()]
+        if left_out:
+            kept = tuple(learner.name for learner in specs if learner.name not in left_out)
+            config = config.model_copy(update={"learners": kept})
+        return config, tuple(remarks)
 
-    def _array_of_weights(self, learner: LearnerSpec) -> DetectorArray:
-        """Return the array on whose showers a learner's initial weights were trained."""
+    def _starting_at(self, array: DetectorArray, specs: Iterable[LearnerSpec]) -> StackConfig:
+        """Return these options with the released weights for any array where KASCADE's would be those of a learner."""
+        if array.is_like(KASCADE):
+            return self
+        from showerstack.models.pretraining.arrays import BODY_RATE
+        from showerstack.models.pretraining.weights import ANY, ANY_SHA256
+
+        start = {"weights": ANY, "weights_sha256": ANY_SHA256, "body_rate": BODY_RATE}
+        names = [one.name for one in specs if one.pretrained and "weights" not in self.settings_of(one.name)]
+        chosen = {name: start | self.settings.get(name, {}) for name in names}
+        return self.model_copy(update={"settings": {**self.settings, **chosen}}) if names else self
+
+    def _weights_of(self, learner: LearnerSpec) -> Pretrained | None:
+        """Return the weights that a learner starts from; None where these are none, or KASCADE's."""
         settings = self.settings_of(learner.name)
         if not learner.pretrained or "weights" not in settings:
-            return KASCADE
+            return None
         from showerstack.models.pretraining.weights import read_pretrained
 
-        return read_pretrained(settings["weights"], settings.get("weights_sha256", "")).array
+        return read_pretrained(settings["weights"], settings.get("weights_sha256", ""))
 
     @property
     def train_folder(self) -> Path:

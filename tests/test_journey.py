@@ -184,6 +184,7 @@ STORIES = {
     "physics/spectra.md": ("data", "measured", "runs/composition"),
     "physics/photons.md": ("data", "measured", "runs/gamma"),
     "own_array.md": (),
+    "other_files.md": (),
     "tables.md": ("table",),
     "extending.md": (),
     "cluster.md": ("data", "runs/composition"),

@@ -39,7 +39,7 @@ class LearnerSpec:
     for_tables: bool = False
     """Made for tables of any origin: a run on a table takes these and no others of the presets."""
     pretrained: bool = False
-    """Starts from weights that know the features of one array's showers: no other array's, and no other table."""
+    """Starts from weights that know the features of showers: of one array or of any, and of no other table."""
     uses_truth: bool = False
     """Learns true quantities of training showers too, where the folder has them, and estimates them."""
     one_network: bool = False
@@ -58,9 +58,12 @@ class LearnerSpec:
     source: str = "showerstack"
     """Publication or library."""
 
-    def obstacle(self, array: DetectorArray, known: DetectorArray = KASCADE) -> str | None:
-        """Return why it cannot learn showers of an array, if its weights know another; None where it can."""
-        if self.pretrained and not array.is_like(known):
+    def obstacle(self, array: DetectorArray, known: DetectorArray | None = KASCADE) -> str | None:
+        """Return why it cannot learn showers of an array, if its weights know another; None where it can.
+
+        Weights that know any array (``known`` is None) are judged by the ranges that they have seen.
+        """
+        if self.pretrained and known is not None and not array.is_like(known):
             return f"starts from weights that know showers of {known.title} alone, these are of {array.title}"
         if self.needs_grid and min(array.grid_shape[:2]) < self.least_grid:
             shape = " x ".join(map(str, array.grid_shape[:2]))

@@ -1,4 +1,4 @@
 """A shower network trained once on simulated showers from randomised worlds, and its weights."""
 
-SHOWERS_SEEN = 30_700_000
-"""Simulated showers that the released weights have learned from, in both steps of pretraining."""
+SHOWERS_SEEN = {"shipped": 30_700_000, "any-array": 31_732_449}
+"""Simulated showers that released weights have learned from, in all steps of pretraining, by their name."""

@@ -6,15 +6,16 @@ its own. What a network is told of an array are :data:`DESCRIPTION` numbers, inp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.stats import poisson
 
+from showerstack.runtime.errors import InputError
 from showerstack.showers.array import DetectorArray
-from showerstack.showers.card import THRESHOLD, ArrayCard
+from showerstack.showers.card import MUON_THRESHOLD, THRESHOLD, ArrayCard
 from showerstack.showers.response import PUBLISHED
 from showerstack.showers.schema import Task
 from showerstack.showers.simulation.cascade import develop
@@ -116,6 +117,57 @@ def facts(array: DetectorArray) -> tuple[float, float | None, float | None]:
     areas = [plane[plane > 0] for plane in (array.electron_area_m2, array.muon_area_m2)]
     electron, muon = (float(one.mean()) if one.size else None for one in areas)
     return spacing_of(array.x_m[array.has_station], array.y_m[array.has_station]), electron, muon
+
+
+BODY_RATE = 1.0
+"""Learning rate of the body that has seen many arrays, in units of the head's, where it learns one; found on drawn
+arrays. KASCADE's body knows its array, and moves at a tenth of it."""
+FAR = 2.0
+"""Beyond a range by this factor weights are refused."""
+FAR_DEPTH_G_CM2 = 100.0
+"""The same for the depth, as a difference."""
+
+
+def outside(array: DetectorArray, seen: Mapping[str, Sequence[float]]) -> tuple[list[str], bool]:
+    """Return in what an array lies outside of the ranges that weights have seen, in words, and whether far outside."""
+    spacing, electron, muon = facts(array)
+    response = array.response
+    values = {
+        "spacing_m": ("spacing", spacing, "m"),
+        "stations": ("stations", array.n_stations, ""),
+        "electron_area_m2": ("e/gamma area", electron, "m2"),
+        "muon_area_m2": ("muon area", muon, "m2"),
+        "depth_g_cm2": ("depth", array.depth_g_cm2, "g/cm2"),
+        "electron_dispersion": ("e/gamma dispersion", response.electron_dispersion, ""),
+    }
+    words, far = [] if electron is not None else ["no e/gamma detectors"], electron is None
+    for key, (name, value, unit) in values.items():
+        low, high = seen[key]
+        if value is None or low * (1 - EDGE_TOLERANCE) <= value <= high * (1 + EDGE_TOLERANCE):
+            continue
+        words.append(f"{name} {value:.4g} {unit}".strip() + f" (seen: {low:g} to {high:g})")
+        beyond = (low - FAR_DEPTH_G_CM2, high + FAR_DEPTH_G_CM2) if key == "depth_g_cm2" else (low / FAR, high * FAR)
+        far |= not beyond[0] <= value <= beyond[1]
+    return words, far
+
+
+EDGE_TOLERANCE = 0.01
+
+
+def check_seen(array: DetectorArray, seen: Mapping[str, Sequence[float]]) -> None:
+    """Refuse an array far outside of what weights have seen.
+
+    Raises
+    ------
+    InputError
+        With the array's numbers and the ranges.
+    """
+    words, far = outside(array, seen)
+    if far:
+        raise InputError(
+            f"the pretrained weights for any array know none like {array.title}: {', '.join(words)}; "
+            "pretrain --array makes weights for it"
+        )
 
 
 def spacing_of(x_m: np.ndarray, y_m: np.ndarray) -> float:
@@ -233,6 +285,8 @@ def answering(settings: Settings, array: DetectorArray) -> Settings:
             changes[f"detector__{channel}_cap_mev"] = getattr(response, cap) / getattr(PUBLISHED, cap)
     if threshold := given.get(THRESHOLD):
         changes["detector__electron_threshold_mev"] = threshold / KASCADE_THRESHOLD_MEV
+    if threshold := given.get(MUON_THRESHOLD):
+        changes["detector__muon_threshold_mev"] = threshold / detector.muon_threshold_mev
     if "electron_dispersion" in given:
         spread = (PUBLISHED.electron_dispersion - 1.0) / max(response.electron_dispersion - 1.0, LEAST_SPREAD)
         changes["detector__electron_shape"] = spread

@@ -25,19 +25,20 @@ from showerstack.models.networks.learner import NetworkLearner
 from showerstack.models.networks.loop import History, predict_outputs
 from showerstack.models.networks.modes import torch_as_asked
 from showerstack.models.networks.step import TRUTH_SHARE, Output
+from showerstack.models.pretraining.arrays import check_seen
 from showerstack.models.pretraining.network import Architecture, ShowerBody, told, truth_estimates
 from showerstack.models.pretraining.stream import N_WORLD
-from showerstack.models.pretraining.weights import SHIPPED, SHIPPED_SHA256, Pretrained, read_pretrained
+from showerstack.models.pretraining.weights import RELEASED, SHIPPED, Pretrained, read_pretrained
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import COMPOSITION, GAMMA
 
 
-def name_shipped(chosen: dict[str, Any]) -> None:
-    """Set the hash of the shipped weights: as that of a file's, it is part of a training's identity."""
-    if chosen["weights"] == SHIPPED:
-        chosen["weights_sha256"] = SHIPPED_SHA256
+def name_released(chosen: dict[str, Any]) -> None:
+    """Set the hash of released weights: as that of a file's, it is part of a training's identity."""
+    if chosen["weights"] in RELEASED:
+        chosen["weights_sha256"] = RELEASED[chosen["weights"]][1]
 
 
 LEAST_KNOWN = 100
@@ -75,10 +76,10 @@ class FineTuned(nn.Module):
 class PretrainedLearner(NetworkLearner):
     """Fine-tuned shower network.
 
-    Settings: ``weights``, ``shipped`` or a ``.safetensors`` file whose SHA-256 is then ``weights_sha256``; ``dropout``;
-    ``body_rate``, ``world_rate``, learning rates of body and world in units of the head's; ``truth_weight``, weight of
-    the true quantities in what the body learns (their heads learn in any case); ``width``, ``blocks``, ``hidden``,
-    which are those of the weights.
+    Settings: ``weights``, ``shipped`` (KASCADE's), ``any-array`` or a ``.safetensors`` file whose SHA-256 is then
+    ``weights_sha256``; ``dropout``; ``body_rate``, ``world_rate``, learning rates of body and world in units of the
+    head's; ``truth_weight``, weight of the true quantities in what the body learns (their heads learn in any case);
+    ``width``, ``blocks``, ``hidden``, which are those of the weights.
     """
 
     needs_table = True
@@ -103,7 +104,7 @@ class PretrainedLearner(NetworkLearner):
 
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
         super().__init__(classes, settings, threads=threads)
-        name_shipped(self.chosen)
+        name_released(self.chosen)
         if self.chosen["truth_weight"] < 0:
             raise InputError(f"truth_weight must be at least 0, got {self.chosen['truth_weight']}")
         self.rate_factors = {"body.": self.chosen["body_rate"], "world": self.chosen["world_rate"]}
@@ -230,7 +231,9 @@ def check_targets(targets: np.ndarray, n_events: int) -> None:
 
 def inputs_of(pretrained: Pretrained, events: Batch) -> InputTransform:
     """Return how the columns of these events become inputs of the pretrained network."""
-    if pretrained.array is not None and not events.array.is_like(pretrained.array):
+    if pretrained.seen is not None:
+        check_seen(events.array, pretrained.seen)
+    elif pretrained.array is not None and not events.array.is_like(pretrained.array):
         raise InputError(
             f"the pretrained weights know showers of {pretrained.array.title} alone, these are of "
             f"{events.array.title}: give weights of this array"

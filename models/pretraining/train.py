@@ -56,6 +56,7 @@ from showerstack.models.pretraining.weights import (
     Pretrained,
     arrays_entry,
     read_pretrained,
+    seeds_of,
     write_pretrained,
 )
 from showerstack.runtime.context import Bars, silent
@@ -161,8 +162,7 @@ def open_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
         inputs = replace(origin.inputs, tail=LOGARITHM)
         if settings.array is None and origin.seen is None:
             inputs = replace(inputs, flagged=(*inputs.flagged, *_missing_elsewhere(settings, inputs)))
-        settings_before = origin.card.get("settings", {})  # cards without seeds are of a single pretraining
-        seeds = origin.card.get("seeds", [settings_before["seed"]] if "seed" in settings_before else [])
+        seeds = seeds_of(origin.card)
         if settings.seed in seeds:
             raise InputError(
                 f"the weights {settings.start} know the showers of --seed {settings.seed}: give another one"

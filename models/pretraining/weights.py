@@ -34,9 +34,15 @@ SHIPPED = "shipped"
 """Name of the weights that come with the package."""
 WEIGHTS_FILE = "showers.safetensors"
 """Name of the weights in the folder of a pretraining."""
+ANY = "any-array"
+"""Name of those that know no single array; they come with the package too."""
 SHIPPED_FILE = Path(__file__).parent / "weights" / WEIGHTS_FILE
 SHIPPED_SHA256 = "e450a63fc7a3a9a0eab9666bceab47aefc5b3d44204a8b179843466979fdc378"
+ANY_FILE = SHIPPED_FILE.with_name("any.safetensors")
+ANY_SHA256 = "0773666b2302b3d09298a6469b2a0c6e8ef6f4f4b9c4c0e2bed695130a96d224"
 """In the code, so that it belongs to the identity of whatever is trained from these weights."""
+RELEASED = {SHIPPED: (SHIPPED_FILE, SHIPPED_SHA256), ANY: (ANY_FILE, ANY_SHA256)}
+"""Files and SHA-256 of the released weights."""
 LIMITS = (
     "detectors and standard reconstruction are KASCADE's, the depth is 1023 g/cm2",
     "lg(E/eV) = 14 to 18; showers that fail the test's cuts were a sixth of what it saw",
@@ -123,6 +129,22 @@ def arrays_entry(array: DetectorArray | None) -> dict[str, Any]:
     return {"arrays": {name: list(limits) for name, limits in SEEN.items()}} if array is None else array_entry(array)
 
 
+def hash_of(name: str) -> str:
+    """Return the SHA-256 of released weights, or of a file; of no weights an empty text."""
+    return RELEASED[name][1] if name in RELEASED else hash_file(Path(name)) if name else ""
+
+
+def next_seed(start: str) -> int:
+    """Return the least seed whose showers the weights that a pretraining starts from do not know; 1 for no weights."""
+    return 1 + max(seeds_of(read_pretrained(start, hash_of(start)).card), default=0) if start else 1
+
+
+def seeds_of(card: dict[str, Any]) -> list[int]:
+    """Return the seeds of all showers that weights know; cards without a list are of a single pretraining."""
+    settings = card.get("settings", {})
+    return list(card.get("seeds", [settings["seed"]] if "seed" in settings else []))
+
+
 def _of_arrays(described: dict[str, Any], array: DetectorArray | None) -> dict[str, Any]:
     """Return what a card says of the arrays that saw the showers, and of limits."""
     if array is None:
@@ -142,11 +164,11 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
     Parameters
     ----------
     name
-        :data:`SHIPPED`, or the path of a ``.safetensors`` file with its card beside it.
+        A name in :data:`RELEASED`, or the path of a ``.safetensors`` file with its card beside it.
     sha256
         What the file must be; needed for a path, so that it belongs to the identity of what is trained from it.
     """
-    file, wanted = (SHIPPED_FILE, SHIPPED_SHA256) if name == SHIPPED else (Path(name), sha256)
+    file, wanted = RELEASED.get(name, (Path(name), sha256))
     if not wanted:
         its_hash = f", which is {hash_file(file)}" if file.is_file() else ""
         raise InputError(f"{file}: weights from a file need weights_sha256, the SHA-256 of that file{its_hash}")

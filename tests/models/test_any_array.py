@@ -12,23 +12,27 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.fits.arrays import cases
 from showerstack.models.base.inputs import InputTransform
 from showerstack.models.base.learner import Batch
-from showerstack.models.pretraining import train
+from showerstack.models.pretraining import SHOWERS_SEEN, train
 from showerstack.models.pretraining.arrays import (
     AREA_M2,
     DEPTH_G_CM2,
     DESCRIPTION,
     MUON_AREA_M2,
     N_ARRAY,
+    SEEN,
     SPACING_M,
     STATIONS,
     answering,
+    check_seen,
     description,
     draw_array,
     facts,
     in_clusters,
     lowest_energy,
+    outside,
     trigger_stations,
     without_depth,
 )
@@ -45,7 +49,15 @@ from showerstack.models.pretraining.stream import (
     suited,
 )
 from showerstack.models.pretraining.train import pretrain, widened
-from showerstack.models.pretraining.weights import card_path, read_pretrained
+from showerstack.models.pretraining.weights import (
+    ANY,
+    ANY_FILE,
+    ANY_SHA256,
+    card_path,
+    next_seed,
+    read_pretrained,
+)
+from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.card import ArrayCard
@@ -175,6 +187,8 @@ def test_stations_answer_as_the_card_says() -> None:
     assert events.grids[..., 0][events.grids[..., 0] > 0].min() >= world.detector.electron_threshold_mev
     twice = replace(array, card=ArrayCard(response={"electron_deposit_mev": 19.0, "muon_deposit_mev": 4.2}))
     other = answering(plain, twice).detector
+    deaf = replace(array, card=ArrayCard(response={"muon_threshold_mev": 6.0}))
+    assert answering(plain, deaf).detector.muon_threshold_mev == pytest.approx(6.0)
     for name, factor in (
         ("electron_mev", 2.0),
         ("electron_threshold_mev", 2.0),
@@ -254,6 +268,82 @@ def test_wider_weights_say_the_same() -> None:
     torch.testing.assert_close(
         wide(torch.cat([inputs, torch.randn(5, 9)], dim=1), more).composition, small(inputs, world).composition
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "far"),
+    [
+        ({}, [], False),
+        ({"depth": 560.0}, ["depth 560 g/cm2 (seen: 600 to 1033)"], False),
+        ({"depth": 480.0}, ["depth 480 g/cm2 (seen: 600 to 1033)"], True),
+        ({"area": 0.3}, ["e/gamma area 0.3 m2 (seen: 0.5 to 10)"], False),
+        ({"area": 25.0}, ["e/gamma area 25 m2 (seen: 0.5 to 10)"], True),
+        ({"muons": 0.0}, [], False),
+        ({"muons": 40.0}, ["muon area 40 m2 (seen: 1 to 30)"], False),
+        ({"area": 0.0}, ["no e/gamma detectors"], True),
+        ({"dispersion": 7.0}, ["e/gamma dispersion 7 (seen: 1.3 to 3.2)"], True),
+    ],
+)
+def test_what_lies_outside_of_the_ranges_is_said(changes: dict[str, float], words: list[str], far: bool) -> None:
+    card = ArrayCard(
+        depth_g_cm2=changes.get("depth", 900.0), response={"electron_dispersion": changes.get("dispersion", 2.0)}
+    )
+    there = KASCADE.has_station * 1.0
+    array = replace(
+        KASCADE, name="mine", card=card, electron_area_m2=changes.get("area", 2.0) * there,
+        muon_area_m2=changes.get("muons", 2.0) * there,
+    )  # fmt: skip
+    assert outside(array, SEEN) == (words, far)
+    if far:
+        with pytest.raises(InputError, match=r"for any array know none like mine .*: .*pretrain --array") as refusal:
+            check_seen(array, SEEN)
+        assert "\n" not in str(refusal.value)
+    else:
+        check_seen(array, SEEN)
+
+
+def released_answers(array: DetectorArray) -> np.ndarray:
+    """Return what the released weights for any array say of fixed inputs at an array, (4, 7) logits."""
+    pretrained = read_pretrained(ANY)
+    body = told(pretrained.network.body.state_dict(), array)
+    network = ShowerNetwork(replace(pretrained.network.sizes, n_world=N_WORLD)).eval()
+    network.load_state_dict({**pretrained.network.state_dict(), **{f"body.{name}": w for name, w in body.items()}})
+    inputs = torch.from_numpy(np.sin(np.arange(4 * pretrained.network.sizes.n_inputs, dtype=np.float32)).reshape(4, -1))
+    world = torch.zeros(N_WORLD + 1)
+    world[-1] = 1.0
+    with torch.inference_mode():
+        answers = network(inputs, world)
+    return torch.cat([answers.composition, answers.gamma], dim=1).numpy()
+
+
+GOLDEN = np.array(
+    [
+        0.6815, 1.2371, 0.6329, -1.2970, -4.8414, -3.0573, 3.0332,
+        -3.0254, -1.3162, 0.8301, 2.3857, 2.7524, -2.5678, 2.5732,
+    ]
+)  # fmt: skip
+"""First shower at KASCADE, then at an array of 81 stations."""
+
+
+def test_released_weights_say_what_they_said() -> None:
+    tanks = next(case.array for case in cases() if case.name.startswith("81 tanks"))
+    said = np.concatenate([released_answers(array)[0] for array in (KASCADE, tanks)])
+    np.testing.assert_allclose(said, GOLDEN, atol=2e-4)
+
+
+def test_going_on_uses_other_showers() -> None:
+    assert next_seed("") == 1
+    assert next_seed("shipped") == 3
+    assert next_seed(ANY) == 5
+
+
+def test_released_weights_are_small_and_named_by_the_code() -> None:
+    assert hash_file(ANY_FILE) == ANY_SHA256
+    assert ANY_FILE.stat().st_size < 8_000_000
+    pretrained = read_pretrained(ANY)
+    assert sum(value.numel() for value in pretrained.network.parameters()) < 2_000_000
+    assert pretrained.seen == {name: list(limits) for name, limits in SEEN.items()}
+    assert pretrained.card["showers"] + SHOWERS_SEEN["shipped"] == pytest.approx(SHOWERS_SEEN[ANY], rel=0.01)
 
 
 @pytest.fixture

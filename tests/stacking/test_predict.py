@@ -26,13 +26,15 @@ from showerstack.features.compute import compute_rows
 from showerstack.features.table import FeatureTable
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.saving import HEADER_FILE
+from showerstack.models.pretraining.weights import ANY, ANY_SHA256
 from showerstack.models.tables.lightgbm import LightGBM
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json, write_json
 from showerstack.showers.archives.folders import unlabelled_in
-from showerstack.showers.array import KASCADE
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.card import ArrayCard
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 from showerstack.stacking import events as events_module
@@ -470,13 +472,38 @@ def test_learners_that_cannot_learn_from_an_array_are_left_out() -> None:
     config = StackConfig(task="composition", data=Path("d"), run=Path("r"), preset="best")
     kept, remarks = config.for_array(small, COMPOSITION)
     assert "learner lenet_fits needs a grid of 12 x 12 cells, small has 8 x 8: it is left out" in remarks
-    assert (
-        "learner pretrained starts from weights that know showers of KASCADE (252 stations, 192 with a muon detector) "
-        "alone, these are of small (63 stations, 48 with a muon detector): it is left out"
-    ) in remarks
     assert kept.learners is not None
-    assert not {"lenet", "lenet_fits", "pretrained"} & set(kept.learners)
+    assert not {"lenet", "lenet_fits"} & set(kept.learners)
     assert config.for_array(KASCADE, COMPOSITION) == (config, ())
-    named = config.model_copy(update={"learners": ("pretrained", "lightgbm")})
-    with pytest.raises(InputError, match=r"of KASCADE \(252 .* of small \(63 .*: name other learners"):
+    named = config.model_copy(update={"learners": ("lenet_fits", "lightgbm")})
+    with pytest.raises(InputError, match="small has 8 x 8: name other learners"):
         named.for_array(small, COMPOSITION)
+
+
+def test_on_another_array_pretrained_starts_from_weights_for_any() -> None:
+    small = replace(KASCADE, name="small", card=ArrayCard(depth_g_cm2=700.0))
+    config = StackConfig(task="composition", data=Path("d"), run=Path("r"), learners=("pretrained", "mlp"))
+    kept, remarks = config.for_array(small, COMPOSITION)
+    assert remarks == ()
+    assert kept.settings == {"pretrained": {"weights": ANY, "weights_sha256": ANY_SHA256, "body_rate": 1.0}}
+    assert kept.identity() != config.identity()
+    assert kept.for_array(small, COMPOSITION) == (kept, ()), "a run that goes on"
+
+    def spread(times: float, name: str) -> DetectorArray:
+        return replace(small, name=name, pitch_m=times * 13.0, x_m=times * small.x_m, y_m=times * small.y_m)
+
+    _, remarks = config.for_array(spread(14.0, "wide"), COMPOSITION)
+    assert remarks == (
+        "learner pretrained starts from weights for any array that know none like wide (252 stations, 192 with a muon "
+        "detector): spacing 182 m (seen: 10 to 150): it may gain less",
+    )
+    wider = spread(30.0, "wider")
+    with pytest.raises(InputError, match=r"none like wider .*: spacing 390 m \(seen: 10 to 150\): name other learners"):
+        config.for_array(wider, COMPOSITION)
+    preset = config.model_copy(update={"learners": None})
+    kept, remarks = preset.for_array(wider, COMPOSITION)
+    assert "pretrained" not in (kept.learners or ())
+    assert any("spacing 390 m (seen: 10 to 150): it is left out" in line for line in remarks)
+    given = config.model_copy(update={"settings": {"pretrained": {"weights": ANY, "weights_sha256": ANY_SHA256}}})
+    with pytest.raises(InputError, match="give weights of this array, or none"):
+        given.for_array(wider, COMPOSITION)
