@@ -602,6 +602,7 @@ def test_lists_of_stations(reference: Reference, tmp_path: Path, monkeypatch: py
         (frame.sample(fraction=1.0, shuffle=True, seed=3) if name == "signals" else frame).write_parquet(
             folder / f"{name}.parquet"
         )
+    (folder / "array.toml").write_text('unit = "mev"\n')
     told: list[str] = []
     (made,) = convert_foreign(folder, tmp_path / "out", GAMMA, told.append)
     assert told[0] == "3 signals are of events that events.parquet does not have"
