@@ -1,9 +1,9 @@
 """Do coefficients of another run of the Monte Carlo agree with those that the simulation reads?
 
-``python -m benchmarks.world.cascade.again coefficients.json`` takes what ``python -m benchmarks.world.cascade --model
-sibyll23d --seed 2 --out coefficients.json`` has written, and compares how means change with the depth: the simulation's
-are those of an earlier run, moved at 1023 g/cm2 to what the worlds are fitted with. Then it says how far inclined
-showers are from vertical ones at the same slant depth.
+``python -m benchmarks.world.cascade.again coefficients.json`` takes what
+``python -m benchmarks.world.cascade --model sibyll23d --seed 2 --out coefficients.json`` has written, and compares how
+means change with the depth: the simulation's are those of an earlier run, moved at 1023 g/cm2 to what the worlds are
+fitted with. Then it says how far inclined showers are from vertical ones at the same slant depth.
 """
 
 from __future__ import annotations
