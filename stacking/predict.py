@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -189,18 +189,60 @@ def predict(
     predictions = _predict_pieces(run, source, fits, ctx)
     remarks = (*library_remarks, *source.remarks)
     remark(LOG, remarks)
-    return PredictionStream(run.task, source.n_events, predictions, remarks, source.identifiers)
+    return PredictionStream(run.task, len(source.events), predictions, remarks, source.identifiers)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Events to be predicted."""
+    """Events to be predicted, here such that are open already."""
 
-    n_events: int
-    open: Callable[[tuple[str, ...]], Events]
-    """Returns the events with these features."""
+    events: Events | Dataset
     remarks: tuple[str, ...] = ()
     identifiers: pl.DataFrame | None = None
+
+    def open(self, columns: tuple[str, ...]) -> Events:
+        """Return the events with these features."""
+        assert isinstance(self.events, Events)
+        return self.events
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Showers(_Source):
+    """A dataset folder, whose features are made when they are wanted."""
+
+    events: Dataset
+    run: Run
+    options: Options
+    ctx: Context
+
+    def open(self, columns: tuple[str, ...]) -> ShowerEvents:
+        dataset, task, options = self.events.path, self.run.task, self.options
+        if self.events.age is None and AGED & set(columns):
+            raise InputError(
+                f"{dataset} has no shower age, from which {self.run.folder} learned: "
+                "convert it with --protocol matched or 2026"
+            )
+        if not options.get("no_table", False):
+            table = build_table(dataset, options.get("features"), elsewhere=options.get("elsewhere"), ctx=self.ctx)
+            return ShowerEvents(dataset, table.folder, task)
+        events = ComputedEvents.of(dataset, task, columns, self.ctx)
+        with self.ctx.bars(f"reading {dataset.name}", "files") as progress:
+            Dataset.open(dataset, labels=False).fingerprint(progress)
+        return events
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows(_Source):
+    """Rows of a table in memory."""
+
+    events: FrameEvents
+    schema: Path
+    """The file that says what columns the rows have."""
+
+    def open(self, columns: tuple[str, ...]) -> FrameEvents:
+        if unknown := [name for name in columns if name not in self.events.columns]:
+            raise InputError(f"{self.schema} has no column {unknown[0]!r}, which a learner was trained on")
+        return self.events
 
 
 def open_events(run: Run, data: str | Path | Events, columns: tuple[str, ...], ctx: Context = Context()) -> Events:
@@ -210,7 +252,7 @@ def open_events(run: Run, data: str | Path | Events, columns: tuple[str, ...], c
 
 def _source(run: Run, data: str | Path | Events, options: Options, ctx: Context) -> _Source:
     if isinstance(data, Events):
-        return _Source(len(data), lambda columns: data)
+        return _Source(data)
     if run.of_table:
         return _row_source(run, Path(data), options.get("separator"))
     return _shower_source(run, Path(data), options, ctx)
@@ -227,22 +269,7 @@ def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _
     remarks = (*remarks, *unlike_remarks(str(dataset), run.quantities, quantities_of(data)))
     if options.get("no_table", False) and options.get("features"):
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
-
-    def open_with(columns: tuple[str, ...]) -> ShowerEvents:
-        if data.age is None and AGED & set(columns):
-            raise InputError(
-                f"{dataset} has no shower age, from which {run.folder} learned: "
-                "convert it with --protocol matched or 2026"
-            )
-        if not options.get("no_table", False):
-            table = build_table(dataset, options.get("features"), elsewhere=options.get("elsewhere"), ctx=ctx)
-            return ShowerEvents(dataset, table.folder, run.task)
-        events = ComputedEvents.of(dataset, run.task, columns, ctx)
-        with ctx.bars(f"reading {dataset.name}", "files") as progress:
-            Dataset.open(dataset, labels=False).fingerprint(progress)
-        return events
-
-    return _Source(len(data), open_with, (*data.remarks, *remarks))
+    return _Showers(events=data, remarks=(*data.remarks, *remarks), run=run, options=options, ctx=ctx)
 
 
 def refuse_other_kind(run: Run, data: Dataset) -> None:
@@ -280,13 +307,7 @@ def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     frame, identifiers, remarks = read_new_rows(file, schema, reserved, config["id"], separator or config["separator"])
     matrix = np.asfortranarray(frame.to_numpy(), dtype=np.float32)
     events = FrameEvents(matrix, schema.names, hash_file(file), schema.categories)
-
-    def open_with(columns: tuple[str, ...]) -> FrameEvents:
-        if unknown := [name for name in columns if name not in schema.names]:
-            raise InputError(f"{columns_file} has no column {unknown[0]!r}, which a learner was trained on")
-        return events
-
-    return _Source(len(events), open_with, tuple(remarks), identifiers)
+    return _Rows(events=events, remarks=tuple(remarks), identifiers=identifiers, schema=columns_file)
 
 
 def _needed_fits(run: Run, *, everything: bool) -> list[SavedFits]:
