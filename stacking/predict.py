@@ -303,8 +303,9 @@ def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     check_stated(stated := read_json(columns_file), Columns, columns_file)
     with understood(columns_file, "what such a run holds"):
         schema = Schema.from_json(stated)
-    reserved = {*(config.get(name) or "" for name in ("label", "group", "weight", "split")), *config["id"]}
-    frame, identifiers, remarks = read_new_rows(file, schema, reserved, config["id"], separator or config["separator"])
+    named = config["id"] or ()
+    reserved = {*(config.get(name) or "" for name in ("label", "group", "weight", "split")), *named}
+    frame, identifiers, remarks = read_new_rows(file, schema, reserved, named, separator or config["separator"])
     matrix = np.asfortranarray(frame.to_numpy(), dtype=np.float32)
     events = FrameEvents(matrix, schema.names, hash_file(file), schema.categories)
     return _Rows(events=events, remarks=tuple(remarks), identifiers=identifiers, schema=columns_file)

@@ -16,7 +16,7 @@ Number = float | None
 
 class _Config(Stated):
     settings: dict[str, dict[str, Any]] = Field(default={})
-    id: list[str] = Field(default=[])
+    id: list[str] | None = Field(default=[])
     label: str | None = None
     group: str | None = None
     weight: str | None = None
