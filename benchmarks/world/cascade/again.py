@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.interpolate import CubicSpline
@@ -27,13 +28,13 @@ INCLINED = ((600.0, 30.0), (700.0, 30.0), (600.0, 42.0), (700.0, 42.0))
 NAMES = {0: "photon", 1: "proton", 56: "iron"}
 
 
-def changes(content: dict, key: str, mass: int) -> np.ndarray:
+def changes(content: dict[str, Any], key: str, mass: int) -> np.ndarray:
     """Return a mean at each depth minus that at KASCADE's, (G,)."""
     at = np.array(content["parameters"][key][str(mass)])[:, 0]
     return np.asarray(at - at[content["depths"].index(GROUND_DEPTH)])
 
 
-def table(new: dict, known: dict) -> list[str]:
+def table(new: dict[str, Any], known: dict[str, Any]) -> list[str]:
     """Return the comparison as lines of Markdown."""
     if new["depths"] != known["depths"]:
         raise InputError(f"the new coefficients are at depths {new['depths']}, the simulation's at {known['depths']}")
@@ -62,7 +63,7 @@ def table(new: dict, known: dict) -> list[str]:
     return lines
 
 
-def inclined(content: dict, key: str, mass: int, depth: float, zenith_deg: float) -> float:
+def inclined(content: dict[str, Any], key: str, mass: int, depth: float, zenith_deg: float) -> float:
     """Return the mean of inclined showers minus that of vertical ones at their slant depth."""
     rows = CubicSpline(content["depths"], np.array(content["parameters"][key][str(mass)]))
     s = 1.0 / np.cos(np.radians(zenith_deg)) - 1.0
