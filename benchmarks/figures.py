@@ -284,9 +284,28 @@ def arrays() -> Figure:
     return figure
 
 
+def any_array() -> Figure:
+    """Gain in log-loss of the pretrained network over training from scratch, by spacing and depth."""
+    figure = new_figure(2.6)
+    axes = figure.subplots()
+    rows = [(*numbers(cells[2])[:2], *numbers(cells[6])) for cells in table("any_array_grid", "task | world")]
+    for k, depth in enumerate(sorted({depth for _, depth, *_ in rows})):
+        spacing, _, gain, error = np.array([row for row in rows if row[1] == depth]).T[:4]
+        axes.errorbar(
+            spacing * 1.03 ** (k - 1), -gain, yerr=error, fmt=f"{MARKERS[k]}-", color=PALETTE[2 * k],
+            label=f"{depth:.0f} g/cm2",
+        )  # fmt: skip
+    axes.axhline(0.0, color=INK, linewidth=0.6)
+    axes.set(xscale="log", xlabel="spacing, m", ylabel="gain in log-loss")
+    axes.minorticks_off()
+    axes.set_xticks(spacings := sorted({spacing for spacing, *_ in rows}), [f"{spacing:g}" for spacing in spacings])
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
 FIGURES: tuple[Callable[[], Figure], ...] = (
     learning_curve, learners, hadronic_models, coverage, known_sky, resolution, survival, energy,
-    arrays,
+    arrays, any_array,
 )  # fmt: skip
 
 
