@@ -263,7 +263,8 @@ def display(data: Place, event: int) -> Figure:
     from showerstack.showers.dataset import Dataset
 
     opened = Dataset.open(Path(data).expanduser(), labels=False)
-    return event_picture(*read_showers(opened, [event]), f"event {event} of {opened.path.name}")
+    (shower,) = read_showers(opened, [event])
+    return event_picture(shower, f"event {event} of {opened.path.name}")
 
 
 @contextmanager

@@ -194,13 +194,15 @@ def draw_array(rng: np.random.Generator) -> DetectorArray:
             "electron_dispersion": log_uniform(rng, ELECTRON_DISPERSION),
         }
     side = next(side for side in SIDES if n <= side**2)
-    planes = [np.zeros(side**2) for _ in range(4)]
-    for plane, values in zip(planes, (x_m, y_m, area, muon), strict=True):
-        plane[:n] = values
+    own = np.stack((x_m, y_m, area, muon))
+    x_m, y_m, area, muon = np.pad(own, ((0, 0), (0, side**2 - n))).reshape(4, side, side)
     array = DetectorArray(
         "drawn",
-        spacing_of(x_m, y_m),
-        *(plane.reshape(side, side) for plane in planes),
+        spacing_of(*own[:2]),
+        x_m,
+        y_m,
+        area,
+        muon,
         np.zeros((side, side)),
         ArrayCard(depth_g_cm2=round(rng.uniform(*DEPTH_G_CM2), 1), response=response),
     )

@@ -222,9 +222,7 @@ def draw_portion(seed: int, number: int, split: str = "train", array: DetectorAr
     for k, (task, cuts) in enumerate(blocks):
         block = number * len(blocks) + k
         rng = np.random.default_rng([STREAM, seed, int(split == "test"), block])
-        here = array
-        if array is None:
-            here = KASCADE if rng.random() < KASCADE_SHARE else draw_array(rng)
+        here = array or (KASCADE if rng.random() < KASCADE_SHARE else draw_array(rng))
         if here == KASCADE:
             pieces.append(_block(task, cuts, split, seed, block, rng, told=array is None))
         else:
@@ -310,7 +308,7 @@ def _block_elsewhere(
 def _numbers(position: np.ndarray, model: str, array: DetectorArray | None) -> np.ndarray:
     """Return a world's position in the priors and its hadronic model, then the array's description where one is
     given, float32."""
-    told = [] if array is None else description(array)
+    told = np.empty(0) if array is None else description(array)
     return np.concatenate([position, [np.float32(model == name) for name in HADRONIC_MODELS], told]).astype(np.float32)
 
 
