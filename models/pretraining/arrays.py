@@ -273,12 +273,10 @@ MOST_STATIONS = 16
 def answering(settings: Settings, array: DetectorArray) -> Settings:
     """Return the world whose stations answer as an array's card says, and trigger on showers.
 
-    The card's constants are those of the fits; the simulation's move by the same factor. Without muon detectors no
-    event is lost for want of muons.
+    The card's constants are those of the fits; the simulation's move by the same factor.
     """
     given, detector, response = array.card.response, settings.detector, array.response
     changes: dict[str, Any] = {"trigger__stations": trigger_stations(settings, array)}
-    changes |= {} if array.n_muon_detectors else {"trigger__lg_nmu_min": 0.0}
     for channel, cap in (("electron", "saturation_mev"), ("muon", "muon_saturation_mev")):
         deposit = f"{channel}_deposit_mev"
         factor = getattr(response, deposit) / getattr(PUBLISHED, deposit)

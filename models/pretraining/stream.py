@@ -34,8 +34,8 @@ from showerstack.models.pretraining.arrays import (
     without_depth,
 )
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, SCALAR_NAMES, Task
-from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
+from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, Task
+from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, quantities_of, simulate_block
 from showerstack.showers.simulation.ground import covering
 from showerstack.showers.simulation.settings import Settings
 
@@ -254,15 +254,6 @@ ENERGIES_ABOVE = 1.5
 """Decades above the lowest energy at which most showers end."""
 EDGE = 17.5
 """lg(E/eV) that the lowest energy does not exceed."""
-
-
-def quantities_of(array: DetectorArray) -> tuple[str, ...]:
-    """Return what the standard reconstruction gives at an array: without muon detectors neither muon number nor energy,
-    which is made of it."""
-    known = (*SCALAR_NAMES, AGE.name)
-    if not array.has_electron.any():
-        return tuple(name for name in known if name not in ("E", "Ne", AGE.name))
-    return known if array.n_muon_detectors else tuple(name for name in known if name not in ("E", "Nmu"))
 
 
 def suited(settings: Settings, task: int, array: DetectorArray, rng: np.random.Generator) -> Settings:

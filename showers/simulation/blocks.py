@@ -15,7 +15,7 @@ import polars as pl
 from showerstack.showers import protocols
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.kascade import PARTICLE_IDS
-from showerstack.showers.schema import TASKS, Task
+from showerstack.showers.schema import AGE, SCALAR_NAMES, TASKS, Task
 from showerstack.showers.simulation.cascade import Proposal, Showers, develop
 from showerstack.showers.simulation.deposits import CLUMP_AMPLITUDE
 from showerstack.showers.simulation.detector import read_out
@@ -34,6 +34,15 @@ PRESELECTION_LG_NE = 3.8
 """Showers with a smaller true lg Ne are not read out where the test's cuts (lg Ne > 4.8) are applied."""
 PRESELECTION_ZENITH_DEG = 32.0
 """The same for larger zenith angles (cut: 30 deg, resolution about 0.35 deg)."""
+
+
+def quantities_of(array: DetectorArray) -> tuple[str, ...]:
+    """Return what the standard reconstruction gives at an array: without muon detectors neither muon number nor energy,
+    which is made of it."""
+    known = (*SCALAR_NAMES, AGE.name)
+    if not array.has_electron.any():
+        return tuple(name for name in known if name not in ("E", "Ne", AGE.name))
+    return known if array.n_muon_detectors else tuple(name for name in known if name not in ("E", "Nmu"))
 
 
 @dataclass(frozen=True)

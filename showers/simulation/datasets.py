@@ -20,12 +20,13 @@ from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
 from showerstack.showers.front import FrontModel
 from showerstack.showers.protocols import CUTS_FOR_ALL, NONE, TEST, evaluation_cuts_of, layout_of, modes_of
-from showerstack.showers.schema import GAMMA, SIMULATION, TASKS, WEIGHT_FILE, Task
+from showerstack.showers.schema import ABSENT, GAMMA, SCALAR_NAMES, SIMULATION, TASKS, WEIGHT_FILE, Task
 from showerstack.showers.simulation.blocks import (
     PRIMARIES_PER_BLOCK,
     SPLITS,
     BlockJob,
     SimulatedEvents,
+    quantities_of,
     random_generator,
     simulate_block,
 )
@@ -192,11 +193,13 @@ def write_set(
                 arrival = arrival_times(events, random_generator(job, len(events), start), times)
                 writer.put_grids(np.arange(start, start + len(events)), arrival, ARRIVAL_STEM)
             truth, target = events.truth, job.task.target
+            scalars = np.array(events.scalars)
+            scalars[:, [SCALAR_NAMES.index(name) for name in source.get(ABSENT, ())]] = np.nan
             # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
             writer.put(
                 start,
                 events.grids.astype(layout.grid_type),
-                layout.columns(events.scalars, events.event.age),
+                layout.columns(scalars, events.event.age),
                 events.labels if target is None else truth[target.name].to_numpy(),
                 truth=truth,
                 **{name: values[name] for name in types},
@@ -253,8 +256,10 @@ def check_job(job: BlockJob, n: int, workers: int | None) -> None:
 def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
     """Return the content of ``source.json``."""
     rare = {"rare": asdict(job.proposal)} if job.proposal else {}
+    absent = [name for name in SCALAR_NAMES if name not in quantities_of(job.array)]
     return (
         array_entry(job.array)
+        | ({ABSENT: absent} if absent else {})
         | rare
         | {
             "generator": SIMULATION,

@@ -212,6 +212,9 @@ def draw_deposits(
     c: DetectorConstants,
     here: Stations,
     trigger_stations: int,
+    state: np.ndarray,
+    above: np.ndarray,
+    clusters: np.ndarray,
     electron: np.ndarray,
     muon: np.ndarray,
     hits: np.ndarray,
@@ -221,18 +224,18 @@ def draw_deposits(
 
     Parameters are what the stations expect (``expected`` in :mod:`showerstack.showers.simulation.detector`), the
     cosine of the zenith, core and clumping of each shower, its clumping modes (n, 6, 2) and its random key, the
-    detector's constants and the S stations of the array. Without a trigger (so many hit e/gamma stations in a cluster)
+    detector's constants and the S stations of the array; ``state`` (1,) uint64, ``above`` (S,) and ``clusters``, one
+    for each, int64, to work in. Without a trigger (so many hit e/gamma stations in a cluster)
     the muon detectors are not drawn. The muon detector of a station lies under its e/gamma detectors: a share of the
     muons that were counted above crosses it as well, and is not drawn again.
     """
-    state = np.empty(1, dtype=np.uint64)
     n_stations = len(here.x_m)
-    above = np.empty(n_stations, dtype=np.int64)
-    clusters = np.empty(here.cluster.max() + 1, dtype=np.int64)
     for k in range(len(keys)):
-        clusters[:] = 0
-        above[:] = 0
-        core_x, core_y, sigma = core_and_sigma[k]
+        for j in range(len(clusters)):
+            clusters[j] = 0
+        for j in range(n_stations):
+            above[j] = 0
+        core_x, core_y, sigma = core_and_sigma[k, 0], core_and_sigma[k, 1], core_and_sigma[k, 2]
         for j in range(n_stations):
             start(state, keys[k], here.streams[j])
             mean_e = mean_electrons[k, j]
@@ -247,7 +250,8 @@ def draw_deposits(
                 electron[k, j] = deposit
                 hits[k] += 1
                 clusters[here.cluster[j]] += 1
-        largest[k] = clusters.max()
+        for j in range(len(clusters)):
+            largest[k] = max(largest[k], clusters[j])
         if largest[k] < trigger_stations:
             continue
         for j in range(n_stations):

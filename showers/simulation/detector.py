@@ -128,6 +128,8 @@ def read_out(
     values = settings.detector.model_dump()
     response = DetectorConstants(**{name: float(values[name]) for name in DetectorConstants._fields})
     sigma = clump_sigma(showers, settings)
+    here = stations_of(array)
+    work = (np.empty(1, np.uint64), np.empty(n_stations, np.int64), np.empty(here.cluster.max() + 1, np.int64))
     for begin in range(0, n, CHUNK):
         part = slice(begin, begin + CHUNK)
         chosen = rows[part]
@@ -139,8 +141,9 @@ def read_out(
             modes[chosen],
             keys[chosen],
             response,
-            stations_of(array),
+            here,
             settings.trigger.stations,
+            *work,
             *(values[part] for values in readings[:4]),
         )
     return readings

@@ -84,9 +84,14 @@ def standing_at(array: DetectorArray, depth_g_cm2: float | None) -> DetectorArra
 
 
 def covering(settings: Settings, array: DetectorArray) -> Settings:
-    """Return the world with cores as far from the centre of an array, in units of its side, as KASCADE's are."""
+    """Return the world with cores as far from the centre of an array, in units of its side, as KASCADE's are.
+
+    Without muon detectors no event is lost for want of muons.
+    """
     scale = array.half_side_m / KASCADE.half_side_m
+    muons = {} if array.n_muon_detectors else {"trigger__lg_nmu_min": 0.0}
     return settings.changed(
         spectrum__core_radius_m=settings.spectrum.core_radius_m * scale,
         trigger__core_max_m=settings.trigger.core_max_m * scale,
+        **muons,
     )

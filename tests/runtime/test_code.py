@@ -274,7 +274,7 @@ def test_types_have_code_of_their_own(run, tmp_path):
 
 
 def test_features_of_a_second_process_need_no_numba(tmp_path):
-    """Nor does a prediction; what is compiled lies on disk after the first."""
+    """Nor does a prediction; what is compiled lies on disk after the first. All can be linked, the simulation too."""
     code = (
         "import sys, numpy as np; from showerstack.features import compute\n"
         "from showerstack.models.networks.forward import gelu\n"
@@ -287,7 +287,10 @@ def test_features_of_a_second_process_need_no_numba(tmp_path):
         "events = make_events(np, cells, np.full((3, 5), 4.0, np.float32))\n"
         "sum_fused(events, fit_fused(events)); grid_fused(events); order_fused(events)\n"
         "gelu(np.ones((2, 3), np.float32), np.ones(3, np.float32))\n"
-        "print('numba' in sys.modules)"
+        "print('numba' in sys.modules)\n"
+        "from pathlib import Path; from showerstack.showers.schema import COMPOSITION\n"
+        "from showerstack.showers.simulation import simulate\n"
+        "simulate(COMPOSITION, Path(), n_train=2, n_test=2, workers=1, overwrite=True)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(kernels.__file__).parents[2])}
     words = [sys.executable, "-c", code]

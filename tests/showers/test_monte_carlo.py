@@ -16,7 +16,8 @@ from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray, lattice, square_clusters
 from showerstack.showers.atmosphere import air_density
 from showerstack.showers.card import NO_CARD, ArrayCard
-from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES
 from showerstack.showers.simulation import load_settings, simulate
 from showerstack.showers.simulation.cascade import develop
 from showerstack.showers.simulation.ground import KASCADES, check_ground, covering, ground_at, ground_of, standing_at
@@ -189,6 +190,19 @@ def test_an_array_on_a_mountain_sees_more(tmp_path: Path) -> None:
         source = json.loads((folder / "source.json").read_text())
         assert source["array"]["card"]["depth_g_cm2"] == depth
     assert shares[700.0] > 1.3 * shares[1023.0]
+
+
+def test_without_muon_detectors_there_is_no_muon_number(tmp_path: Path) -> None:
+    """Nor the energy, which is made of it: what nobody measured would tell the class."""
+    array = square(ArrayCard(depth_g_cm2=1023.0))
+    electrons_alone = replace(array, muon_area_m2=np.zeros(array.x_m.shape))
+    assert covering(load_settings(), electrons_alone).trigger.lg_nmu_min == 0.0
+    for one, absent in ((array, []), (electrons_alone, ["E", "Nmu"])):
+        folder = tmp_path / str(len(absent))
+        data = Dataset.open(simulate(COMPOSITION, folder, n_train=60, n_test=20, seed=1, workers=1, array=one)[0])
+        assert [name for name in SCALAR_NAMES if name not in data.quantities] == absent
+        missing = np.isnan(np.asarray(data.scalars, dtype=np.float32)).all(axis=0)
+        assert [name for name, gone in zip(SCALAR_NAMES, missing, strict=True) if gone] == absent
 
 
 @pytest.mark.parametrize(
