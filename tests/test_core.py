@@ -66,7 +66,8 @@ def test_a_library_has_the_version_of_the_distribution_that_brings_it(monkeypatc
         return installed[name]
 
     monkeypatch.setattr("importlib.metadata.version", version)
-    assert (version_of("xgboost"), version_of("lightgbm")) == ("3.2.0", "not installed")
+    asked = version_of.__wrapped__  # what is installed is asked once a process
+    assert (asked("xgboost"), asked("lightgbm")) == ("3.2.0", "not installed")
 
 
 @pytest.mark.parametrize("program", ["cli.py", "verify.py"])

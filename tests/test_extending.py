@@ -44,7 +44,7 @@ from tests.models.test_contract import test_contract as keeps_the_contract
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCKS = {
     block.partition("\n")[0].removeprefix("# "): block
-    for page in ("extending.md", "other_files.md")
+    for page in ("extending.md", "other_files.md", "simulation.md")
     for block in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
 }
 """Blocks by their first line, which names the file that they belong into."""
