@@ -200,7 +200,7 @@ def _data(manifest: Mapping[str, Any], sources: Mapping[str, Any]) -> Iterator[s
 
 def _scores(gate: Mapping[str, Any], metrics: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"[a, b] is a {LEVEL_TEXT} interval, ± one standard error.", "")
-    if gate["gain"] is not None:
+    if gate["gain"] is not None and gate["standard_error"] is not None:
         yield (
             f"* Stack against the best learner on held-out training events: log-loss lower by {gate['gain']:.4f} ± "
             f"{gate['standard_error']:.4f}."

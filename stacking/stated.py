@@ -49,7 +49,7 @@ class _Data(Stated):
 
 class _Learner(Stated):
     name: str
-    status: str = "ok"
+    status: Literal["ok", "failed"] = "ok"
     error: str | None = None
     features: list[str] | None = None
     source: str = ""
@@ -253,7 +253,7 @@ class _Column(Stated):
     name: str
     kind: str
     offset: float = 0.0
-    scale: float = 1.0
+    scale: Annotated[float, Field(gt=0)] = 1.0
     levels: list[str] = Field(default=[])
     seen: _Seen | None = None
 

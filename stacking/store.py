@@ -516,7 +516,10 @@ class Run(RunFolder):
         name = str(self.manifest["task"])
         if self.of_table and "classes" in self.manifest:
             return Task(name, tuple(self.manifest["classes"]))
-        return task_named(name)
+        try:
+            return task_named(name)
+        except InputError as error:
+            raise InputError(f"{self.folder / MANIFEST_FILE}: {error}") from None
 
     @property
     def of_table(self) -> bool:

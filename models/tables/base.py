@@ -94,6 +94,8 @@ class TableLearner(Learner):
         learner.columns_ = tuple(header["columns"])
         weights = header["class_weights"]
         learner.class_weights_ = None if weights is None else np.asarray(weights, dtype=np.float64)
+        if learner.class_weights_ is not None and not np.all(learner.class_weights_ > 0):
+            raise ValueError(f"class_weights holds {weights}")
         learner.device_ = header["device"]
         if "levels" in header:
             learner.levels_ = Levels.from_state(header["levels"])
