@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.stats import poisson
 
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import DetectorArray
@@ -21,7 +20,7 @@ from showerstack.showers.schema import Task
 from showerstack.showers.simulation.cascade import develop
 from showerstack.showers.simulation.deposits import CLUMP_AMPLITUDE
 from showerstack.showers.simulation.detector import read_out
-from showerstack.showers.simulation.ground import ground_of
+from showerstack.showers.simulation.ground import ground_of, trigger_stations
 from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.settings import Settings
 
@@ -254,20 +253,7 @@ def in_clusters(array: DetectorArray) -> DetectorArray:
 CLUSTER_SIDE = 4
 """Spacings along a side of what triggers together."""
 NOISE_SHARE = 0.03
-"""Probability that strays alone trigger, at most; the number of stations that trigger is raised until it is met."""
-
-
-def trigger_stations(settings: Settings, array: DetectorArray) -> int:
-    """Return how many hit stations of a cluster trigger: those of the world, or more where strays alone would."""
-    sizes = np.bincount(array.cluster[array.has_electron])
-    for stations in range(settings.trigger.stations, MOST_STATIONS):
-        if poisson.sf(stations - 1, sizes * settings.detector.electron_stray).sum() < NOISE_SHARE:
-            return stations
-    return MOST_STATIONS
-
-
-MOST_STATIONS = 16
-"""The simulation's limit."""
+"""Probability that strays alone trigger, at most."""
 
 
 def answering(settings: Settings, array: DetectorArray) -> Settings:
@@ -276,7 +262,7 @@ def answering(settings: Settings, array: DetectorArray) -> Settings:
     The card's constants are those of the fits; the simulation's move by the same factor.
     """
     given, detector, response = array.card.response, settings.detector, array.response
-    changes: dict[str, Any] = {"trigger__stations": trigger_stations(settings, array)}
+    changes: dict[str, Any] = {"trigger__stations": trigger_stations(settings, array, NOISE_SHARE)}
     for channel, cap in (("electron", "saturation_mev"), ("muon", "muon_saturation_mev")):
         deposit = f"{channel}_deposit_mev"
         factor = getattr(response, deposit) / getattr(PUBLISHED, deposit)

@@ -32,7 +32,7 @@ from showerstack.showers.simulation.blocks import (
 )
 from showerstack.showers.simulation.cascade import Proposal
 from showerstack.showers.simulation.fronts import arrival_times
-from showerstack.showers.simulation.ground import covering, ground_of
+from showerstack.showers.simulation.ground import check_trigger, covering, ground_of
 from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.settings import Settings, load_settings
 from showerstack.showers.writer import ARRIVAL_STEM, BLOCKS, PRIMARIES, already_made, refuse_foreign, write_dataset
@@ -250,6 +250,8 @@ def check_job(job: BlockJob, n: int, workers: int | None) -> None:
         if value < low or (high is not None and value > high):
             raise InputError(f"{name} must be at least {low}{f' and at most {high}' if high else ''}, got {value}")
     ground_of(job.array)
+    if job.array != KASCADE:
+        check_trigger(job.settings, job.array)
     throw_primaries(job.task, 1, job.model, job.settings.spectrum, np.random.default_rng(0))
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+import numpy as np
+from scipy.special import gammainc
+
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.atmosphere import air_density
@@ -86,12 +89,59 @@ def standing_at(array: DetectorArray, depth_g_cm2: float | None) -> DetectorArra
 def covering(settings: Settings, array: DetectorArray) -> Settings:
     """Return the world with cores as far from the centre of an array, in units of its side, as KASCADE's are.
 
-    Without muon detectors no event is lost for want of muons.
+    Without muon detectors no event is lost for want of muons. Clusters that are larger need
+    more hit stations, so that strays alone trigger no more often than at KASCADE.
     """
     scale = array.half_side_m / KASCADE.half_side_m
     muons = {} if array.n_muon_detectors else {"trigger__lg_nmu_min": 0.0}
     return settings.changed(
         spectrum__core_radius_m=settings.spectrum.core_radius_m * scale,
         trigger__core_max_m=settings.trigger.core_max_m * scale,
+        trigger__stations=trigger_stations(settings, array, _noise_at_kascade(settings)),
         **muons,
     )
+
+
+MOST_STATIONS = 16
+"""The simulation's limit."""
+
+
+def trigger_stations(settings: Settings, array: DetectorArray, noise: float) -> int:
+    """Return how many hit stations of a cluster trigger: those of the world, or more where strays alone would.
+
+    More are asked for until strays alone trigger with a probability of at most ``noise``. Strays in a cluster are
+    Poisson distributed; P(N >= k) of mean m is the regularised gamma function P(k, m).
+    """
+    for stations in range(settings.trigger.stations, MOST_STATIONS):
+        if _noise(settings, array, stations) <= noise:
+            return stations
+    return MOST_STATIONS
+
+
+def _noise(settings: Settings, array: DetectorArray, stations: int) -> float:
+    mean = np.bincount(array.cluster[array.has_electron]) * settings.detector.electron_stray
+    return float(gammainc(stations, mean).sum())
+
+
+def _noise_at_kascade(settings: Settings) -> float:
+    return _noise(settings, KASCADE, settings.trigger.stations)
+
+
+def check_trigger(settings: Settings, array: DetectorArray) -> None:
+    """Refuse an array of a world as :func:`covering` returns it whose clusters are so large that strays trigger them.
+
+    Raises
+    ------
+    InputError
+        If strays alone trigger with a probability above :data:`MOST_NOISE`, whatever a cluster needs.
+    """
+    if settings.trigger.stations == MOST_STATIONS and (noise := _noise(settings, array, MOST_STATIONS)) > MOST_NOISE:
+        largest = int(np.bincount(array.cluster[array.has_electron]).max())
+        raise InputError(
+            f"array {array.name}: stray particles alone would trigger its cluster of {largest:,} stations with a "
+            f"probability of {min(noise, 1.0):.0%}: give a DetectorArray with smaller clusters (docs/simulation.md)"
+        )
+
+
+MOST_NOISE = 0.3
+"""Probability of a trigger by strays alone above which an array is refused."""

@@ -33,7 +33,6 @@ from showerstack.models.pretraining.arrays import (
     in_clusters,
     lowest_energy,
     outside,
-    trigger_stations,
     without_depth,
 )
 from showerstack.models.pretraining.learner import PretrainedLearner
@@ -63,6 +62,7 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.card import ArrayCard
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.blocks import BlockJob, simulate_block
+from showerstack.showers.simulation.ground import trigger_stations
 from showerstack.showers.simulation.settings import Settings
 from tests.models.test_pretraining import SMALL, toy_portion
 
@@ -138,11 +138,11 @@ def test_strays_alone_trigger_no_array() -> None:
         clustered = in_clusters(one)
         assert clustered.n_stations <= 16 or clustered.cluster.max() > 0
         np.testing.assert_array_equal(in_clusters(clustered).cluster, clustered.cluster)
-        stations = trigger_stations(settings, clustered)
+        stations = trigger_stations(settings, clustered, 0.03)
         sizes = np.bincount(clustered.cluster[clustered.has_electron])
         fired = (rng.poisson(sizes * 0.06, (20_000, len(sizes))) >= stations).any(axis=1).mean()
         assert fired < 0.03 + 5 * 0.0012, array.n_stations
-    assert trigger_stations(Settings(), KASCADE) == Settings().trigger.stations
+    assert trigger_stations(Settings(), KASCADE, 0.03) == Settings().trigger.stations
 
 
 def spread_out(spacing_m: float) -> DetectorArray:

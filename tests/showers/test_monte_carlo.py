@@ -20,7 +20,15 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES
 from showerstack.showers.simulation import load_settings, simulate
 from showerstack.showers.simulation.cascade import develop
-from showerstack.showers.simulation.ground import KASCADES, check_ground, covering, ground_at, ground_of, standing_at
+from showerstack.showers.simulation.ground import (
+    KASCADES,
+    check_ground,
+    check_trigger,
+    covering,
+    ground_at,
+    ground_of,
+    standing_at,
+)
 from showerstack.showers.simulation.monte_carlo import AT_KASCADE, CASCADES, DEPTHS, FITTED, GROUND_DEPTH, coefficients
 from showerstack.showers.simulation.primaries import MODELS, Primaries
 from showerstack.showers.simulation.settings import Settings
@@ -176,6 +184,26 @@ def test_cores_cover_the_array() -> None:
     wide = replace(square(), x_m=10 * square().x_m, y_m=10 * square().y_m, pitch_m=200.0)
     assert covering(world, wide).spectrum.core_radius_m == pytest.approx(world.spectrum.core_radius_m * 600 / 104)
     assert covering(world, KASCADE) == world
+
+
+def test_strays_alone_do_not_trigger_a_large_cluster() -> None:
+    world, rng = load_settings(), np.random.default_rng(1)
+    stray, needed = world.detector.electron_stray, world.trigger.stations
+    sizes = np.bincount(KASCADE.cluster[KASCADE.has_electron])
+    known = (rng.poisson(sizes * stray, (20_000, len(sizes))) >= needed).sum(axis=1).mean()
+    for side in (3, 10, 14, 40):
+        x_m, y_m = lattice(side, 30.0)
+        area = np.full(x_m.shape, 2.0)
+        array = DetectorArray("one cluster", 30.0, x_m, y_m, area, area, square_clusters(side, side))
+        settings = covering(world, array)
+        strays = rng.poisson(side * side * stray, 20_000)
+        if side < 40:
+            assert (strays >= settings.trigger.stations).mean() < known + 5 * 0.005
+            check_trigger(settings, array)
+        else:
+            with pytest.raises(InputError, match="trigger its cluster of 1,600 stations with a probability of 100%"):
+                check_trigger(settings, array)
+    assert covering(world, square()).trigger.stations == needed
 
 
 def test_an_array_on_a_mountain_sees_more(tmp_path: Path) -> None:
