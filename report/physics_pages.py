@@ -5,8 +5,10 @@ A search's page also shows single candidates.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -67,10 +69,25 @@ from showerstack.runtime.files import check_out_folder, read_json
 from showerstack.runtime.whole_table import WholeTable
 from showerstack.showers.dataset import Dataset
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SPECTRA_PAGE_FILE = "spectra.html"
 NAMED = 6
 """Folders that are named; of more, their number is given."""
 SOURCES = ("data", "simulation", "scales", "hadronic_model", "total")
+
+
+@dataclass(frozen=True)
+class MeasuredSpectra(Spectra):
+    """Spectra that a notebook shows."""
+
+    def _repr_html_(self) -> str:
+        return str(joined([_shares(self), paragraph(_goodness(self))]))
+
+    def plot(self) -> Figure:
+        """Return the page's picture of all groups as a figure of matplotlib: thick bars are statistical errors."""
+        return _all_groups(self)
 
 
 def spectra_text(spectra: Spectra) -> WholeTable:
@@ -112,12 +129,12 @@ def _mass(row: dict[str, float | None]) -> str:
     return "±".join([f"{row['mean_ln_mass']:.2f}", _error(row["error_statistical"]), _error(row["error_total"])])
 
 
-def write_spectra(options: SpectraOptions, ctx: Context = Context()) -> Spectra:
+def write_spectra(options: SpectraOptions, ctx: Context = Context()) -> MeasuredSpectra:
     """Measure spectra; write their tables and their page, ``spectra.html``."""
     check_out_folder(options.out)
     result, remarks = measure_spectra(replace(options, data=looked_at(options.data, options.blinding)), ctx)
     write_spectra_page(result, options.out, remarks)
-    return result
+    return MeasuredSpectra(**{one.name: getattr(result, one.name) for one in fields(Spectra)})
 
 
 def write_spectra_page(spectra: Spectra, out: Path, remarks: list[str]) -> Path:
@@ -163,15 +180,24 @@ def _made_of(provenance: Path) -> list[Section]:
     return [Section("made", "Made from", table(("", ""), rows, kind="wide"))]
 
 
+def _fluxes(spectra: Spectra) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return energies (J,), fluxes (J, K) and their statistical and total errors."""
+    return spectra.centres_ev, spectra.flux, spectra.standard(STATISTICAL), spectra.standard()
+
+
+def _all_groups(spectra: Spectra) -> Figure:
+    return flux_picture(*_fluxes(spectra), GROUPS)
+
+
 def _spectra(spectra: Spectra) -> Section:
-    arguments = (spectra.centres_ev, spectra.flux, spectra.standard(STATISTICAL), spectra.standard(), GROUPS)
+    arguments = _fluxes(spectra)
     caption = (
         "Thick bars: measured and simulated statistics; thin bars: all errors. Points are not clipped at zero. Open "
         f"marks are published: {', '.join(sorted({one.experiment for one in published_spectra()}))} "
         "(analysis/spectra/published.csv names the sources); nobody agrees on the energy scale to better than 10 %."
         + _not_determined(spectra, *GROUPS)
     )
-    figures = [picture(as_svg(flux_picture(*arguments), "spectra of all groups"), caption)]
+    figures = [picture(as_svg(_all_groups(spectra), "spectra of all groups"), caption)]
     total, sums = spectra.table().filter(pl.col("group") == ALL), []
     for column in ("flux_m2_sr_s_eV", "flux_error_statistical_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV"):
         sums.append(total[column].cast(pl.Float64).fill_null(np.nan).to_numpy()[:, None])
@@ -382,6 +408,13 @@ def _knees(spectra: Spectra) -> list[Section]:
 
 
 def _errors(spectra: Spectra) -> Section:
+    note = paragraph(
+        "Errors of neighbouring groups are strongly anti-correlated: use the covariances in covariance.npz."
+    )
+    return Section("errors", "Shares and their errors, %", _shares(spectra) + note)
+
+
+def _shares(spectra: Spectra) -> Markup:
     rows = []
     shown = spectra.table().filter(pl.col("used") & (pl.col("group") != ALL))
     for part in shown.partition_by("lg_energy_low_eV", maintain_order=True):
@@ -393,10 +426,7 @@ def _errors(spectra: Spectra) -> Section:
         if missing:
             rows.append((energy, ", ".join(missing), "not determined", *("" for _ in SOURCES)))
     heads = ("lg(E/eV)", "group", "share, %", *(f"± {source.replace('_', ' ')}" for source in SOURCES))
-    note = paragraph(
-        "Errors of neighbouring groups are strongly anti-correlated: use the covariances in covariance.npz."
-    )
-    return Section("errors", "Shares and their errors, %", table(heads, rows) + note)
+    return table(heads, rows)
 
 
 def _spectra_doubts(spectra: Spectra, remarks: list[str]) -> Section:
@@ -424,6 +454,25 @@ HEADS = (
     "fraction",
     "flux, m⁻² sr⁻¹ s⁻¹ (bins: eV⁻¹)",
 )
+
+
+@dataclass(frozen=True)
+class PhotonLimits(PhotonResult):
+    """A search for photons that a notebook shows."""
+
+    def _repr_html_(self) -> str:
+        warnings = joined(paragraph(line) for line in excess_warning(self.search))
+        return str(joined([warnings, _limits_table(self.search)]))
+
+    def plot(self, *, integral: bool = False) -> Figure:
+        """Return the page's picture of the limits on the fraction of photons as a figure of matplotlib.
+
+        Parameters
+        ----------
+        integral
+            For all energies from the lower end of each range on, and not in bins.
+        """
+        return next(_limit_pictures(self.search, integral))[1]
 
 
 def _energy(one: Limit) -> str:
@@ -460,10 +509,10 @@ def limits_text(photon_search: PhotonSearch) -> WholeTable:
     return drawn
 
 
-def write_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonResult:
+def write_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonLimits:
     """Look for photons; write the tables of the search and its page, ``gamma_limit.html``."""
     check_out_folder(options.out)
-    result = PhotonResult(search_photons(replace(options, data=looked_at(options.data, options.blinding)), ctx))
+    result = PhotonLimits(search_photons(replace(options, data=looked_at(options.data, options.blinding)), ctx))
     result.write(options.out)
     write_photon_page(result, options.out)
     return result
@@ -507,35 +556,43 @@ def excess_warning(search: PhotonSearch) -> list[str]:
     ]
 
 
-def _limits(photon_search: PhotonSearch) -> Section:
-    figures: list[Markup] = []
-    for integral in (False, True):
-        chosen = [one for one in photon_search.limits if one.integral is integral]
-        edges = np.array([(one.lg_energy_low, one.lg_energy_high) for one in chosen])
+def _limit_pictures(photon_search: PhotonSearch, integral: bool) -> Iterator[tuple[str, Figure]]:
+    """Yield words and pictures of the limits on the fraction of photons, then on their flux where that is known."""
+    chosen = [one for one in photon_search.limits if one.integral is integral]
+    edges = np.array([(one.lg_energy_low, one.lg_energy_high) for one in chosen])
+    scales = [("fraction of photons", [one.fraction_per_event for one in chosen])]
+    if photon_search.efficiency_known:
         flux = (
             r"$\Phi_\gamma$, m$^{-2}$ sr$^{-1}$ s$^{-1}$"
             if integral
             else r"$J_\gamma$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{-1}$"
         )
-        scales = [("fraction of photons", [one.fraction_per_event for one in chosen])]
-        if photon_search.efficiency_known:
-            scales.append((flux, [one.flux_per_event for one in chosen]))
-        for label, each in scales:
-            scale = np.array(each)
-            limit = np.array([one.limit for one in chosen]) * scale
-            expected = np.array([one.expected for one in chosen]) * scale[:, None]
-            if label.startswith("fraction"):  # all events can be photons, and not more
-                limit, expected = np.where(limit < 1.0, limit, np.nan), np.minimum(expected, 1.0)
-            drawn = limit_picture(edges, limit, expected, label, integral=integral, level=photon_search.options.level)
-            what = "for all energies from the lower end of each bar on" if integral else "in bins of energy"
+        scales.append((flux, [one.flux_per_event for one in chosen]))
+    what = "for all energies from the lower end of each bar on" if integral else "in bins of energy"
+    for label, each in scales:
+        scale = np.array(each)
+        limit = np.array([one.limit for one in chosen]) * scale
+        expected = np.array([one.expected for one in chosen]) * scale[:, None]
+        if label.startswith("fraction"):  # all events can be photons, and not more
+            limit, expected = np.where(limit < 1.0, limit, np.nan), np.minimum(expected, 1.0)
+        level = photon_search.options.level
+        yield what, limit_picture(edges, limit, expected, label, integral=integral, level=level)
+
+
+def _limits_table(photon_search: PhotonSearch) -> Markup:
+    return table(HEADS, [_cells(one) for one in photon_search.limits])
+
+
+def _limits(photon_search: PhotonSearch) -> Section:
+    figures: list[Markup] = []
+    for integral in (False, True):
+        for what, drawn in _limit_pictures(photon_search, integral):
             figures.append(picture(as_svg(drawn, f"limits, {what}, {len(figures)}"), f"Limits {what}."))
     note = paragraph(
         "CLs of the likelihood ratio of signal region and sideband, in data and simulation. The band is what is "
         f"expected without photons. Photons are assumed to follow E^-{photon_search.options.index:g} within a range."
     )
-    return Section(
-        "limits", "Limits", pictures(figures) + table(HEADS, [_cells(one) for one in photon_search.limits]) + note
-    )
+    return Section("limits", "Limits", pictures(figures) + _limits_table(photon_search) + note)
 
 
 def _scores(photon_search: PhotonSearch) -> Section:

@@ -13,10 +13,11 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -24,6 +25,7 @@ from rich.segment import Segment
 
 from showerstack.runtime.errors import as_called, escaped
 
+NO_VALUES: Mapping[str, float] = MappingProxyType({})
 LINE_EVERY_S = 20.0
 """Without a terminal, a plain line at most this often."""
 DRAWN_EVERY_S = 0.5
@@ -33,8 +35,11 @@ DRAWN_EVERY_S = 0.5
 class Progress(Protocol):
     """What long work calls to say how far it is."""
 
-    def __call__(self, done: float, total: float, note: str = "") -> None:
-        """Report that ``done`` of ``total`` units are done; ``note`` is a short remark such as a validation loss."""
+    def __call__(self, done: float, total: float, note: str = "", values: Mapping[str, float] = NO_VALUES) -> None:
+        """Report that ``done`` of ``total`` units are done.
+
+        ``note`` is a short remark such as a validation loss, ``values`` are its numbers by name.
+        """
 
 
 Bars = Callable[[str, str], AbstractContextManager[Progress]]
@@ -45,7 +50,7 @@ Bars = Callable[[str, str], AbstractContextManager[Progress]]
 def silent(title: str, unit: str = "events") -> Iterator[Progress]:
     """Open a progress bar that draws nothing."""
 
-    def report(done: float, total: float, note: str = "") -> None:
+    def report(done: float, total: float, note: str = "", values: Mapping[str, float] = NO_VALUES) -> None:
         return
 
     yield report
@@ -82,7 +87,7 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
 
     n_lines, last_total = 0, 0.0
 
-    def report(done: float, total: float, note: str = "") -> None:
+    def report(done: float, total: float, note: str = "", values: Mapping[str, float] = NO_VALUES) -> None:
         nonlocal last_line, n_lines, last_total
         last_total = total
         now = time.monotonic()
@@ -126,8 +131,8 @@ def _show_in_cell(drawn: Any) -> Any:
     return display(drawn, display_id=True)
 
 
-Callback: TypeAlias = Callable[[str, float, float, str], None]
-"""Called with the step, how much of it is done, how much there is, and a short remark."""
+Callback: TypeAlias = Callable[[str, float, float, str, Mapping[str, float]], None]
+"""Called with the step, how much of it is done, how much there is, a short remark, and its numbers by name."""
 
 
 def also_calling(callback: Callback, bars: Bars = silent) -> Bars:
@@ -137,9 +142,9 @@ def also_calling(callback: Callback, bars: Bars = silent) -> Bars:
     def opened(title: str, unit: str = "events") -> Iterator[Progress]:
         with bars(title, unit) as progress:
 
-            def report(done: float, total: float, note: str = "") -> None:
-                progress(done, total, note)
-                callback(title, done, total, note)
+            def report(done: float, total: float, note: str = "", values: Mapping[str, float] = NO_VALUES) -> None:
+                progress(done, total, note, values)
+                callback(title, done, total, note, values)
 
             yield report
 

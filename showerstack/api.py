@@ -32,8 +32,7 @@ from showerstack.showers.schema import TASKS, Task, task_named
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from showerstack.analysis.photons.search import PhotonResult
-    from showerstack.analysis.spectra.run import Spectra
+    from showerstack.report.physics_pages import MeasuredSpectra, PhotonLimits
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.explain import Explanation
 
@@ -313,8 +312,10 @@ def fit(
     verbose
         Draw progress bars, in a terminal or a notebook, and print what is logged.
     callback
-        Called in this process as ``callback(step, done, total, note)`` while work goes on: the name of the step, how
-        much of it is done, how much there is, a short remark. What it raises ends the run, which can be continued.
+        Called in this process as ``callback(step, done, total, note, values)`` while work goes on: the name of the
+        step, how much of it is done, how much there is, a short remark, and its numbers by name, such as the
+        ``log_loss`` of a fit on the fold that it did not learn from. What it raises ends the run, which can be
+        continued.
     **options
         ``preset``,
         ``learners``,
@@ -599,7 +600,7 @@ def spectra(
     verbose: bool = False,
     callback: Callback | None = None,
     **options: Any,
-) -> Spectra:
+) -> MeasuredSpectra:
     """Measure fluxes and shares of five mass groups by energy, as the command ``spectra`` does.
 
     Parameters
@@ -621,8 +622,9 @@ def spectra(
 
     Returns
     -------
-    showerstack.analysis.spectra.run.Spectra
-        ``table()`` has a row for each energy bin and group, with units in the names of the columns.
+    showerstack.report.physics_pages.MeasuredSpectra
+        ``table()`` has a row for each energy bin and group, with units in the names of the columns; ``plot()`` returns
+        the page's picture as a figure of matplotlib, and notebooks show the table of shares.
 
     Raises
     ------
@@ -651,7 +653,7 @@ def gamma_limit(
     verbose: bool = False,
     callback: Callback | None = None,
     **options: Any,
-) -> PhotonResult:
+) -> PhotonLimits:
     """Look for photons among measured events, as the command ``gamma-limit`` does.
 
     Parameters
@@ -669,8 +671,9 @@ def gamma_limit(
 
     Returns
     -------
-    showerstack.analysis.photons.search.PhotonResult
-        ``limits()`` has a row for each range of energy, ``candidates()`` one for each event above the threshold.
+    showerstack.report.physics_pages.PhotonLimits
+        ``limits()`` has a row for each range of energy, ``candidates()`` one for each event above the threshold;
+        ``plot()`` returns the page's picture as a figure of matplotlib, and notebooks show the table of limits.
 
     Raises
     ------

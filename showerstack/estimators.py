@@ -15,7 +15,8 @@ import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -41,6 +42,18 @@ from showerstack.runtime.errors import InputError, Remark, most_similar
 from showerstack.runtime.frames import frame_of, is_frame
 from showerstack.runtime.logs import logging_to
 from showerstack.stacking.config import RunConfig, StackConfig, TableConfig
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ModuleNotFoundError:  # scikit-learn 1.8 has none
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """No ``set_callbacks``."""
+
+    def with_callbacks(method: Any) -> Any:
+        """Return the method."""
+        return method
+
 
 GROUP, WEIGHT, FOLD = "group", "weight", "fold"
 COLUMN_OPTIONS = {"group": GROUP, "weight": WEIGHT, "split": FOLD}
@@ -81,8 +94,8 @@ def _with_options(config: type[RunConfig], **own: Any) -> Callable[[Class], Clas
     return add_options
 
 
-class _Stack(BaseEstimator):
-    """What all estimators share: the options of a run, and the run."""
+class _Stack(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
+    """What all estimators share: the options of a run, the run, and callbacks of scikit-learn 1.9 and newer."""
 
     run: Place | None
     workers: int | None
@@ -94,11 +107,45 @@ class _Stack(BaseEstimator):
         names = RunConfig.model_fields.keys() - {"run"}
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         self.run_ = Path(self.run).expanduser().absolute() if self.run is not None else _temporary() / "run"
-        with logging_to(logging.NullHandler()):  # a remark becomes a warning, and is not printed as well
-            run = fit(data, run=self.run_, verbose=self.verbose, callback=self.callback, **options, **more)
+        # A remark becomes a warning, and is not printed as well.
+        with logging_to(logging.NullHandler()), self._told() as callback:
+            run = fit(data, run=self.run_, verbose=self.verbose, callback=callback, **options, **more)
         self.run_hash_ = run.config_hash
         _warn(run.remarks)
         return run
+
+    @contextmanager
+    def _told(self) -> Iterator[Callback | None]:
+        """Yield what calls the estimator's own callback and those of scikit-learn.
+
+        To them a step is a task, and a part of it that has numbers is a task of it, with these as ``metadata``.
+        """
+        if not getattr(self, "_skl_callbacks", None):
+            yield self.callback
+            return
+        root = self._init_callback_context(max_subtasks=None)
+        root.call_on_fit_task_begin(estimator=self)
+        steps: list[tuple[str, Any]] = []  # the one at work
+
+        def end() -> None:
+            while steps:
+                steps.pop()[1].call_on_fit_task_end(estimator=self)
+
+        def call(step: str, done: float, total: float, note: str, values: Mapping[str, float]) -> None:
+            if self.callback is not None:
+                self.callback(step, done, total, note, values)
+            if not steps or steps[0][0] != step:
+                end()
+                steps.append((step, root.subcontext(task_name=step, max_subtasks=None)))
+                steps[0][1].call_on_fit_task_begin(estimator=self)
+            if values:
+                told = {"note": note, "done": done, "total": total, **values}
+                part = steps[0][1].subcontext(task_name="part").call_on_fit_task_begin(estimator=self)
+                part.call_on_fit_task_end(estimator=self, metadata=told)
+
+        yield call
+        end()
+        root.call_on_fit_task_end(estimator=self)
 
     def _fitted(self) -> Fitted:
         """Open the run; refuse one that is not what this estimator was fitted as.
@@ -184,6 +231,7 @@ class StackClassifier(ClassifierMixin, _Stack):
     True
     """
 
+    @with_callbacks
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
@@ -326,6 +374,7 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
     (1000, 5)
     """
 
+    @with_callbacks
     def fit(self, X: Place, y: None = None, groups: None = None, sample_weight: None = None) -> Self:
         """Train on ``X/{task}_train``; its labels, groups and weights are in the folder, none are given here.
 
@@ -377,6 +426,7 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
     True
     """
 
+    @with_callbacks
     def fit(self, X: Place, y: None = None, groups: None = None, sample_weight: None = None) -> Self:
         """Train on ``X/energy_train``, whose true energies are in the folder.
 

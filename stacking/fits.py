@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import time
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +22,7 @@ from showerstack.models.base.learner import Batch, Enough, Learner, Predictor
 from showerstack.models.base.saving import CheckpointError
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import create, most_events
+from showerstack.runtime.context import NO_VALUES
 from showerstack.runtime.cost import now_s, timed
 from showerstack.runtime.files import atomic_folder, hash_json
 from showerstack.runtime.processes import limited_threads
@@ -138,8 +140,11 @@ def refuse_abandoned(task: FoldTask, *, within_s: float = 0.0) -> None:
         time.sleep(1.0)
 
 
-def do_task(task: FoldTask) -> None:
-    """Fit one learner on one fold, predict its own and the test events, and store all of it atomically."""
+def do_task(task: FoldTask) -> float:
+    """Fit one learner on one fold, predict its own and the test events, and store all of it atomically.
+
+    Returns the log-loss of the fold's own events, which it did not learn from.
+    """
     refuse_abandoned(task, within_s=SEEN_WITHIN_S)
     with atomic_folder(task.saved.path, overwrite=True) as folder, limited_threads(task.threads):
         saved = FitFolder(folder)
@@ -150,7 +155,8 @@ def do_task(task: FoldTask) -> None:
             learner.save(folder)
             if learner.losses_:
                 saved.write_history(learner.losses_)
-            saved.write(OWN_FOLD, predict(task, learner, task.train, oof))
+            of_fold = predict(task, learner, task.train, oof)
+            saved.write(OWN_FOLD, of_fold)
             write_unseen_predictions(task, learner, saved)
         record = {
             "key": task.key,
@@ -167,6 +173,12 @@ def do_task(task: FoldTask) -> None:
         saved.finish(record)
         refuse_abandoned(task)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
+    return _log_loss(of_fold, task.train.labels()[oof])
+
+
+def _log_loss(posterior: Posterior, labels: np.ndarray) -> float:
+    assert posterior.log_proba is not None
+    return -float(posterior.log_proba[np.arange(len(labels)), labels].mean()) if len(labels) else float("nan")
 
 
 def write_unseen_predictions(task: FoldTask, learner: Learner, saved: FitFolder) -> None:
@@ -197,7 +209,7 @@ class WhileWanted:
         deadline = task.deadline
         self.ends = None if deadline is None else self.looked + task.share * max(0.0, deadline - self.looked)
 
-    def __call__(self, done: float, total: float, note: str = "") -> None:
+    def __call__(self, done: float, total: float, note: str = "", values: Mapping[str, float] = NO_VALUES) -> None:
         """Raise :class:`Enough` when the time has come, :class:`Abandoned` when the run has ended."""
         now = now_s()
         if now - self.looked >= LOOK_EVERY_S:

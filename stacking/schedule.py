@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from showerstack.features.device import free_gpu_memory
 from showerstack.runtime.code import code_of_fits
-from showerstack.runtime.context import Progress
+from showerstack.runtime.context import NO_VALUES, Progress
 from showerstack.runtime.cost import Clock, now_s
 from showerstack.runtime.errors import GPU_FAILED, Changed, InputError, need, remedy_of
 from showerstack.runtime.logs import Caller, captured, replay
@@ -188,6 +188,8 @@ class Attempt(NamedTuple):
     """Where the error is the machine's, not the learner's."""
     records: list[logging.LogRecord]
     """What was logged."""
+    log_loss: float | None = None
+    """Of the fold's own events, where it was fitted now."""
 
 
 def run_tasks(
@@ -208,7 +210,7 @@ def run_tasks(
     scheduler
         Address of a Dask scheduler, whose workers do all tasks; None for processes of this machine.
     progress
-        Called with fits done, all of them, and those at work.
+        Called with fits done, all of them, those at work, and of a fit that has ended the log-loss of its fold.
 
     Returns
     -------
@@ -229,9 +231,10 @@ def run_tasks(
         with _workers(scheduler, waiting, processes, threads) as (parts, at_once, attempts):
             left |= {(task.name, task.fold): device for device, part in parts.items() for task in part}
 
-            def report(note: str = "") -> None:
+            def report(note: str = "", values: Mapping[str, float] = NO_VALUES) -> None:
                 if progress:
-                    progress(len(tasks) - len(left), len(tasks), note + _running(left, at_once))
+                    notes = [one for one in (note, _running(left, at_once)) if one]
+                    progress(len(tasks) - len(left), len(tasks), ", ".join(notes), values)
 
             report()
             for attempt in attempts:
@@ -246,7 +249,10 @@ def run_tasks(
                 left.pop((attempt.learner, attempt.fold), None)
                 if attempt.error:
                     failures.append(attempt)
-                report(f"{name} FAILED, " if attempt.error else "")
+                if attempt.log_loss is not None:
+                    report(f"{name} log-loss {attempt.log_loss:.4f}", {"log_loss": attempt.log_loss})
+                else:
+                    report(f"{name} FAILED" if attempt.error else "")
     except Changed:
         # Whatever was not finished when the data were last seen to be the same.
         for name, fold in left:
@@ -322,24 +328,24 @@ def _attempt(task: FoldTask, caller: Caller, clock: Clock | None = None) -> Atte
     if clock is not None and task.deadline is not None:
         task = replace(task, deadline=clock.on_this_machine(task.deadline))
     with captured(caller) as records:
-        error, remedy = _error_of(task)
-    return Attempt(task.name, task.fold, error, remedy, records)
+        log_loss, error, remedy = _outcome_of(task)
+    return Attempt(task.name, task.fold, error, remedy, records, log_loss)
 
 
-def _error_of(task: FoldTask) -> tuple[str, str | None]:
-    """Do a task; return its error, empty where it was done, and the remedy of :class:`Attempt`."""
+def _outcome_of(task: FoldTask) -> tuple[float | None, str, str | None]:
+    """Do a task; return the log-loss of its fold, its error, empty where it was done, and the remedy."""
     # An error of the learner is its failure, in manifest and report. One of the machine has a remedy, and ends the run.
     try:
         if task.is_done():  # a cluster repeats work whose result was lost with the worker
-            return "", None
+            return None, "", None
         late = task.run.late(task.name)
         if task.gives_up and task.deadline is not None and (late.exists() or now_s() >= task.deadline):
             raise TimeLimitReached("the time limit of the run left too little for it")
         began = time.monotonic()
         try:
-            do_task(task)
+            log_loss = do_task(task)
         except Abandoned as error:
-            return str(error), "give all machines the same run folder, which nobody else writes,"
+            return None, str(error), "give all machines the same run folder, which nobody else writes,"
         except TimeLimitReached:  # the learner's other folds need not begin
             late.parent.mkdir(parents=True, exist_ok=True)
             late.touch()
@@ -351,5 +357,5 @@ def _error_of(task: FoldTask) -> tuple[str, str | None]:
         line = " ".join(f"{type(error).__name__}: {error}".split())
         if not isinstance(error, TimeLimitReached | Changed):
             LOG.exception("%s fold %d failed: %s", task.name, task.fold, line)
-        return line, remedy_of(error)
-    return "", None
+        return None, line, remedy_of(error)
+    return log_loss, "", None

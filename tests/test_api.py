@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import tomllib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_progress_is_told_and_drawn(
     table: tuple[np.ndarray, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     x, y = table
-    told: list[tuple[str, float, float, str]] = []
+    told: list[tuple[str, float, float, str, Mapping[str, float]]] = []
     frame = pl.DataFrame({"x": x[:, 0], "nothing": [None] * len(y), "kind": y})
 
     def impatient(*progress: Any) -> None:
@@ -75,7 +76,10 @@ def test_progress_is_told_and_drawn(
         showerstack.fit(frame, callback=impatient, **options)
     showerstack.fit(frame, verbose=True, callback=lambda *progress: told.append(progress), **options)
     assert capsys.readouterr().err.count("warning: ") == 3, "of the second fit, which goes on with the run"
-    fits = [(done, total) for step, done, total, _ in told if step == "training"]
+    fits = [(done, total) for step, done, total, *_ in told if step == "training"]
+    losses = [values["log_loss"] for *_, values in told if values]
+    (row,) = showerstack.fitted(tmp_path / "run")._repr_html_().split("<td>table.quadratic_logit</td><td>")[1:]
+    assert float(row[:6]) == pytest.approx(np.mean(losses), abs=5e-5), "two folds of equal size"
     assert fits[0] == (0, 2)
     assert fits[-1] == (2, 2)
     told.clear()
@@ -186,6 +190,8 @@ def test_notebooks_show_tables_and_figures(
     assert figure.get_suptitle().startswith("event 3 of composition")
     drawn = run.draw(x, 0)
     assert "what moved" in drawn.axes[1].get_title()
+    for one in (predicted.plot(), figure, drawn):
+        assert one._repr_png_().startswith(b"\x89PNG"), "also where pyplot was never imported"
 
 
 def test_a_feature_table_is_a_frame(tiny_composition: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy as np
@@ -272,6 +273,52 @@ def test_options_reach_the_run_and_models_are_cloned(tmp_path: Path) -> None:
     assert fitted(tmp_path / "run").classes == (10, 11)
     scaled = make_pipeline(StandardScaler(), StackClassifier(**QUICK))
     assert cross_val_score(scaled, x, y, cv=2).mean() > 0.8
+
+
+class Told:
+    """What scikit-learn tells a callback, a line each; handed on by pipelines."""
+
+    max_propagation_depth = None
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.losses: list[float] = []
+
+    def setup(self, estimator: object, context: Any) -> None:
+        self.lines.append("setup")
+
+    def teardown(self, estimator: object, context: Any) -> None:
+        self.lines.append("teardown")
+
+    def on_fit_task_begin(self, estimator: object, context: Any) -> None:
+        self.lines.append(f"{type(estimator).__name__} {context.task_name}")
+
+    def on_fit_task_end(self, estimator: object, context: Any, *, metadata: dict[str, Any] | None = None) -> None:
+        self.lines.append(f"end of {context.task_name}")
+        if metadata and "log_loss" in metadata:
+            self.losses.append(metadata["log_loss"])
+
+
+def test_callbacks_of_scikit_learn_are_told_steps_and_numbers() -> None:
+    pytest.importorskip("sklearn.callback")  # scikit-learn 1.9 and newer
+    x, y, _ = _visits()
+    told, own = Told(), []
+    model = StackClassifier(**QUICK, callback=lambda *progress: own.append(progress))
+    make_pipeline(StandardScaler(), model).set_callbacks(told).fit(x, y)
+    first, last = told.lines.index("StackClassifier fit"), told.lines.index("end of training")
+    fits = ["StackClassifier part", "end of part"] * 2
+    assert told.lines[first : last + 1] == ["StackClassifier fit", "StackClassifier training", *fits, "end of training"]
+    assert (told.lines[0], told.lines[-1], told.lines.count("teardown")) == ("setup", "teardown", 1)
+    assert told.losses == [values["log_loss"] for *_, values in own if values]
+    assert len(told.losses) == 2
+
+    def broken(*progress: object) -> None:
+        raise RuntimeError("enough")
+
+    again = Told()
+    with pytest.raises(RuntimeError, match="enough"):
+        StackClassifier(**QUICK, callback=broken).set_callbacks(again).fit(x, y)
+    assert again.lines[-1] == "teardown"
 
 
 @pytest.mark.parametrize("model", [ShowerClassifier(), EnergyRegressor()], ids=lambda model: type(model).__name__)

@@ -110,10 +110,10 @@ def one_plot(height_in: float, width_in: float = COLUMN_IN) -> Iterator[tuple[Fi
 
 def new_figure(height_in: float = 3.0, width_in: float = COLUMN_IN, *, placed: bool = False) -> Figure:
     """Return an empty figure of column width; one whose axes are ``placed`` by the caller is drawn once, not twice."""
-    from matplotlib.figure import Figure
+    from showerstack.report.pictures.figure import ShownFigure
 
     layout = "none" if placed else None  # matplotlib takes it, its types do not
-    return Figure(figsize=(width_in, height_in), layout=layout)  # type: ignore[arg-type]
+    return ShownFigure(figsize=(width_in, height_in), layout=layout)  # type: ignore[arg-type]
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:

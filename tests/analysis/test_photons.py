@@ -33,7 +33,6 @@ from showerstack.analysis.photons.limits import Background, cls_limit, expected_
 from showerstack.analysis.photons.on_off import Common, OnOff, signal_limits
 from showerstack.analysis.photons.search import (
     MANY_SIGMA,
-    PhotonResult,
     PhotonSearch,
     SearchOptions,
     search_events,
@@ -41,7 +40,7 @@ from showerstack.analysis.photons.search import (
 )
 from showerstack.analysis.sky.map import li_ma, sky_map
 from showerstack.analysis.spectra.response import Thrown, binning
-from showerstack.report.physics_pages import limits_text, write_photon_page
+from showerstack.report.physics_pages import PhotonLimits, limits_text, write_photon_page
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
@@ -186,7 +185,7 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SearchOption
 
 def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
     """The test set holds one photon to about eight protons, far more than any sky."""
-    result = PhotonResult(search_photons(_options(gamma_run, gamma_sky, tmp_path), Context()))
+    result = PhotonLimits(search_photons(_options(gamma_run, gamma_sky, tmp_path), Context()))
     result.write(tmp_path)
     limits, candidates = pl.read_csv(tmp_path / "limits.csv"), pl.read_csv(tmp_path / "candidates.csv")
     known = bool(np.isfinite(result.search.transfer.models))
@@ -216,6 +215,15 @@ def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Pa
         assert word in page[page.index('id="made"') :]
     assert "fraction</span>" not in page.split("<nav>")[0]
     PlainConsole(width=160).print(limits_text(result.search))
+    shown = result._repr_html_()
+    assert shown[shown.index("<table") :] in page, "a notebook shows the page's table"
+    assert ("Warning: " in shown) == many
+    (axes,) = result.plot(integral=True).axes
+    (observed,) = [line for line in axes.lines if line.get_label() == "observed"]
+    above = [one.limit * one.fraction_per_event for one in result.search.limits if one.integral]
+    assert observed.get_ydata()[0] == pytest.approx(above[0] if above[0] < 1 else np.nan, nan_ok=True)
+    assert axes.get_xlabel() == "from energy, eV"
+    assert result.plot().axes[0].get_xlabel() == "energy, eV"
 
 
 def test_what_cannot_be_right_is_refused(

@@ -7,6 +7,7 @@ small run and a set without labels are measured as a user does it, and what cann
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ from showerstack.analysis.spectra.run import (
     remarks_on_shares,
 )
 from showerstack.commands.app import numbers
-from showerstack.report.physics_pages import knee_lines, spectra_text, write_spectra_page
+from showerstack.report.physics_pages import MeasuredSpectra, knee_lines, spectra_text, write_spectra_page
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
@@ -166,6 +167,15 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     for words in ("± energy scale", "energy scale</td>", "shift of their lg E", "Scales and cells"):
         assert words in text, words
     assert "KASCADE 2024" in text
+    shown = MeasuredSpectra(**vars(unknown))
+    assert re.search(r"<table.*</table>", shown._repr_html_(), re.DOTALL)[0] in text, (
+        "a notebook shows the page's table"
+    )
+    assert f"p = {unknown.p_value:.3f}" in shown._repr_html_()
+    (axes,) = shown.plot().axes
+    drawn = [line.get_ydata() for line in axes.lines if line.get_label() in GROUPS]
+    points = unknown.flux * unknown.centres_ev[:, None] ** 2.7
+    np.testing.assert_allclose(np.concatenate(drawn), points.T[np.isfinite(points.T)])
     named = np.array([unknown.determined[name] for name in GROUPS])
     assert (~named).any()
     assert f"{(~named).sum()} of {named.size} fluxes are not determined" in text
