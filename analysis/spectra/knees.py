@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.spectra.fluxes import another_model_factor
+from showerstack.analysis.spectra.fluxes import spread_of_models
 from showerstack.analysis.spectra.likelihood import (
     HYPOTHESES,
     KNEE_RANGE,
@@ -206,18 +206,31 @@ def _knee(
     first, second = (crossing(grid, profile, at, level) for level in CHI_SQUARE_LEVELS)
 
     def position(one: FoldedFit) -> float:
-        return float(one.parameters[one.likelihood.layout.names.index(f"lg_r{place}")])
+        return float(one.parameters[column(one)])
+
+    def column(one: FoldedFit) -> int:
+        return one.likelihood.layout.names.index(f"lg_r{place}")
+
+    def noise(one: FoldedFit) -> float:
+        """Return what the finite response adds to the variance of the position."""
+        whole, of_counts = (np.diag(one.covariance(simulation=finite))[column(one)] for finite in (True, False))
+        return max(float(whole - of_counts), 0.0)
 
     systematic = {
-        "hadronic_model": model_error([position(one) for one in models]),
+        "hadronic_model": model_error([position(one) for one in models], [noise(one) for one in models]),
         "sharpness": max(abs(position(one) - position(fit)) for one in sharp),
     }
     return Knee(name, at, first, second, systematic, grid, profile)
 
 
-def model_error(positions: list[float]) -> float:
-    """Return the error that positions by several models make likely (:func:`another_model_factor`); NaN by one."""
-    return another_model_factor(len(positions)) * float(np.std(positions)) if len(positions) > 1 else np.nan
+def model_error(positions: list[float], noise: list[float]) -> float:
+    """Return the error that positions by several models, and the variances of their responses' noise, make likely.
+
+    It is that of :func:`spread_of_models`; NaN by one model.
+    """
+    if len(positions) < 2:
+        return np.nan
+    return float(np.sqrt(spread_of_models(np.array(positions), np.reshape(noise, (-1, 1, 1)))[0, 0]))
 
 
 def crossing(grid: np.ndarray, profile: np.ndarray, at: float, level: float) -> KneeInterval:

@@ -353,8 +353,9 @@ def folded_spectra(
         else:
             alone[name_of_model(int(model))] = fit_of_model
     if len(alone) > 1:
-        by_model = {name: free_fluxes(fit_of_model, edges).flux for name, fit_of_model in alone.items()}
-        spread = spread_of_models(list(by_model.values()))
+        fluxes_alone = [free_fluxes(fit_of_model, edges) for fit_of_model in alone.values()]
+        by_model = {name: one.flux for name, one in zip(alone, fluxes_alone, strict=True)}
+        spread = spread_of_models(list(by_model.values()), [one.of_response for one in fluxes_alone])
     else:
         spread = np.full_like(fluxes.covariance["data"], np.nan)
         remarks.append("no two hadronic models can be compared: their error is unknown")

@@ -41,12 +41,16 @@ from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.sky import Sky
 from showerstack.stacking.config import StackConfig
+from showerstack.stacking.store import Run
 from showerstack.stacking.train import stack
 
 BINS = cell_binning(EDGES)
 PHOTON_BINS = binning((15.0, 15.3, 15.6, 16.0))
 ZENITH_MAX_DEG = 30.0
 SKY = Sky(flux_1_pev=6e-21, sharpness=5.0)
+STEEP = SKY.model_copy(update={"index": 3.0, "index_above": 3.4})
+AGAIN = {"again": (SKY, 1.0), "steep": (STEEP, 1.0), "large": (SKY, 8.0)}
+"""Skies of showers simulated again, and how many times the pool's showers the analysis's simulation has."""
 PAIRS_SEED = 71
 """Of the showers that are simulated five times."""
 AGAIN_SEED = 20_000
@@ -76,7 +80,9 @@ def main() -> None:
     parser.add_argument("--exact", type=int, default=50, help="skies of spectra, scales exact")
     parser.add_argument("--again", type=int, default=200, help="skies of showers simulated again with other scales")
     parser.add_argument("--pairs", type=int, default=60_000, help="showers of the pool that is simulated five times")
-    parser.add_argument("--again-events", type=int, nargs="+", default=[6_000, 60_000], help="of these skies")
+    parser.add_argument("--again-events", type=int, nargs="+", default=[6_000, 60_000, 10**6], help="of these skies")
+    parser.add_argument("--again-more", type=int, default=66, help="of these skies, with a steep spectrum of 60,000 "
+                        "events, and with a larger simulation of 1,000,000")  # fmt: skip
     parser.add_argument("--regressed", action="store_true", help="the analysis moves posteriors by the regression")
     parser.add_argument("--mixtures", type=int, default=1, help="0: without the grid of mixtures")
     parser.add_argument("--photons", type=int, default=50, help="pseudo-experiments of photons, each fraction")
@@ -106,13 +112,14 @@ def main() -> None:
 def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Iterator[tuple[str, int, Experiment]]:
     """Yield what is still to be done, a little of every kind first."""
     numbers = {
-        "mixtures": given.mixtures, "plateau": 1,
+        "mixtures": given.mixtures, "plateau": int(given.mixtures > 0),
         "photons_0": given.photons, "photons_0.002": given.photons,
     }  # fmt: skip
     for events in given.events:
         numbers |= {f"drawn_{events}": given.experiments, f"exact_{events}": given.exact}
     for events in given.again_events:
         numbers[f"again_{events}"] = given.again
+    numbers |= {"steep_60000": given.again_more, "large_1000000": given.again_more}
     missing = [
         (seed / number, kind, seed)
         for kind, number in numbers.items()
@@ -122,9 +129,9 @@ def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Itera
     if not missing:
         return
     made: dict[str, Experiment] = {}
-    if any(kind.startswith("again") for _, kind, _ in missing):
-        made |= _again(given)
-    if any(not kind.startswith(("photons", "again")) for _, kind, _ in missing):
+    if any(kind.startswith(tuple(AGAIN)) for _, kind, _ in missing):
+        made |= _again(given, {kind for _, kind, _ in missing})
+    if any(not kind.startswith(("photons", *AGAIN)) for _, kind, _ in missing):
         made |= _composition(given)
     if any(kind.startswith("photons") for _, kind, _ in missing):
         made |= _photons(given)
@@ -204,23 +211,27 @@ NATURES: tuple[tuple[float, float, float] | None, ...] = (
 """Scales of energy, muons and electrons of skies of showers simulated again, in turn; None: all drawn."""
 
 
-def _again(given: argparse.Namespace) -> dict[str, Experiment]:
-    run, _ = trained(COMPOSITION, given)
-    opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar)
+def _again(given: argparse.Namespace, kinds: set[str]) -> dict[str, Experiment]:
+    opened: list[Run] = []
 
     def read(folder: Path) -> Response:
-        return read_response(opened, [folder], [], BINS, ZENITH_MAX_DEG, ctx, moved=False)
+        """Predict a set by the run, which is trained where the first set is missing."""
+        if not opened:
+            opened.append(open_run(trained(COMPOSITION, given)[0], COMPOSITION.name, "closure"))
+        return read_response(opened[0], [folder], [], BINS, ZENITH_MAX_DEG, Context(bars=bar), moved=False)
 
     pool = paired_pool(given.work, read, given.pairs, PAIRS_SEED, given.workers)
     truth = PairedTruth.of_pool(pool, BINS, pairs=not given.regressed)
 
-    def experiment(events: int) -> Experiment:
+    def experiment(kind: str) -> Experiment:
+        name, _, events = kind.partition("_")
+        sky, share = AGAIN[name]
         return lambda seed: spectra_experiment(
-            truth, SKY, np.array(EDGES), seed + AGAIN_SEED, events=events, drawn=True, at=NATURES[seed % len(NATURES)],
-            knee=False,
+            truth, sky, np.array(EDGES), seed + AGAIN_SEED, events=int(events), drawn=True, share=share,
+            at=NATURES[seed % len(NATURES)],
         )  # fmt: skip
 
-    return {f"again_{events}": experiment(events) for events in given.again_events}
+    return {kind: experiment(kind) for kind in kinds if kind.startswith(tuple(AGAIN))}
 
 
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:

@@ -37,7 +37,7 @@ from showerstack.analysis.spectra.folding import (
     make_movable,
     make_response,
 )
-from showerstack.analysis.spectra.knees import profile_knee
+from showerstack.analysis.spectra.knees import change_of_index, profile_knee
 from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
 from showerstack.analysis.spectra.response import Binning, Simulated, Thrown
 from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN
@@ -183,14 +183,16 @@ def spectra_experiment(
             "open": [bool(profile[0] < level or profile[-1] < level) for level in (1.0, 3.841459)],
         }
     place = fit.likelihood.layout.names.index("lg_r0")
-    result.setdefault("rigidity", {}).update(
-        lg_rigidity=float(fit.parameters[place]), error=float(np.sqrt(fit.covariance()[place, place]))
-    )
+    errors = np.sqrt(np.diag(fit.covariance())[[place, place - 1]])
+    result.setdefault("rigidity", {}).update(lg_rigidity=float(fit.parameters[place]), error=float(errors[0]))
+    result["change"] = {"value": change_of_index(fit), "error": float(errors[1])}
     fluxes, true = free_fluxes(fit, edges), mean_fluxes(sky, edges)
     covariance = np.asarray(sum(fluxes.covariance.values()))
     error = np.sqrt(np.diag(covariance)).reshape(true.shape)
     share_error = np.sqrt(np.diag(share_covariance(fluxes.flux, covariance))).reshape(true.shape)
     result["flux"] = pull_counts(fluxes.flux, true, error)
+    result["pulls"] = ((fluxes.flux - true) / error).round(3).tolist()
+    result["relative_error"] = (error / true).round(4).tolist()
     result["fraction"] = pull_counts(shares(fluxes.flux), shares(true), share_error)
     iron = (slice(IRON_BAND, IRON_BAND + 1), slice(IRON, IRON + 1))
     result["iron"] = pull_counts(shares(fluxes.flux)[iron], shares(true)[iron], share_error[iron])

@@ -523,6 +523,53 @@ def test_shares_and_masses_carry_their_errors() -> None:
     assert np.mean((drawn[:, 3] - drawn[:, :3].mean(axis=1)) ** 2) == pytest.approx(np.mean(stated), rel=0.12)
 
 
+def test_the_spread_of_models_is_told_from_noise_of_their_responses() -> None:
+    rng = np.random.default_rng(11)
+    root = rng.normal(size=(20, 20)) * np.geomspace(0.3, 3, 20)[:, None]
+    noise, along = root @ root.T, rng.choice([-2, 2], 20) * np.sqrt(np.diag(root @ root.T))
+    for models in (2, 4):
+        found: dict[str, list[np.ndarray]] = {"none": [], "with noise": [], "spread": []}
+        for _ in range(600):
+            results = rng.normal(size=(models, 20)) @ root.T
+            found["with noise"].append(np.diag(spread_of_models(results)))
+            found["none"].append(np.diag(spread_of_models(results, [noise] * models)))
+            differ = results + rng.normal(size=(models, 1)) * along
+            found["spread"].append(np.diag(spread_of_models(differ, [noise] * models)))
+        mean = {name: np.mean(values, axis=0) for name, values in found.items()}
+        factor = 1 + 1 / models
+        np.testing.assert_allclose(mean["with noise"], factor * np.diag(noise), rtol=0.3)
+        assert (mean["none"] < 0.25 * factor * np.diag(noise)).all(), "what is left cannot be below zero"
+        assert np.min(found["none"]) == 0
+        assert np.mean(mean["spread"] / along**2) == pytest.approx(factor, rel=0.35)
+    assert spread_of_models([0.0, 1.0], [[[0.0]], [[0.0]]])[0, 0] == pytest.approx(0.75), "exact responses"
+
+
+def test_responses_of_one_model_differ_by_their_stated_noise() -> None:
+    """The same counts, and 12 responses of 40,000 showers of one model: taken by four they show no spread."""
+    counts, fits = None, []
+    for k in range(12):
+        events, thrown = simulated(40_000, 3000 + k, BINS)
+        world = make_cells(BINS, events, 8), make_movable(events, BINS, Widths()), thrown_by_models(thrown, None)
+        if counts is None:
+            cells, counts = world[0], world[0].counts(measured(SKY, 5, exposure=EXPOSURE / 4))
+        fits.append(free_fluxes(_problem((cells, *world[1:]), counts, EXPOSURE / 4, scales=True).fit(), BANDS))
+    values, noise = (np.array([getattr(one, name) for one in fits]) for name in ("flux", "of_response"))
+    each = values.reshape(12, -1)
+    mean = noise.mean(axis=0)
+    # 220 degrees of freedom, a deviation of 0.1; the noise is known to linear order.
+    q = np.trace(np.linalg.solve(mean, np.cov(each.T))) / each.shape[1]
+    assert 0.6 < q < 1.45
+    exact = np.mean([np.diag(spread_of_models(each[k : k + 4])) for k in range(0, 12, 4)], axis=0)
+    ours = np.mean([np.diag(spread_of_models(each[k : k + 4], noise[k : k + 4])) for k in range(0, 12, 4)], axis=0)
+    assert ours.sum() < 0.3 * exact.sum()
+    rng, known = np.random.default_rng(1), 3 * np.sqrt(np.diag(mean))
+    back = []
+    for _ in range(400):
+        taken = rng.choice(12, 4, replace=False)
+        back.append(np.diag(spread_of_models(each[taken] + rng.normal(size=(4, 1)) * known, noise[taken])))
+    assert np.mean(np.mean(back, axis=0) / known**2) == pytest.approx(1.25, rel=0.35)
+
+
 def test_sets_that_cannot_be_folded_are_refused(pool: tuple[Simulated, Thrown]) -> None:
     events: SpectrumEvents = pool[0].take(np.arange(1000))
     with pytest.raises(InputError, match=r"without truth\.parquet has no true energies"):

@@ -281,8 +281,8 @@ class Profiled:
         """Parameters of a common knee, and what is left at a place."""
         return SimpleNamespace(layout=ParameterLayout("rigidity"), terms=lambda at: at[:2])
 
-    def covariance(self) -> np.ndarray:
-        return self.spread * np.diag(np.linspace(0.01, 0.02, len(self.parameters)))
+    def covariance(self, *, simulation: bool = True) -> np.ndarray:
+        return (1.0 if simulation else 0.7) * self.spread * np.diag(np.linspace(0.01, 0.02, len(self.parameters)))
 
     def at(self, position: float) -> float:
         # Steeper above than below, and no higher than 20.

@@ -356,14 +356,23 @@ def test_energies_outside_and_empty_bins_are_told() -> None:
 
 
 def test_a_knee_by_hand() -> None:
-    def at(lg_energy: float) -> FoldedFit:
+    def at(lg_energy: float, noise: float = 0.0) -> FoldedFit:
         likelihood = SimpleNamespace(layout=SimpleNamespace(names=["lg_flux", "lg_r0"]))
-        return cast("FoldedFit", SimpleNamespace(parameters=[9.0, lg_energy], likelihood=likelihood))
+
+        def covariance(*, simulation: bool) -> np.ndarray:
+            return np.diag([1.0, 0.3 + noise**2 * simulation])
+
+        return cast(
+            "FoldedFit", SimpleNamespace(parameters=[9.0, lg_energy], likelihood=likelihood, covariance=covariance)
+        )
 
     grid = np.linspace(14.0, 16.0, 21)
     parabola = ((grid - 15.0) / 0.2) ** 2
     knee = _knee("proton", at(15.0), (grid, parabola), 0, [at(14.9), at(15.3)], [at(14.8), at(15.2)])
     assert knee.systematic == pytest.approx({"hadronic_model": 0.2 * 3**0.5, "sharpness": 0.3})  # of two models
+    noisy = _knee("proton", at(15.0), (grid, parabola), 0, [at(15.0)], [at(14.8, 0.2), at(15.2, 0.2)])
+    # Half of the squared distances, 2 * 0.2^2, is what noise of 0.2 makes.
+    assert noisy.systematic["hadronic_model"] == pytest.approx(0.2 * 1.5**0.5)
     assert knee.lg_energy == pytest.approx(15.0)
     np.testing.assert_allclose([knee.interval68.low, knee.interval68.high], [14.8, 15.2])
     np.testing.assert_allclose([knee.interval95.low, knee.interval95.high], 15 + 0.2 * 1.959964 * np.array([-1, 1]))
