@@ -67,16 +67,16 @@ def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
 
     They are known whatever the set is called, however it was cut, and where it is a part or holds others as well.
     """
-    trained_on = run.manifest["data"]
-    fingerprint = str(trained_on.get("train_fingerprint", ""))
+    trained_on = run.manifest.data
+    fingerprint = trained_on.train_fingerprint or ""
     if fingerprint.startswith(dataset.fingerprint()):
         raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
-    folder = Path(str(trained_on.get("train")))
+    folder = Path(str(trained_on.train))
     train = Dataset.open(folder, labels=False) if folder.is_dir() else None
     if train is not None and fingerprint.startswith(train.fingerprint()):
         shared = shared_showers(train, dataset)
     else:
-        shared = same_blocks(trained_on.get("train_source") or {}, dataset.source)
+        shared = same_blocks(trained_on.train_source or {}, dataset.source)
     if shared:
         raise InputError(
             f"{dataset.path} holds showers that {run.folder} was trained on ({shared}): give another set as {what}"
@@ -211,7 +211,7 @@ def holdout_events(run: Run, passes: Callable[[dict[str, np.ndarray]], np.ndarra
     ``passes`` says of scalars which events pass the cuts; with fewer than ``least`` of a class under them, the holdout
     is small.
     """
-    folder = Path(run.manifest["data"]["train"])
+    folder = Path(str(run.manifest.data.train))
     if not folder.exists():
         raise InputError(f"{folder}, which {run.folder} was trained on, is not there: give --simulation")
     dataset = Dataset.open(folder, run.task)

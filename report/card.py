@@ -15,13 +15,13 @@ from showerstack.report.shared.markup import CONTROLS
 from showerstack.report.shared.text import totals
 from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.files import atomic_path, is_as_written, read_json
-from showerstack.runtime.stated import check_stated
+from showerstack.runtime.stated import stated_as
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.schema import TASKS, task_named
 from showerstack.showers.source import is_simulated, read_source
-from showerstack.stacking.stated import TableMetrics
-from showerstack.stacking.store import METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
+from showerstack.stacking.stated import Gate, Manifest, TableMetrics
+from showerstack.stacking.store import METRICS_FILE, TABLE_TEST_FILE, Run
 
 CARD_FILE = "model_card.md"
 LICENCE = "MIT"
@@ -70,25 +70,24 @@ def write_card(run: Path) -> Path:
     return run / CARD_FILE
 
 
-def _sources(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _sources(manifest: Manifest) -> dict[str, dict[str, Any]]:
     """Return what the dataset folders said of their origin in training; of runs that kept nothing, what they say now.
 
     Nothing of folders that are gone, and of tables.
     """
     sources: dict[str, dict[str, Any]] = {}
-    data = manifest["data"]
-    for split in ("train", "test"):
-        folder, stored = data.get(split), data.get(f"{split}_source")
+    data = manifest.data
+    for split, folder, stored in (("train", data.train, data.train_source), ("test", data.test, data.test_source)):
         if stored is not None:
             sources[split] = dict(stored)
-        elif manifest["task"] in TASKS and folder and Path(folder).is_dir():
+        elif manifest.task in TASKS and folder and Path(folder).is_dir():
             sources[split] = read_source(Path(folder))
     return sources
 
 
-def _metrics(folder: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _metrics(folder: Path, manifest: Manifest) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the scores that there are, of held-out rows of a table and of the test set, and remarks on their files."""
-    task, scores = str(manifest["task"]), dict[str, dict[str, Any]]()
+    task, scores = manifest.task, dict[str, dict[str, Any]]()
     files = (
         {"held_out": METRICS_FILE, "test": TABLE_TEST_FILE} if task not in TASKS else {"test": f"metrics_{task}.json"}
     )
@@ -99,11 +98,11 @@ def _metrics(folder: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, dict[
         if key == "test" and not is_as_written(metrics):
             return scores, [f"{name} is not as it was written, and its numbers are left out: score the run again"]
         if task not in TASKS:
-            check_stated(metrics, TableMetrics, folder / name)
+            stated_as(TableMetrics, metrics, folder / name)
             of_shipped = metrics["systems"][metrics["shipped"]]
             scores[key] = {"judged_on": metrics["judged_on"]}
             scores[key] |= {name: of_shipped[name] for name in ("log_loss", "accuracy", "auc") if of_shipped[name]}
-        elif metrics.get("config_hash") in (None, manifest["config_hash"]):
+        elif metrics.get("config_hash") in (None, manifest.config_hash):
             scoring = scoring_of(task_named(task))
             value, interval = scoring.headline(metrics)
             scores[key] = {"judged_on": f"{metrics['n_events']:,} test showers"}
@@ -112,9 +111,9 @@ def _metrics(folder: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, dict[
     return scores, []
 
 
-def _header(name: str, manifest: Mapping[str, Any], test: Mapping[str, Any] | None) -> Iterator[str]:
+def _header(name: str, manifest: Manifest, test: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield the metadata; values are JSON, which is YAML too."""
-    task = str(manifest["task"])
+    task = manifest.task
     header: dict[str, Any] = {
         "license": LICENCE.lower(),
         "library_name": "showerstack",
@@ -127,83 +126,87 @@ def _header(name: str, manifest: Mapping[str, Any], test: Mapping[str, Any] | No
             if name != "judged_on"
         ]
         kind = "tabular-regression" if task in TASKS and TASKS[task].target else "tabular-classification"
-        of_data = Path(manifest["data"]["test"]).name
+        of_data = Path(str(manifest.data.test)).name
         results = [{"task": {"type": kind}, "dataset": {"type": of_data, "name": of_data}, "metrics": scores}]
         header["model-index"] = [{"name": name, "results": results}]
     yield from ("---", *(f"{key}: {json.dumps(value)}" for key, value in header.items()), "---", "")
 
 
 def _body(
-    name: str, manifest: Mapping[str, Any], sources: Mapping[str, Any], metrics: Mapping[str, Any], remarks: list[str]
+    name: str, manifest: Manifest, sources: Mapping[str, Any], metrics: Mapping[str, Any], remarks: list[str]
 ) -> Iterator[str]:
-    task, simulated = manifest["task"], any(map(is_simulated, sources.values()))
+    task, simulated = manifest.task, any(map(is_simulated, sources.values()))
     limits = [*GENERAL_LIMITS, TABLE_LIMIT]
     if task in TASKS:
         limits[-1:] = [*SHOWER_LIMITS, SIMULATED_LIMIT if simulated else PUBLIC_LIMIT]
-    limits += [f"Warning of the run: {_plain(line)}" for line in (*manifest["remarks"], *remarks)]
-    cost = totals(manifest["steps"])
+    limits += [f"Warning of the run: {_plain(line)}" for line in (*manifest.remarks, *remarks)]
+    cost = totals(manifest.steps)
     yield from (f"# Model card: {_plain(name)}", "", USES.get(task, TABLE_USE), "")
-    yield f"Classes: {', '.join(map(_plain, manifest['classes']))}."
+    yield f"Classes: {', '.join(map(_plain, manifest.classes))}."
     yield from ("", "## Model", "", *_model(manifest))
     yield from ("", "## Data and protocol", "", *_data(manifest, sources))
-    yield from ("", "## Metrics", "", *_scores(manifest["gate"], metrics))
+    yield from ("", "## Metrics", "", *_scores(manifest.gate, metrics))
     yield from ("", "## Limits", "", *(f"* {line}" for line in limits))
     yield from ("", "## Licence", "")
     yield f"Software and models: {LICENCE}. Data: {f'simulated data: {LICENCE}' if simulated else OTHERS_DATA}."
-    yield from ("", "## Cost", "", f"{cost['cpu_s'] / 3600:.3f} CPU hours, {cost['peak_mb']:,.0f} MB peak memory.")
-    started, where, device, revision = (
-        _plain(manifest[key]) for key in ("started", "machine", "device", "git_revision")
-    )
+    yield from ("", "## Cost", "", f"{cost.cpu_s / 3600:.3f} CPU hours, {cost.peak_mb:,.0f} MB peak memory.")
+    made = (manifest.started, manifest.machine, manifest.device, manifest.git_revision)
+    started, where, device, revision = map(_plain, made)
     yield from ("", "## Made", "")
     yield (
-        f"{started} on {where}, device {device}, seed {manifest['seed']}, source revision {revision}, "
-        f"configuration {manifest['config_hash'][:16]}."
+        f"{started} on {where}, device {device}, seed {manifest.seed}, source revision {revision}, "
+        f"configuration {manifest.config_hash[:16]}."
     )
-    yield f"Packages: {', '.join(_plain(f'{name} {version}') for name, version in manifest['versions'].items())}."
+    yield f"Packages: {', '.join(_plain(f'{name} {version}') for name, version in manifest.versions.items())}."
 
 
-def _model(manifest: Mapping[str, Any]) -> Iterator[str]:
-    pool, decision = manifest["pool"], manifest["decision"]
-    yield f"Used for predictions: **{_plain(shipped_system(manifest))}** ({_plain(manifest['gate']['reason'])})."
-    yield f"Pool: {_plain(pool['chosen'])}; decision: {_plain(decision.get('chosen'))}."
+def _model(manifest: Manifest) -> Iterator[str]:
+    pool, decision = manifest.pool, manifest.decision
+    yield f"Used for predictions: **{_plain(manifest.shipped)}** ({_plain(manifest.gate.reason)})."
+    yield f"Pool: {_plain(pool.chosen)}; decision: {_plain(decision.chosen)}."
     yield from ("", "| learner | from | parameters a fit | weight in the stack | held-out log-loss |")
     yield "|---|---|---|---|---|"
-    for row in manifest["learners"]:
-        name = row["name"] if row["status"] == "ok" else f"{row['name']} (left out)"
-        size, loss, weight = row["n_parameters"], row["log_loss"], pool["weights"].get(row["name"])
+    for row in manifest.learners:
+        name = row.name if row.status == "ok" else f"{row.name} (left out)"
+        size, loss, weight = row.n_parameters, row.log_loss, pool.weights.get(row.name)
         numbers = ["-" if size is None else f"{size:,}", *("-" if x is None else f"{x:.4f}" for x in (weight, loss))]
-        yield f"| {' | '.join(map(_plain, (name, row['source'], *numbers)))} |"
+        yield f"| {' | '.join(map(_plain, (name, row.source, *numbers)))} |"
 
 
-def _data(manifest: Mapping[str, Any], sources: Mapping[str, Any]) -> Iterator[str]:
-    data, identity = manifest["data"], manifest["identity"]
+def _data(manifest: Manifest, sources: Mapping[str, Any]) -> Iterator[str]:
+    data, identity = manifest.data, manifest.identity
     yield from ("| set | events | origin | fingerprint |", "|---|---|---|---|")
-    for split in (split for split in ("train", "test") if data[f"n_{split}"]):
+    sets = {
+        "train": (data.n_train, data.train, data.train_fingerprint),
+        "test": (data.n_test, data.test, data.test_fingerprint),
+    }
+    for split, (n_events, place, mark) in sets.items():
+        if not n_events:
+            continue
         source, origin = sources.get(split, {}), "not simulated here"
         if is_simulated(source):
             origin = "simulated"
-        elif manifest["task"] in TASKS and split not in sources:
+        elif manifest.task in TASKS and split not in sources:
             origin = "not known: the folder is gone"
         stated = ", ".join(f"{key} {source[key]}" for key in SHOWN_SOURCE if key in source)
-        origin, name = origin + (f" ({stated})" if stated else ""), Path(str(data[split])).name
-        mark = str(data.get(f"{split}_fingerprint"))[:16]
-        yield f"| {split}: {_plain(name)} | {data[f'n_{split}']:,} | {_plain(origin)} | {mark} |"
+        origin, name = origin + (f" ({stated})" if stated else ""), Path(str(place)).name
+        yield f"| {split}: {_plain(name)} | {n_events:,} | {_plain(origin)} | {str(mark)[:16]} |"
     protocol = sources.get("test", sources.get("train", {})).get("protocol")
     yield ""
     yield (
-        f"Benchmark protocol: {_plain(protocol or 'none stated')}. {identity['folds']} folds, repeated "
-        f"{identity['repeats']} times; the system in use was scored on: "
-        f"{_plain(manifest['judged']['on'])}. "
+        f"Benchmark protocol: {_plain(protocol or 'none stated')}. {identity.folds} folds, repeated "
+        f"{identity.repeats} times; the system in use was scored on: "
+        f"{_plain(manifest.judged.on)}. "
         "Test labels were read after predictions were on disk, for scoring and reports alone."
     )
 
 
-def _scores(gate: Mapping[str, Any], metrics: Mapping[str, Any]) -> Iterator[str]:
+def _scores(gate: Gate, metrics: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"[a, b] is a {LEVEL_TEXT} interval, ± one standard error.", "")
-    if gate["gain"] is not None and gate["standard_error"] is not None:
+    if gate.gain is not None and gate.standard_error is not None:
         yield (
-            f"* Stack against the best learner on held-out training events: log-loss lower by {gate['gain']:.4f} ± "
-            f"{gate['standard_error']:.4f}."
+            f"* Stack against the best learner on held-out training events: log-loss lower by {gate.gain:.4f} ± "
+            f"{gate.standard_error:.4f}."
         )
     for scores in metrics.values():
         for name, value in scores.items():

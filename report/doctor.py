@@ -25,6 +25,7 @@ from rich.table import Table
 from showerstack.features.compute import FIT_RESULT_GROUPS, compute_events
 from showerstack.features.device import cupy_obstacle, resolve_device
 from showerstack.features.table import CATALOGUE_FILE, CONVERGED, FeatureTable, fit_remark
+from showerstack.report.shared.subject import stated_origin
 from showerstack.report.shared.text import Finding, findings_table
 from showerstack.runtime.arrays import read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
@@ -491,5 +492,5 @@ def _problems_of_run(run: Run) -> list[str]:
     if not unlisted and PREDICTIONS_FILE in run.checksums.files:
         arrays = read_arrays(run.predictions, *ORIGIN_KEYS)
         origin = Origin(*(str(arrays[key]) if key in arrays else None for key in ORIGIN_KEYS))
-        check_run(run.predictions, origin, run.manifest)
+        check_run(run.predictions, origin, stated_origin(run))
     return [f"{run.folder / name} is not in {CHECKSUMS_FILE}, but every such run has it" for name in unlisted]

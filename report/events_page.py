@@ -62,7 +62,7 @@ def write_events(run: Path, out: Path, *, top: int, data: Path | None = None, ba
     opened.require_showers("a page of events")
     if opened.task.target:
         raise InputError(f"{run} estimates {opened.task.target.name}: a page of events is of gamma or composition")
-    place = opened.manifest["data"].get("test") if data is None else data / f"{opened.task.name}_test"
+    place = opened.manifest.data.test if data is None else data / f"{opened.task.name}_test"
     if place is None:
         raise InputError(f"{run} predicted no test set: there are no events to show")
     folder = Path(place)

@@ -45,8 +45,8 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.options import TOLERANCE
-from showerstack.stacking.store import COMBINED, METRICS_FILE, TABLE_TEST_FILE, Run, shipped_system
+from showerstack.stacking.stated import Manifest
+from showerstack.stacking.store import COMBINED, METRICS_FILE, TABLE_TEST_FILE, Run
 from showerstack.stacking.train import stack
 
 LOG = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def learner_table(run: Path, data: Path) -> Table:
     truth = read_labels(opened, data)
     scoring = scoring_of(opened.task)
     metric = scoring.metric
-    held_out = {row["name"]: row["log_loss"] for row in opened.manifest["learners"]}
+    held_out = {row.name: row.log_loss for row in opened.manifest.learners if row.log_loss is not None}
     systems = sorted(score_systems(opened, truth), key=lambda one: -held_out.get(one.name, -math.inf))
     rivals = [one for one in systems if one.name.startswith("published.")]
     published = min(rivals, key=lambda one: one.value, default=None)
@@ -86,9 +86,9 @@ def learner_table(run: Path, data: Path) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for one in systems:
         if one.name == COMBINED[0]:
-            for row in opened.manifest["learners"]:
-                if row["status"] == "failed":
-                    table.add_row(row["name"], "left out", style="red")
+            for row in opened.manifest.learners:
+                if row.status == "failed":
+                    table.add_row(row.name, "left out", style="red")
             table.add_section()
         cells = [plus_minus(one.loss, one.loss_interval, 3), metric_text(one.value, one.interval, metric)]
         if published is None:
@@ -120,7 +120,7 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
 
     What has learned from more showers than the others is named, and why the stack is one learner where it is.
     """
-    out_of_fold = run.manifest["judged"].get("on") == "out-of-fold"
+    out_of_fold = run.manifest.judged.on == "out-of-fold"
     scored_on = "out-of-fold predictions" if out_of_fold else "held-out showers"
     metric = scoring_of(run.task).metric
     lines = ["±: one standard error" + (f"; [a, b]: {LEVEL_TEXT} interval" if metric.logarithmic else "")]
@@ -128,19 +128,19 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
         rivals = sum(one.name.startswith("published.") for one in systems)
         better = f", the best of {rivals} published systems in {metric.name}" if rivals > 1 else ""
         lines.append(f"gain: over {published.name}{better}")
-    chosen = run.manifest["config"].get("settings", {})
+    chosen = run.manifest.config.settings
     for one in systems:
         if one.name.startswith("pretrained"):
             seen = SHOWERS_SEEN.get(chosen.get(one.name, {}).get("weights", "shipped"))
             number = "" if seen is None else f"{seen / 1e6:.0f} million "
             lines.append(f"{one.name}: had learned from {number}other simulated showers before")
-    if raced := [row["name"] for row in run.manifest["learners"] if row.get("left_the_race")]:
+    if raced := [row.name for row in run.manifest.learners if row.left_the_race]:
         lines.append(f"{', '.join(raced)}: one fit, left out after it (--race off fits all)")
-    pool = run.manifest["pool"]
-    if len(pool["weights"]) == 1 and (pool["left_out"] or raced):
+    pool = run.manifest.pool
+    if len(pool.weights) == 1 and (pool.left_out or raced):
         lines.append(
-            f"stack: {next(iter(pool['weights']))} alone; leaving out all other learners costs less than "
-            f"{run.manifest['config'].get('prune', TOLERANCE):g} in log-loss"
+            f"stack: {next(iter(pool.weights))} alone; leaving out all other learners costs less than "
+            f"{run.manifest.config.prune:g} in log-loss"
         )
     lines.append(f"used for new showers, as decided on {scored_on}: {run.shipped}")
     if run.task.name == COMPOSITION.name:
@@ -178,17 +178,17 @@ def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunO
     """
     opened = Run.open(run)
     manifest, task = opened.manifest, opened.task
-    remark(LOG, manifest["remarks"])
+    remark(LOG, manifest.remarks)
     parts: list[RenderableType] = list(_notes(manifest))
-    gate = manifest["gate"]
+    gate = manifest.gate
     content: dict[str, Any] = {
         "run": str(run),
-        "task": manifest["task"],
-        "shipped": shipped_system(manifest),
-        "reason": gate["reason"],
-        "gain_claimed": gate["claimed"],
-        "learners": {row["name"]: row["status"] for row in manifest["learners"]},
-        "remarks": manifest["remarks"],
+        "task": manifest.task,
+        "shipped": manifest.shipped,
+        "reason": gate.reason,
+        "gain_claimed": gate.claimed,
+        "learners": {row.name: row.status for row in manifest.learners},
+        "remarks": manifest.remarks,
         "predictions": str(run / "predictions.npz"),
     }
     if opened.of_table or data is None:
@@ -246,16 +246,15 @@ def _table_outcome(run: Path, content: Mapping[str, Any]) -> Iterator[Renderable
     yield Text(f"used:        {content['shipped']}; {content['reason']}\npredictions: {run / 'predictions.parquet'}")
 
 
-def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
+def _notes(manifest: Manifest) -> Iterator[Text]:
     """Yield which learners failed or are one network."""
-    for row in manifest["learners"]:
-        if row["status"] != "ok":
-            yield Text(escaped(f"learner {row['name']} was left out, {row['error']}"), style="bold red")
-        if worse := row["one_network"]:
-            low, high = worse["interval"]["low"], worse["interval"]["high"]
+    for row in manifest.learners:
+        if row.status != "ok":
+            yield Text(escaped(f"learner {row.name} was left out, {row.error}"), style="bold red")
+        if worse := row.one_network:
             yield Text(
-                f"{row['name']} is one network with the mean weights of its fits: log-loss {worse['difference']:+z.5f} "
-                f"[{low:+z.5f}, {high:+z.5f}] against their averaged predictions"
+                f"{row.name} is one network with the mean weights of its fits: log-loss {worse.difference:+z.5f} "
+                f"[{worse.interval.low:+z.5f}, {worse.interval.high:+z.5f}] against their averaged predictions"
             )
 
 

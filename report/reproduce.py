@@ -34,7 +34,7 @@ from showerstack.showers.protocols import modes_of
 from showerstack.showers.schema import Task
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.store import MANIFEST_FILE, PREDICTIONS_FILE, finished_learners, shipped_system
+from showerstack.stacking.store import MANIFEST_FILE, PREDICTIONS_FILE, Run
 from showerstack.stacking.train import stack
 
 LOG = logging.getLogger(__name__)
@@ -235,10 +235,9 @@ def _score(plan: Reproduction, data: Path, run: Path, seed: int) -> Score:
     metrics = score_file(run / PREDICTIONS_FILE, data, task, protocol=plan.protocol)
     value, interval = scoring_of(task).headline(metrics)
     assert interval is not None
-    manifest = read_json(run / MANIFEST_FILE)
-    wall_s = sum(float(step["wall_s"]) for step in manifest["steps"])
-    shipped, config_hash = shipped_system(manifest), manifest["config_hash"]
-    return Score(seed, value, interval.low, interval.high, shipped, config_hash, wall_s)
+    manifest = Run.open(run).manifest
+    wall_s = sum(step.wall_s for step in manifest.steps)
+    return Score(seed, value, interval.low, interval.high, manifest.shipped, manifest.config_hash, wall_s)
 
 
 def over_events_and_seeds(scores: list[Score]) -> tuple[float, float, float]:
@@ -265,7 +264,7 @@ def _interval(value: float, low: float, high: float) -> str:
 def _result_text(
     plan: Reproduction, data: Path, runs: list[Path], scores: list[Score], remarks: list[str], stages: Stages
 ) -> str:
-    task, manifest = plan.task, read_json(runs[0] / MANIFEST_FILE)
+    task, manifest = plan.task, Run.open(runs[0]).manifest
     sets = {split: Dataset.open(data / f"{task.name}_{split}", labels=False) for split in ("train", "test")}
     mean, low, high = over_events_and_seeds(scores)
     simulated = "generator" in sets["test"].source and str(sets["test"].source["generator"]).startswith("showers.")
@@ -298,12 +297,11 @@ def _result_text(
         "",
         "## Choices, all made without test labels",
         "",
-        f"- Preset `{plan.preset}`, {manifest['config'].get('folds') or 'preset'} folds; time limit of a seed: "
-        f"{manifest['config'].get('time_limit') or 'none'}.",
-        f"- Learners: {', '.join(finished_learners(manifest))}.",
-        f"- Pool `{manifest['pool']['chosen']}`, chosen out-of-fold; used: {scores[0].shipped} "
-        f"({manifest['gate'].get('reason')}).",
-        f"- Scored on: {manifest['judged']['on']}, {manifest['judged']['events']:,} events.",
+        f"- Preset `{plan.preset}`, {manifest.config.folds or 'preset'} folds; time limit of a seed: "
+        f"{manifest.config.time_limit or 'none'}.",
+        f"- Learners: {', '.join(manifest.finished)}.",
+        f"- Pool `{manifest.pool.chosen}`, chosen out-of-fold; used: {scores[0].shipped} ({manifest.gate.reason}).",
+        f"- Scored on: {manifest.judged.on}, {manifest.judged.events:,} events.",
         "- The submission is the run of seed 1, whatever the other seeds reach.",
         "",
         "## Cost",
@@ -314,8 +312,8 @@ def _result_text(
         "",
         "## Versions",
         "",
-        *(f"- {name} {version}" for name, version in manifest["versions"].items()),
-        f"- version {manifest['stacking_version']} of stacking, {manifest['features_version']} of the features",
+        *(f"- {name} {version}" for name, version in manifest.versions.items()),
+        f"- version {manifest.stacking_version} of stacking, {manifest.features_version} of the features",
         "",
         "## Checking it",
         "",
@@ -338,9 +336,9 @@ def _training_lines(runs: list[Path]) -> list[str]:
     """Return a table of the steps of all runs: processor time by step and learner, most first."""
     cpu_s: dict[str, float] = {}
     for run in runs:
-        for step in read_json(run / MANIFEST_FILE)["steps"]:
-            name = f"{step['step']} {step['learner'] or ''}".strip()
-            cpu_s[name] = cpu_s.get(name, 0.0) + float(step["cpu_s"])
+        for step in Run.open(run).manifest.steps:
+            name = f"{step.step} {step.learner or ''}".strip()
+            cpu_s[name] = cpu_s.get(name, 0.0) + step.cpu_s
     rows = sorted(cpu_s.items(), key=lambda row: -row[1])
     head = ["| step of the runs | processor time |", "|---|---:|"]
     return head + [f"| {name} | {seconds:,.1f} s |" for name, seconds in rows if seconds >= 0.05]

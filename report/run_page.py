@@ -85,7 +85,7 @@ def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: boo
 def plain_words(evaluated: EvaluatedRun) -> Section:
     """Return the summary in plain language, and what the data do not show."""
     scoring, manifest = scoring_of(evaluated.task), evaluated.run.manifest
-    where, reason = manifest["judged"]["on"], manifest["gate"]["reason"]
+    where, reason = manifest.judged.on, manifest.gate.reason
     where = f"the {where}" if where == "outer holdout" else where
     lines = [f"Used for new showers: {evaluated.shipped_words}. On {where} of the training set, {reason}."]
     ours = evaluated.shipped_words
@@ -165,8 +165,8 @@ def learners(evaluated: EvaluatedRun) -> Section:
         "system", evaluated.shipped.beside.head, scoring.loss_head, evaluated.metric.name,
         f"{scoring.loss_name} − {used}", f"metric − {used}",
     )  # fmt: skip
-    failed = [row for row in evaluated.run.manifest["learners"] if row["status"] == "failed"]
-    notes = joined(paragraph(f"{row['name']} failed and was left out: {row['error']}", "warn") for row in failed)
+    failed = [row for row in evaluated.run.manifest.learners if row.status == "failed"]
+    notes = joined(paragraph(f"{row.name} failed and was left out: {row.error}", "warn") for row in failed)
     against = paragraph(
         f"± is one standard error, [a, b] a {LEVEL_TEXT} interval. Differences are to {evaluated.shipped_words}, which "
         "predicts new showers; the bold row is what predictions.npz holds.",
@@ -331,7 +331,6 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     of_array = f"showers of array {evaluated.dataset.array.name}"
     of_array = f"protocol {evaluated.dataset.protocol}" if evaluated.of_kascade else of_array
     kind = "simulated showers" if evaluated.simulated else of_array
-    began = str(evaluated.run.manifest["started"])
-    lead = paragraph("; ".join(filter(None, (kind, escaped(began)))), "quiet")
+    lead = paragraph("; ".join(filter(None, (kind, escaped(evaluated.run.manifest.started)))), "quiet")
     title = f"{escaped(evaluated.run.name)}: {scoring_of(evaluated.task).title.lower()}"
     return write_page(Path(run) / REPORT_FILE, title, lead + headline(evaluated), sections)

@@ -5,9 +5,9 @@ A group of features matters by the gain that boosters count, and by the log-loss
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,28 +22,13 @@ from showerstack.report.shared.markup import Section, heading, joined, paragraph
 from showerstack.report.shared.subject import EvaluatedRun
 from showerstack.report.shared.text import duration, totals
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import read_json
-from showerstack.runtime.stated import Stated, check_stated
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.text import short
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import group_of
-from showerstack.stacking.stated import FitHistory, FitRecord
-from showerstack.stacking.store import HISTORY_FILE, TASK_FILE, Run, fit_path
-
-_SHAPES: dict[str, type[Stated]] = {TASK_FILE: FitRecord, HISTORY_FILE: FitHistory}
-
-
-def _of_fits(run: Run, learner: str, name: str) -> Iterator[Any]:
-    """Yield the content of a JSON file that a learner's fits keep, fold by fold; nothing where they keep none."""
-    for fold in count():
-        file = f"{fit_path(learner, fold)}/{name}"
-        if file not in run.checksums.files:
-            return
-        content = read_json(run.checksums.path(file))
-        check_stated(content, _SHAPES[name], run.folder / file)
-        yield content
+from showerstack.stacking.stated import Step, Threshold
+from showerstack.stacking.store import Run
 
 
 def how_it_was_made(run: Run, source: Mapping[str, Any] | None = None) -> list[Section]:
@@ -55,10 +40,9 @@ def training(run: Run) -> Section | None:
     """Return validation curves of the first fold of each learner that has epochs or rounds."""
     curves = {}
     for name in run.learners:
-        history = next(_of_fits(run, name, HISTORY_FILE), None)
-        losses = [float(loss) for loss in history["valid_log_loss"]] if history else []
-        if len(losses) > 1:
-            curves[name] = losses
+        history = next(run.histories(name), None)
+        if history and len(history.valid_log_loss) > 1:
+            curves[name] = history.valid_log_loss
     if not curves:
         return None
     caption = (
@@ -73,10 +57,10 @@ def choices(run: Run) -> Section:
     """Return what was chosen on held-out showers: the pool with its weights, and thresholds."""
     manifest = run.manifest
     parts = []
-    pool = manifest["pool"]
-    if pool["log_losses"]:
-        rows = [(name.replace("_", " "), f"{loss:.5f}") for name, loss in pool["log_losses"].items()]
-        chosen = pool["chosen"].replace("_", " ")
+    pool = manifest.pool
+    if pool.log_losses:
+        rows = [(name.replace("_", " "), f"{loss:.5f}") for name, loss in pool.log_losses.items()]
+        chosen = pool.chosen.replace("_", " ")
         parts.append(paragraph(f"Pool: {chosen}, the simplest within one standard error in folds of the training set."))
         parts.append(table(("pool", "log-loss"), rows))
         parts.append(
@@ -85,26 +69,26 @@ def choices(run: Run) -> Section:
                 "quiet",
             )
         )
-    rows = [(name, f"{weight:.3f}") for name, weight in pool["weights"].items()]
+    rows = [(name, f"{weight:.3f}") for name, weight in pool.weights.items()]
     parts.append(table(("learner", "weight in the stack"), rows))
-    if "thresholds" in manifest["decision"]:
-        parts.append(_thresholds(manifest["decision"]["thresholds"]))
-    parts += [paragraph(str(remark), "warn") for remark in manifest["remarks"]]
+    if manifest.decision.thresholds:
+        parts.append(_thresholds(manifest.decision.thresholds))
+    parts += [paragraph(str(remark), "warn") for remark in manifest.remarks]
     return Section("choices", "What was chosen on held-out training events", joined(parts))
 
 
-def _thresholds(rows: list[dict[str, Any]]) -> Markup:
+def _thresholds(rows: list[Threshold]) -> Markup:
     """Return thresholds by gamma efficiency, with the purity to expect in a real mixture."""
-    ratios = list(rows[0].get("purity", {}))
+    ratios = list(rows[0].purity)
     heads = ["gamma efficiency", "threshold", "hadron survival", *(f"purity at 1:{1 / float(r):,.0f}" for r in ratios)]
     cells = []
     for row in rows:
-        low, high = row["hadron_survival_interval"]
-        line = [f"{row['gamma_efficiency']:.3f}", f"{row['threshold']:.3f}"]
-        quoted = f"{short(row['hadron_survival'])} [{short(low)}, {short(high)}]"
-        line.append(quoted if row.get("quoted", True) else f"< {short(high)}")
+        low, high = row.hadron_survival_interval
+        line = [f"{row.gamma_efficiency:.3f}", f"{row.threshold:.3f}"]
+        quoted = f"{short(row.hadron_survival)} [{short(low)}, {short(high)}]"
+        line.append(quoted if row.quoted else f"< {short(high)}")
         for ratio in ratios:
-            bottom, top = row["purity"][ratio]["interval"]
+            bottom, top = row.purity[ratio].interval
             line.append(f"{bottom:.2g} to {top:.2g}")
         cells.append(line)
     note = paragraph(
@@ -117,16 +101,16 @@ def _thresholds(rows: list[dict[str, Any]]) -> Markup:
 
 def cost(run: Run) -> Section:
     """Return time and memory of each step, folds summed."""
-    steps = run.manifest["steps"]
-    grouped: dict[str, list[dict[str, Any]]] = {}
+    steps = run.manifest.steps
+    grouped: dict[str, list[Step]] = {}
     for step in steps:
-        name = f"{step['step']} {step['learner'] or ''}".rstrip()
+        name = f"{step.step} {step.learner or ''}".rstrip()
         grouped.setdefault(name, []).append(step)
     rows = []
     for name, members in [*grouped.items(), ("all", steps)]:
         sums = totals(members)
-        times = duration(sums["wall_s"]), duration(sums["cpu_s"])
-        rows.append((name, f"{len(members)}", *times, f"{sums['peak_mb']:,.0f}"))
+        times = duration(sums.wall_s), duration(sums.cpu_s)
+        rows.append((name, f"{len(members)}", *times, f"{sums.peak_mb:,.0f}"))
     heads = ("step", "tasks", "wall-clock, summed", "CPU time", "peak memory, MB")
     note = paragraph("Tasks may have run side by side: wall-clock sums over them.", "quiet")
     return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)
@@ -137,17 +121,17 @@ def provenance(run: Run, source: Mapping[str, Any] | None = None) -> Section:
     manifest = run.manifest
     rows = [
         ("model card", "model_card.md beside this page"),
-        ("configuration hash", str(manifest["config_hash"])),
-        ("source revision", str(manifest["git_revision"])),
-        *((key, str(manifest[key])) for key in ("started", "machine", "command") if manifest.get(key)),
-        ("seed", str(manifest["seed"])),
-        ("device", str(manifest["device"])),
+        ("configuration hash", manifest.config_hash),
+        ("source revision", str(manifest.git_revision)),
+        *((key, value) for key in ("started", "machine", "command") if (value := getattr(manifest, key))),
+        ("seed", str(manifest.seed)),
+        ("device", manifest.device),
     ]
-    data = {key: value for key, value in manifest["data"].items() if not isinstance(value, dict)}
+    data = {key: value for key, value in manifest.data.as_json().items() if not isinstance(value, dict)}
     rows += [(f"data: {key.replace('_', ' ')}", str(value)) for key, value in data.items()]
     rows += [(f"test set: {key}", str(value)) for key, value in (source or {}).items()]
-    rows += [(f"option: {key}", str(value)) for key, value in manifest["config"].items() if value is not None]
-    rows += [(f"version: {name}", str(version)) for name, version in manifest["versions"].items()]
+    rows += [(f"option: {key}", str(value)) for key, value in manifest.config.as_json().items() if value is not None]
+    rows += [(f"version: {name}", version) for name, version in manifest.versions.items()]
     return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
 
 
@@ -160,7 +144,7 @@ def column_gains(run: Run) -> dict[str, dict[str, float]]:
     """Return the share of the gain by column, mean over fits, of each learner that counts it."""
     gains: dict[str, dict[str, float]] = {}
     for name in run.learners:
-        counted = [gain for record in _of_fits(run, name, TASK_FILE) if (gain := record["importances"])]
+        counted = [gain for record in run.records(name) if (gain := record.importances)]
         for gain in counted:
             shares = gains.setdefault(name, {})
             for column, share in gain.items():
@@ -190,22 +174,22 @@ def shuffled_losses(evaluated: EvaluatedRun) -> tuple[str, dict[str, Paired]] | 
     By one fit. None of tasks with a target, and where the learner or the test set's feature table is gone.
     """
     run, folder = evaluated.run, default_path(evaluated.truth.folder)
-    rows = [row for row in run.manifest["learners"] if row["name"] in run.learners and row["features"]]
-    rows = [row for row in rows if row["name"] in LEARNERS]
+    rows = [row for row in run.manifest.learners if row.name in run.learners and row.features]
+    rows = [row for row in rows if row.name in LEARNERS]
     if not rows or evaluated.task.target:
         return None
     try:
         FeatureTable.open(folder)
     except InputError:
         return None
-    best = min(rows, key=lambda row: row["log_loss"])
-    learner = open_predictor(run.fit_folder(best["name"], None if best["one_network"] else 0))
+    best = min(rows, key=lambda row: math.inf if row.log_loss is None else row.log_loss)
+    learner = open_predictor(run.fit_folder(best.name, None if best.one_network else 0))
     events = ShowerEvents(evaluated.truth.folder, folder, evaluated.task)
     rng = np.random.default_rng(SEED)
     n_events = len(evaluated.labels)
     chosen = np.sort(rng.choice(n_events, min(MAX_EVENTS, n_events), replace=False))
-    columns = tuple(best["features"])
-    batch = events.batch(chosen, columns, grids=bool(best["needs_grid"]))
+    columns = tuple(best.features or ())
+    batch = events.batch(chosen, columns, grids=best.needs_grid)
     labels = evaluated.labels[chosen].astype(np.int64)
     counted = evaluated.truth.take(chosen).counted
     before = learner.predict_log_proba(batch)
@@ -214,7 +198,7 @@ def shuffled_losses(evaluated: EvaluatedRun) -> tuple[str, dict[str, Paired]] | 
     for group in dict.fromkeys(map(group_of, columns)):
         after = learner.predict_log_proba(shuffle(batch, group, order))
         losses[group] = paired_log_loss(labels, after, before, **counted)
-    return str(best["name"]), losses
+    return str(best.name), losses
 
 
 def shuffle(batch: Batch, group: str, order: np.ndarray) -> Batch:

@@ -60,8 +60,8 @@ def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
     parts = (_summary, _systems, _classes, _reliability, _importance)
     sections = make_sections(parts, run, metrics, bars=bars)
     sections += how_it_was_made(run)
-    name, table_name = escaped(run.name), escaped(Path(run.manifest["config"]["table"]).name)
-    lead = paragraph(f"{table_name}; {run.manifest['started']}", "quiet")
+    name, table_name = escaped(run.name), escaped(Path(str(run.manifest.config.table)).name)
+    lead = paragraph(f"{table_name}; {run.manifest.started}", "quiet")
     return write_page(folder / REPORT_FILE, f"{name}: classes of {table_name}", lead + _boxes(metrics), sections)
 
 
@@ -75,13 +75,12 @@ def _boxes(metrics: Mapping[str, Any]) -> Markup:
 
 
 def _summary(run: Run, metrics: Mapping[str, Any]) -> Section:
-    gate = run.manifest["gate"]
+    manifest = run.manifest
     lines = [
-        f"Used for new rows: {run.shipped}. On {run.manifest['judged']['on']} rows of the training table, "
-        f"{gate['reason']}."
+        f"Used for new rows: {run.shipped}. On {manifest.judged.on} rows of the training table, {manifest.gate.reason}."
     ]
-    lines += [f"Learner {row['name']} was left out: {row['error']}" for row in run.manifest["learners"] if row["error"]]
-    lines += [str(remark) for remark in (*run.manifest["remarks"], *metrics.get("remarks", ()))]
+    lines += [f"Learner {row.name} was left out: {row.error}" for row in manifest.learners if row.error]
+    lines += [str(remark) for remark in (*manifest.remarks, *metrics.get("remarks", ()))]
     return Section("summary", "In plain words", bullets(lines))
 
 
@@ -122,13 +121,17 @@ def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:
         rows, labels, _ = test_rows
         log_proba, groups = log_proba_of_test(run, run.shipped)[rows], groups_of_test(run)
         groups = None if groups is None else groups[rows]
-    calibration = run.manifest["reliability"][run.shipped]["calibrated"]
+    calibration = run.manifest.reliability.get(run.shipped)
     caption = (
         f"How often a class is true against the probability that {run.shipped} gave it, on {metrics['judged_on']}; "
-        f"bars are {LEVEL_TEXT} binomial intervals. Expected calibration error on held-out rows: "
-        f"{calibration['expected_calibration_error']:.4f}; right ones would show about "
-        f"{calibration['of_perfect_posteriors']:.4f} with so many rows."
+        f"bars are {LEVEL_TEXT} binomial intervals."
     )
+    if calibration is not None:
+        caption += (
+            " Expected calibration error on held-out rows: "
+            f"{calibration.calibrated.expected_calibration_error:.4f}; right ones would show about "
+            f"{calibration.calibrated.of_perfect_posteriors:.4f} with so many rows."
+        )
     figure = as_svg(reliability_picture(labels, log_proba, run.task.classes, groups), "reliability diagram")
     return Section("reliability", "Calibration of the probabilities", pictures([picture(figure, caption)]))
 

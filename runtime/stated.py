@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -21,9 +21,16 @@ class Stated(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the entries that were given, as JSON content."""
+        return self.model_dump(mode="json", exclude_unset=True)
 
-def check_stated(content: Any, shape: type[Stated], file: Path) -> None:
-    """Refuse content of ``file`` that lacks an entry of ``shape``, or has one of another type or beyond its bounds.
+
+S = TypeVar("S", bound=Stated)
+
+
+def stated_as(shape: type[S], content: Any, file: Path) -> S:
+    """Return content of ``file`` as ``shape``; refuse what lacks an entry, or has one of another type or out of bounds.
 
     Raises
     ------
@@ -31,35 +38,14 @@ def check_stated(content: Any, shape: type[Stated], file: Path) -> None:
         With file, place of the entry, and what it holds.
     """
     try:
-        shape.model_validate(content)
+        return shape.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the whole file"
         if first["type"] == "missing":
-            raise InputError(f"{file}: {place} is missing (made by an earlier version, or changed)") from None
+            raise InputError(f"{file} has no entry {place!r} (made by an earlier version, or changed)") from None
         message = str(first["msg"]).removeprefix("Input should be ")
         raise InputError(f"{file}: {place} holds {shown(first['input'])}, expected {message}") from None
-
-
-class Entries(dict[str, Any]):
-    """A JSON object of a file; an entry that it does not have is refused when it is needed, with file and place."""
-
-    file: Path
-    place: str
-
-    @classmethod
-    def of(cls, content: Any, file: Path, place: str = "") -> Any:
-        """Return content in which every object, however deep, is of this kind."""
-        if isinstance(content, dict):
-            entries = cls((key, cls.of(value, file, f"{place}{key}.")) for key, value in content.items())
-            entries.file, entries.place = file, place
-            return entries
-        if isinstance(content, list):
-            return [cls.of(value, file, f"{place}{k}.") for k, value in enumerate(content)]
-        return content
-
-    def __missing__(self, name: str) -> NoReturn:
-        raise InputError(f"{self.file} has no entry {self.place + name!r} (made by an earlier version?): train again")
 
 
 WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, AssertionError)

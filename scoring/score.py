@@ -113,7 +113,8 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
     """
     manifest = file.parent / MANIFEST_FILE
     if file.name == PREDICTIONS_FILE and manifest.is_file():
-        check_run(file, origin, read_json(manifest))
+        stated = read_json(manifest)
+        check_run(file, origin, Origin(stated.get("config_hash"), (stated.get("data") or {}).get("test_fingerprint")))
         if (file.parent / CHECKSUMS_FILE).is_file():
             Checksums.open(file.parent).path(PREDICTIONS_FILE)
     if origin.test_fingerprint is None:
@@ -126,9 +127,8 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
     return check_events(str(file), origin.test_fingerprint, folder)
 
 
-def check_run(file: Path, origin: Origin, manifest: Mapping[str, Any]) -> None:
+def check_run(file: Path, origin: Origin, of_run: Origin) -> None:
     """Refuse predictions in a run folder that are not those of its manifest."""
-    of_run = Origin(manifest.get("config_hash"), (manifest.get("data") or {}).get("test_fingerprint"))
     if origin != of_run:
         what = "configuration" if origin.config_hash != of_run.config_hash else "test events"
         raise InputError(

@@ -89,11 +89,11 @@ class Fitted:
         from showerstack.stacking.exported import open_run
 
         opened = open_run(self.folder, whole=False)
-        weights = opened.manifest.get("pool", {}).get("weights", {})
-        rows = [
-            (row["name"], _number(row.get("log_loss")), _number(weights.get(row["name"])))
-            for row in opened.manifest["learners"]
-        ]
+        made = None if opened.is_export else opened.manifest
+        learners = dict.fromkeys(opened.learners, (None, None)) if made is None else {
+            row.name: (row.log_loss, made.pool.weights.get(row.name)) for row in made.learners
+        }  # fmt: skip
+        rows = [(name, *map(_number, numbers)) for name, numbers in learners.items()]
         return _html(repr(self)[1:-1], ("learner", "held-out log-loss", "weight in the stack"), rows)
 
     def predict(self, data: Any, **options: Any) -> Predicted:
@@ -385,8 +385,8 @@ def fitted(run: Place) -> Fitted:
 
     folder = Path(run).expanduser()
     opened = open_run(folder, whole=False)
-    manifest, folder = opened.manifest, folder.absolute()  # another working folder changes nothing
-    known = tuple(manifest.get("remarks", ())), str(manifest["config_hash"])
+    folder = folder.absolute()  # another working folder changes nothing
+    known = opened.remarks, opened.trained.config_hash
     return Fitted(folder, opened.task.name, opened.class_values, opened.shipped, opened.learners, *known)
 
 
@@ -442,7 +442,7 @@ def predict(
     with _as_file(data) as place, _shown(verbose, callback) as bars:
         ctx = Context(bars=bars, device=device, workers=workers)
         opened = open_run(run.folder)
-        if run.config_hash not in (None, opened.manifest["config_hash"]):
+        if run.config_hash not in (None, opened.trained.config_hash):
             raise InputError(f"{run.folder} holds another run than when it was opened: fit or open it again")
         with tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:
             elsewhere = Path(scratch, "features")  # where nothing can be written beside the data

@@ -19,7 +19,7 @@ from torch import nn
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.models.base.learner import Batch, Learner
-from showerstack.models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortable, Portable
+from showerstack.models.onnx.graph import LOG_PROBABILITY, OPSETS, NotPortable, Portable
 from showerstack.models.onnx.learners import EXAMPLES, export_module, graphs_of, space_of
 from showerstack.models.onnx.predictor import averaged, run_graph, session
 from showerstack.models.registry import load as load_learner
@@ -34,6 +34,7 @@ from showerstack.stacking.chain import Chain
 from showerstack.stacking.estimates import POOL, PosteriorMean
 from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents
 from showerstack.stacking.exported import EXPORT_FORMAT
+from showerstack.stacking.stated import Export, ExportedFit, ExportedLearner, Graph, Inputs, Options
 from showerstack.stacking.store import CHAIN_FILES, COLUMNS_FILE, Run, SavedFits, load
 
 TOLERANCE = 1e-5
@@ -41,6 +42,8 @@ TOLERANCE = 1e-5
 CHECK_EVENTS = 10_000
 RUN_OPTIONS = ("threads", "label", "group", "weight", "split", "id", "separator")
 """Options of the run that predictions need."""
+RUN_INPUTS = ("train_source", "train_scalars", "train_quantities")
+"""What of its training events they are compared with."""
 
 
 def largest_difference(graphs: Sequence[Portable], space: str, learner: Learner, batch: Batch) -> float:
@@ -200,7 +203,7 @@ def export_run(
         for k, name in enumerate(names):
             writer.write_learner(name)
             progress(k + 1, len(names), name)
-        if not writer.records:
+        if not writer.learners:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in writer.refused.items())
             raise InputError(f"nothing to export: {reasons}")
         combination = writer.write_combination()
@@ -211,9 +214,9 @@ def export_run(
         for file in (*CHAIN_FILES, *((COLUMNS_FILE,) if opened.of_table else ())):
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(opened.checksums.path(file), folder / file)
-        write_json(folder / EXPORT_FILE, writer.json_content(combination))
+        write_json(folder / EXPORT_FILE, writer.export(combination).as_json())
         write_checksums(folder)
-    written = {row["name"]: sum(len(fit["files"]) for fit in row["fits"]) for row in writer.records}
+    written = {row.name: sum(len(fit.files) for fit in row.fits) for row in writer.learners}
     return Exported(Path(out), written, writer.refused, writer.difference)
 
 
@@ -222,7 +225,7 @@ class _Writer:
 
     def __init__(self, run: Run, folder: Path, events: ShowerEvents | None) -> None:
         self.run, self.folder, self.events = run, folder, events
-        self.records: list[dict[str, Any]] = []
+        self.learners: list[ExportedLearner] = []
         self.refused: dict[str, str] = {}
         self.difference: float | None = None
 
@@ -234,9 +237,9 @@ class _Writer:
         except NotPortable as error:
             self.refused[name] = str(error)
             return
-        self.records.append({"name": name, "fits": fits})
+        self.learners.append(ExportedLearner(name=name, fits=fits))
 
-    def _write_fit(self, saved: SavedFits, fold: int) -> dict[str, Any]:
+    def _write_fit(self, saved: SavedFits, fold: int) -> ExportedFit:
         learner = load_learner(saved.fits[fold].place, classes=self.run.task.classes)
         graphs, space, files = graphs_of(learner), space_of(learner), []
         if self.events is not None:
@@ -245,15 +248,15 @@ class _Writer:
             self.difference = max(largest_difference(graphs, space, learner, batch), self.difference or 0.0)
         for k, graph in enumerate(graphs):
             file = f"{saved.fits[fold].place.name}{'' if len(graphs) == 1 else f'.member-{k}'}.onnx"
-            record = self._write(graph.model, self.folder / "learners" / saved.name / file)
-            record |= {COLUMNS: list(graph.columns)}
-            files.append(record | ({GRID: list(graph.grid_shape)} if graph.grid_shape else {}))
-        return {"fold": fold, "average": space, "files": files}
+            written = self._write(graph.model, self.folder / "learners" / saved.name / file)
+            grid: dict[str, Any] = {"grid": list(graph.grid_shape)} if graph.grid_shape else {}
+            files.append(Graph(**written, columns=list(graph.columns), **grid))
+        return ExportedFit(fold=fold, average=space, files=files)
 
     def write_combination(self) -> dict[str, Any] | None:
         """Write the graph that combines the learners, or note why not."""
         chain = self.run.chain
-        missing = [name for name in chain.needed if name not in {row["name"] for row in self.records}]
+        missing = [name for name in chain.needed if name not in {row.name for row in self.learners}]
         if missing:
             self.refused["combination"] = f"needs {', '.join(missing)}, which this export does not hold"
             return None
@@ -270,35 +273,33 @@ class _Writer:
             "outputs": {LOG_PROBABILITY: "calibrated, (n, classes) float32", **chain.procedure.outputs},
         }
 
-    def json_content(self, combination: dict[str, Any] | None) -> dict[str, Any]:
+    def export(self, combination: dict[str, Any] | None) -> Export:
         """Return the content of ``export.json``."""
-        chain, manifest = self.run.chain, self.run.manifest
-        files = [file for row in self.records for fit in row["fits"] for file in fit["files"]]
-        columns = {name for file in files for name in file[COLUMNS]} | set((combination or {}).get(CONTEXT, ()))
-        return {
-            "format": EXPORT_FORMAT,
-            "how": list(INSTRUCTIONS),
-            "task": chain.task.name,
-            "classes": list(chain.task.classes),
-            "label_type": manifest.get("label_type", "str"),
-            "config": {name: manifest["config"].get(name) for name in RUN_OPTIONS},
-            "data": {
-                name: manifest["data"].get(name) for name in ("train_source", "train_scalars", "train_quantities")
-            },
-            "systems": list(self.run.systems),
-            "shipped": chain.shipped,
-            "config_hash": chain.config_hash,
-            "stacking_version": manifest["stacking_version"],
-            "features_version": manifest.get("features_version"),
-            "versions": manifest.get("versions"),
-            "opsets": {domain or "ai.onnx": version for domain, version in OPSETS.items()},
-            COLUMNS: describe_columns(columns),
-            "learners": self.records,
-            "combination": combination,
-            "refused": self.refused,
-            "largest_difference_in_probability": self.difference,
-            "tolerance": TOLERANCE,
-        }
+        chain, trained = self.run.chain, self.run.manifest
+        files = [file for row in self.learners for fit in row.fits for file in fit.files]
+        columns = {name for file in files for name in file.columns} | set((combination or {}).get(CONTEXT, ()))
+        return Export(
+            format=EXPORT_FORMAT,
+            how=list(INSTRUCTIONS),
+            task=chain.task.name,
+            classes=list(chain.task.classes),
+            label_type=trained.label_type,
+            config=Options(**{name: getattr(trained.config, name) for name in RUN_OPTIONS}),
+            data=Inputs(**{name: getattr(trained.data, name) for name in RUN_INPUTS}),
+            systems=list(self.run.systems),
+            shipped=chain.shipped,
+            config_hash=chain.config_hash,
+            stacking_version=trained.stacking_version,
+            features_version=trained.features_version,
+            versions=trained.versions,
+            opsets={domain or "ai.onnx": version for domain, version in OPSETS.items()},
+            columns=describe_columns(columns),
+            learners=self.learners,
+            combination=combination,
+            refused=self.refused,
+            largest_difference_in_probability=self.difference,
+            tolerance=TOLERANCE,
+        )
 
     def _write(self, model: Any, file: Path) -> dict[str, Any]:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -6,19 +6,17 @@ too; features are computed here. Nothing but ``onnxruntime`` is needed beside th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from showerstack.models.base.learner import Predictor
-from showerstack.models.onnx.graph import COLUMNS, GRID
 from showerstack.models.onnx.predictor import GraphPredictor
 from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.runtime.stated import check_stated
+from showerstack.runtime.stated import stated_as
 from showerstack.showers.schema import EXPORT_FILE
 from showerstack.stacking.chain import Chain
 from showerstack.stacking.estimates import POOL
@@ -30,7 +28,7 @@ EXPORT_FORMAT = 2
 
 
 @dataclass(frozen=True)
-class ExportedFit(SavedFit):
+class SavedGraphs(SavedFit):
     """One fit of a learner as ONNX files; its place is the first of them."""
 
     classes: tuple[str, ...]
@@ -53,7 +51,7 @@ class ExportedFit(SavedFit):
 
 @dataclass(frozen=True)
 class ExportedRun(Run):
-    """An export of a run; ``manifest`` is the content of its ``export.json``."""
+    """An export of a run."""
 
     is_export: ClassVar[bool] = True
 
@@ -62,11 +60,10 @@ class ExportedRun(Run):
         """Open an export; nothing in it is executed, and only ``export.json`` is read."""
         folder = Path(folder)
         checksums = Checksums.open(folder, required=(EXPORT_FILE,))
-        manifest = read_json(checksums.path(EXPORT_FILE))
-        if not isinstance(manifest, dict) or manifest.get("format") != EXPORT_FORMAT:
+        content = read_json(checksums.path(EXPORT_FILE))
+        if not isinstance(content, dict) or content.get("format") != EXPORT_FORMAT:
             raise InputError(f"{folder / EXPORT_FILE} is of another version: export the run again")
-        check_stated(manifest, Export, folder / EXPORT_FILE)
-        opened = cls(folder, manifest, checksums)
+        opened = cls(folder, stated_as(Export, content, folder / EXPORT_FILE), checksums)
         opened.refuse_other_versions()
         Checksums.open(folder, required=(*CHAIN_FILES, *((COLUMNS_FILE,) if opened.of_table else ())))
         missing = [name for name in opened.chain.needed if name not in opened.learners]
@@ -83,9 +80,25 @@ class ExportedRun(Run):
         return opened
 
     @property
+    def export(self) -> Export:
+        """Content of ``export.json``."""
+        assert isinstance(self.trained, Export)
+        return self.trained
+
+    @property
     def shipped(self) -> str:
         """The system that predicts new events."""
-        return str(self.manifest["shipped"])
+        return self.export.shipped
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """Learners whose fits it holds."""
+        return tuple(row.name for row in self.export.learners)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """None: they are the run's."""
+        return ()
 
     @property
     def library_remarks(self) -> tuple[str, ...]:
@@ -95,18 +108,17 @@ class ExportedRun(Run):
     @cached_property
     def chain(self) -> Chain:
         """The run's chain after the learners; true quantities are not estimated."""
-        return read_chain(self.checksums, self.task, self.manifest["systems"], str(self.manifest["config_hash"]))
+        return read_chain(self.checksums, self.task, self.export.systems, self.trained.config_hash)
 
     def fits(self, name: str) -> SavedFits:
         """Return the files of a learner, each compared with its checksum."""
-        row: Mapping[str, Any] = next(row for row in self.manifest["learners"] if row["name"] == name)
-        fits = []
-        for fit in row["fits"]:
-            graphs = tuple((self.checksums.path(file["file"]), tuple(file[COLUMNS])) for file in fit["files"])
-            fits.append(ExportedFit(graphs[0][0], self.task.classes, graphs, fit["average"]))
-        files = [file for fit in row["fits"] for file in fit["files"]]
-        columns = tuple(dict.fromkeys(column for file in files for column in file[COLUMNS]))
-        return SavedFits(name, tuple(fits), columns, any(GRID in file for file in files))
+        row, fits = next(row for row in self.export.learners if row.name == name), []
+        for fit in row.fits:
+            graphs = tuple((self.checksums.path(file.file), tuple(file.columns)) for file in fit.files)
+            fits.append(SavedGraphs(graphs[0][0], self.task.classes, graphs, fit.average))
+        files = [file for fit in row.fits for file in fit.files]
+        columns = tuple(dict.fromkeys(column for file in files for column in file.columns))
+        return SavedFits(name, tuple(fits), columns, any(file.grid for file in files))
 
 
 def open_run(folder: str | Path, *, whole: bool = True) -> Run:

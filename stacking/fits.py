@@ -30,6 +30,7 @@ from showerstack.stacking.estimates import Posterior
 from showerstack.stacking.events import Events, pieces
 from showerstack.stacking.folds import early_stopping_rows
 from showerstack.stacking.sample import subsampled
+from showerstack.stacking.stated import FitRecord, Step
 from showerstack.stacking.store import HOLDOUT, OWN_FOLD, TEST, FitFolder, RunFolder
 
 MIN_VALID = 2000
@@ -115,7 +116,7 @@ class FoldTask:
 
     def is_done(self) -> bool:
         """Return whether a finished folder with the same key exists, every file as it was written."""
-        return self.saved.is_there and not self.saved.problem() and bool(self.saved.record()["key"] == self.key)
+        return self.saved.is_there and not self.saved.problem() and bool(self.saved.record().key == self.key)
 
 
 SEEN_WITHIN_S = 60.0
@@ -158,18 +159,18 @@ def do_task(task: FoldTask) -> float:
             of_fold = predict(task, learner, task.train, oof)
             saved.write(OWN_FOLD, of_fold)
             write_unseen_predictions(task, learner, saved)
-        record = {
-            "key": task.key,
-            "learner": task.name,
-            "fold": task.fold,
-            "columns": list(task.columns),
-            "n_train": len(train),
-            "n_valid": len(valid),
-            "n_parameters": learner.n_parameters,
-            "importances": learner.importances(),
-            "cost": cost.as_json(),
-            "ended_early": ended_early,
-        }
+        record = FitRecord(
+            key=task.key,
+            learner=task.name,
+            fold=task.fold,
+            columns=list(task.columns),
+            n_train=len(train),
+            n_valid=len(valid),
+            n_parameters=learner.n_parameters,
+            importances=learner.importances(),
+            cost=Step.of(cost),
+            ended_early=ended_early,
+        )
         saved.finish(record)
         refuse_abandoned(task)
     shutil.rmtree(task.checkpoint, ignore_errors=True)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,7 +24,8 @@ from showerstack.stacking.fits import FoldTask, TimeLimitReached, write_unseen_p
 from showerstack.stacking.folds import Folds
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Attempt
-from showerstack.stacking.second_level import DroppedLearner, average_of, entropy, leak_remarks
+from showerstack.stacking.second_level import average_of, entropy, leak_remarks
+from showerstack.stacking.stated import DroppedLearner, LearnerEntry, OneNetwork
 from showerstack.stacking.store import HOLDOUT, OWN_FOLD, FitFolder
 
 MARGIN = 1e-4
@@ -40,8 +40,8 @@ class Collected:
     """By learner, (n, C) log-probabilities of those in the folds, averaged over repetitions."""
     holdout: Mapping[str, np.ndarray] | None
     """By learner, (m, C) log-probabilities of those in the holdout, as for new events; None without a holdout."""
-    records: list[dict[str, Any]]
-    """Manifest entries of all learners."""
+    learners: list[LearnerEntry]
+    """What became of all learners, without scores."""
     remarks: list[str]
     """Suspected leaks, and fits that are not one network although they might be."""
     networks: tuple[str, ...] = ()
@@ -84,13 +84,19 @@ def collect(
         # One repetition needs no average: normalising again would only change last bits.
         out_of_fold={name: average_of(z) if len(z) > 1 else z[0] for name, z in repetitions.items()},
         holdout=holdout,
-        records=[
-            _record(task, errors.get(name))
-            | {
-                "one_network": networks[name].as_dict() if name in networks else None,
-                "fits": 1 if name in left else n_fits,
-                "left_the_race": asdict(left[name]) if name in left else None,
-            }
+        learners=[
+            LearnerEntry(
+                name=name,
+                status="failed" if name in errors else "ok",
+                error=errors.get(name),
+                features=list(task.columns),
+                needs_grid=task.spec.needs_grid,
+                source=task.spec.source,
+                n_parameters=None if name in errors else run.fit(name, 0).record().n_parameters,
+                one_network=OneNetwork(**networks[name].as_dict()) if name in networks else None,
+                fits=1 if name in left else n_fits,
+                left_the_race=left.get(name),
+            )
             for name, task in task_of.items()
         ],
         remarks=[
@@ -105,7 +111,7 @@ def collect(
 
 def refuse_other_fit(task: FoldTask) -> None:
     """Refuse a fit that is not the one that this run asked for, whoever put it there."""
-    if task.saved.record().get("key") != task.key:
+    if task.saved.record().key != task.key:
         raise InputError(
             f"{task.saved.path} holds the fit of another run, put there meanwhile: start the same command again, and "
             "it is fitted anew"
@@ -120,22 +126,9 @@ def _first_fold(saved: FitFolder, folds: Folds) -> np.ndarray:
     return values[folds.out_of_fold]
 
 
-def _record(task: FoldTask, error: str | None) -> dict[str, Any]:
-    parameters = None if error else task.run.fit(task.name, 0).record()["n_parameters"]
-    return {
-        "name": task.name,
-        "status": "failed" if error else "ok",
-        "error": error,
-        "features": list(task.columns),
-        "needs_grid": task.spec.needs_grid,
-        "source": task.spec.source,
-        "n_parameters": parameters,
-    }
-
-
 def _early_remark(tasks: Iterable[FoldTask]) -> list[str]:
     """Return a line on the learners whose fits the time limit ended early."""
-    early = {task.name: None for task in tasks if task.saved.record().get("ended_early")}
+    early = {task.name: None for task in tasks if task.saved.record().ended_early}
     return (
         [f"the time limit ended fits of {', '.join(early)} early: with more time they may learn more"] if early else []
     )

@@ -35,7 +35,7 @@ from showerstack.runtime.logs import remark
 from showerstack.runtime.processes import in_threads, limited_threads
 from showerstack.runtime.resources import cores
 from showerstack.runtime.shared import each_within
-from showerstack.runtime.stated import check_stated, understood
+from showerstack.runtime.stated import stated_as, understood
 from showerstack.runtime.tables import write_frames
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
@@ -266,7 +266,7 @@ def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _
         raise InputError(f"{dataset} holds no events")
     refuse_other_kind(run, data)
     remarks = unusable_remarks(data, strict=options.get("strict", False))
-    remarks = (*remarks, *unlike_remarks(str(dataset), run.quantities, quantities_of(data)))
+    remarks = (*remarks, *unlike_remarks(str(dataset), run.trained.data.train_quantities or {}, quantities_of(data)))
     if options.get("no_table", False) and options.get("features"):
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
     return _Showers(events=data, remarks=(*data.remarks, *remarks), run=run, options=options, ctx=ctx)
@@ -274,7 +274,7 @@ def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _
 
 def refuse_other_kind(run: Run, data: Dataset) -> None:
     """Refuse events of another array, or of scalars rounded otherwise, than those that a run was trained on."""
-    source, dtype = run.source, run.scalars_type
+    source, dtype = run.trained.data.train_source, run.trained.data.train_scalars
     if source is not None and not (array := array_of(source)).is_like(data.array):
         here, there = (f"{one.name}, {int(one.has_station.sum())} stations" for one in (data.array, array))
         raise InputError(
@@ -298,14 +298,14 @@ def _holds_halves(data: Dataset) -> bool:
 def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     if file.is_dir():
         raise InputError(f"{run.folder} was trained on a table: give it a table, not a dataset folder")
-    config = run.options
+    config = run.trained.config
     columns_file = run.checksums.path(COLUMNS_FILE)
-    check_stated(stated := read_json(columns_file), Columns, columns_file)
+    stated_as(Columns, stated := read_json(columns_file), columns_file)
     with understood(columns_file, "what such a run holds"):
         schema = Schema.from_json(stated)
-    named = config["id"] or ()
-    reserved = {*(config.get(name) or "" for name in ("label", "group", "weight", "split")), *named}
-    frame, identifiers, remarks = read_new_rows(file, schema, reserved, named, separator or config["separator"])
+    named = config.id or ()
+    reserved = {*filter(None, (config.label, config.group, config.weight, config.split)), *named}
+    frame, identifiers, remarks = read_new_rows(file, schema, reserved, named, separator or config.separator)
     matrix = np.asfortranarray(frame.to_numpy(), dtype=np.float32)
     events = FrameEvents(matrix, schema.names, hash_file(file), schema.categories)
     return _Rows(events=events, remarks=tuple(remarks), identifiers=identifiers, schema=columns_file)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Self, TypeAlias
@@ -45,6 +45,7 @@ from showerstack.scoring.metrics.reliability import reliability
 from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.sample import MeanAndError, Sample, cross_fitted
+from showerstack.stacking.stated import ChosenPool, Diagram, DroppedLearner, Gate, Reliability
 
 POOLS = ("average", "log_pool", "calibrated_pool")
 """Names of our pools, the simplest first."""
@@ -240,16 +241,6 @@ def _cross_fitted(
     return cross_fitted(folds, next(iter(log_proba.values())), of)
 
 
-@dataclass(frozen=True)
-class DroppedLearner:
-    """A learner that the stack does without."""
-
-    name: str
-    cost: float
-    """Log-loss without it and all left out before it, minus that with all learners."""
-    standard_error: float
-
-
 Dropped: TypeAlias = tuple[DroppedLearner, ...]
 """Learners in the order in which they were left out."""
 
@@ -284,7 +275,8 @@ def left_out(log_proba: LogProba, sample: Sample, tolerance: float, *, survival:
         candidates = set(costs)
         if costs:
             cheapest = min(costs, key=lambda name: costs[name].mean)
-            dropped.append(DroppedLearner(cheapest, costs[cheapest].mean, costs[cheapest].error))
+            cost = costs[cheapest]
+            dropped.append(DroppedLearner(name=cheapest, cost=cost.mean, standard_error=cost.error))
             candidates.remove(cheapest)
             del kept[cheapest]
     return tuple(dropped)
@@ -301,14 +293,10 @@ class Stack:
     """Of every pool that was tried, cross-validated."""
     left_out: Dropped
 
-    def as_json(self) -> dict[str, Any]:
+    def entry(self) -> ChosenPool:
         """Return the manifest's entry."""
-        return {
-            "chosen": self.pool.name,
-            "weights": self.pool.shares(),
-            "log_losses": self.log_losses,
-            "left_out": [asdict(learner) for learner in self.left_out],
-        }
+        pool, left_out = self.pool, list(self.left_out)
+        return ChosenPool(chosen=pool.name, weights=pool.shares(), log_losses={**self.log_losses}, left_out=left_out)
 
 
 def average_of(log_proba: np.ndarray) -> np.ndarray:
@@ -486,27 +474,6 @@ ROUNDING = 1e-9
 """Log-losses closer than this are the same: a stack of one learner differs from it by last bits alone."""
 
 
-@dataclass(frozen=True)
-class Gate:
-    """Whether the stack predicts, whether its gain is claimed, and why."""
-
-    shipped: bool
-    claimed: bool
-    """Whether the stack is shown to be better than its best learner."""
-    reason: str
-    gain: float
-    """Mean log-loss of ``best_learner`` minus that of the stack, both as they predict new events."""
-    standard_error: float
-    best_learner: str
-    """What predicts where the stack does not."""
-    log_survival: dict[str, float] | None = None
-    """For gammas, the stack's mean ln survival minus that of the best learner, and its standard error."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return JSON content."""
-        return asdict(self)
-
-
 def decide_gate(
     stacked: np.ndarray, learners: Mapping[str, np.ndarray], sample: Sample, *, survival: bool = False
 ) -> Gate:
@@ -554,7 +521,15 @@ def decide_gate(
     log_survival = (
         {"difference": more_hadrons.mean, "standard_error": more_hadrons.error} if more_hadrons is not None else None
     )
-    return Gate(shipped, shipped and is_shown, reason, gain.mean, gain.error, best, log_survival)
+    return Gate(
+        shipped=shipped,
+        claimed=shipped and is_shown,
+        reason=reason,
+        gain=gain.mean,
+        standard_error=gain.error,
+        best_learner=best,
+        log_survival=log_survival,
+    )
 
 
 LEAK_SIGMA = 5.0
@@ -644,11 +619,13 @@ class SecondLevel:
             "accuracy": float(np.average(right, weights=sample.weights)),
         }
 
-    def reliability(self) -> dict[str, Any]:
+    def reliability(self) -> dict[str, Reliability]:
         """Return the reliability of every system, before and after calibration."""
         seen = self.judged.sample.labels, self.judged.sample.weights
         return {
-            name: {"raw": reliability(self.judged.raw[name], *seen), "calibrated": reliability(z, *seen)}
+            name: Reliability(
+                raw=Diagram(**reliability(self.judged.raw[name], *seen)), calibrated=Diagram(**reliability(z, *seen))
+            )
             for name, z in self.systems.items()
         }
 

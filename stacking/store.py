@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import polars as pl
@@ -41,7 +42,7 @@ from showerstack.runtime.files import (
     write_npz,
 )
 from showerstack.runtime.logs import LogFile
-from showerstack.runtime.stated import Entries, check_stated, understood
+from showerstack.runtime.stated import stated_as, understood
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.scoring.metrics.classes import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE, TASKS, Task, task_named
@@ -49,7 +50,9 @@ from showerstack.stacking.chain import Chain, Fit, Predictions
 from showerstack.stacking.config import SECOND_LEVEL, write_config
 from showerstack.stacking.estimates import Posterior, TargetCalibration, rule_from_json, stacking_of
 from showerstack.stacking.second_level import Pool
-from showerstack.stacking.stated import Manifest
+from showerstack.stacking.stated import Begun, FitHistory, FitRecord, Manifest, Trained
+
+S = TypeVar("S", FitRecord, FitHistory)
 
 LOG_PROBA, ESTIMATES = "log_proba", "truth"
 """Arrays of a fit's predictions: log-probabilities, and estimates of true quantities where the learner gives any."""
@@ -115,10 +118,10 @@ class FitFolder:
         """Whether the fit has ever been finished."""
         return (self.path / TASK_FILE).exists()
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> FitRecord:
         """Return how the fit came about."""
-        record: dict[str, Any] = read_json(Checksums.open(self.path).path(TASK_FILE))
-        return record
+        file = Checksums.open(self.path).path(TASK_FILE)
+        return stated_as(FitRecord, read_json(file), file)
 
     def read(self, part: str, *, estimates: bool = False) -> np.ndarray:
         """Read the (n, C) log-probabilities of :data:`OWN_FOLD` or another part, or the (n, T, 2) estimates."""
@@ -136,12 +139,12 @@ class FitFolder:
 
     def write_history(self, losses: list[float]) -> None:
         """Write the validation log-loss by epoch or round."""
-        write_json(self.path / HISTORY_FILE, {"valid_log_loss": losses})
+        write_json(self.path / HISTORY_FILE, FitHistory(valid_log_loss=losses).as_json())
 
-    def finish(self, record: Mapping[str, Any] | None = None) -> None:
+    def finish(self, record: FitRecord | None = None) -> None:
         """Write how the fit came about, and the checksums of all that is there."""
         if record is not None:
-            write_json(self.path / TASK_FILE, record)
+            write_json(self.path / TASK_FILE, record.as_json())
         write_checksums(self.path)
 
 
@@ -262,12 +265,13 @@ class RunFolder:
                 f"{', '.join(changed) if before else 'everything'}): choose another run folder or remove this one"
             )
 
-    def finished_as(self, expected: Mapping[str, Any]) -> dict[str, Any] | None:
+    def finished_as(self, expected: Mapping[str, Any]) -> Manifest | None:
         """Return the manifest of a finished run that has all of these entries; None where there is no such run."""
         if not all((self.folder / name).exists() for name in (MANIFEST_FILE, CHECKSUMS_FILE)):
             return None
-        manifest: dict[str, Any] = read_json(self.folder / MANIFEST_FILE)
-        return manifest if all(manifest.get(k) == v for k, v in {"complete": True, **expected}.items()) else None
+        content = read_json(file := self.folder / MANIFEST_FILE)
+        is_it = all(content.get(name) == value for name, value in {"complete": True, **expected}.items())
+        return stated_as(Manifest, content, file) if is_it else None
 
     def remove_second_level(self) -> None:
         """Remove what follows the fits, and ``checksums.json``: all of it is about to be made anew."""
@@ -277,10 +281,10 @@ class RunFolder:
         for name in (PREDICTIONS_FILE, PREDICTIONS_TABLE, METRICS_FILE, *MADE_LATER):
             (self.folder / name).unlink(missing_ok=True)
 
-    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+    def write_manifest(self, manifest: Begun) -> None:
         """Write ``manifest.json``, and the configuration in it as TOML beside it."""
-        write_config(self.folder / "config.toml", manifest["config"])
-        write_json(self.folder / MANIFEST_FILE, manifest)
+        write_config(self.folder / "config.toml", manifest.config.as_json())
+        write_json(self.folder / MANIFEST_FILE, manifest.as_json())
 
     def write_folds(self, partitions: np.ndarray, in_evaluation: np.ndarray) -> None:
         """Write what :attr:`partitions` and :attr:`in_evaluation` read."""
@@ -380,20 +384,6 @@ def evaluated_rows(stack: np.ndarray, folds: np.ndarray, *, holdout: bool) -> np
     return rows
 
 
-def finished_learners(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the base learners that finished, in the manifest's order."""
-    return tuple(str(row["name"]) for row in manifest.get("learners", ()) if row.get("status", "ok") == "ok")
-
-
-def shipped_system(manifest: Mapping[str, Any]) -> str:
-    """Return the system that predicts new events: ``stack``, or the best learner where the gate is closed.
-
-    A manifest without a gate means ``stack``.
-    """
-    gate = manifest.get("gate", {})
-    return "stack" if gate.get("shipped", True) is True else str(gate.get("best_learner"))
-
-
 @dataclass(frozen=True)
 class System:
     """The answers of a learner, of the plain average or of the stack for the test events."""
@@ -477,7 +467,8 @@ class Run(RunFolder):
     with it."""
 
     is_export: ClassVar[bool] = False
-    manifest: Mapping[str, Any]
+    trained: Trained
+    """What it says of how it was made."""
     checksums: Checksums
     """Every file is compared with its checksum before it is used."""
 
@@ -497,13 +488,24 @@ class Run(RunFolder):
         if not (folder / CHECKSUMS_FILE).exists():
             raise InputError(_why_without_checksums(folder, read_json(file)))
         checksums = Checksums.open(folder, required=(MANIFEST_FILE,))
-        manifest = read_json(checksums.path(MANIFEST_FILE))
-        if not isinstance(manifest, dict) or "task" not in manifest:
+        content = read_json(checksums.path(MANIFEST_FILE))
+        if not isinstance(content, dict) or "task" not in content:
             raise InputError(f"{file} names no task: expected the manifest of a stacking run")
-        check_stated(manifest, Manifest, file)
-        for row in manifest.get("learners", []):
-            check_name(row["name"], file)
-        return cls(folder, Entries.of(manifest, file), checksums)
+        try:
+            manifest = stated_as(Manifest, content, file)
+        except InputError:
+            made_by = content.get("stacking_version", 0)
+            _refuse_other_version(folder, str(content["task"]), "stacking", made_by, STACKING_VERSION)
+            raise
+        for row in manifest.learners:
+            check_name(row.name, file)
+        return cls(folder, manifest, checksums)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Content of ``manifest.json``."""
+        assert isinstance(self.trained, Manifest)
+        return self.trained
 
     @property
     def name(self) -> str:
@@ -513,18 +515,16 @@ class Run(RunFolder):
     @cached_property
     def task(self) -> Task:
         """The task; classes of a run on a table are those of its labels, as text."""
-        name = str(self.manifest["task"])
-        if self.of_table and "classes" in self.manifest:
-            return Task(name, tuple(self.manifest["classes"]))
+        name, classes = self.trained.task, tuple(self.trained.classes)
         try:
-            return task_named(name)
+            return Task(name, classes) if self.of_table else task_named(name)
         except InputError as error:
             raise InputError(f"{self.folder / MANIFEST_FILE}: {error}") from None
 
     @property
     def of_table(self) -> bool:
         """Whether its events are rows of a table alone, not showers with detector grids."""
-        return str(self.manifest["task"]) not in TASKS
+        return self.trained.task not in TASKS
 
     def require_showers(self, what: str) -> None:
         """Refuse a run on a table, with which ``what`` (such as ``a data check``) cannot work."""
@@ -533,43 +533,15 @@ class Run(RunFolder):
 
     def refuse_other_versions(self) -> None:
         """Refuse a run that was made by another version of stacking or features."""
-        current = {"stacking": STACKING_VERSION} | ({} if self.of_table else {"features": FEATURES_VERSION})
-        for what, version in current.items():
-            made_by = self.manifest.get(f"{what}_version", 0)
-            if made_by != version:
-                raise InputError(
-                    f"{self.folder} was made by version {made_by} of the {what}, which is now {version}: train again "
-                    f"(python cli.py stack --task {self.manifest['task']} --data DATA --run NEW_RUN)"
-                )
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The configuration that it was trained by."""
-        options: Mapping[str, Any] = self.manifest["config"]
-        return options
-
-    @property
-    def source(self) -> Mapping[str, Any] | None:
-        """Content of the training set's ``source.json``; None for a table."""
-        return self._of_data("train_source")
-
-    @property
-    def scalars_type(self) -> str | None:
-        """Type of the training set's scalars; None for a table."""
-        return self._of_data("train_scalars")
-
-    @property
-    def quantities(self) -> Mapping[str, Any]:
-        """What the reconstructed quantities were in training (:class:`showerstack.stacking.remarks.Seen`)."""
-        return self._of_data("train_quantities") or {}
-
-    def _of_data(self, name: str) -> Any:
-        return self.manifest.get("data", {}).get(name)
+        made_by = self.trained
+        _refuse_other_version(self.folder, made_by.task, "stacking", made_by.stacking_version, STACKING_VERSION)
+        if not self.of_table:
+            _refuse_other_version(self.folder, made_by.task, "features", made_by.features_version, FEATURES_VERSION)
 
     @property
     def library_remarks(self) -> tuple[str, ...]:
         """A remark on the libraries that have changed since the training."""
-        installed, recorded = versions(), self.manifest.get("versions", {})
+        installed, recorded = versions(), self.trained.versions
         changed = [
             f"{name} {recorded[name]} (now {installed[name]})"
             for name in installed.keys() & recorded.keys() - {"python", "polars", "showerstack"}
@@ -582,24 +554,23 @@ class Run(RunFolder):
     @property
     def threads(self) -> int:
         """Numerical threads of a process, in training and prediction alike."""
-        options = self.options
-        return check_threads(options.get("threads") if isinstance(options, dict) else None, self.folder / MANIFEST_FILE)
+        return check_threads(self.trained.config.threads, self.folder / MANIFEST_FILE)
 
     @property
     def class_values(self) -> tuple[Any, ...]:
         """Classes as the training labels had them: ``bool``, ``int``, ``float`` or ``str``."""
         as_value: dict[str, Callable[[str], Any]] = {"bool": "True".__eq__, "int": int, "float": float}
-        return tuple(map(as_value.get(self.manifest.get("label_type", "str"), str), self.task.classes))
+        return tuple(map(as_value.get(self.trained.label_type, str), self.task.classes))
 
     @property
     def shipped(self) -> str:
-        """The system that predicts new events; see :func:`shipped_system`."""
-        return shipped_system(self.manifest)
+        """The system that predicts new events."""
+        return self.manifest.shipped
 
     @property
     def learners(self) -> tuple[str, ...]:
-        """Base learners that finished; see :func:`finished_learners`."""
-        return finished_learners(self.manifest)
+        """Base learners that finished."""
+        return self.manifest.finished
 
     @property
     def systems(self) -> tuple[str, ...]:
@@ -607,25 +578,27 @@ class Run(RunFolder):
         return (*self.learners, *COMBINED)
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was remarked on its data and fits."""
+        return tuple(self.manifest.remarks)
+
+    @property
     def required_files(self) -> list[str]:
         """Names of the files that such a run cannot do without."""
-        identity = self.manifest["identity"]
-        n_fits = int(identity["folds"]) * int(identity["repeats"])
-        names = [MANIFEST_FILE, *CHAIN_FILES]
-        networks = {row["name"] for row in self.manifest["learners"] if row.get("one_network")}
-        fits_of = {row["name"]: int(row.get("fits", n_fits)) for row in self.manifest["learners"]}
-        for name in self.learners:
-            fits: list[Fit] = [*range(fits_of[name]), *([None] if name in networks else [])]
-            names += [f"{fit_path(name, fit)}/{HEADER_FILE}" for fit in fits]
+        identity, names = self.manifest.identity, [MANIFEST_FILE, *CHAIN_FILES]
+        for row in (row for row in self.manifest.learners if row.name in self.learners):
+            n_fits = row.fits or identity.folds * identity.repeats
+            fits: list[Fit] = [*range(n_fits), *([None] if row.one_network else [])]
+            names += [f"{fit_path(row.name, fit)}/{HEADER_FILE}" for fit in fits]
         names += [f"{OOF}/{name}.parquet" for name in self.systems]
-        if self.manifest["data"]["n_test"]:
+        if self.manifest.data.n_test:
             names += [PREDICTIONS_FILE, *(f"{TEST}/{name}.npz" for name in self.systems)]
         return names
 
     @cached_property
     def chain(self) -> Chain:
         """What follows the base learners; its files are compared with their checksums."""
-        return read_chain(self.checksums, self.task, self.systems, str(self.manifest["config_hash"]))
+        return read_chain(self.checksums, self.task, self.systems, self.trained.config_hash)
 
     @property
     def predictions(self) -> Path:
@@ -659,9 +632,24 @@ class Run(RunFolder):
 
     def fits(self, name: str) -> SavedFits:
         """Return where the fits of a learner are; each file is compared with its checksum."""
-        record = next(row for row in self.manifest["learners"] if row["name"] == name)
+        row = next(row for row in self.manifest.learners if row.name == name)
         fits = tuple(SavedFit(self.fit_folder(name, fit)) for fit in self.chain.fits(name))
-        return SavedFits(name, fits, tuple(record["features"]), bool(record["needs_grid"]))
+        return SavedFits(name, fits, tuple(row.features or ()), row.needs_grid)
+
+    def records(self, learner: str) -> Iterator[FitRecord]:
+        """Yield how a learner's fits came about, fold by fold."""
+        return self._of_fits(learner, TASK_FILE, FitRecord)
+
+    def histories(self, learner: str) -> Iterator[FitHistory]:
+        """Yield the validation log-losses of a learner's fits, fold by fold; nothing where they keep none."""
+        return self._of_fits(learner, HISTORY_FILE, FitHistory)
+
+    def _of_fits(self, learner: str, name: str, shape: type[S]) -> Iterator[S]:
+        for fold in count():
+            file = f"{fit_path(learner, fold)}/{name}"
+            if file not in self.checksums.files:
+                return
+            yield stated_as(shape, read_json(self.checksums.path(file)), self.folder / file)
 
     def fit_folder(self, name: str, fit: Fit) -> Path:
         """Return the folder of one fit after comparing all files that its learner reads; see :meth:`fits`."""
@@ -691,6 +679,14 @@ class Run(RunFolder):
             raise InputError(f"{self.folder} has no thresholds: it was trained for {self.task.name}")
         stored = read_arrays(self.checksums.path(SCORES_FILE), "labels", "scores", "groups", "weights")
         return threshold_table(stored.pop("labels"), stored.pop("scores"), efficiencies, ratios, **stored)
+
+
+def _refuse_other_version(folder: Path, task: str, what: str, made_by: Any, version: int) -> None:
+    if made_by != version:
+        raise InputError(
+            f"{folder} was made by version {made_by} of the {what}, which is now {version}: train again "
+            f"(python cli.py stack --task {task} --data DATA --run NEW_RUN)"
+        )
 
 
 def _why_without_checksums(folder: Path, manifest: Any) -> str:

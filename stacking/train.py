@@ -24,7 +24,7 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import devices_for
 from showerstack.runtime.code import command_line, git_revision, machine, now_utc, versions
 from showerstack.runtime.context import Context, Progress
-from showerstack.runtime.cost import Cost, now_s, seconds_of, timed
+from showerstack.runtime.cost import now_s, seconds_of, timed
 from showerstack.runtime.errors import need
 from showerstack.runtime.files import hash_json
 from showerstack.runtime.logs import logging_to, remark
@@ -43,12 +43,22 @@ from showerstack.stacking.schedule import Attempt, run_tasks
 from showerstack.stacking.second_level import (
     FIRST_FOLD,
     ON_HOLDOUT,
-    DroppedLearner,
     Judged,
     SecondLevel,
     combine,
     leaving,
     left_out_remarks,
+)
+from showerstack.stacking.stated import (
+    Answers,
+    Begun,
+    DroppedLearner,
+    Identity,
+    Inputs,
+    JudgedOn,
+    Manifest,
+    Options,
+    Step,
 )
 from showerstack.stacking.store import HOLDOUT, OWN_FOLD, RunFolder
 from showerstack.stacking.tables import open_table
@@ -61,7 +71,7 @@ class StackResult:
     """A finished run."""
 
     run: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     predictions: Predictions | None
     """Of the test events; None where there are none, or where the run was finished before."""
 
@@ -301,15 +311,15 @@ def do_run(job: Job) -> StackResult:
         )
         run.write_folds(folds.partitions, folds.in_evaluation)
         remarks = [*folds.remarks, *_refit_remarks(tasks)]
-        manifest = _first_entries(job, folds, [*job.data.remarks, *remarks])
+        begun = _begun(job, folds, [*job.data.remarks, *remarks])
         remark(LOG, [*remarks, *filter(None, [job.memory_remark()])])
-        run.write_manifest(manifest)
+        run.write_manifest(begun)
         with run.started() as start, job.ctx.bars("training", "fits") as progress:
             given = [replace(task, start=start) for task in tasks] if config.scheduler else tasks
             failures, raced = _fit_all(job, folds, given, progress)
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with limited_threads(1):
-            return _second_level(job, folds, tasks, failures, raced, manifest)
+            return _second_level(job, folds, tasks, failures, raced, begun)
 
 
 def _fit_all(
@@ -352,41 +362,44 @@ def _refit_remarks(tasks: list[FoldTask]) -> list[str]:
     return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in problems if problem]
 
 
-def _first_entries(job: Job, folds: Folds, remarks: list[str]) -> dict[str, Any]:
-    """Return the manifest's entries before the fits."""
+def _begun(job: Job, folds: Folds, remarks: list[str]) -> Begun:
+    """Return the manifest before the fits."""
     identity, train, test = job.identity, job.train, job.test
-    return {
-        "complete": False,
-        "task": job.task.name,
-        "classes": list(job.task.classes),
-        "config": job.config.model_dump(mode="json"),
-        "identity": identity,
-        "config_hash": hash_json(identity),
+    inputs = Inputs(
+        train=str(train.location),
+        test=str(test.location) if test is not None else None,
+        train_fingerprint=identity["train_fingerprint"],
+        test_fingerprint=test.events_fingerprint() if test is not None else None,
+        train_source=train.source(),
+        train_scalars=train.scalars_type(),
+        train_quantities=dict(job.data.quantities),
+        test_source=test.source() if test is not None else None,
+        n_train=len(train),
+        n_judged=int(folds.in_evaluation.sum()),
+        n_holdout=int(folds.holdout.sum()),
+        n_test=len(test) if test is not None else 0,
+        grouped=folds.groups is not None,
+    )
+    of_table: dict[str, Any] = {"label_type": job.data.label_type} if job.data.label_type else {}
+    return Begun(
+        complete=False,
+        task=job.task.name,
+        classes=list(job.task.classes),
+        config=Options(**job.config.model_dump(mode="json")),
+        identity=Identity(**identity),
+        config_hash=hash_json(identity),
         **job.versions,
-        "seed": job.config.seed,
-        "data": {
-            "train": str(train.location),
-            "test": str(test.location) if test is not None else None,
-            "train_fingerprint": identity["train_fingerprint"],
-            "test_fingerprint": test.events_fingerprint() if test is not None else None,
-            "train_source": train.source(),
-            "train_scalars": train.scalars_type(),
-            "train_quantities": job.data.quantities,
-            "test_source": test.source() if test is not None else None,
-            "n_train": len(train),
-            "n_judged": int(folds.in_evaluation.sum()),
-            "n_holdout": int(folds.holdout.sum()),
-            "n_test": len(test) if test is not None else 0,
-            "grouped": folds.groups is not None,
-        },
-        "remarks": remarks,
-        "versions": versions(),
-        "started": now_utc(),
-        "machine": machine(),
-        "command": command_line(),
-        "git_revision": git_revision(),
-        "device": job.device,
-    }
+        seed=job.config.seed,
+        data=inputs,
+        remarks=remarks,
+        versions=versions(),
+        started=now_utc(),
+        machine=machine(),
+        command=command_line(),
+        git_revision=git_revision(),
+        device=job.device,
+        **of_table,
+    )
 
 
 def _second_level(
@@ -395,18 +408,18 @@ def _second_level(
     tasks: list[FoldTask],
     failures: list[Attempt],
     raced: tuple[DroppedLearner, ...],
-    manifest: dict[str, Any],
+    begun: Begun,
 ) -> StackResult:
     """Collect predictions of the fits, find the pool, calibrate, pass the gate, predict the test events, write."""
     run, config, procedure = job.run, job.config, stacking_of(job.task)
-    steps = [*job.data.costs, *_training_costs(tasks, failures)]
+    steps = [*map(Step.of, job.data.costs), *_training_costs(tasks, failures)]
 
     @contextmanager
     def step(name: str) -> Iterator[None]:
         shown = job.ctx.bars("weighing the learners", "steps") if name == "pool" else nullcontext()
         with timed(name) as cost, shown:
             yield
-        steps.append(cost)
+        steps.append(Step.of(cost))
 
     with step("collection"):
         collected = collect(folds, tasks, failures, raced, job.ends)
@@ -432,7 +445,7 @@ def _second_level(
         pool=found.stack.pool,
         rules=decision.rules,
         shipped=found.shipped,
-        config_hash=manifest["config_hash"],
+        config_hash=begun.config_hash,
         n_fits=n_fits,
         target_calibration=target_calibration,
         networks=collected.networks,
@@ -448,23 +461,19 @@ def _second_level(
     with step("prediction"):
         predictions = _predict_test(job, chain, chain.learners)
     remarks = [*collected.remarks, *left_out_remarks(raced, found.stack.left_out)]
-    manifest |= {
-        "complete": True,
-        "learners": [row | found.scores(row["name"], folds, collected.first_fold) for row in collected.records],
-        "reliability": found.reliability(),
-        "judged": {
-            "on": judged.on,
-            "events": len(judged.sample),
-            "fits": n_fits if judged.on == ON_HOLDOUT else len(folds.partitions),
-        },
-        "pool": found.stack.as_json(),
-        "gate": found.gate.as_json(),
-        "decision": decision.record,
-        "truth": truth_record,
-        "remarks": [*manifest["remarks"], *remarks],
-        "steps": [cost.as_json() for cost in steps],
-        **({"label_type": job.data.label_type} if job.data.label_type else {}),
-    }
+    n_judging = n_fits if judged.on == ON_HOLDOUT else len(folds.partitions)
+    scored = (found.scores(row.name, folds, collected.first_fold) for row in collected.learners)
+    manifest = Manifest(
+        **begun.ended(remarks),
+        learners=[row.model_copy(update=scores) for row, scores in zip(collected.learners, scored, strict=True)],
+        reliability=found.reliability(),
+        judged=JudgedOn(on=judged.on, events=len(judged.sample), fits=n_judging),
+        pool=found.stack.entry(),
+        gate=found.gate,
+        decision=Answers(**decision.record),
+        truth=truth_record,
+        steps=steps,
+    )
     for events in filter(None, (job.train, job.test)):
         events.refuse_changed()
     remark(LOG, remarks)
@@ -475,10 +484,10 @@ def _second_level(
     return StackResult(run.folder, manifest, predictions)
 
 
-def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Cost]:
+def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Step]:
     failed = {(failure.learner, failure.fold) for failure in failures}
     done = [task for task in tasks if (task.name, task.fold) not in failed and task.saved.is_there]
-    return [Cost(**task.saved.record()["cost"]) for task in done]
+    return [cost for task in done if (cost := task.saved.record().cost)]
 
 
 def fit_target_calibration(

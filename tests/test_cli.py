@@ -47,6 +47,7 @@ from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
 from showerstack.stacking.predict import predict
 from showerstack.stacking.store import load
 from tests.faults.damages import patience
+from tests.manifests import manifest
 from tests.report import conftest as report_fixtures
 
 composition_world = report_fixtures.composition_world
@@ -231,7 +232,7 @@ def test_what_a_run_was_trained_on_decides_which_options_are_used(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_json(Path("run/manifest.json"), {"complete": True, "task": task})
+    write_json(Path("run/manifest.json"), manifest(task))
     write_checksums(Path("run"), ["manifest.json"])
     assert command_line(monkeypatch, *arguments.split(" ")) == 2
     assert flag in capsys.readouterr().err

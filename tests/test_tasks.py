@@ -76,7 +76,7 @@ def test_what_is_predicted_and_scored_is_the_pool(data: Path, tmp_path: Path) ->
     )  # fmt: skip
     result = stack(config)
     assert result.predictions is not None
-    assert result.manifest["decision"]["chosen"] == POOL
+    assert result.manifest.decision.chosen == POOL
     run = load(result.run)
     arrays = result.predictions.arrays
     again = predict(run, data / "energy_test", Context(device="cpu")).concatenated()
@@ -84,7 +84,7 @@ def test_what_is_predicted_and_scored_is_the_pool(data: Path, tmp_path: Path) ->
         np.testing.assert_array_equal(run.test(run.shipped, name), arrays[name])
         np.testing.assert_array_equal(again.arrays[name], arrays[name])
     missed = arrays["lg_energy"] - np.load(data / "energy_test" / "labels_energy.npy")
-    assert np.std(missed) < 0.9 * result.manifest["decision"]["posterior_mean"]["rms"]
+    assert np.std(missed) < 0.9 * result.manifest.decision.posterior_mean["rms"]
     assert np.mean(np.abs(missed) < arrays["lg_energy_error"]) == pytest.approx(0.683, abs=0.1)
     with pytest.raises(NotPortable, match="pool of estimates"):
         combination_graph(run.chain)
@@ -148,7 +148,7 @@ def test_stack_with_a_network_on_the_grids(folders, tmp_path):
         settings={"lenet": {"epochs": 2}, "lightgbm": {"rounds": 60}},
     )
     result = stack(config)
-    assert [row.get("error") for row in result.manifest["learners"]] == [None, None]
+    assert [row.error for row in result.manifest.learners] == [None, None]
     labels = np.load(folders[1] / COMPOSITION.label_file)
     log_proba = result.predictions.log_proba
     assert -log_proba[np.arange(len(labels)), labels].mean() < np.log(5) - 0.1

@@ -70,13 +70,12 @@ def read_reference(
     run: Run, train: Path | None, *, seed: int, max_events: int = MAX_EVENTS, ctx: Context = Context()
 ) -> Reference:
     """Read a run's training events."""
-    stated = run.manifest["data"].get("train")
-    folder = Path(train or str(stated))
+    folder = Path(train or str(run.manifest.data.train))
     if not folder.is_dir():
         raise InputError(f"{folder}, on which {run.folder} was trained, is not there: say where with --train FOLDER")
     table = build_table(folder, ctx=ctx)
     events = ShowerEvents(folder, table.folder, run.task, labelled=True)
-    if events.fingerprint() != run.manifest["data"]["train_fingerprint"]:
+    if events.fingerprint() != run.manifest.data.train_fingerprint:
         raise InputError(
             f"{folder} is not the set on which {run.folder} was trained (or its features are of other code)"
         )

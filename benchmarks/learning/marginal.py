@@ -25,7 +25,6 @@ import numpy as np
 
 from benchmarks.shared.samples import sample
 from showerstack.features.build import build_table
-from showerstack.models.registry import load
 from showerstack.report.shared.subject import read_labels
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
@@ -108,20 +107,20 @@ def read(folders: Sequence[Path]) -> Learners:
         raise InputError(f"a learner is in two of the runs {', '.join(map(str, folders))}: name runs of other learners")
     out_of_fold = [run.oof(name) for run, name in owners]
     log_proba, folds = np.stack([z for z, _ in out_of_fold]), out_of_fold[0][1]
-    test_sets = {str(run.manifest["data"]["test_fingerprint"]) for run in runs}
+    test_sets = {str(run.manifest.data.test_fingerprint) for run in runs}
     if len(test_sets) > 1 or any(not np.array_equal(folds, other) for _, other in out_of_fold):
         raise InputError(f"{', '.join(map(str, folders))} differ in showers or folds: name runs of the same seed")
-    train_set = Dataset.open(Path(first.manifest["data"]["train"]), first.task)
+    train_set = Dataset.open(Path(first.manifest.data.train), first.task)
     train_set.refuse_weighted("the worth of learners")
     rows = (folds >= 0) & np.isfinite(log_proba).all(axis=(0, 2))
     labels, groups = class_numbers(train_set), train_set.groups
     sample = Sample(labels[rows], folds[rows], None if groups is None else np.asarray(groups)[rows])
     inner = {name: z[rows] for name, z in zip(names, log_proba, strict=True)}
-    test_folder = Path(first.manifest["data"]["test"])
+    test_folder = Path(first.manifest.data.test)
     truth = read_labels(first, test_folder.parent)
     test = {name: average_of(run.read_fits(name, run.chain.fits(name))) for run, name in owners}
-    steps = [step for run in runs for step in run.manifest["steps"] if step["step"] == "train"]
-    training = {name: sum(step["cpu_s"] for step in steps if step["learner"] == name) for name in names}
+    steps = [step for run in runs for step in run.manifest.steps if step.step == "train"]
+    training = {name: sum(step.cpu_s for step in steps if step.learner == name) for name in names}
     events = ShowerEvents(test_folder, build_table(test_folder, ctx=Context(workers=1)).folder, first.task)
     speed = {name: predict_us(run, name, events) for run, name in owners}
     return Learners(
@@ -143,12 +142,12 @@ def predict_us(run: Run, name: str, events: ShowerEvents) -> float:
     fits = run.fits(name)
     rows = np.arange(min(TIMED_EVENTS, len(events)))
     batch = events.batch(rows, fits.columns, grids=fits.needs_grid)
-    learner, used = load(fits.folders[0]), []
+    learner, used = fits.fits[0].open(), []
     for _ in range(3):  # the first loads libraries and compiles
         started = time.process_time()
         learner.predict_log_proba(batch)
         used.append(time.process_time() - started)
-    return 1e6 * min(used) * len(fits.folders) / len(rows)
+    return 1e6 * min(used) * len(fits.fits) / len(rows)
 
 
 def table(learners: Learners, without: Sequence[Sequence[str]] = ()) -> str:

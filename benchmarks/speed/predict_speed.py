@@ -110,7 +110,7 @@ def _cpu() -> np.ndarray:
 
 
 def _alone(run: Run, name: str, events: Events, workers: int) -> Callable[[], int]:
-    chain, threads = replace(run.chain, shipped=name), int(run.manifest["config"]["threads"])
+    chain, threads = replace(run.chain, shipped=name), run.threads
 
     def once() -> int:
         ctx = Context(workers=workers, threads=threads)

@@ -30,6 +30,7 @@ from rich.table import Table
 
 from benchmarks.shared.memory import FamilyMemory
 from showerstack.runtime.files import read_json, write_json
+from showerstack.stacking.store import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = ("simulate", "features", "stack", "predict", "verify")
@@ -157,13 +158,12 @@ def main() -> None:
         if law:
             print(f"CPU of {step}: {law}")
     for n in entries:
-        manifest = read_json(options.work / f"{options.task}-{n}" / "run" / "manifest.json")
-        gate = manifest["gate"]
-        stack = next(row for row in manifest["learners"] if row["name"] == gate["best_learner"])
+        manifest = Run.open(options.work / f"{options.task}-{n}" / "run").manifest
+        gate = manifest.gate
+        best = next(row for row in manifest.learners if row.name == gate.best_learner)
         print(
-            f"{n:,}: best learner {gate['best_learner']} {stack['log_loss']:.4f}, stack gains {gate['gain']:.4f} ± "
-            f"{gate['standard_error']:.4f}; "
-            f"left out {', '.join(one['name'] for one in manifest['pool']['left_out']) or 'none'}"
+            f"{n:,}: best learner {best.name} {best.log_loss:.4f}, stack gains {gate.gain:.4f} ± "
+            f"{gate.standard_error:.4f}; left out {', '.join(one.name for one in manifest.pool.left_out) or 'none'}"
         )
         for k, start in enumerate(entries[n]["stack"].get("starts", [])):
             print(f"  start {k + 1}: found {start['found_fits']} finished fits, ran {start['wall_s']:,.0f} s")
@@ -175,15 +175,15 @@ def _fits(n: int, run: Path) -> Table:
     table = Table(title=f"{n:,} events: fits")
     for name in ("learner", "fits", "events of a fit", "CPU s of a fit", "CPU s", "peak GB", "log-loss"):
         table.add_column(name, justify="left" if name == "learner" else "right")
-    manifest = read_json(run / "manifest.json")
-    for record in manifest["learners"]:
-        steps = [step for step in manifest["steps"] if step["learner"] == record["name"]]
-        if steps and record["log_loss"] is not None:
-            cpu, peak = [step["cpu_s"] for step in steps], max(step["peak_mb"] for step in steps) / 1e3
-            events = read_json(run / "learners" / record["name"] / "fold-0" / "task.json")["n_train"]
+    opened = Run.open(run)
+    for row in opened.manifest.learners:
+        steps = [step for step in opened.manifest.steps if step.learner == row.name]
+        if steps and row.log_loss is not None:
+            cpu, peak = [step.cpu_s for step in steps], max(step.peak_mb for step in steps) / 1e3
+            events = next(opened.records(row.name)).n_train
             cells = (f"{len(cpu)}", f"{events:,}", f"{np.mean(cpu):,.0f}", f"{sum(cpu):,.0f}", f"{peak:.1f}")
-            table.add_row(record["name"], *cells, f"{record['log_loss']:.4f}")
-    table.caption = f"all steps of the run: {sum(step['cpu_s'] for step in manifest['steps']):,.0f} CPU s"
+            table.add_row(row.name, *cells, f"{row.log_loss:.4f}")
+    table.caption = f"all steps of the run: {sum(step.cpu_s for step in opened.manifest.steps):,.0f} CPU s"
     return table
 
 

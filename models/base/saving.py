@@ -16,7 +16,7 @@ import numpy as np
 from showerstack.runtime.checksums import known_hash
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json, write_json
-from showerstack.runtime.stated import Stated, check_stated
+from showerstack.runtime.stated import Stated, stated_as
 
 HEADER_FILE = "learner.json"
 HEADER_FORMAT = 1
@@ -58,7 +58,7 @@ def read_header(folder: Path, learner: str | None = None) -> dict[str, Any]:
     header = read_json(file)
     if not isinstance(header, dict) or header.get("format") != HEADER_FORMAT:
         raise InputError(f"{file} is not a saved learner of format {HEADER_FORMAT}")
-    check_stated(header, _Header, file)
+    stated_as(_Header, header, file)
     check_threads(header["threads"], file)
     if learner is not None and header["learner"] != learner:
         raise InputError(f"{file} holds a {header['learner']}, expected a {learner}")

@@ -24,6 +24,7 @@ from showerstack.report.shared.subject import (
     read_labels,
     read_run_output,
     score_test_table,
+    stated_origin,
 )
 from showerstack.report.shared.text import SIGNS, TABLE_HEADS, duration, metric_text, table_cells, totals
 from showerstack.runtime.errors import InputError
@@ -137,18 +138,17 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
     if not file.exists():
         raise InputError(f"{file} does not exist: score the run first (python verify.py --task {run.task.name} ...)")
     stored = read_json(file)
-    check_run(file, Origin(stored.get("config_hash"), stored.get("test_fingerprint")), run.manifest)
-    stated = run.manifest["data"].get("test")
-    place = data / f"{run.task.name}_test" if data else Path(str(stated))
+    check_run(file, Origin(stored.get("config_hash"), stored.get("test_fingerprint")), stated_origin(run))
+    place = data / f"{run.task.name}_test" if data else Path(str(run.manifest.data.test))
     if not place.is_dir():
         raise InputError(f"{place}, the test set of {run.folder}, does not exist: say where it is with --data")
     # What stands in the file may have been changed: it has no checksum, since a run is scored as often as one likes.
     truth = read_labels(run, place.parent)
     counted = _counted(run.name, truth, read_run_output(run, truth), run.task, origin_of(place, run.task).protocol)
-    steps = totals(run.manifest["steps"])
-    cost = duration(steps["wall_s"]), duration(steps["cpu_s"]), f"{steps['peak_mb']:,.0f}"
-    parameters = sum(row["n_parameters"] or 0 for row in run.manifest["learners"] if row["status"] == "ok")
-    return replace(counted, n_parameters=parameters or None, cost=(*cost, str(run.manifest["device"])))
+    steps = totals(run.manifest.steps)
+    cost = duration(steps.wall_s), duration(steps.cpu_s), f"{steps.peak_mb:,.0f}"
+    parameters = sum(row.n_parameters or 0 for row in run.manifest.learners if row.status == "ok")
+    return replace(counted, n_parameters=parameters or None, cost=(*cost, run.manifest.device))
 
 
 def _standing_of_file(file: Path, data: Path | None) -> Standing:
@@ -249,17 +249,17 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
     for folder in runs:
         run = Run.open(folder)
         metrics = score_test_table(run)
-        identity, config = run.manifest["identity"], run.manifest["config"]
+        identity, config = run.manifest.identity, run.manifest.config
         tested = metrics is not None
         metrics = metrics or oof_metrics(run)
-        file = Path(config["test_table"] if tested else config["table"]).name
-        mark = str(identity["test_fingerprint" if tested else "train_fingerprint"])[:8]
+        file = Path(str(config.test_table if tested else config.table)).name
+        mark = str(identity.test_fingerprint if tested else identity.train_fingerprint)[:8]
         # Rows left out of training differ from run to run: such runs share a list only with the same folds and seed.
-        drawn = "" if tested else f", seed {identity['seed']}, {identity['folds']} folds, holdout {identity['holdout']}"
+        drawn = "" if tested else f", seed {identity.seed}, {identity.folds} folds, holdout {identity.holdout}"
         key = f"{file} ({mark}), {metrics['judged_on']}{drawn}"
-        steps = totals(run.manifest["steps"])
+        steps = totals(run.manifest.steps)
         shown = {name: metrics["systems"][run.shipped][name] for name in TABLE_HEADS}
-        by_list[key].append(TableStanding(run.name, key, run.shipped, shown, duration(steps["wall_s"])))
+        by_list[key].append(TableStanding(run.name, key, run.shipped, shown, duration(steps.wall_s)))
     return {key: sorted(rows, key=lambda row: row.metrics["log_loss"]["value"]) for key, rows in by_list.items()}
 
 

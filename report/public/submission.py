@@ -124,9 +124,8 @@ def _metadata(name: str, parts: Sequence[EvaluatedRun]) -> dict[str, Any]:
     content = {}
     for part in parts:
         manifest = part.run.manifest
-        steps = manifest["steps"]
-        cost = totals(steps)
-        options = {k: v for k, v in manifest["config"].items() if k not in ("run", "data") and v is not None}
+        cost = totals(manifest.steps)
+        options = {k: v for k, v in manifest.config.as_json().items() if k not in ("run", "data") and v is not None}
         content[part.task.name] = {
             "model": f"{part.run.shipped} of {', '.join(part.run.learners)}",
             "scores": _scores(part),
@@ -134,15 +133,15 @@ def _metadata(name: str, parts: Sequence[EvaluatedRun]) -> dict[str, Any]:
             "public_test_set": _is_public(part),
             "tuned_on_test": False,
             "configuration": options,
-            "configuration_hash": str(manifest["config_hash"]),
-            "source_revision": str(manifest["git_revision"]),
-            "device": str(manifest["device"]),
-            "wall_clock_s": round(cost["wall_s"], 1),
-            "cpu_time_s": round(cost["cpu_s"], 1),
-            "peak_memory_mb": round(cost["peak_mb"]),
-            "number_of_experiments": len(manifest["learners"]),
-            "number_of_trainings": sum(step["step"] == "train" for step in steps),
-            "versions": manifest["versions"],
+            "configuration_hash": manifest.config_hash,
+            "source_revision": str(manifest.git_revision),
+            "device": manifest.device,
+            "wall_clock_s": round(cost.wall_s, 1),
+            "cpu_time_s": round(cost.cpu_s, 1),
+            "peak_memory_mb": round(cost.peak_mb),
+            "number_of_experiments": len(manifest.learners),
+            "number_of_trainings": sum(step.step == "train" for step in manifest.steps),
+            "versions": manifest.versions,
         }
     return {"name": name, "tasks": content}
 
@@ -202,41 +201,39 @@ def _readme(name: str, parts: Sequence[EvaluatedRun]) -> str:
 
 
 def _options(run: Run) -> str:
-    config = run.manifest["config"]
-    words = [f"--task {run.task.name}"]
-    words += [
-        f"--{key} {shlex.quote(escaped(str(config[key])))}" for key in ("preset", "seed") if config.get(key) is not None
-    ]
-    if config.get("learners"):
-        words.append(f"--learners {shlex.quote(escaped(','.join(config['learners'])))}")
+    config = run.manifest.config
+    named = {"task": run.task.name, "preset": config.preset, "seed": config.seed}
+    words = [f"--{name} {shlex.quote(escaped(str(value)))}" for name, value in named.items() if value is not None]
+    if config.learners:
+        words.append(f"--learners {shlex.quote(escaped(','.join(config.learners)))}")
     return " ".join(words)
 
 
 def _approach(run: Run) -> list[str]:
     manifest = run.manifest
-    cost = totals(manifest["steps"])
-    folds = sum(step["step"] == "train" for step in manifest["steps"]) // max(len(run.learners), 1)
+    cost = totals(manifest.steps)
+    folds = sum(step.step == "train" for step in manifest.steps) // max(len(run.learners), 1)
     lines = [
         f"Base learners ({_markdown(', '.join(run.learners))}) predict out of fold ({folds} trainings each); "
         "their log-probabilities are combined by a pool that was fitted on rows that they did not learn from. "
         "No test label took part in any choice.",
         "",
-        f"- pool: {_markdown(manifest['pool']['chosen'])}",
-        f"- acceptance test: {_markdown(manifest['gate']['reason'])}",
+        f"- pool: {_markdown(manifest.pool.chosen)}",
+        f"- acceptance test: {_markdown(manifest.gate.reason)}",
     ]
     for source in _packages_of(run.learners):
         lines.append(f"- `code/{source.name}` is another package, to be installed with its entry point")
-    lines.append(f"- cost: {duration(cost['cpu_s'])} of CPU time, {cost['peak_mb']:,.0f} MB peak")
+    lines.append(f"- cost: {duration(cost.cpu_s)} of CPU time, {cost.peak_mb:,.0f} MB peak")
     return lines
 
 
 def _failures(run: Run) -> list[str]:
     lines = [
-        f"- {_markdown(row['name'])} failed: {_markdown(row['error'])}"
-        for row in run.manifest["learners"]
-        if row["status"] == "failed"
+        f"- {_markdown(row.name)} failed: {_markdown(row.error)}"
+        for row in run.manifest.learners
+        if row.status == "failed"
     ]
     if run.shipped != "stack":
-        reason = _markdown(run.manifest["gate"]["reason"])
+        reason = _markdown(run.manifest.gate.reason)
         lines.append(f"- {_markdown(run.shipped)} predicts instead of the stack: {reason}")
     return lines or ["- nothing failed in this run"]

@@ -16,12 +16,12 @@ import polars as pl
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file, read_json, with_checksum, write_json
-from showerstack.runtime.stated import check_stated
+from showerstack.runtime.stated import stated_as
 from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.scoring.metrics.intervals import Interval, linearised
 from showerstack.scoring.metrics.paired import Paired, paired_mean
-from showerstack.scoring.score import check_events, check_run, read_output, read_raw_labels, score_arrays
+from showerstack.scoring.score import Origin, check_events, check_run, read_output, read_raw_labels, score_arrays
 from showerstack.scoring.tasks import metric_for, scoring_of
 from showerstack.scoring.tasks.base import Metric, Quantity
 from showerstack.scoring.tasks.truth import Truth, origin_of, read_truth
@@ -147,7 +147,7 @@ class EvaluatedRun:
     @property
     def best_learner(self) -> str:
         """The base learner that was best on held-out training showers."""
-        return str(self.run.manifest["gate"]["best_learner"])
+        return self.run.manifest.gate.best_learner
 
     @cached_property
     def against_shipped(self) -> dict[str, tuple[Paired, Paired]]:
@@ -172,10 +172,15 @@ def read_labels(run: Run, data: Path) -> Truth:
 def check_test_set(run: Run, folder: Path) -> None:
     """Refuse a test set whose events are not those that the run predicted."""
     run.require_showers("a test set of showers")
-    fingerprint = run.manifest["data"].get("test_fingerprint")
+    fingerprint = run.manifest.data.test_fingerprint
     if not fingerprint:
         raise InputError(f"{run.folder / MANIFEST_FILE} does not say which test set the run predicted")
-    check_events(str(run.folder), str(fingerprint), folder)
+    check_events(str(run.folder), fingerprint, folder)
+
+
+def stated_origin(run: Run) -> Origin:
+    """Return what a run's own predictions have to say of their origin."""
+    return Origin(run.manifest.config_hash, run.manifest.data.test_fingerprint)
 
 
 def read_run_output(run: Run, truth: Truth) -> np.ndarray:
@@ -185,7 +190,7 @@ def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     or that was made for other events, is refused.
     """
     output, origin = read_output(run.predictions, run.task, len(truth.labels))
-    check_run(run.predictions, origin, run.manifest)
+    check_run(run.predictions, origin, stated_origin(run))
     run.checksums.path(PREDICTIONS_FILE)
     if origin_of(truth.folder, run.task).takes_raw_labels(run.task):
         return read_raw_labels(run.predictions, run.task, output)
@@ -198,13 +203,13 @@ def labelled_test_rows(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | N
     None where there is no test table, it is no longer the one that was predicted, or has no labels; labels of which
     none is a class of the training are refused.
     """
-    config, identity = run.manifest["config"], run.manifest["identity"]
-    file = Path(config["test_table"]) if config["test_table"] else None
-    if file is None or not file.is_file() or hash_file(file) != identity["test_fingerprint"]:
+    config, identity = run.manifest.config, run.manifest.identity
+    file, label = Path(config.test_table) if config.test_table else None, str(config.label)
+    if file is None or not file.is_file() or hash_file(file) != identity.test_fingerprint:
         return None
-    if config["label"] not in column_names(file, config["separator"]):
+    if label not in column_names(file, config.separator):
         return None
-    values = read_table(file, [config["label"]], config["separator"])[config["label"]]
+    values = read_table(file, [label], config.separator)[label]
     position = class_positions(values, run.task.classes)
     known = position >= 0
     strange = as_text(values).filter(pl.Series(~known)).drop_nulls().unique().sort().to_list()
@@ -215,7 +220,7 @@ def labelled_test_rows(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | N
         if not strange:
             return None
         raise InputError(
-            f"{file}: no label of column {config['label']!r} is a class of the training: {_some(strange)} here, "
+            f"{file}: no label of column {label!r} is a class of the training: {_some(strange)} here, "
             f"{_some(run.task.classes)} there; the run is complete, its test table is not scored"
         )
     return np.flatnonzero(known), position[known], remarks
@@ -258,13 +263,13 @@ _TEST_COLUMNS = {
 
 def _test_column(run: Run, option: str) -> tuple[np.ndarray | None, list[str]]:
     """Return one of these columns of the test table, (N,), None where the run or the table has none, and remarks."""
-    config, (read, without) = run.manifest["config"], _TEST_COLUMNS[option]
-    file, column = Path(config["test_table"]), config.get(option)
+    config, (read, without) = run.manifest.config, _TEST_COLUMNS[option]
+    file, column = Path(str(config.test_table)), getattr(config, option)
     if column is None:
         return None, []
-    if column not in column_names(file, config["separator"]):
+    if column not in column_names(file, config.separator):
         return None, [f"{file} has no column {column!r}: {without}"]
-    return read(read_table(file, [column], config["separator"]), file, column), []
+    return read(read_table(file, [column], config.separator), file, column), []
 
 
 def log_proba_of_test(run: Run, system: str) -> np.ndarray:
@@ -278,7 +283,7 @@ def oof_metrics(run: Run) -> dict[str, Any]:
     """Return the metrics of a run on a table on held-out rows of the training table."""
     file = run.checksums.path(METRICS_FILE)
     content: dict[str, Any] = read_json(file)
-    check_stated(content, TableMetrics, file)
+    stated_as(TableMetrics, content, file)
     return content
 
 
@@ -293,7 +298,7 @@ def labelled_oof_rows(run: Run, system: str) -> tuple[np.ndarray, np.ndarray, np
     Of a run on a table; None where the rows are of no groups.
     """
     beside = pl.read_parquet(run.checksums.path("table/train-labels.parquet"), glob=False)
-    rows = evaluated_rows(*run.oof("stack"), holdout=bool(run.manifest["data"]["n_holdout"]))
+    rows = evaluated_rows(*run.oof("stack"), holdout=bool(run.manifest.data.n_holdout))
     groups = beside["group"].to_numpy()[rows] if "group" in beside.columns else None
     return beside["label"].to_numpy()[rows].astype(np.int64), run.oof(system)[0][rows], groups
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.text import plus_minus, short, with_interval
+from showerstack.stacking.stated import Step
 
 LEAST_P = 1e-15
 """Smaller probabilities are those of a tail that nothing has tested."""
@@ -90,12 +91,10 @@ def findings_table(title: str, findings: Iterable[Finding]) -> Table:
     return table
 
 
-def totals(steps: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Return summed wall-clock and CPU seconds and the largest peak memory in MB of steps."""
-    steps = list(steps)
-    wall, cpu = (sum(float(step.get(key) or 0) for step in steps) for key in ("wall_s", "cpu_s"))
-    peak = max((float(step.get("peak_mb") or 0) for step in steps), default=0.0)
-    return {"wall_s": wall, "cpu_s": cpu, "peak_mb": peak}
+def totals(steps: Sequence[Step]) -> Step:
+    """Return what steps cost together: summed times, and the largest peak memory."""
+    wall_s, cpu_s = sum(step.wall_s for step in steps), sum(step.cpu_s for step in steps)
+    return Step(step="all", wall_s=wall_s, cpu_s=cpu_s, peak_mb=max((step.peak_mb for step in steps), default=0.0))
 
 
 def duration(seconds: float) -> str:

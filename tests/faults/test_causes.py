@@ -61,8 +61,8 @@ def test_what_is_not_the_learners_fault_is_tried_again(
         _stack(two_gaussians[0], run, "unlucky", settings, workers)
     assert str(refusal.value).isprintable()
     result = _stack(two_gaussians[0], run, "unlucky", settings)
-    assert [row["status"] for row in result.manifest["learners"]] == ["ok"]
-    assert result.manifest["complete"]
+    assert [row.status for row in result.manifest.learners] == ["ok"]
+    assert result.manifest.complete
 
 
 def test_a_learners_own_errors_are_its_own() -> None:

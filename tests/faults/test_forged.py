@@ -24,7 +24,6 @@ from showerstack.runtime.checksums import CHECKSUMS_FILE, checksum
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.logs import LOG, LogFile
-from showerstack.runtime.stated import Entries
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
 from showerstack.stacking.store import Run, load
@@ -137,7 +136,7 @@ def test_changed_entries_are_one_line(
         ("manifest.json", ("identity", "folds"), 10**9, r"manifest\.json: identity\.folds holds 1000000000, expected"),
         ("manifest.json", ("identity", "folds"), GONE, r"manifest\.json has no entry 'identity\.folds'"),
         ("table/columns.json", ("columns", 1, "scale"), "a", r"columns\.json: columns\.1\.scale holds 'a', expected"),
-        (f"{FIT}/learner.json", ("classes",), GONE, r"learner\.json: classes is missing"),
+        (f"{FIT}/learner.json", ("classes",), GONE, r"learner\.json has no entry 'classes'"),
         (f"{FIT}/inner/learner.json", ("inputs", "plain"), "abc", r"fold-0/learner\.json is not what such a learner"),
         ("meta/stack.json", ("weights",), [], r"meta/stack\.json is not what such a run holds"),
     ],
@@ -157,13 +156,6 @@ def test_metrics_are_of_the_system_that_predicts(made: tuple[Path, Path], tmp_pa
     _forge(run, tmp_path / "copy", "metrics_table.json", metrics | {"shipped": "x"})
     with pytest.raises(InputError, match=r"metrics_table\.json: the whole file .*no scores of 'x'"):
         oof_metrics(Run.open(tmp_path / "copy"))
-
-
-def test_entries_know_their_place() -> None:
-    entries = Entries.of({"a": [{"b": {}}], "c": 1}, Path("m.json"))
-    assert (entries, entries.get("d")) == ({"a": [{"b": {}}], "c": 1}, None)
-    with pytest.raises(InputError, match=r"m\.json has no entry 'a\.0\.b\.x'"):
-        entries["a"][0]["b"]["x"]
 
 
 STEERING = ("\x1b[31m", "\x07", "\x9b2J")

@@ -28,6 +28,7 @@ from showerstack.stacking.predict import predict
 from showerstack.stacking.store import Run, RunFolder, load
 from showerstack.stacking.tables import TableEvents
 from showerstack.stacking.train import stack
+from tests.manifests import manifest
 
 PARTIAL = ".partial-"
 
@@ -116,8 +117,7 @@ def test_only_files_are_replaced_by_files(precious: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["../../x", "..", "", "/etc", "a\\b", "a\0", "a\x1b[2J"])
 def test_names_in_a_manifest_do_not_lead_out_of_the_run(name: str, tmp_path: Path) -> None:
-    manifest = {"task": "gamma", "complete": True, "learners": [{"name": name}]}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest("gamma", learners=[{"name": name}])))
     RunFolder(tmp_path).write_checksums()
     for read in (load, Run.open):
         with pytest.raises(InputError, match=r"manifest\.json names .* which cannot be the name") as refusal:
@@ -178,7 +178,7 @@ def test_a_table_is_not_its_neighbour(suffix: str, tmp_path: Path) -> None:
     standard = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu"}
     standard["learners"] = ("fake_linear",)
     result = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "run*", table=meant, label="kind", **standard))
-    assert set(result.manifest["classes"]) == {"low", "high"}
+    assert set(result.manifest.classes) == {"low", "high"}
     write("new1", np.full(3, -2.0), ("low", "high"))
     new = write("new[1]", np.full(5, 2.0), ("low", "high"))
     predict(load(tmp_path / "run*"), new, Context()).write(tmp_path / "out.csv")

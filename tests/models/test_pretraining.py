@@ -376,7 +376,7 @@ def test_an_array_gets_weights_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
         weights=made.parent, settings={"pretrained": sizes},
     )  # fmt: skip
     result = stack(config)
-    assert [row["error"] for row in result.manifest["learners"]] == [None]
+    assert [row.error for row in result.manifest.learners] == [None]
     assert result.predictions.log_proba.shape == (60, 5)
     caption = str(learner_table(config.run, config.data).caption)
     assert "\npretrained: had learned from other simulated showers before\n" in caption

@@ -48,6 +48,7 @@ from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking.store import RunFolder
+from tests.manifests import manifest
 from tests.report.conftest import LEARNER
 
 ROOT = Path(__file__).parents[2]
@@ -291,7 +292,7 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     origin = {"config_hash": "c0ffee", "test_fingerprint": opened.fingerprint()}
     write_npz(run / "predictions.npz", predictions=guessed, **{name: np.array(value) for name, value in origin.items()})
     known = {"config_hash": origin["config_hash"], "data": {"test_fingerprint": origin["test_fingerprint"]}}
-    write_json(run / "manifest.json", {"task": "composition", "learners": [row], **known})
+    write_json(run / "manifest.json", manifest("composition", learners=[row], **known))
     RunFolder(run).write_checksums()
     return run, data
 

@@ -232,7 +232,7 @@ def test_fits_that_were_damaged_before_the_run_goes_on_are_done_again(case: str,
     damage(run / name)
     config = manifest["config"] | {"run": run}
     result = stack(TableConfig(**{name: value for name, value in config.items() if value is not None}))
-    remarks = [remark for remark in result.manifest["remarks"] if "fitted again" in remark]
+    remarks = [remark for remark in result.manifest.remarks if "fitted again" in remark]
     assert len(remarks) == 1
     assert remarks[0].startswith("fake_linear fold 1 is fitted again: ")
     assert str(run / name) in remarks[0]

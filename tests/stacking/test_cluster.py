@@ -57,7 +57,7 @@ def _hold_to_this_machine(scheduler: str, train: Path, test: Path) -> None:
     there = stack(TableConfig(repeats=1, holdout=0.1, run=Path("there"), scheduler=scheduler, **options))
     for name in ("predictions.npz", "test/fake_linear.npz", "test/fake_oftheprocess.npz"):
         assert (there.run / name).read_bytes() == (here.run / name).read_bytes(), name
-    errors = {row["name"]: row["error"] for row in there.manifest["learners"]}
+    errors = {row.name: row.error for row in there.manifest.learners}
     assert errors == {
         "fake_linear": None,
         "fake_oftheprocess": None,

@@ -158,7 +158,7 @@ def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_comp
     data = _copy(tiny_composition, tmp_path / "data")
     truth = pl.read_parquet(data / "composition_test" / "truth.parquet")
     clean = stack(StackConfig(run=tmp_path / "clean", data=data, **OPTIONS))
-    record = clean.manifest["truth"]
+    record = clean.manifest.truth
     assert record["learner"] == "pretrained"
     assert record["held_out"]["lg_energy"]["in_errors"]["resolution"] == pytest.approx(1.0, abs=0.3)
     with np.load(tmp_path / "clean" / "predictions.npz") as stored:
@@ -188,7 +188,7 @@ def _truth_of_training_counts(data: Path, tmp_path: Path) -> None:
         stack(StackConfig(run=tmp_path / "clean", data=data, **OPTIONS))
     file.unlink()
     untaught = stack(StackConfig(run=tmp_path / "untaught", data=data, **OPTIONS))
-    assert untaught.manifest["truth"] is None
+    assert untaught.manifest.truth is None
     with np.load(tmp_path / "untaught" / "predictions.npz") as stored:
         assert "lg_energy" not in stored.files
 

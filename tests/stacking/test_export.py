@@ -37,7 +37,7 @@ from showerstack.stacking.config import StackConfig
 from showerstack.stacking.estimates import OWN_ENERGY, Posterior
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.export import combination_graph, export_run
-from showerstack.stacking.exported import ExportedFit, open_run
+from showerstack.stacking.exported import SavedGraphs, open_run
 from showerstack.stacking.predict import predict, predict_fits
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import POOLS, fit_pool
@@ -121,9 +121,9 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
             settings={"pretrained": {"epochs": 1}}, folds=2, workers=1, device="cpu", pools=("log_pool",), holdout=0.5,
         )
     )  # fmt: skip
-    (row,) = result.manifest["learners"]
-    assert row["one_network"], result.manifest["remarks"]
-    assert result.manifest["truth"]["learner"] == "pretrained"
+    (row,) = result.manifest.learners
+    assert row.one_network, result.manifest.remarks
+    assert result.manifest.truth["learner"] == "pretrained"
     assert result.predictions is not None
     bundle, own = load(result.run), Context(device="cpu")
     for options in ({}, {}, {"no_table": True}):
@@ -135,7 +135,7 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     events = ShowerEvents(
         tiny_composition / "composition_test", tiny_composition / "composition_test.features", COMPOSITION
     )
-    batch = events.batch(np.arange(len(events)), tuple(row["features"]), grids=False)
+    batch = events.batch(np.arange(len(events)), tuple(row.features), grids=False)
     energy = network.predict_targets(batch)[:, OWN_ENERGY, 0] * TARGETS[OWN_ENERGY].width + TARGETS[OWN_ENERGY].centre
     np.testing.assert_allclose(result.predictions.arrays["lg_energy"], energy, atol=1e-9)
     values = export_run(result.run, tmp_path / "onnx", None, tiny_composition / "composition_test")
@@ -223,7 +223,7 @@ def test_an_error_takes_back_predictions_that_have_not_begun(monkeypatch: pytest
     monkeypatch.setattr("showerstack.models.onnx.predictor.session", lambda file: file)
     monkeypatch.setattr("showerstack.models.onnx.predictor.run_graph", fail)
     places = [Path(f"{k}.onnx") for k in range(50)]
-    fits = tuple(ExportedFit(place, ("a", "b"), ((place, ("x",)),), "log") for place in places)
+    fits = tuple(SavedGraphs(place, ("a", "b"), ((place, ("x",)),), "log") for place in places)
     events = FrameEvents(np.zeros((3, 1), np.float32), ("x",), "hash")
     with pytest.raises(RuntimeError, match="no such graph"):
         list(predict_fits(events, [SavedFits("one", fits, ("x",), False)], Context(workers=1), print))

@@ -181,7 +181,7 @@ def test_a_gpu_that_fails_once_loses_no_learner_and_twice_is_told(
             _stack(two_gaussians[0], tmp_path / "run", 2, ("unlucky",), settings)
         return
     result = _stack(two_gaussians[0], tmp_path / "run", 2, ("unlucky",), settings)
-    assert [row["status"] for row in result.manifest["learners"]] == ["ok"]
+    assert [row.status for row in result.manifest.learners] == ["ok"]
 
 
 def _ended(process: int) -> bool:
@@ -220,7 +220,7 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
     monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: where)
     one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
     for result in (one, two):
-        assert {row["name"]: row["status"] for row in result.manifest["learners"]} == {
+        assert {row.name: row.status for row in result.manifest.learners} == {
             "fake_linear": "ok", "fake_noisy": "ok", "fake_failing": "failed",
         }  # fmt: skip
         log = (result.run / "run.log").read_text()

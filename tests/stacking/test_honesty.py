@@ -23,7 +23,7 @@ from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.predict import predict
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import Gate, calibrated, decide_gate, entropy, fit_stack, leak_remarks
-from showerstack.stacking.store import load, shipped_system
+from showerstack.stacking.store import load
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking
@@ -103,11 +103,11 @@ def test_shuffled_labels_give_chance_level_and_no_claim(tmp_path: Path) -> None:
             device="cpu", learners=tuple(learners), settings=learners,
         )
     )  # fmt: skip
-    assert not result.manifest["gate"]["claimed"]
+    assert not result.manifest.gate.claimed
     prior = np.bincount(shuffled) / len(shuffled)
     chance = -(prior * np.log(prior)).sum()
-    pool = result.manifest["pool"]
-    assert pool["log_losses"][pool["chosen"]] == pytest.approx(chance, abs=0.02)
+    pool = result.manifest.pool
+    assert pool.log_losses[pool.chosen] == pytest.approx(chance, abs=0.02)
 
 
 @pytest.mark.usefixtures("fakes")
@@ -127,10 +127,10 @@ def test_a_stack_that_is_better_ships_and_predicts_new_rows(tmp_path: Path) -> N
             test_table=tmp_path / "test.parquet", repeats=1, **options,
         )
     )  # fmt: skip
-    gate = result.manifest["gate"]
-    assert gate["shipped"]
-    assert shipped_system(result.manifest) == "stack"
-    assert gate["gain"] > 2 * gate["standard_error"]
+    gate = result.manifest.gate
+    assert gate.shipped
+    assert result.manifest.shipped == "stack"
+    assert gate.gain > 2 * gate.standard_error
     assert result.predictions is not None
     frame = pl.read_parquet(tmp_path / "test.parquet")
     logit = distance * (frame["x"].to_numpy() + frame["y"].to_numpy())
@@ -159,16 +159,16 @@ def test_a_learner_that_memorises_gets_no_say(two_gaussians: tuple[Path, Path], 
     options: dict[str, Any] = {"table": doubled, "label": "kind", "test_table": test, "preset": "quick", "folds": 3}
     options |= {"workers": 1, "device": "cpu", "learners": ("fake_linear", "fake_memorising"), "pools": ("log_pool",)}
     honest = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "honest", group="shower", **options))
-    rows = {row["name"]: row for row in honest.manifest["learners"]}
-    assert rows["fake_memorising"]["log_loss"] == pytest.approx(np.log(2), abs=0.01)
-    assert set(honest.manifest["pool"]["weights"]) == {"fake_linear"}
-    assert not honest.manifest["gate"]["claimed"]
+    rows = {row.name: row for row in honest.manifest.learners}
+    assert rows["fake_memorising"].log_loss == pytest.approx(np.log(2), abs=0.01)
+    assert set(honest.manifest.pool.weights) == {"fake_linear"}
+    assert not honest.manifest.gate.claimed
 
     # Without the groups its twins betray the labels; the leak test sees that it is surer than on new rows, and says so.
     frame_only = tmp_path / "no_index.parquet"
     pl.concat([frame, frame]).drop("shower").write_parquet(frame_only)
     caught = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "leak", **{**options, "table": frame_only}))
-    (remark,) = [text for text in caught.manifest["remarks"] if "seen their labels" in text]
+    (remark,) = [text for text in caught.manifest.remarks if "seen their labels" in text]
     assert remark.startswith("fake_memorising is more certain")
 
 
@@ -182,9 +182,9 @@ def test_a_learner_that_remembers_other_folds_is_caught(two_gaussians: tuple[Pat
             device="cpu", learners=("fake_leaking", "fake_linear"), race="off",
         )
     )  # fmt: skip
-    (remark,) = [text for text in result.manifest["remarks"] if "seen their labels" in text]
+    (remark,) = [text for text in result.manifest.remarks if "seen their labels" in text]
     assert remark.startswith("fake_leaking is more certain")
-    assert {row["status"] for row in result.manifest["learners"]} == {"ok"}, "new events do not choose learners"
+    assert {row.status for row in result.manifest.learners} == {"ok"}, "new events do not choose learners"
 
 
 def _of(labels: np.ndarray) -> Sample:

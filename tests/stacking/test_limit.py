@@ -133,26 +133,26 @@ def test_a_run_under_a_limit_ends_in_time_with_the_best_so_far(
     config = _config(tmp_path, n=600, learners=learners, settings={}, time_limit="20s", folds=5, repeats=2)
     result = stack(config, Context(began=began))
     assert now_s() - began < 40, "twice the limit: the machine may be busy"
-    assert {row["name"]: row["status"] for row in result.manifest["learners"]} == dict.fromkeys(learners, "ok")
-    assert (result.manifest["config"]["folds"], result.manifest["config"]["repeats"]) == (3, 1)
-    took = [step["wall_s"] for step in result.manifest["steps"] if step["learner"] == "fake_endless"]
+    assert {row.name: row.status for row in result.manifest.learners} == dict.fromkeys(learners, "ok")
+    assert (result.manifest.config.folds, result.manifest.identity.repeats) == (3, 1)
+    took = [step.wall_s for step in result.manifest.steps if step.learner == "fake_endless"]
     assert len(took) == 3
     assert 2.5 < sum(took) < 20
-    assert [line for line in result.manifest["remarks"] if "ended fits of fake_endless early" in line]
+    assert [line for line in result.manifest.remarks if "ended fits of fake_endless early" in line]
 
 
 def test_what_is_late_is_left_out_and_one_learner_ships(tmp_path: Path, fakes: dict[str, Any]) -> None:
     """A limit that is over before the fits begin: one learner is finished all the same, the others are not begun."""
     config = _config(tmp_path, n=600, learners=("fake_linear", "fake_useless"), settings={}, time_limit="1s")
     result = stack(config, Context(began=now_s() - 100))
-    status = {row["name"]: row["status"] for row in result.manifest["learners"]}
+    status = {row.name: row.status for row in result.manifest.learners}
     assert sorted(status.values()) == ["failed", "ok"]
-    error = next(row["error"] for row in result.manifest["learners"] if row["status"] == "failed")
+    error = next(row.error for row in result.manifest.learners if row.status == "failed")
     assert "the time limit of the run left too little for it" in error
     # With a new limit the same command trains what was late.
     (tmp_path / "run" / "checksums.json").unlink()
     again = stack(config, Context(began=now_s() + 100))
-    assert [row["status"] for row in again.manifest["learners"]] == ["ok", "ok"]
+    assert [row.status for row in again.manifest.learners] == ["ok", "ok"]
 
 
 def test_predictions_obey_the_deadline(tmp_path: Path) -> None:

@@ -172,7 +172,10 @@ def test_copies_of_a_shower_make_the_cost_no_more_certain() -> None:
 
 
 def test_the_remark_states_the_cost_of_all_that_went() -> None:
-    gone = (DroppedLearner("first", 1e-5, 2e-5), DroppedLearner("second", 1.2e-4, 3e-5))
+    gone = (
+        DroppedLearner(name="first", cost=1e-5, standard_error=2e-5),
+        DroppedLearner(name="second", cost=1.2e-4, standard_error=3e-5),
+    )
     assert left_out_remarks((), ()) == []
     (both,) = left_out_remarks((), gone)
     assert "first, second; " in both
@@ -306,18 +309,18 @@ def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> Stac
 @pytest.mark.usefixtures("fakes")
 def test_a_run_says_what_it_left_out_and_does_without(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     result = _run(two_gaussians, tmp_path / "run", prune=0.05, race="off")
-    found = result.manifest["pool"]
-    gone = [one["name"] for one in found["left_out"]]
+    found = result.manifest.pool
+    gone = [one.name for one in found.left_out]
     assert len(gone) == 2
-    assert len(found["weights"]) == 1
-    remark = next(line for line in result.manifest["remarks"] if "left out of the stack" in line)
+    assert len(found.weights) == 1
+    remark = next(line for line in result.manifest.remarks if "left out of the stack" in line)
     assert all(name in remark for name in gone)
-    assert {row["name"] for row in result.manifest["learners"]} == {"fake_linear", "fake_noisy", "fake_useless"}
+    assert {row.name for row in result.manifest.learners} == {"fake_linear", "fake_noisy", "fake_useless"}
     chain = load(result.run).chain
-    assert set(replace(chain, shipped="stack").needed) == set(found["weights"])
+    assert set(replace(chain, shipped="stack").needed) == set(found.weights)
     assert result.predictions is not None
     values = predict(load(result.run), two_gaussians[1], Context()).concatenated()
     np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
     kept = _run(two_gaussians, tmp_path / "all", prune=0.0).manifest
-    assert kept["pool"]["left_out"] == []
-    assert not any("left out of the stack" in line for line in kept["remarks"])
+    assert kept.pool.left_out == []
+    assert not any("left out of the stack" in line for line in kept.remarks)

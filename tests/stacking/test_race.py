@@ -55,18 +55,18 @@ def test_a_useless_learner_leaves_after_one_fold_and_nothing_that_ships_changes(
     assert folds_of(raced.run, "fake_useless") == ["fold-0"]
     assert folds_of(full.run, "fake_useless") == ["fold-0", "fold-1", "fold-2"]
     assert folds_of(raced.run, "fake_linear") == folds_of(full.run, "fake_linear") == ["fold-0", "fold-1", "fold-2"]
-    assert raced.manifest["pool"]["weights"] == full.manifest["pool"]["weights"]
+    assert raced.manifest.pool.weights == full.manifest.pool.weights
     # With one learner the stack is that learner: normalised once more, its last bits may differ.
     assert_frame_equal(*(pl.read_parquet(run / "predictions.parquet") for run in (raced.run, full.run)), abs_tol=1e-14)
-    rows = {row["name"]: row for row in raced.manifest["learners"]}
-    assert rows["fake_useless"]["fits"] == 1
-    assert rows["fake_useless"]["left_the_race"]["name"] == "fake_useless"
-    assert rows["fake_linear"]["left_the_race"] is None
+    rows = {row.name: row for row in raced.manifest.learners}
+    assert rows["fake_useless"].fits == 1
+    assert rows["fake_useless"].left_the_race.name == "fake_useless"
+    assert rows["fake_linear"].left_the_race is None
     # Chance is what it knows, on the holdout and on its fold.
-    assert rows["fake_useless"]["log_loss"] == pytest.approx(np.log(2), abs=0.02)
-    assert rows["fake_useless"]["single_fit_log_loss"] == pytest.approx(np.log(2), abs=0.02)
-    assert any("left out after one fold: " in line and "fake_useless" in line for line in raced.manifest["remarks"])
-    assert not any("one fold" in line for line in full.manifest["remarks"])
+    assert rows["fake_useless"].log_loss == pytest.approx(np.log(2), abs=0.02)
+    assert rows["fake_useless"].single_fit_log_loss == pytest.approx(np.log(2), abs=0.02)
+    assert any("left out after one fold: " in line and "fake_useless" in line for line in raced.manifest.remarks)
+    assert not any("one fold" in line for line in full.manifest.remarks)
     log_proba, folds = load(raced.run).oof("fake_useless")
     known = ~np.isnan(log_proba[:, 0])
     np.testing.assert_array_equal(known, (folds == 0) | (folds < 0))
@@ -83,7 +83,7 @@ def test_an_ended_run_repeats_the_decision(table: Path, tmp_path: Path) -> None:
         again = stack(options)
         assert shipped(again.run) == expected
         assert folds_of(again.run, "fake_useless") == ["fold-0"]
-        assert again.manifest["pool"] == manifest["pool"]
+        assert again.manifest.pool == manifest.pool
 
 
 @pytest.mark.usefixtures("fakes")
@@ -117,6 +117,6 @@ def test_new_rows_are_predicted_by_every_system(table: Path, tmp_path: Path) -> 
 @pytest.mark.usefixtures("fakes")
 def test_a_learner_that_fails_in_its_first_fold_stays_a_failure(table: Path, tmp_path: Path) -> None:
     result = stack(config(tmp_path / "run", table, learners=(*LEARNERS, "fake_failing")))
-    status = {row["name"]: row["status"] for row in result.manifest["learners"]}
+    status = {row.name: row.status for row in result.manifest.learners}
     assert status == {**dict.fromkeys(LEARNERS, "ok"), "fake_failing": "failed"}
     assert read_json(result.run / "meta" / "stack.json")["raced"]

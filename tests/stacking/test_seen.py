@@ -97,7 +97,7 @@ def test_a_run_says_it_of_test_table_and_new_file(two_gaussians: tuple[Path, Pat
     pl.read_parquet(test).with_columns(pl.col("x") * 100).write_parquet(wrong)
     line = "column 'x' lies outside of what was trained on"
     clean, odd = (stack(_config(tmp_path / name, train, test_table=file)) for name, file in (("a", test), ("b", wrong)))
-    assert not any(line in remark for remark in clean.manifest["remarks"])
-    assert any(line in remark for remark in odd.manifest["remarks"])
+    assert not any(line in remark for remark in clean.manifest.remarks)
+    assert any(line in remark for remark in odd.manifest.remarks)
     assert any(line in remark for remark in predict(load(clean.run), wrong).remarks)
     assert predict(load(clean.run), test).remarks == ()

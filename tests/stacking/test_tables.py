@@ -70,7 +70,7 @@ def test_two_gaussians_are_learned_but_not_beaten(two_gaussians: tuple[Path, Pat
     truth, _ = area_under_curve(labels == 1, exact[:, 1])
     assert area["low"] < truth < area["high"]
     assert metrics["systems"]["fake_useless"]["auc"]["value"] == pytest.approx(0.5, abs=0.05)
-    assert not result.manifest["gate"]["claimed"], "a useless partner adds nothing to the exact model"
+    assert not result.manifest.gate.claimed, "a useless partner adds nothing to the exact model"
 
     predicted = pl.read_parquet(result.run / "predictions.parquet")
     assert predicted.columns == ["row", "p_far", "p_near", "predicted"]
@@ -88,7 +88,7 @@ def test_a_label_column_in_the_test_table_is_never_seen(two_gaussians: tuple[Pat
     plain = stack(_config(tmp_path / "a", train, test_table=test))
     other = stack(_config(tmp_path / "b", train, test_table=poisoned))
     np.testing.assert_allclose(plain.predictions.log_proba, other.predictions.log_proba, rtol=1e-6)
-    assert "z" in other.manifest["remarks"][0]
+    assert "z" in other.manifest.remarks[0]
     assert "kind" not in pl.read_parquet(other.run / "table" / "test.parquet").columns
 
 
@@ -103,9 +103,9 @@ def test_columns_may_have_any_name(name: str, two_gaussians: tuple[Path, Path], 
     named, plain = (
         stack(_config(tmp_path / kind, tmp_path / f"{kind}.parquet", **options)) for kind in ("named", "plain")
     )
-    accuracy = [result.manifest["learners"][0]["accuracy"] for result in (named, plain)]
+    accuracy = [result.manifest.learners[0].accuracy for result in (named, plain)]
     assert accuracy[0] == accuracy[1] < 0.9
-    assert named.manifest["learners"][0]["features"] == ["x", "y", name]
+    assert named.manifest.learners[0].features == ["x", "y", name]
 
 
 @pytest.mark.usefixtures("fakes")
@@ -119,7 +119,7 @@ def test_a_run_predicts_new_tables_alike(two_gaussians: tuple[Path, Path], tmp_p
     predict(run, test, ctx).write(tmp_path / "new.csv")
     stored = pl.read_csv(tmp_path / "new.csv")
     np.testing.assert_allclose(stored["p_far"].to_numpy(), np.exp(predictions.log_proba)[:, 0], rtol=1e-12)
-    assert read_json(tmp_path / "new.csv.json")["config_hash"] == result.manifest["config_hash"]
+    assert read_json(tmp_path / "new.csv.json")["config_hash"] == result.manifest.config_hash
     with pytest.raises(InputError, match="give it a table"):
         predict(run, tmp_path)
 
@@ -156,10 +156,10 @@ def test_classes_that_differ_in_spaces_or_letters_alone_are_remarked(
     frame.with_columns(kind=spaced).write_parquet(tmp_path / "spaced.parquet")
     options = {"test_table": None, "learners": ("fake_linear",)}
     result = stack(_config(tmp_path / "run", tmp_path / "spaced.parquet", **options))
-    (remark,) = [line for line in result.manifest["remarks"] if "differ" in line]
+    (remark,) = [line for line in result.manifest.remarks if "differ" in line]
     assert "labels 'far', 'far ' and 'near', 'near ' differ in spaces or case alone: they are classes" in remark
     result = stack(_config(tmp_path / "plain", two_gaussians[0], **options))
-    assert not any("differ" in line for line in result.manifest["remarks"])
+    assert not any("differ" in line for line in result.manifest.remarks)
 
 
 def test_area_under_curve_and_its_error() -> None:
@@ -237,10 +237,10 @@ def test_the_plain_average_of_two_that_are_alike_ships(two_gaussians: tuple[Path
     pl.DataFrame(frame).write_parquet(train)
     options = {"test_table": test, "learners": ("fake_noisy", "fake_noisy_twin"), "pools": "average", "prune": 0}
     result = stack(_config(tmp_path / "run", train, **options))
-    assert result.manifest["gate"]["shipped"]
-    assert result.manifest["pool"]["chosen"] == "average"
-    by_name = {row["name"]: row["single_fit_log_loss"] for row in result.manifest["learners"]}
-    assert result.manifest["pool"]["log_losses"]["average"] < min(by_name.values())
+    assert result.manifest.gate.shipped
+    assert result.manifest.pool.chosen == "average"
+    by_name = {row.name: row.single_fit_log_loss for row in result.manifest.learners}
+    assert result.manifest.pool.log_losses["average"] < min(by_name.values())
     run = load(result.run)
     assert set(run.chain.needed) == {"fake_noisy", "fake_noisy_twin"}
     predicted = predict(run, test, Context()).concatenated().log_proba
@@ -295,8 +295,8 @@ def _strange_config(folder: Path, run: Path, **options: object) -> TableConfig:
 
 def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) -> None:
     result = stack(_strange_config(tables, tmp_path / "run", learners=tuple(MADE_FOR_TABLES)))
-    assert [row["error"] for row in result.manifest["learners"]] == [None] * len(MADE_FOR_TABLES)
-    assert result.manifest["learners"][0]["features"] == ["Ze", "colour", "town", "stamp", "flag"]
+    assert [row.error for row in result.manifest.learners] == [None] * len(MADE_FOR_TABLES)
+    assert result.manifest.learners[0].features == ["Ze", "colour", "town", "stamp", "flag"]
     content = outcome(result.run).content
     for name, metrics in content["test"]["systems"].items():
         # With the number alone the area is .64, without the towns at most .80.
@@ -335,8 +335,8 @@ def test_one_row_to_predict_loses_no_learner(tables: Path, tmp_path: Path) -> No
     strange(1, 5).drop("class").write_csv(tmp_path / "one.tsv", separator="\t")
     names = ("table.logistic", "table.extra_trees")
     result = stack(_strange_config(tables, tmp_path / "run", learners=names, test_table=tmp_path / "one.tsv"))
-    assert [row["status"] for row in result.manifest["learners"]] == ["ok", "ok"]
-    assert not any("may have seen" in remark for remark in result.manifest["remarks"])
+    assert [row.status for row in result.manifest.learners] == ["ok", "ok"]
+    assert not any("may have seen" in remark for remark in result.manifest.remarks)
 
 
 def test_learners_tuned_for_showers_give_way(tables: Path, tmp_path: Path) -> None:
@@ -344,8 +344,8 @@ def test_learners_tuned_for_showers_give_way(tables: Path, tmp_path: Path) -> No
         tables, tmp_path / "run", learners=("lightgbm", "pretrained"), settings={"lightgbm": {"rounds": 9}}
     )
     result = stack(config)
-    assert [row["name"] for row in result.manifest["learners"]] == ["table.lightgbm"]
-    message = " ".join(result.manifest["remarks"])
+    assert [row.name for row in result.manifest.learners] == ["table.lightgbm"]
+    message = " ".join(result.manifest.remarks)
     assert "table.lightgbm takes its place" in message
     assert "pretrained starts from a network of showers" in message
     header = json.loads((result.run / "learners" / "table.lightgbm" / "fold-0" / "learner.json").read_text())
