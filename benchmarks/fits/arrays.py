@@ -59,7 +59,7 @@ def stations(
 ) -> DetectorArray:  # fmt: skip
     """Return side x side stations on a lattice, or those of them within a hexagon about the middle one.
 
-    Up to 16 x 16 stations stand in a grid of KASCADE's form: kernels are compiled for numbers of cells.
+    Up to 16 x 16 stations stand in a grid of KASCADE's form.
     """
     cells = max(side, 16)
     i, j = np.meshgrid(np.arange(cells, dtype=float), np.arange(cells, dtype=float))

@@ -42,7 +42,7 @@ def load(mev: Any, cosine: Any, deposit: float, limit: float, z: Any) -> Any:
     signal, floor, area, area_m2 = z.signal, z.floor, z.area, z.area_m2
     to_particles, top = f32(cosine / deposit), f32(limit)
     hits = ZERO
-    for k in range(signal.size):
+    for k in range(mev.size):
         deposit_mev = mev[k]
         signal[k] = min(deposit_mev, top) * to_particles
         floor[k] = ZERO if deposit_mev >= top else NO_FLOOR

@@ -25,9 +25,9 @@ WORK = {"p": 4, "q": 2, "terms": 25, "tried": 25, "step": 4, "trial": 4, "factor
 """Numbers in float64: parameters, what :func:`electron_terms` fills at the accepted point and at the one tried,
 the solution of the linear system."""
 LINE = 64
-MUON_STEP = 64
-"""Muon planes are filled up to a multiple of this with detectors of no area, which add nothing: sizes are part of the
-machine code, and an array with a few dead detectors is not to be compiled for anew."""
+CELLS_STEP, MUON_STEP = 256, 192
+"""Planes are filled up to a multiple of these, KASCADE's numbers, with detectors of no area, which add nothing: sizes
+are part of the machine code, which takes a quarter of a minute to compile, and most arrays then share KASCADE's."""
 
 
 def in_one_record(fields: list[tuple[str, Any, tuple[int, ...]]]) -> np.ndarray:
@@ -36,6 +36,11 @@ def in_one_record(fields: list[tuple[str, Any, tuple[int, ...]]]) -> np.ndarray:
     raw = np.zeros(kind.itemsize + LINE, np.uint8)
     start = -raw.ctypes.data % LINE
     return raw[start : start + kind.itemsize].view(kind)
+
+
+def filled_up(values: np.ndarray, step: int) -> np.ndarray:
+    """Return (n,) values repeated up to a multiple of ``step``, at least one of it; of no values zeros."""
+    return np.resize(values, max(-(-values.size // step), 1) * step)
 
 
 def planes_of(
@@ -50,12 +55,12 @@ def planes_of(
     muon_cells
         Cells with a muon detector.
     """
-    n_muon = -(-muon_cells.size // MUON_STEP) * MUON_STEP
-    sizes = [(ELECTRON_PLANES, x_m.size), (MUON_PLANES, n_muon)]
+    x, y, muons = filled_up(x_m, CELLS_STEP), filled_up(y_m, CELLS_STEP), filled_up(muon_cells, MUON_STEP)
+    sizes = [(ELECTRON_PLANES, x.size), (MUON_PLANES, muons.size)]
     planes = [(name, np.float32, (size,)) for names, size in sizes for name in names]
     record = in_one_record([*planes, *((name, np.float64, (size,)) for name, size in WORK.items())])
-    record["x"], record["y"], record["area_m2"] = x_m, y_m, electron_area_m2
-    padded = np.resize(muon_cells, n_muon)
-    record["m_x"], record["m_y"] = x_m[padded], y_m[padded]
+    record["x"], record["y"], record["floor"] = x, y, -np.inf
+    record["area_m2"][0, : x_m.size] = electron_area_m2
+    record["m_x"], record["m_y"] = x_m[muons], y_m[muons]
     record["m_area_m2"][0, : muon_cells.size] = muon_area_m2[muon_cells]
     return record

@@ -69,7 +69,7 @@ def expect(
     top_e, top_m = f32(res.saturation_mev), f32(res.muon_saturation_mev)
     core_x, core_y, level, age = fit.electron[0], fit.electron[1], fit.electron[2], fit.electron[3]
     level_m, muon_age, mean_age = fit.muon[0], fit.muon[1], f32(res.muon_age_mean)
-    for k in range(x.size):
+    for k in range(electron_mev.size):
         s_e[k] = min(electron_mev[k], top_e) * per_e
         s_m[k] = min(muon_mev[k], top_m) * per_m
     for k in range(x.size):

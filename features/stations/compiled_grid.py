@@ -22,7 +22,7 @@ def _sum_channel(cells: Any, limit: Any, cosine: Any, sine: Any, z: Any, out: An
     """Fill ``SUMS`` and ``SQUARE_RING`` of one channel of one event."""
     full_vectors()
     x, y, ring_of, d, w, hit = z.x, z.y, z.ring, z.d, z.w, z.hit
-    for k in range(x.size):
+    for k in range(cells.size):
         d[k] = cells[k]
     total = hits = saturated = logs = squares = sum_x = sum_y = ZERO
     for k in range(x.size):
@@ -69,7 +69,7 @@ def _sum_shared(electron_mev: Any, muon_mev: Any, z: Any, out: Any) -> None:
     full_vectors()
     no_muon, with_muon = z.no_muon, z.with_muon
     inner = outer = both = ZERO
-    for k in range(no_muon.size):
+    for k in range(electron_mev.size):
         inner += electron_mev[k] * no_muon[k]
         outer += electron_mev[k] * with_muon[k]
         both += (ONE if electron_mev[k] > ZERO else ZERO) * (ONE if muon_mev[k] > ZERO else ZERO)

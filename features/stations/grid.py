@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from showerstack.features.lateral.events import EventBatch
-from showerstack.features.lateral.planes import in_one_record
+from showerstack.features.lateral.planes import CELLS_STEP, filled_up, in_one_record
 from showerstack.runtime.kernels import kernel_of
 from showerstack.showers.array import DetectorArray
 
@@ -62,7 +62,8 @@ def sums_by_name(filled: Sequence[Any]) -> dict[str, Any]:
 def _scratch(array: DetectorArray) -> Any:
     """Return the planes of one event with the array's geometry, new for each call: several threads call at once."""
     names = ("x", "y", "ring", "no_muon", "with_muon", "d", "w", "hit")
-    record = in_one_record([(name, np.float32, (array.n_cells,)) for name in names])
+    size = filled_up(array.x_m.ravel(), CELLS_STEP).size
+    record = in_one_record([(name, np.float32, (size,)) for name in names])
     geometry = (
         array.x_m / UNIT_M,
         array.y_m / UNIT_M,
@@ -71,7 +72,7 @@ def _scratch(array: DetectorArray) -> Any:
         array.has_station & ~array.no_muon,
     )
     for name, values in zip(names, geometry, strict=False):
-        record[name] = values.ravel()
+        record[name][0, : array.n_cells] = values.ravel()
     return record
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from showerstack.features.lateral.events import EventBatch
 from showerstack.features.lateral.fit import RawFit
-from showerstack.features.lateral.planes import in_one_record
+from showerstack.features.lateral.planes import CELLS_STEP, filled_up, in_one_record
 from showerstack.features.stations.sums import (
     CHANNELS,
     LCM_RING,
@@ -52,9 +52,11 @@ _sum_events = kernel_of("showerstack.features.stations.compiled", "sum_events")
 
 def planes_of(*geometry: np.ndarray) -> Any:
     """Return the record of one event's planes with x, y and both areas of all cells in it, (cells,) float32 each."""
-    record = in_one_record([(name, np.float32, geometry[0].shape) for name in PLANES])
-    for name, values in zip(PLANES, geometry, strict=False):
-        record[name] = values
+    x_m, y_m = (filled_up(values, CELLS_STEP) for values in geometry[:2])
+    record = in_one_record([(name, np.float32, x_m.shape) for name in PLANES])
+    record["x"], record["y"] = x_m, y_m
+    for name, area_m2 in zip(PLANES[2:], geometry[2:], strict=False):
+        record[name][0, : area_m2.size] = area_m2
     return record
 
 

@@ -44,7 +44,7 @@ WITH_DEAD, MOST_DEAD = 0.25, 0.05
 DEPTH_NOT_SAID = 0.1
 """Share of arrays whose card says no depth: showers come to a ground that fits and network are not told."""
 SIDES = (8, 16, 20)
-"""Stations stand in a grid of one of these sizes: kernels are compiled for numbers of cells."""
+"""Stations stand in a grid of one of these sizes."""
 JITTER = 0.25
 """Of irregular arrays: rms displacement of a station along each axis, in spacings."""
 

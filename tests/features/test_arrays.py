@@ -35,10 +35,7 @@ NO_MUONS = replace(KASCADE, muon_area_m2=0.0 * KASCADE.muon_area_m2)
 
 
 def triangular(pitch_m: float, card: ArrayCard = KASCADE.card, muons: float = 0.0, area: float = 3.0, side: int = 12):
-    """Return side x side stations on a triangular lattice about the origin, in KASCADE's cells.
-
-    Kernels are compiled for numbers of cells and of muon detectors (in steps of 64): these are KASCADE's, or no muons.
-    """
+    """Return side x side stations on a triangular lattice about the origin, in KASCADE's cells."""
     i, j = np.meshgrid(np.arange(16.0), np.arange(16.0))
     x, y = pitch_m * (i + 0.5 * (j % 2)), pitch_m * np.sqrt(3) / 2 * j
     there = (i < side) & (j < side)

@@ -32,6 +32,7 @@ from showerstack.features.lateral.compiled import (
 from showerstack.features.lateral.fit import fit_fused, kernel_source
 from showerstack.features.lateral.native import vexp2, vlog2
 from showerstack.features.lateral.planes import planes_of
+from showerstack.features.stations import on_cpu
 from showerstack.showers.array import KASCADE
 from showerstack.showers.response import PUBLISHED
 
@@ -194,12 +195,18 @@ def channels(drawn):
     return result
 
 
-def test_an_array_with_dead_muon_detectors_needs_no_machine_code_of_its_own():
-    arrays = [KASCADE, KASCADE.without([20, 105], [3, 200])]
+def test_arrays_of_up_to_256_cells_share_machine_code():
+    arrays = [KASCADE, KASCADE.without([20, 105], [3, 200]), KASCADE.without((), np.arange(KASCADE.n_cells))]
     geometry = [[a.x_m, a.y_m, a.electron_area_m2, a.muon_area_m2, a.has_muon] for a in arrays]
-    planes = [planes_of(*map(np.ravel, given[:4]), np.flatnonzero(given[4])) for given in geometry]
-    assert planes[0].dtype == planes[1].dtype
-    assert [np.count_nonzero(one["m_area_m2"]) for one in planes] == [a.n_muon_detectors for a in arrays]
+    geometry = [list(map(np.ravel, given)) for given in geometry]
+    geometry.append([values[20:33] for values in geometry[0]])
+    for *given, has_muon in geometry:
+        lateral, sums = planes_of(*given, np.flatnonzero(has_muon)), on_cpu.planes_of(*given)
+        assert lateral.dtype == planes_of(*geometry[0][:4], np.flatnonzero(geometry[0][4])).dtype
+        assert sums.dtype == on_cpu.planes_of(*geometry[0][:4]).dtype
+        for record, name, area_m2 in ((lateral, "area_m2", given[2]), (sums, "area_m_m2", given[3])):
+            assert record[name].sum() == pytest.approx(area_m2.sum())
+        assert np.count_nonzero(lateral["m_area_m2"]) == has_muon.sum()
 
 
 def _electron(p, z, axis):

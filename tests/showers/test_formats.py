@@ -26,9 +26,6 @@ from showerstack.stacking.train import stack
 from tests.showers.known import write_archives
 
 N_STATIONS = 144
-"""As many as the other arrays of the tests have: kernels are compiled for a number of cells."""
-
-
 AREAS, PLACES = ("electron_area_m2", "muon_area_m2"), ("x_m", "y_m")
 
 
