@@ -48,7 +48,7 @@ from showerstack.showers.schema import ANSWER_FILES, SCALAR_NAMES, TargetQuantit
 from showerstack.stacking.config import RunConfig, StackConfig
 from showerstack.stacking.folds import refuse_small_classes
 from showerstack.stacking.remarks import heap_remarks, of_columns, unlike_remarks, weight_remarks
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.sample import Known, Sample
 
 LOG = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 CORE_COLUMNS = ("fit_core_x_m", "fit_core_y_m")
 """Where the fitted core is in the feature table."""
 EVERY = slice(None)
+ENERGY = SCALAR_NAMES.index("E")
 PIECE_EVENTS = 100_000
 """Events predicted at once: bounds the memory of a prediction."""
 BLOCK_EVENTS = 4_096
@@ -67,6 +68,18 @@ def pieces(n_events: int) -> Iterator[slice]:
     """Yield pieces of bounded size, the same ones in training and prediction, for the same bits."""
     for start in range(0, n_events, PIECE_EVENTS):
         yield slice(start, min(start + PIECE_EVENTS, n_events))
+
+
+@dataclass(frozen=True)
+class SetOrigin:
+    """Where the showers of a dataset folder come from."""
+
+    source: dict[str, Any] | None = None
+    """Content of ``source.json``."""
+    scalars_type: str | None = None
+    """Type of the stored scalars, which protocols round differently."""
+    features_version: int | None = None
+    """Version of our features, whose table has just been made or found valid."""
 
 
 class Events(ABC):
@@ -108,12 +121,8 @@ class Events(ABC):
         """Return unlabelled events; ``rows`` are (n,) positions."""
 
     @abstractmethod
-    def labels(self) -> np.ndarray:
-        """Return (N,) int64 class numbers of *training* events."""
-
-    def offsets(self) -> np.ndarray | None:
-        """Return (N,) float64 true values minus their reference, of *training* events of a task with a target."""
-        return None
+    def known(self) -> Known:
+        """Return what is known of *training* events."""
 
     def targets(self, rows: np.ndarray) -> np.ndarray | None:
         """Return (n, T) float32 standardised true quantities of *training* events; None where none are known."""
@@ -125,22 +134,6 @@ class Events(ABC):
 
     def fitted_core(self, rows: np.ndarray | slice = EVERY) -> np.ndarray | None:
         """Return (n, 2) float64 fitted cores, m; None where nothing was fitted."""
-        return None
-
-    def energy(self) -> np.ndarray | None:
-        """Return (N,) lg(E/eV) for stratified folds; None where there are no energies."""
-        return None
-
-    def groups(self) -> np.ndarray | None:
-        """Return (N,) int64 group numbers; None where all events are independent."""
-        return None
-
-    def weights(self) -> np.ndarray | None:
-        """Return (N,) importance weights of *training* events; None where all count alike."""
-        return None
-
-    def folds(self) -> np.ndarray | None:
-        """Return the (N,) int64 fold of each *training* event that the user gives; None where folds are drawn."""
         return None
 
     def context(self, rows: slice = EVERY) -> np.ndarray | None:
@@ -155,17 +148,9 @@ class Events(ABC):
         """Return (n,) bool: events that learners can use, None where they can use all."""
         return None
 
-    def source(self) -> dict[str, Any] | None:
-        """Return the content of ``source.json``: the origin of showers; None for a table."""
-        return None
-
-    def scalars_type(self) -> str | None:
-        """Return the type of the stored scalars, which protocols round differently; None for a table."""
-        return None
-
-    def features_version(self) -> int | None:
-        """Return the version of our features, whose table has just been made or found valid; None for a table."""
-        return None
+    def origin(self) -> SetOrigin:
+        """Return where showers come from; of a table nothing is known."""
+        return SetOrigin()
 
     def events_fingerprint(self) -> str | None:
         """Return a hash of the events alone, without what is computed from them."""
@@ -254,14 +239,20 @@ class ShowerEvents(Events):
             array=data.array,
         )
 
-    def labels(self) -> np.ndarray:
-        """Return the training labels, 0 for events that cannot be used; events to be predicted have none."""
-        labels = class_numbers(self._labelled_data())
-        usable = self.usable()
-        return labels if usable is None else np.where(usable, labels, 0)
-
-    def offsets(self) -> np.ndarray | None:
-        return binned(self._labelled_data()).offsets if self.task.target else None
+    def known(self) -> Known:
+        """Return labels, energies, groups and weights of training events; those to be predicted have none."""
+        data = self._labelled_data()
+        bins = binned(data) if self.task.target else None
+        labels, usable = np.asarray(data.labels, dtype=np.int64) if bins is None else bins.labels, self.usable()
+        return Known(
+            labels=labels if usable is None else np.where(usable, labels, 0),
+            passing=self.passes_evaluation_cuts(),
+            usable=usable,
+            energy=np.asarray(data.scalars[:, ENERGY], dtype=np.float32) if "E" in data.quantities else None,
+            groups=None if data.groups is None else np.asarray(data.groups),
+            weights=data.weights,
+            offsets=None if bins is None else bins.offsets,
+        )
 
     def targets(self, rows: np.ndarray) -> np.ndarray | None:
         """Return the standardised true quantities, if the folder has them; never of events to be predicted."""
@@ -283,21 +274,6 @@ class ShowerEvents(Events):
             raise InputError(f"{self.dataset} holds events to be predicted: its labels are not read here")
         self.refuse_changed()
         return Dataset.open(self.dataset, self.task, labels=True)
-
-    def energy(self) -> np.ndarray | None:
-        """Return the reconstructed lg(E/eV), (N,) float32, if the set has it."""
-        if "E" not in self._data.quantities:
-            return None
-        return np.asarray(self._data.scalars[:, SCALAR_NAMES.index("E")], dtype=np.float32)
-
-    def groups(self) -> np.ndarray | None:
-        """Return ``groups.npy``, if the folder has it."""
-        groups = self._data.groups
-        return None if groups is None else np.asarray(groups)
-
-    def weights(self) -> np.ndarray | None:
-        """Return ``weight.npy`` of training events, if the folder has it."""
-        return self._labelled_data().weights
 
     def context(self, rows: slice = EVERY) -> np.ndarray:
         """Return energy, zenith and the two sizes, (n, 4) float64."""
@@ -321,14 +297,8 @@ class ShowerEvents(Events):
     def events_fingerprint(self) -> str:
         return self._data.fingerprint()
 
-    def scalars_type(self) -> str:
-        return str(self._data.scalars.dtype)
-
-    def source(self) -> dict[str, Any]:
-        return dict(self._data.source)
-
-    def features_version(self) -> int:
-        return FEATURES_VERSION
+    def origin(self) -> SetOrigin:
+        return SetOrigin(dict(self._data.source), str(self._data.scalars.dtype), FEATURES_VERSION)
 
 
 def quantities_of(data: Dataset) -> dict[str, np.ndarray]:
@@ -602,6 +572,10 @@ class Data:
     """What the reconstructed quantities of training showers were (:class:`showerstack.stacking.remarks.Seen`)."""
     costs: tuple[Cost, ...] = ()
     """Of the feature tables."""
+
+    def pinned(self) -> Self:
+        """Return the same with events that no others under the same name may replace from now on."""
+        return replace(self, train=self.train.pinned(), test=None if self.test is None else self.test.pinned())
 
     def write(self) -> None:
         """Write what fits read into the run's folder, where it is not in files already."""

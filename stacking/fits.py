@@ -174,7 +174,7 @@ def do_task(task: FoldTask) -> float:
         saved.finish(record)
         refuse_abandoned(task)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
-    return _log_loss(of_fold, task.train.labels()[oof])
+    return _log_loss(of_fold, task.train.known().labels[oof])
 
 
 def _log_loss(posterior: Posterior, labels: np.ndarray) -> float:
@@ -257,18 +257,18 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     own_fold = folds == task.fold % task.n_folds
     oof = np.flatnonzero(own_fold & in_evaluation)
     others = np.flatnonzero(~own_fold & (folds >= 0) & (in_evaluation if task.off_cut_weight == 0 else True))
-    labels = task.train.labels()
+    known = task.train.known()
     for_stopping = early_stopping_rows(
         others,
-        labels,
+        known.labels,
         task.valid_fraction,
         seed=task.fit_seed,
-        energy=task.train.energy(),
-        groups=task.train.groups(),
+        energy=known.energy,
+        groups=known.groups,
     )
     train, valid = others[~for_stopping], others[for_stopping]
     scored = valid[in_evaluation[valid]]
-    if len(np.unique(labels[scored])) == len(task.classes):
+    if len(np.unique(known.labels[scored])) == len(task.classes):
         valid = scored
     if task.rows is not None and len(train) > task.rows:
         train = _most_useful(train, in_evaluation, task.rows, task.fit_seed)
@@ -293,14 +293,14 @@ def holdout_rows(task: FoldTask) -> np.ndarray:
 
 def _labelled_batch(task: FoldTask, rows: np.ndarray) -> Batch:
     batch = task.train.batch(rows, task.columns, grids=task.spec.needs_grid)
-    all_weights = task.train.weights()
-    weights = None if all_weights is None else all_weights[rows]
+    known = task.train.known()
+    weights = None if known.weights is None else known.weights[rows]
     if task.off_cut_weight < 1.0:
         in_evaluation = task.run.in_evaluation[rows]
         by_cuts = np.where(in_evaluation, 1.0, task.off_cut_weight)
         weights = by_cuts if weights is None else by_cuts * weights
     targets = task.train.targets(rows) if task.learns_truth else None
-    return replace(batch, labels=task.train.labels()[rows], weights=weights, targets=targets)
+    return replace(batch, labels=known.labels[rows], weights=weights, targets=targets)
 
 
 def predict(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray) -> Posterior:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from showerstack.runtime.errors import InputError
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.sample import Known, Sample
 
 MIN_PER_CLASS = 100
 """With fewer events of any class passing the evaluation cuts, all events count as passing."""
@@ -248,34 +248,28 @@ class Folds:
 
 
 def make_folds(
-    labels: np.ndarray,
+    events: Known,
     classes: tuple[str, ...],
-    passing: np.ndarray,
     *,
     n_folds: int,
     repeats: int,
     holdout: float,
     least: int,
     seed: int,
-    usable: np.ndarray | None = None,
-    energy: np.ndarray | None = None,
-    groups: np.ndarray | None = None,
-    weights: np.ndarray | None = None,
-    given: np.ndarray | None = None,
 ) -> Folds:
-    """Set the holdout apart and assign the other events to folds, or to those that are ``given``.
+    """Set the holdout apart and assign the other events to folds, or to those that are given.
 
-    ``passing`` are the events of the kind that predictions are scored on. Events that are not ``usable`` are in no fold
-    and not scored, so nothing is trained or measured on them. For the others see :func:`choose_holdout` and
-    :func:`assign_folds`.
+    Events that are not usable are in no fold and not scored, so nothing is trained or measured on them. For the others
+    see :func:`choose_holdout`, which wants ``least`` events of each class, and :func:`assign_folds`.
     """
-    in_evaluation, cuts_remark = evaluation_events(passing, labels, len(classes), usable)
+    labels, usable, energy, groups = events.labels, events.usable, events.energy, events.groups
+    in_evaluation, cuts_remark = evaluation_events(events.passing, labels, len(classes), usable)
     outer, holdout_remark = choose_holdout(
         in_evaluation, labels, holdout, seed=seed, energy=energy, groups=groups, least=least
     )
     partitions = np.full((repeats, len(labels)), -1, dtype=np.int8)
-    if given is not None:
-        partitions[:] = given
+    if events.folds is not None:
+        partitions[:] = events.folds
     else:
         rows = np.flatnonzero(~outer if usable is None else ~outer & usable)
         for repeat in range(repeats):
@@ -288,4 +282,4 @@ def make_folds(
                 classes=classes,
             )
     remarks = tuple(filter(None, (cuts_remark, holdout_remark)))
-    return Folds(partitions, in_evaluation, labels, weights, groups, remarks)
+    return Folds(partitions, in_evaluation, labels, events.weights, groups, remarks)

@@ -46,6 +46,8 @@ class Collected:
     """Suspected leaks, and fits that are not one network although they might be."""
     networks: tuple[str, ...] = ()
     """Learners whose fits are one network."""
+    raced: Sequence[DroppedLearner] = ()
+    """Learners that left the race, in the order in which they did."""
     first_fold: Mapping[str, np.ndarray] = field(default_factory=dict)
     """By learner that left the race, (n, C) log-probabilities of those in the folds, NaN beyond its one fold."""
 
@@ -105,6 +107,7 @@ def collect(
             *network_remarks,
         ],
         networks=tuple(networks),
+        raced=raced,
         first_fold={name: _first_fold(run.fit(name, 0), folds) for name in left},
     )
 

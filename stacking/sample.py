@@ -83,6 +83,28 @@ class Sample:
         return MeanAndError(float(values.mean()), self.error(values))
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of N training events beside what learners are given."""
+
+    labels: np.ndarray
+    """(N,) int64 class numbers, 0 for events that cannot be used."""
+    passing: np.ndarray
+    """(N,) bool: events of the kind that predictions are scored on."""
+    usable: np.ndarray | None = None
+    """(N,) bool: events that learners can use; None where they can use all."""
+    energy: np.ndarray | None = None
+    """(N,) lg(E/eV) for stratified folds; None where there are no energies."""
+    groups: np.ndarray | None = None
+    """(N,) int64 group numbers; None where all events are independent."""
+    weights: np.ndarray | None = None
+    """(N,) importance weights; None where all count alike."""
+    folds: np.ndarray | None = None
+    """(N,) the fold of each that the user gives; None where folds are drawn."""
+    offsets: np.ndarray | None = None
+    """(N,) float64 true values minus their reference, of a task with a target."""
+
+
 def cross_fitted(folds: np.ndarray, like: np.ndarray, of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
     """Return what ``of(outside, inside)`` says of the events of each fold after a fit to those of all other folds.
 

@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from showerstack.features.device import free_gpu_memory
 from showerstack.runtime.code import code_of_fits
@@ -25,6 +27,10 @@ from showerstack.runtime.cost import Clock, now_s
 from showerstack.runtime.errors import GPU_FAILED, Changed, InputError, need, remedy_of
 from showerstack.runtime.logs import Caller, captured, replay
 from showerstack.runtime.processes import by_device, in_devices
+from showerstack.runtime.resources import cores, memory_bytes
+from showerstack.showers.schema import Task
+from showerstack.stacking.config import RunConfig
+from showerstack.stacking.events import Events
 from showerstack.stacking.fits import (
     Abandoned,
     FoldTask,
@@ -33,6 +39,58 @@ from showerstack.stacking.fits import (
 )
 
 LOG = logging.getLogger(__name__)
+
+
+LIBRARIES_BYTES, TABLE_COPIES = 700 << 20, 3
+"""Memory of a process that fits learners without events, and copies of its table that it holds at most
+(``benchmarks/speed/fit_memory.py``)."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How many processes are at work at once, by what the configuration asks for and the machine has."""
+
+    config: RunConfig
+    devices: Mapping[str, str]
+    """``"cpu"`` or ``"cuda"`` by learner."""
+    bytes_each: int
+    """Memory that a process takes at most while it fits a learner."""
+
+    @classmethod
+    def of(cls, config: RunConfig, task: Task, train: Events, devices: Mapping[str, str]) -> Self:
+        """Return the processes that fit the learners of a run."""
+        cells = max(
+            min(len(train), config.rows_of(spec.name)) * len(train.columns_for(spec))
+            for spec in config.learner_specs(task)
+        )
+        return cls(config, devices, LIBRARIES_BYTES + TABLE_COPIES * cells * np.dtype(np.float32).itemsize)
+
+    @property
+    def number(self) -> int:
+        """As many as the configuration names, else as there are cores and memory for."""
+        return self.config.workers or max(1, min(cores(), memory_bytes() // self.bytes_each))
+
+    @property
+    def by_device(self) -> dict[str, int]:
+        """One trains on the GPU, the others beside it. A cluster has its own."""
+        used = self.devices.values()
+        if "cuda" not in used or self.config.scheduler:
+            return {"cpu": self.number}
+        if "cpu" in used and self.number > 1:
+            return {"cuda": 1, "cpu": self.number - 1}
+        return {"cuda": 1}
+
+    def remarks(self) -> list[str]:
+        """Return a remark where all processes together may take more memory than there is."""
+        needed, available = self.number * self.bytes_each, memory_bytes()
+        if self.config.scheduler or needed <= available:
+            return []
+        processes = f"{self.number} processes" if self.number > 1 else "a process"
+        remedy = f"give --workers {max(1, available // self.bytes_each)}, or " if self.number > 1 else "give "
+        return [
+            f"{processes} may take {needed / 1e9:.1f} GB of memory, and this job was given {available / 1e9:.1f} GB: "
+            f"{remedy}fewer training events a fit (rows, in a file for --config)"
+        ]
 
 
 ATTEMPTS = 3

@@ -400,7 +400,7 @@ ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
 
 @dataclass(frozen=True)
 class Judged:
-    """Labelled events on which the shipped system is chosen and scored, and the posteriors of every system."""
+    """Known events on which the shipped system is chosen and scored, and the posteriors of every system."""
 
     on: str
     """:data:`ON_HOLDOUT` or :data:`OUT_OF_FOLD`."""

@@ -25,7 +25,7 @@ from showerstack.stacking.columns import CATEGORY, Schema, as_text, learned_colu
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.events import Data, Events
 from showerstack.stacking.remarks import heap_remarks, repeated_remarks, telling_remarks, weight_remarks
-from showerstack.stacking.sample import Sample
+from showerstack.stacking.sample import Known, Sample
 from showerstack.stacking.store import RunFolder
 
 LOG = logging.getLogger(__name__)
@@ -236,24 +236,14 @@ class TableEvents(Events):
         categories = tuple(name for name in columns if name in self.categories)
         return Batch(index=rows, table=table, columns=columns, categories=categories)
 
-    def labels(self) -> np.ndarray:
-        labels = self._label_column("label")
-        assert labels is not None
-        return labels
-
-    def groups(self) -> np.ndarray | None:
-        return self._label_column("group")
-
-    def weights(self) -> np.ndarray | None:
-        return self._label_column("weight")
-
-    def folds(self) -> np.ndarray | None:
-        return self._label_column("fold")
-
-    def _label_column(self, name: str) -> np.ndarray | None:
-        """Return one of :data:`LABEL_COLUMNS`; None where the run names no such column."""
+    def known(self) -> Known:
+        """Return :data:`LABEL_COLUMNS`, as far as the run names such columns."""
         beside = pl.read_parquet(labels_file(self.file), glob=False)
-        return beside[name].to_numpy() if name in beside.columns else None
+        label, group, weight, fold = (
+            beside[name].to_numpy() if name in beside.columns else None for name in LABEL_COLUMNS
+        )
+        assert label is not None
+        return Known(label, self.passes_evaluation_cuts(), groups=group, weights=weight, folds=fold)
 
     def fingerprint(self) -> str:
         """Return the hash of the file that the user gave."""
@@ -298,7 +288,7 @@ class FrameEvents(Events):
         table = np.asfortranarray(self.matrix[rows][:, places])
         return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns, categories=categories)
 
-    def labels(self) -> np.ndarray:
+    def known(self) -> Known:
         raise InputError("rows to be predicted have no labels")
 
     def fingerprint(self) -> str:

@@ -29,9 +29,7 @@ from showerstack.runtime.errors import need
 from showerstack.runtime.files import hash_json
 from showerstack.runtime.logs import logging_to, remark
 from showerstack.runtime.processes import limited_threads
-from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.runtime.versions import STACKING_VERSION
-from showerstack.showers.schema import Task
 from showerstack.stacking.chain import Chain, Predictions, concatenated
 from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
 from showerstack.stacking.estimates import DecisionSample, Posterior, TargetCalibration, own_estimate, stacking_of
@@ -39,7 +37,8 @@ from showerstack.stacking.events import Binned, Data, Events, open_showers, piec
 from showerstack.stacking.fits import FoldTask, order_in_limit, share_of_time
 from showerstack.stacking.folds import Folds, make_folds
 from showerstack.stacking.oof import Collected, collect
-from showerstack.stacking.schedule import Attempt, run_tasks
+from showerstack.stacking.sample import Known
+from showerstack.stacking.schedule import Attempt, Processes, run_tasks
 from showerstack.stacking.second_level import (
     FIRST_FOLD,
     ON_HOLDOUT,
@@ -104,141 +103,110 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
         run folder of another configuration, which stays as it is.
     """
     need("train", what="training")
-    return do_run(open_job(config, ctx, strict=strict))
-
-
-LIBRARIES_BYTES, TABLE_COPIES = 700 << 20, 3
-"""Memory of a process that fits learners without events, and copies of its table that it holds at most
-(``benchmarks/speed/fit_memory.py``)."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run before its fits: configuration, events and devices."""
-
-    config: RunConfig
-    data: Data
-    devices: Mapping[str, str]
-    """``"cpu"`` or ``"cuda"`` by learner."""
-    ctx: Context = Context()
-    """Progress, and when a time limit begins: by default with the feature tables."""
-
-    @property
-    def task(self) -> Task:
-        """What the run is for."""
-        return self.data.task
-
-    @property
-    def train(self) -> Events:
-        """Training events."""
-        return self.data.train
-
-    @property
-    def test(self) -> Events | None:
-        """Events to be predicted."""
-        return self.data.test
-
-    @property
-    def run(self) -> RunFolder:
-        """The run's folder."""
-        return RunFolder(self.config.run)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Everything that can change a prediction."""
-        content = {**self.config.identity(), "task": self.task.name, "classes": list(self.task.classes)}
-        content["device"] = self.device
-        content["train_fingerprint"] = self.train.fingerprint()
-        content["test_fingerprint"] = self.test.fingerprint() if self.test is not None else None
-        if self.task.target:
-            content["target"] = asdict(self.task.target) | {"limits": list(self.task.target.limits)}
-        if self.device == "cuda":
-            content["devices"] = dict(self.devices)
-        uses_truth = any(spec.uses_truth for spec in self.config.learner_specs(self.task))
-        if uses_truth and (fingerprint := self.train.targets_fingerprint()):
-            content["targets_fingerprint"] = fingerprint
-        return content
-
-    @property
-    def versions(self) -> dict[str, Any]:
-        """Version numbers of ours that can change a prediction."""
-        learners = {spec.name: spec.version for spec in self.config.learner_specs(self.task)}
-        return {
-            "stacking_version": STACKING_VERSION,
-            "features_version": self.train.features_version(),
-            "learner_versions": learners,
-        }
-
-    @property
-    def fits_identity(self) -> dict[str, Any]:
-        """What of :attr:`identity` can change a fit of a learner."""
-        return {name: value for name, value in self.identity.items() if name not in SECOND_LEVEL}
-
-    @property
-    def device(self) -> str:
-        """``"cuda"`` if a learner trains there, else ``"cpu"``."""
-        return "cuda" if "cuda" in self.devices.values() else "cpu"
-
-    @property
-    def workers(self) -> int:
-        """Processes at work at once: as many as the configuration names, else as there are cores and memory for."""
-        return self.config.workers or max(1, min(cores(), memory_bytes() // self.process_bytes))
-
-    @property
-    def process_bytes(self) -> int:
-        """Memory that a process takes at most while it fits a learner, bytes."""
-        cells = max(
-            min(len(self.train), self.config.rows_of(spec.name)) * len(self.train.columns_for(spec))
-            for spec in self.config.learner_specs(self.task)
+    data, ends = within_limit(OPEN[type(config)](config, ctx, strict=strict), ctx)
+    devices = devices_for(data.config.learner_specs(data.task), data.config.device)
+    data = data.pinned()
+    run, identity = RunFolder(data.config.run), identity_of(data, devices)
+    with run.held(), logging_to(run.log):
+        run.refuse_other_configuration(_of_fits(identity))
+        finished = run.finished_as({"config_hash": hash_json(identity), **_versions(data)})
+        if finished is not None:
+            return StackResult(run.folder, finished, None)
+        run.remove_second_level()
+        data.write()
+        known = data.train.known()
+        folds = make_folds(
+            known,
+            data.task.classes,
+            n_folds=data.config.n_folds,
+            repeats=data.config.repeats,
+            holdout=data.config.holdout,
+            least=data.config.min_holdout,
+            seed=data.config.seed,
         )
-        return LIBRARIES_BYTES + TABLE_COPIES * cells * np.dtype(np.float32).itemsize
-
-    def memory_remark(self) -> str | None:
-        """Return a remark where all processes together may take more memory than there is."""
-        needed, available = self.workers * self.process_bytes, memory_bytes()
-        if self.config.scheduler or needed <= available:
-            return None
-        processes = f"{self.workers} processes" if self.workers > 1 else "a process"
-        remedy = f"give --workers {max(1, available // self.process_bytes)}, or " if self.workers > 1 else "give "
-        return (
-            f"{processes} may take {needed / 1e9:.1f} GB of memory, and this job was given {available / 1e9:.1f} GB: "
-            f"{remedy}fewer training events a fit (rows, in a file for --config)"
-        )
-
-    @property
-    def ends(self) -> float | None:
-        """When the time limit ends, seconds of :func:`showerstack.runtime.cost.now_s`; None without one."""
-        limit, began = self.config.time_limit, self.ctx.began
-        return None if limit is None or began is None else began + seconds_of(limit)
-
-    @property
-    def processes(self) -> dict[str, int]:
-        """Processes at once by device: one trains on the GPU, the others beside it. A cluster has its own."""
-        if self.device == "cpu" or self.config.scheduler:
-            return {"cpu": self.workers}
-        if "cpu" in self.devices.values() and self.workers > 1:
-            return {"cuda": 1, "cpu": self.workers - 1}
-        return {"cuda": 1}
+        run.write_folds(folds.partitions, folds.in_evaluation)
+        processes = Processes.of(data.config, data.task, data.train, devices)
+        tasks = fold_tasks(data, devices, ends)
+        remarks = [*folds.remarks, *_refit_remarks(tasks)]
+        begun = _begun(data, identity, folds, [*data.remarks, *remarks])
+        remark(LOG, [*remarks, *processes.remarks()])
+        run.write_manifest(begun)
+        with run.started() as start, ctx.bars("training", "fits") as progress:
+            given = [replace(task, start=start) for task in tasks] if data.config.scheduler else tasks
+            failures, raced = _fit_all(data, folds, given, processes.by_device, progress)
+        # Small fits and their predictions: one thread gives the same last bits on every machine.
+        with limited_threads(1):
+            with timed("collection") as collection:
+                collected = collect(folds, tasks, failures, raced, ends)
+            costs = [*map(Step.of, data.costs), *_training_costs(tasks, failures), Step.of(collection)]
+            return _second_level(data, known, folds, collected, begun, costs, ctx)
 
 
 OPEN: Mapping[type[RunConfig], Callable[..., Data]] = {StackConfig: open_showers, TableConfig: open_table}
+LIMITED_FOLDS = 3
+"""Folds at most under a time limit."""
+FOLLOWS_SHARE = 0.2
+"""Share of a time limit that is kept for what follows the fits: pool, calibration, predictions, scores, report."""
 
 
-def open_job(config: RunConfig, ctx: Context, *, strict: bool = False) -> Job:
-    """Open the data of a run, and find the device of each learner."""
-    data = OPEN[type(config)](config, ctx, strict=strict)
-    return Job(data.config, data, devices_for(data.config.learner_specs(data.task), config.device), ctx)
+def within_limit(data: Data, ctx: Context) -> tuple[Data, float | None]:
+    """Return data with three folds at most, once, and when the time limit ends, seconds of
+    :func:`showerstack.runtime.cost.now_s`; None without one."""
+    config = data.config
+    if config.time_limit is None:
+        return data, None
+    began = now_s() - sum(cost.wall_s for cost in data.costs) if ctx.began is None else ctx.began
+    if not config.has_own_folds:
+        config = config.model_copy(update={"folds": min(LIMITED_FOLDS, config.n_folds), "repeats": 1})
+    return replace(data, config=config), began + seconds_of(config.time_limit or "")
 
 
-def fold_tasks(job: Job) -> list[FoldTask]:
-    """Return every (learner, fold) of the run."""
-    config = job.config
+def identity_of(data: Data, devices: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything that can change a prediction."""
+    task, train, test = data.task, data.train, data.test
+    content = {**data.config.identity(), "task": task.name, "classes": list(task.classes)}
+    content["device"] = _device(devices)
+    content["train_fingerprint"] = train.fingerprint()
+    content["test_fingerprint"] = test.fingerprint() if test is not None else None
+    if task.target:
+        content["target"] = asdict(task.target) | {"limits": list(task.target.limits)}
+    if content["device"] == "cuda":
+        content["devices"] = dict(devices)
+    uses_truth = any(spec.uses_truth for spec in data.config.learner_specs(task))
+    if uses_truth and (fingerprint := train.targets_fingerprint()):
+        content["targets_fingerprint"] = fingerprint
+    return content
+
+
+def _device(devices: Mapping[str, str]) -> str:
+    """Return ``"cuda"`` if a learner trains there, else ``"cpu"``."""
+    return "cuda" if "cuda" in devices.values() else "cpu"
+
+
+def _of_fits(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of it can change a fit of a learner."""
+    return {name: value for name, value in identity.items() if name not in SECOND_LEVEL}
+
+
+def _versions(data: Data) -> dict[str, Any]:
+    """Return version numbers of ours that can change a prediction."""
+    return {
+        "stacking_version": STACKING_VERSION,
+        "features_version": data.train.origin().features_version,
+        "learner_versions": {spec.name: spec.version for spec in data.config.learner_specs(data.task)},
+    }
+
+
+def fold_tasks(data: Data, devices: Mapping[str, str], ends: float | None = None) -> list[FoldTask]:
+    """Return every (learner, fold) of a run, which ends at ``ends`` if there is a time limit."""
+    config, processes = data.config, Processes.of(data.config, data.task, data.train, devices).by_device
     # A fit does not depend on how often the folds are repeated: more repetitions keep those that are there.
-    fits_hash = hash_json({name: value for name, value in job.fits_identity.items() if name != "repeats"})
+    of_fits = _of_fits(identity_of(data, devices))
+    fits_hash = hash_json({name: value for name, value in of_fits.items() if name != "repeats"})
     # Networks on grids take longest: they go first, so that no worker is left alone with one at the end.
-    specs = sorted(config.learner_specs(job.task), key=order_in_limit if job.ends else lambda spec: not spec.needs_grid)
+    specs = sorted(config.learner_specs(data.task), key=order_in_limit if ends else lambda spec: not spec.needs_grid)
     n_fits = config.n_folds * config.repeats
-    deadline = None if job.ends is None else job.ends - FOLLOWS_SHARE * seconds_of(config.time_limit or "")
+    deadline = None if ends is None else ends - FOLLOWS_SHARE * seconds_of(config.time_limit or "")
     never_given_up = next((spec.name for spec in reversed(specs) if not spec.needs_grid), specs[-1].name)
 
     def registered(spec: LearnerSpec) -> list[Any]:
@@ -246,24 +214,24 @@ def fold_tasks(job: Job) -> list[FoldTask]:
 
     return [
         FoldTask(
-            run=job.run,
+            run=RunFolder(config.run),
             spec=spec,
             fold=fold,
             n_folds=config.n_folds,
-            train=job.train,
-            test=job.test,
-            columns=job.train.columns_for(spec),
-            classes=job.task.classes,
+            train=data.train,
+            test=data.test,
+            columns=data.train.columns_for(spec),
+            classes=data.task.classes,
             preset=config.preset,
             settings=config.settings_of(spec.name),
             seed=config.seed,
-            device=job.devices[spec.name],
+            device=devices[spec.name],
             threads=config.threads,
             valid_fraction=config.valid_fraction,
             off_cut_weight=config.off_cut_weight,
             rows=config.rows_of(spec.name),
             deadline=deadline,
-            share=share_of_time(fold, n_fits, sum(job.processes.values()), last=spec is specs[-1]),
+            share=share_of_time(fold, n_fits, sum(processes.values()), last=spec is specs[-1]),
             gives_up=spec.name != never_given_up,
             context_hash=hash_json([fits_hash, STACKING_VERSION, registered(spec)]),
         )
@@ -272,64 +240,57 @@ def fold_tasks(job: Job) -> list[FoldTask]:
     ]
 
 
-LIMITED_FOLDS = 3
-"""Folds at most under a time limit."""
-FOLLOWS_SHARE = 0.2
-"""Share of a time limit that is kept for what follows the fits: pool, calibration, predictions, scores, report."""
+def _refit_remarks(tasks: list[FoldTask]) -> list[str]:
+    problems = ((task, task.saved.problem()) for task in tasks)
+    return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in problems if problem]
 
 
-def do_run(job: Job) -> StackResult:
-    """Do the whole run, or what is left of it."""
-    job = _within_limit(job)
-    data = replace(job.data, train=job.train.pinned(), test=None if job.test is None else job.test.pinned())
-    job = replace(job, data=data)
-    config, run = job.config, job.run
-    with run.held(), logging_to(run.log):
-        run.refuse_other_configuration(job.fits_identity)
-        finished = run.finished_as({"config_hash": hash_json(job.identity), **job.versions})
-        if finished is not None:
-            return StackResult(run.folder, finished, None)
-        run.remove_second_level()
-        data.write()
-        folds, tasks = (
-            make_folds(
-                job.train.labels(),
-                job.task.classes,
-                job.train.passes_evaluation_cuts(),
-                n_folds=config.n_folds,
-                repeats=config.repeats,
-                holdout=config.holdout,
-                least=config.min_holdout,
-                seed=config.seed,
-                usable=job.train.usable(),
-                energy=job.train.energy(),
-                groups=job.train.groups(),
-                weights=job.train.weights(),
-                given=job.train.folds(),
-            ),
-            fold_tasks(job),
-        )
-        run.write_folds(folds.partitions, folds.in_evaluation)
-        remarks = [*folds.remarks, *_refit_remarks(tasks)]
-        begun = _begun(job, folds, [*job.data.remarks, *remarks])
-        remark(LOG, [*remarks, *filter(None, [job.memory_remark()])])
-        run.write_manifest(begun)
-        with run.started() as start, job.ctx.bars("training", "fits") as progress:
-            given = [replace(task, start=start) for task in tasks] if config.scheduler else tasks
-            failures, raced = _fit_all(job, folds, given, progress)
-        # Small fits and their predictions: one thread gives the same last bits on every machine.
-        with limited_threads(1):
-            return _second_level(job, folds, tasks, failures, raced, begun)
+def _begun(data: Data, identity: Mapping[str, Any], folds: Folds, remarks: list[str]) -> Begun:
+    """Return the manifest before the fits."""
+    train, test, origin = data.train, data.test, data.train.origin()
+    inputs = Inputs(
+        train=str(train.location),
+        test=str(test.location) if test is not None else None,
+        train_fingerprint=identity["train_fingerprint"],
+        test_fingerprint=test.events_fingerprint() if test is not None else None,
+        train_source=origin.source,
+        train_scalars=origin.scalars_type,
+        train_quantities=dict(data.quantities),
+        test_source=test.origin().source if test is not None else None,
+        n_train=len(train),
+        n_judged=int(folds.in_evaluation.sum()),
+        n_holdout=int(folds.holdout.sum()),
+        n_test=len(test) if test is not None else 0,
+        grouped=folds.groups is not None,
+    )
+    of_table: dict[str, Any] = {"label_type": data.label_type} if data.label_type else {}
+    return Begun(
+        complete=False,
+        task=data.task.name,
+        classes=list(data.task.classes),
+        config=Options(**data.config.model_dump(mode="json")),
+        identity=Identity(**identity),
+        config_hash=hash_json(identity),
+        **_versions(data),
+        seed=data.config.seed,
+        data=inputs,
+        remarks=remarks,
+        versions=versions(),
+        started=now_utc(),
+        machine=machine(),
+        command=command_line(),
+        git_revision=git_revision(),
+        device=identity["device"],
+        **of_table,
+    )
 
 
 def _fit_all(
-    job: Job, folds: Folds, tasks: list[FoldTask], progress: Progress
+    data: Data, folds: Folds, tasks: list[FoldTask], processes: Mapping[str, int], progress: Progress
 ) -> tuple[list[Attempt], tuple[DroppedLearner, ...]]:
     """Do all fits, or those that racing leaves; return the failed ones, and the learners that left the race."""
-    config = job.config
-    fit = partial(
-        run_tasks, processes=job.processes, threads=config.threads, scheduler=config.scheduler, progress=progress
-    )
+    config, run = data.config, tasks[0].run
+    fit = partial(run_tasks, processes=processes, threads=config.threads, scheduler=config.scheduler, progress=progress)
     learners, fits = {task.name for task in tasks}, {task.fold for task in tasks}
     # Without a holdout, the one fit of a learner that leaves could not be judged.
     is_race = config.race == "on" and config.prune > 0 and folds.holdout.any()
@@ -339,90 +300,39 @@ def _fit_all(
     failed = {failure.learner for failure in failures}
     names = [name for name in dict.fromkeys(task.name for task in tasks) if name not in failed]
     with limited_threads(1):
-        first = {name: job.run.fit(name, FIRST_FOLD).read(OWN_FOLD) for name in names}
+        first = {name: run.fit(name, FIRST_FOLD).read(OWN_FOLD) for name in names}
         sample = folds.sample(folds.out_of_fold & (folds.partitions[0] == FIRST_FOLD))
-        survival = stacking_of(job.task).survival
-        raced = leaving(first, sample, job.task.n_classes, config.prune, config.seed, survival=survival)
+        survival = stacking_of(data.task).survival
+        raced = leaving(first, sample, data.task.n_classes, config.prune, config.seed, survival=survival)
     gone = failed | {learner.name for learner in raced}
     return failures + fit([task for task in tasks if task.name not in gone]), raced
 
 
-def _within_limit(job: Job) -> Job:
-    """Set when the run began; under a time limit it has three folds at most, once."""
-    began = now_s() - sum(cost.wall_s for cost in job.data.costs) if job.ctx.began is None else job.ctx.began
-    job, config = replace(job, ctx=replace(job.ctx, began=began)), job.config
-    if config.time_limit is None or config.has_own_folds:
-        return job
-    fewer = {"folds": min(LIMITED_FOLDS, config.n_folds), "repeats": 1}
-    return replace(job, config=config.model_copy(update=fewer))
-
-
-def _refit_remarks(tasks: list[FoldTask]) -> list[str]:
-    problems = ((task, task.saved.problem()) for task in tasks)
-    return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in problems if problem]
-
-
-def _begun(job: Job, folds: Folds, remarks: list[str]) -> Begun:
-    """Return the manifest before the fits."""
-    identity, train, test = job.identity, job.train, job.test
-    inputs = Inputs(
-        train=str(train.location),
-        test=str(test.location) if test is not None else None,
-        train_fingerprint=identity["train_fingerprint"],
-        test_fingerprint=test.events_fingerprint() if test is not None else None,
-        train_source=train.source(),
-        train_scalars=train.scalars_type(),
-        train_quantities=dict(job.data.quantities),
-        test_source=test.source() if test is not None else None,
-        n_train=len(train),
-        n_judged=int(folds.in_evaluation.sum()),
-        n_holdout=int(folds.holdout.sum()),
-        n_test=len(test) if test is not None else 0,
-        grouped=folds.groups is not None,
-    )
-    of_table: dict[str, Any] = {"label_type": job.data.label_type} if job.data.label_type else {}
-    return Begun(
-        complete=False,
-        task=job.task.name,
-        classes=list(job.task.classes),
-        config=Options(**job.config.model_dump(mode="json")),
-        identity=Identity(**identity),
-        config_hash=hash_json(identity),
-        **job.versions,
-        seed=job.config.seed,
-        data=inputs,
-        remarks=remarks,
-        versions=versions(),
-        started=now_utc(),
-        machine=machine(),
-        command=command_line(),
-        git_revision=git_revision(),
-        device=job.device,
-        **of_table,
-    )
+def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Step]:
+    failed = {(failure.learner, failure.fold) for failure in failures}
+    done = [task for task in tasks if (task.name, task.fold) not in failed and task.saved.is_there]
+    return [cost for task in done if (cost := task.saved.record().cost)]
 
 
 def _second_level(
-    job: Job,
+    data: Data,
+    known: Known,
     folds: Folds,
-    tasks: list[FoldTask],
-    failures: list[Attempt],
-    raced: tuple[DroppedLearner, ...],
+    collected: Collected,
     begun: Begun,
+    steps: list[Step],
+    ctx: Context,
 ) -> StackResult:
-    """Collect predictions of the fits, find the pool, calibrate, pass the gate, predict the test events, write."""
-    run, config, procedure = job.run, job.config, stacking_of(job.task)
-    steps = [*map(Step.of, job.data.costs), *_training_costs(tasks, failures)]
+    """Find the pool, calibrate, pass the gate, predict the test events, write."""
+    run, config, task, procedure = RunFolder(data.config.run), data.config, data.task, stacking_of(data.task)
 
     @contextmanager
     def step(name: str) -> Iterator[None]:
-        shown = job.ctx.bars("weighing the learners", "steps") if name == "pool" else nullcontext()
+        shown = ctx.bars("weighing the learners", "steps") if name == "pool" else nullcontext()
         with timed(name) as cost, shown:
             yield
         steps.append(Step.of(cost))
 
-    with step("collection"):
-        collected = collect(folds, tasks, failures, raced, job.ends)
     found = combine(
         folds,
         collected.out_of_fold,
@@ -431,16 +341,16 @@ def _second_level(
         pools=config.pools,
         survival=procedure.survival,
         seed=config.seed,
-        energy=job.train.energy(),
+        energy=known.energy,
         step=step,
     )
     judged = found.judged
     with step("decision"):
-        target_calibration, truth_record, estimates = fit_target_calibration(job, folds, collected, judged)
-        decision = procedure.decide(_decision_sample(job, folds, found, estimates))
+        target_calibration, truth_record, estimates = fit_target_calibration(run, data, folds, collected, judged)
+        decision = procedure.decide(_decision_sample(data, known, folds, found, estimates))
     n_fits = config.n_folds * config.repeats
     chain = Chain(
-        task=job.task,
+        task=task,
         scales=found.scales,
         pool=found.stack.pool,
         rules=decision.rules,
@@ -449,7 +359,7 @@ def _second_level(
         n_fits=n_fits,
         target_calibration=target_calibration,
         networks=collected.networks,
-        prior=folds.sample(folds.in_evaluation).shares(job.task.n_classes),
+        prior=folds.sample(folds.in_evaluation).shares(task.n_classes),
         raced=tuple(collected.first_fold),
     )
     run.write_chain(chain)
@@ -457,10 +367,10 @@ def _second_level(
         run.write_scores(decision.scores)
     everywhere = found.everywhere(folds, collected.first_fold)
     for name, log_proba in everywhere.items():
-        run.write_oof(name, log_proba, folds.partitions[0], job.task.classes)
+        run.write_oof(name, log_proba, folds.partitions[0], task.classes)
     with step("prediction"):
-        predictions = _predict_test(job, chain, chain.learners)
-    remarks = [*collected.remarks, *left_out_remarks(raced, found.stack.left_out)]
+        predictions = _predict_test(run, chain, data.test)
+    remarks = [*collected.remarks, *left_out_remarks(collected.raced, found.stack.left_out)]
     n_judging = n_fits if judged.on == ON_HOLDOUT else len(folds.partitions)
     scored = (found.scores(row.name, folds, collected.first_fold) for row in collected.learners)
     manifest = Manifest(
@@ -474,72 +384,67 @@ def _second_level(
         truth=truth_record,
         steps=steps,
     )
-    for events in filter(None, (job.train, job.test)):
+    for events in filter(None, (data.train, data.test)):
         events.refuse_changed()
     remark(LOG, remarks)
     rows = predictions.log_proba if predictions else everywhere[found.shipped]
-    job.data.write_results(judged.on, found.shipped, judged.sample, found.systems, rows)
+    data.write_results(judged.on, found.shipped, judged.sample, found.systems, rows)
     run.write_manifest(manifest)
     run.write_checksums()
     return StackResult(run.folder, manifest, predictions)
 
 
-def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Step]:
-    failed = {(failure.learner, failure.fold) for failure in failures}
-    done = [task for task in tasks if (task.name, task.fold) not in failed and task.saved.is_there]
-    return [cost for task in done if (cost := task.saved.record().cost)]
-
-
 def fit_target_calibration(
-    job: Job, folds: Folds, collected: Collected, judged: Judged
+    run: RunFolder, data: Data, folds: Folds, collected: Collected, judged: Judged
 ) -> tuple[TargetCalibration | None, dict[str, Any] | None, dict[str, np.ndarray]]:
     """Return the calibration of energy and core, the manifest's entry, and estimates of the judged events, (n,) each.
 
     None, None and nothing where no learner learned them.
     """
-    name = next((name for name in collected.names if job.run.fit(name, 0).has_estimates()), None)
-    targets = job.train.targets(np.flatnonzero(judged.rows)) if name is not None else None
+    name = next((name for name in collected.names if run.fit(name, 0).has_estimates()), None)
+    targets = data.train.targets(np.flatnonzero(judged.rows)) if name is not None else None
     if name is None or targets is None:
         return None, None, {}
     if judged.on == ON_HOLDOUT:
-        every = range(job.config.n_folds * job.config.repeats)
-        fits = job.run.read_fits(name, (None,) if name in collected.networks else every, HOLDOUT, estimates=True)
+        every = range(data.config.n_folds * data.config.repeats)
+        fits = run.read_fits(name, (None,) if name in collected.networks else every, HOLDOUT, estimates=True)
     else:
-        fits = job.run.read_out_of_fold(name, folds.partitions[:1], folds.out_of_fold, estimates=True)[:, judged.rows]
+        fits = run.read_out_of_fold(name, folds.partitions[:1], folds.out_of_fold, estimates=True)[:, judged.rows]
     target_calibration, record = TargetCalibration.of(name, fits, targets, judged.sample.weights)
     if not any(target_calibration.scale):
         return None, None, {}
     return target_calibration, record, target_calibration.arrays(fits, None)
 
 
-def _decision_sample(job: Job, folds: Folds, found: SecondLevel, estimates: Mapping[str, np.ndarray]) -> DecisionSample:
-    offsets, training, rows = job.train.offsets(), None, found.judged.rows
+def _decision_sample(
+    data: Data, known: Known, folds: Folds, found: SecondLevel, estimates: Mapping[str, np.ndarray]
+) -> DecisionSample:
+    offsets, training, rows = known.offsets, None, found.judged.rows
     if offsets is not None:
         training = Binned(offsets[folds.in_evaluation], folds.labels[folds.in_evaluation])
         offsets = offsets[rows]
-    context = job.train.context() if estimates else None
-    own = own_estimate(job.task, estimates, None if context is None else context[rows])
+    context = data.train.context() if estimates else None
+    own = own_estimate(data.task, estimates, None if context is None else context[rows])
     return DecisionSample(found.systems, found.shipped, found.judged.sample, offsets, training, own, found.needed)
 
 
-def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions | None:
+def _predict_test(run: RunFolder, chain: Chain, test: Events | None) -> Predictions | None:
     """Predict the test events from what the fits have stored; write every system's posteriors and the predictions."""
-    if job.test is None:
+    if test is None:
         return None
-    run = job.run
     estimating = chain.target_calibration.learner if chain.target_calibration else None
     fits = {
         name: Posterior(
             run.read_fits(name, chain.fits(name)),
             run.read_fits(name, chain.fits(name), estimates=True) if name == estimating else None,
         )
-        for name in names
+        for name in chain.learners
     }
-    in_pieces = ((piece, {name: of.take(piece) for name, of in fits.items()}) for piece in pieces(len(job.test)))
-    parts = list(chain.stream(in_pieces, job.test))
+    in_pieces = ((piece, {name: of.take(piece) for name, of in fits.items()}) for piece in pieces(len(test)))
+    parts = list(chain.stream(in_pieces, test))
     if not parts:
         return None
-    predictions, context = concatenated(parts), job.test.context()
+    predictions, context = concatenated(parts), test.context()
     for name, log_proba in predictions.by_name.items():
         arrays = chain.procedure.test_arrays(chain.rules.get(name), log_proba, context)
         if name == chain.shipped:

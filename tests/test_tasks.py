@@ -183,9 +183,9 @@ def test_bins_hold_equal_numbers_of_events_under_the_cuts(target_data: Path) -> 
     assert counts.max() - counts.min() <= 10, "equal energies stay together"
     assert result.offsets.mean() == pytest.approx(0.1, abs=0.005)
     events = ShowerEvents(target_data, target_data, ENERGY, labelled=True)
-    np.testing.assert_array_equal(events.labels(), result.labels)
+    np.testing.assert_array_equal(events.known().labels, result.labels)
     with pytest.raises(InputError, match="labels are not read here"):
-        ShowerEvents(target_data, target_data, ENERGY).offsets()
+        ShowerEvents(target_data, target_data, ENERGY).known()
 
 
 def test_true_values_that_cannot_be_are_refused(target_data: Path, tmp_path: Path) -> None:

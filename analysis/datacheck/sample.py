@@ -31,6 +31,7 @@ from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import TRUTH_FILE, Task
 from showerstack.stacking.events import BLOCK_EVENTS, EVERY, Events, ShowerEvents, compute_columns
 from showerstack.stacking.predict import predict, refuse_other_kind
+from showerstack.stacking.sample import Known
 from showerstack.stacking.store import Run
 
 MAX_EVENTS = 60_000
@@ -95,7 +96,7 @@ def read_reference(
         task=run.task,
         columns=columns,
         values=table.matrix(columns, rows),
-        labels=events.labels()[rows],
+        labels=events.known().labels[rows],
         log_proba=log_proba[rows],
         lg_energy=reconstructed if true_energy is None else true_energy[rows],
         true_energy=true_energy is not None,
@@ -280,7 +281,7 @@ class ChosenEvents(Events):
         """Return unlabelled events."""
         return self.whole.batch(np.asarray(self.rows)[rows], columns, grids=grids)
 
-    def labels(self) -> np.ndarray:
+    def known(self) -> Known:
         """Refuse: data have no labels."""
         raise InputError(f"{self.location} holds data: its labels are not read")
 

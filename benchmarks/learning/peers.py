@@ -99,7 +99,7 @@ def training_batches(job: Training) -> tuple[Batch, Batch]:
     source = events(job.data, task, "train", labelled=True)
     order = np.random.default_rng(0).permutation(len(source))
     n_valid = max(1, round(VALID_SHARE * len(source)))
-    labels, columns = source.labels(), source.columns_for(entry)
+    labels, columns = source.known().labels, source.columns_for(entry)
     parts = (np.sort(order[n_valid:]), np.sort(order[:n_valid]))
     batches = [source.batch(rows, columns, grids=entry.needs_grid) for rows in parts]
     first, second = (replace(batch, labels=labels[rows]) for batch, rows in zip(batches, parts, strict=True))

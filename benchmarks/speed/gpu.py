@@ -289,7 +289,7 @@ def _learner(name: str, data: Dataset, table: FeatureTable) -> DeviceComparison:
         return DeviceComparison(what, f"stays on the CPU: {learner_class(entry.learner).gpu_obstacle()}", ok=True)
     events = ShowerEvents(data.path, table.folder, COMPOSITION, labelled=True)
     batch = events.batch(np.arange(len(data)), events.columns_for(entry), grids=entry.needs_grid)
-    batch = replace(batch, labels=events.labels())
+    batch = replace(batch, labels=events.known().labels)
     n_held = round(HELD_OUT * len(batch))
     order = np.random.default_rng(1).permutation(len(batch))
     values, valid, train = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_a_set_that_is_exchanged_during_the_fits_ends_the_run(data: Path, tmp_pa
     folder, run = data / f"composition_{split}", tmp_path / "run"
     done = []
 
-    def exchange(step: str, fits: float, total: float, note: str) -> None:
+    def exchange(step: str, fits: float, total: float, note: str, values: Mapping[str, float]) -> None:
         if step == "training" and fits >= 1 and not done:
             done.append(sorted(path.name for path in (run / "learners" / "quadratic_logit").iterdir()))
             shutil.copytree(folder, tmp_path / "other")
@@ -55,15 +56,15 @@ def test_the_same_bytes_elsewhere_are_the_same_set(data: Path, tmp_path: Path) -
     table = folder.with_name("composition_train.features")
     state = (dataset_state(folder, labelled=True), folder_state(table))
     events = ShowerEvents(folder, table, COMPOSITION, labelled=True, state=state)
-    pinned, labels = events.pinned(), events.labels()
+    pinned, labels = events.pinned(), events.known().labels
     shutil.copytree(folder, tmp_path / "copy")
     shutil.rmtree(folder)
     (tmp_path / "copy").rename(folder)
-    assert (pinned.labels() == labels).all(), "as on another machine"
+    assert (pinned.known().labels == labels).all(), "as on another machine"
     with pytest.raises(Changed):
         events.refuse_changed()
     file = folder / COMPOSITION.label_file
     file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
-    for read in (pinned.labels, pinned.energy, pinned.weights, pinned.fingerprint):
+    for read in (pinned.known, pinned.context, pinned.fingerprint):
         with pytest.raises(Changed):
             read()

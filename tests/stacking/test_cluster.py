@@ -22,7 +22,8 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.oof import refuse_other_fit
 from showerstack.stacking.schedule import ATTEMPTS, on_cluster, refuse_unshared
 from showerstack.stacking.store import RunFolder
-from showerstack.stacking.train import fold_tasks, open_job, stack
+from showerstack.stacking.tables import open_table
+from showerstack.stacking.train import fold_tasks, stack
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")
 pytestmark = pytest.mark.filterwarnings("default")  # of the cluster's own libraries
@@ -138,7 +139,7 @@ def test_a_fit_of_another_start_is_thrown_away(
     options = {"table": two_gaussians[0], "label": "kind", "preset": "quick", "folds": 3, "workers": 1}
     config = TableConfig(run=tmp_path / "run", learners=("fake_linear",), device="cpu", **options)
     stack(config)
-    task = next(task for task in fold_tasks(open_job(config, Context())) if task.fold == 1)
+    task = fold_tasks(open_table(config, Context(), strict=False), {"fake_linear": "cpu"})[1]
     before = (task.saved.path / "task.json").read_bytes()
     monkeypatch.setattr(fits, "SEEN_WITHIN_S", 0.0)
     monkeypatch.setattr(fits, "LOOK_EVERY_S", 0.0)
@@ -164,7 +165,8 @@ def test_a_fit_that_was_put_there_by_others_is_not_collected(two_gaussians: tupl
         stack(TableConfig(run=tmp_path / f"{seed}", seed=seed, learners=("fake_linear",), device="cpu", **options)).run
         for seed in (1, 2)
     ]
-    task = fold_tasks(open_job(TableConfig(run=runs[1], seed=2, learners=("fake_linear",), **options), Context()))[0]
+    config = TableConfig(run=runs[1], seed=2, learners=("fake_linear",), device="cpu", **options)
+    task = fold_tasks(open_table(config, Context(), strict=False), {"fake_linear": "cpu"})[0]
     refuse_other_fit(task)
     shutil.rmtree(task.saved.path)
     shutil.copytree(runs[0] / "learners" / "fake_linear" / "fold-0", task.saved.path)

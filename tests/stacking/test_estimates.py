@@ -134,8 +134,8 @@ def test_rare_showers_move_energies_and_cores_by_their_weight_alone() -> None:
     fit = SimpleNamespace(has_estimates=lambda: True)
     run = SimpleNamespace(fit=lambda name, number: fit, read_fits=lambda name, wanted, part, estimates: fits[:, rows])
     config, train = SimpleNamespace(n_folds=1, repeats=1), SimpleNamespace(targets=targets.__getitem__)
-    job = SimpleNamespace(run=run, config=config, train=train)
-    calibration, *_ = second_level.fit_target_calibration(job, None, oof, judged)  # type: ignore[arg-type]
+    data = SimpleNamespace(config=config, train=train)
+    calibration, *_ = second_level.fit_target_calibration(run, data, None, oof, judged)  # type: ignore[arg-type]
     assert calibration == TargetCalibration.of("taught", fits[:, rows], targets[rows], weights[rows])[0]
 
 

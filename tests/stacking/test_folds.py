@@ -19,11 +19,11 @@ from showerstack.models.registry import LEARNERS
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import in_pools
-from showerstack.showers.schema import TASKS
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.events import Data
 from showerstack.stacking.folds import LG_ENERGY_EDGES, assign_folds, choose_holdout, early_stopping_rows
-from showerstack.stacking.train import LIBRARIES_BYTES, Job, StackResult, open_job, stack
+from showerstack.stacking.schedule import LIBRARIES_BYTES, Processes
+from showerstack.stacking.tables import open_table
+from showerstack.stacking.train import StackResult, stack
 from tests.stacking.work import FullDisk, Sleeping, Unlucky, meet, slow_or_lost
 
 
@@ -165,7 +165,7 @@ def test_no_device_works_on_while_an_error_is_told(
 def test_one_process_trains_on_a_gpu(workers: int, where: str, processes: dict[str, int], tmp_path: Path) -> None:
     config = TableConfig(run=tmp_path / "run", table=tmp_path / "table", label="kind", workers=workers)
     devices = dict(zip("ab", where.split(), strict=True))
-    assert Job(config, Data(config, TASKS["composition"], None, None), devices).processes == processes  # type: ignore[arg-type]
+    assert Processes(config, devices, 1 << 30).by_device == processes
 
 
 @pytest.mark.parametrize("always", [False, True])
@@ -244,23 +244,22 @@ def test_as_many_processes_are_at_work_as_the_memory_allows(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TableConfig(run=tmp_path / "run", table=two_gaussians[0], label="kind", learners=("fake_linear",))
-    job = open_job(config, Context())
-    job.data.write()
-    assert job.process_bytes == pytest.approx(LIBRARIES_BYTES, rel=0.01)
-    monkeypatch.setattr("showerstack.stacking.train.cores", lambda: 16)
-    monkeypatch.setattr("showerstack.stacking.train.memory_bytes", lambda: int(5.5 * job.process_bytes))
-    assert (job.workers, job.memory_remark()) == (5, None)
-    asked = replace(job, config=config.model_copy(update={"workers": 6}))
-    assert asked.workers == 6
-    assert "6 processes may take 4.4 GB of memory, and this job was given 4.0 GB: give --workers 5" in str(
-        asked.memory_remark()
-    )
-    monkeypatch.setattr("showerstack.stacking.train.memory_bytes", lambda: 1 << 28)
-    assert job.workers == 1
-    assert "a process may take 0.7 GB of memory, and this job was given 0.3 GB: give fewer training events" in str(
-        job.memory_remark()
-    )
-    assert replace(job, config=config.model_copy(update={"scheduler": "tcp://a:1"})).memory_remark() is None
+    data = open_table(config, Context(), strict=False)
+    data.write()
+    processes = Processes.of(data.config, data.task, data.train, {"fake_linear": "cpu"})
+    assert processes.bytes_each == pytest.approx(LIBRARIES_BYTES, rel=0.01)
+    monkeypatch.setattr("showerstack.stacking.schedule.cores", lambda: 16)
+    monkeypatch.setattr("showerstack.stacking.schedule.memory_bytes", lambda: int(5.5 * processes.bytes_each))
+    assert (processes.number, processes.remarks()) == (5, [])
+    asked = replace(processes, config=config.model_copy(update={"workers": 6}))
+    assert asked.number == 6
+    (line,) = asked.remarks()
+    assert "6 processes may take 4.4 GB of memory, and this job was given 4.0 GB: give --workers 5" in line
+    monkeypatch.setattr("showerstack.stacking.schedule.memory_bytes", lambda: 1 << 28)
+    assert processes.number == 1
+    (line,) = processes.remarks()
+    assert "a process may take 0.7 GB of memory, and this job was given 0.3 GB: give fewer training events" in line
+    assert replace(processes, config=config.model_copy(update={"scheduler": "tcp://a:1"})).remarks() == []
 
 
 @pytest.mark.parametrize("least", [50, 51])

@@ -82,7 +82,7 @@ def test_test_labels_are_never_opened_and_change_nothing(
 def test_events_to_be_predicted_refuse_to_give_labels(tiny_composition: Path) -> None:
     events = ShowerEvents(tiny_composition / "composition_test", tiny_composition / "table", COMPOSITION)
     with pytest.raises(InputError, match="labels are not read here"):
-        events.labels()
+        events.known()
 
 
 def test_no_source_of_stacking_or_models_names_a_label_file_or_the_scorer() -> None:

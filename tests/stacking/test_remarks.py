@@ -12,7 +12,8 @@ from showerstack.models.base.learner import Batch
 from showerstack.runtime.context import Context
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.remarks import heap_remarks, telling_remarks, weight_remarks
-from showerstack.stacking.train import open_job, stack
+from showerstack.stacking.tables import open_table
+from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES
 from tests.stacking.fakes import Linear
 from tests.stacking.test_tables import _config
@@ -85,9 +86,9 @@ def test_heaps_are_said_of_a_run_without_groups_alone(tmp_path: Path) -> None:
     frame.write_csv(tmp_path / "t.csv")
     options = {"learners": ("table.logistic",), "table": tmp_path / "t.csv", "label": "kind"}
     config = TableConfig(run=tmp_path / "a", columns=("a", "b", "c"), **QUICK, **options)
-    assert any("small heaps" in line for line in open_job(config, Context()).data.remarks)
+    assert any("small heaps" in line for line in open_table(config, Context(), strict=False).remarks)
     grouped = config.model_copy(update={"group": "box"})
-    assert not any("small heaps" in line for line in open_job(grouped, Context()).data.remarks)
+    assert not any("small heaps" in line for line in open_table(grouped, Context(), strict=False).remarks)
 
 
 @pytest.mark.parametrize("seed", SETS)

@@ -49,7 +49,7 @@ from showerstack.stacking.second_level import scaled
 from showerstack.stacking.stated import Manifest
 from showerstack.stacking.store import Run, RunFolder, evaluated_rows, load
 from showerstack.stacking.tables import TableEvents
-from showerstack.stacking.train import Job, StackResult, stack
+from showerstack.stacking.train import StackResult, identity_of, stack
 from tests.manifests import manifest
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -409,7 +409,7 @@ def _identity(data: Path) -> dict[str, object]:
         ShowerEvents(folder, folder.with_name(f"{folder.name}.features"), COMPOSITION, labelled=labelled)
         for folder, labelled in ((config.train_folder, True), (config.test_folder, False))
     )
-    return Job(config, Data(config, COMPOSITION, train, test), {"lightgbm": "cpu"}).identity
+    return identity_of(Data(config, COMPOSITION, train, test), {"lightgbm": "cpu"})
 
 
 def test_relabelled_training_data_is_another_run(sets: Path, tmp_path: Path) -> None:

@@ -35,9 +35,17 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
 from showerstack.stacking.remarks import repeated_remarks
 from showerstack.stacking.sample import Sample
+from showerstack.stacking.schedule import Processes
 from showerstack.stacking.store import load
-from showerstack.stacking.tables import check_identifiers, class_positions, read_groups, read_labels, read_weights
-from showerstack.stacking.train import open_job, stack
+from showerstack.stacking.tables import (
+    check_identifiers,
+    class_positions,
+    open_table,
+    read_groups,
+    read_labels,
+    read_weights,
+)
+from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 
@@ -367,16 +375,16 @@ def test_settings_follow_the_number_of_rows() -> None:
 
 
 def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showerstack.stacking.train.cores", lambda: 7)
+    monkeypatch.setattr("showerstack.stacking.schedule.cores", lambda: 7)
     cases = ((300, None, "quick", 1), (300, 3, "quick", 3), (30_000, None, "quick", 7), (300, None, "good", 7))
     for n, asked, preset, workers in cases:
         points, labels = gaussians(n, seed=1)
         pl.DataFrame({"x": points[:, 0], "kind": [CLASSES[k] for k in labels]}).write_csv(tmp_path / "t.csv")
         places = {"run": tmp_path / "run", "table": tmp_path / "t.csv"}
         config = TableConfig(**places, label="kind", workers=asked, preset=preset, device="cpu")
-        job = open_job(config, Context())
-        job.data.write()
-        assert job.workers == workers
+        data = open_table(config, Context(), strict=False)
+        data.write()
+        assert Processes.of(data.config, data.task, data.train, {}).number == workers
 
 
 @pytest.mark.usefixtures("fakes")
@@ -388,9 +396,9 @@ def test_a_run_does_not_replace_its_own_table(two_gaussians: tuple[Path, Path], 
     (tmp_path / "link").symlink_to(tmp_path / "run")
     for folder in ("run", "link"):
         with pytest.raises(InputError, match=r"holds --table .*, which it may replace"):
-            open_job(_config(tmp_path / folder, inside, test_table=test), Context())
+            open_table(_config(tmp_path / folder, inside, test_table=test), Context(), strict=False)
     with pytest.raises(InputError, match="holds --test-table"):
-        open_job(_config(tmp_path / "run", train, test_table=inside), Context())
+        open_table(_config(tmp_path / "run", train, test_table=inside), Context(), strict=False)
 
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:
