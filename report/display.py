@@ -129,11 +129,19 @@ def event_picture(shower: Shower, title: str = "") -> Figure:
         draw_maps(figure, shower, HEIGHT_IN)
         _lateral(figure.add_axes(LATERAL), shower)
         s, f = shower.scalars, shower.fit
+        given, fitted = "", ""
+        if shower.array.has_electron.any():
+            given, fitted = (
+                f"; lg Ne {_text(s['Ne'], 2)}",
+                f"lg Ne {_text(f['fit_lg_ne'], 2)}, age {_text(f['fit_age'], 2)}, ",
+            )
+        if shower.array.has_muon.any():
+            given += f"{',' if given else ';'} lg Nμ {_text(s['Nmu'], 2)}"
+            fitted += f"lg Nμ {_text(f['fit_lg_nmu'], 2)}, "
         facts = (
-            f"lg E {_text(s['E'], 2)}, zenith {_text(s['Ze'], 1)}°, azimuth {_text(s['Az'], 0)}°; "
-            f"lg Ne {_text(s['Ne'], 2)}, lg Nμ {_text(s['Nmu'], 2)}\nfit: lg Ne {_text(f['fit_lg_ne'], 2)}, "
-            f"age {_text(f['fit_age'], 2)}, lg Nμ {_text(f['fit_lg_nmu'], 2)}, core ({_text(f['fit_core_x_m'], 0)}, "
-            f"{_text(f['fit_core_y_m'], 0)}) ± {_text(f['fit_core_err_m'], 1)} m"
+            f"lg E {_text(s['E'], 2)}, zenith {_text(s['Ze'], 1)}°, azimuth {_text(s['Az'], 0)}°{given}\n"
+            f"fit: {fitted}core ({_text(f['fit_core_x_m'], 0)}, {_text(f['fit_core_y_m'], 0)}) "
+            f"± {_text(f['fit_core_err_m'], 1)} m"
         )
         figure.suptitle(
             f"{literal(title)}\n{facts}" if title else facts, fontsize=7.5, x=0.02, y=0.99, ha="left", va="top"
@@ -142,13 +150,15 @@ def event_picture(shower: Shower, title: str = "") -> Figure:
 
 
 def draw_maps(figure: Figure, shower: Shower, height_in: float) -> None:
-    """Draw both channels' maps at the top of a figure of that height, below its title."""
-    for channel, pair in enumerate(zip(MAPS, SCALES, strict=True)):
+    """Draw the maps of the channels that the array has at the top of a figure of that height, below its title."""
+    live = (shower.array.has_electron, shower.array.has_muon)
+    channels = [channel for channel in (0, 1) if live[channel].any()]
+    for channel, *pair in zip(channels, MAPS, SCALES, strict=False):  # the first map is at the left
         box, scale = (
             (left, (bottom + height_in - HEIGHT_IN) / height_in, width, height / height_in)
             for left, bottom, width, height in pair
         )
-        _map(figure.add_axes(box), scale, shower, channel)
+        _map(figure.add_axes(box, ylabel="y, m" if channel == channels[0] else ""), scale, shower, channel)
 
 
 def _text(value: float, digits: int) -> str:
@@ -213,8 +223,7 @@ def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, c
     axes.set_xticks([-tick, 0, tick])
     axes.set_yticks([-tick, 0, tick])
     axes.set_xlabel("x, m", labelpad=0)
-    if channel == 0:
-        axes.set_ylabel("y, m", labelpad=0)
+    axes.yaxis.labelpad = 0
     axes.set_title(("e/gamma", "muon")[channel], pad=3)
     axes.grid(False)
 

@@ -61,7 +61,9 @@ def _drawn(figure: Figure, description: str, caption: str) -> Markup:
 def posteriors(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[float, float]) -> Section:
     """Return the reliability diagram and the plane of sizes, coloured by a value (N,) that the posterior gives."""
     drawn = [_reliability(evaluated)]
-    if {"Ne", "Nmu"} <= set(evaluated.dataset.quantities):
+    scalars = np.asarray(evaluated.dataset.scalars, dtype=np.float32)[evaluated.dataset.usable]
+    sizes = [scalars[:, SCALAR_NAMES.index(name)] for name in ("Ne", "Nmu") if name in evaluated.dataset.quantities]
+    if len(sizes) == 2 and all(np.ptp(one) > 0 for one in sizes):  # an array without muon detectors has no plane
         drawn.append(_plane(evaluated, value, label, limits))
     figures = pictures(drawn)
     return Section("reliability", "Posteriors: reliability, and where they lie", figures)
@@ -178,12 +180,13 @@ def survival(evaluated: EvaluatedRun) -> Section:
     ):
         if not at_one[key]:  # of a set that lacks the quantity
             continue
-        drawn = survival_by_bin_picture(binned, label, metrics["n_hadron"], at_one[key])
-        caption = (
-            f"Bars: threshold of each bin's own gammas, {LEVEL_TEXT} intervals with the threshold's uncertainty; "
-            "diamonds: one threshold for all, as an analysis would cut. Triangles: no hadron left, upper limit."
-        )
-        figures.append(_drawn(drawn, f"survival by {label}", caption))
+        if not all(row.get("too_few_events") for row in binned.values()):
+            drawn = survival_by_bin_picture(binned, label, metrics["n_hadron"], at_one[key])
+            caption = (
+                f"Bars: threshold of each bin's own gammas, {LEVEL_TEXT} intervals with the threshold's uncertainty; "
+                "diamonds: one threshold for all, as an analysis would cut. Triangles: no hadron left, upper limit."
+            )
+            figures.append(_drawn(drawn, f"survival by {label}", caption))
         tables += _bins_table(label, binned, at_one[key])
     return Section("survival", "Hadron survival", pictures(figures) + tables + thin_note({**by_energy, **by_zenith}))
 

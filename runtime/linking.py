@@ -16,6 +16,8 @@ import numpy as np
 
 FREEING = "NRT_MemInfo_call_dtor"
 """What a function of Numba calls when nobody owns an array any longer."""
+EXACT = ("sqrt", "sqrtf", "fma", "fmaf")
+"""Functions of the C library that round exactly: whichever library has them, results are the same to the bit."""
 _NOT_OF_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS")
 """Settings of Numba that do not change the machine code."""
 
@@ -135,6 +137,13 @@ def processor() -> str:
     return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()} {kept}"
 
 
+def _is_known(name: str) -> bool:
+    """Return whether the linker finds a function; an exact one it is told, since it looks into no library itself."""
+    if not llvm.address_of_symbol(name) and name in EXACT and hasattr(ctypes.CDLL(None), name):
+        llvm.add_symbol(name, ctypes.cast(ctypes.CDLL(None)[name], ctypes.c_void_p).value)
+    return bool(llvm.address_of_symbol(name))
+
+
 def link(machine_code: MachineCode, kinds: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], None]:
     """Return what calls machine code with arguments of these types; Python's lock is not held meanwhile.
 
@@ -149,7 +158,7 @@ def link(machine_code: MachineCode, kinds: tuple[Any, ...]) -> Callable[[tuple[A
         if FREEING in machine_code.outside and not llvm.address_of_symbol(FREEING):
             # Never called, since arrays come without an owner; Numba, when it is imported, brings its own.
             llvm.add_symbol(FREEING, ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value)
-        missing = [name for name in machine_code.outside if not llvm.address_of_symbol(name)]
+        missing = [name for name in machine_code.outside if not _is_known(name)]
         if missing:  # the linker would end the process
             raise Unlinkable(f"no library of this process has {missing[0]}")
         machine = _target().create_target_machine(jit=True)

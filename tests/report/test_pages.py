@@ -46,7 +46,7 @@ from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES
 from showerstack.stacking.store import RunFolder
 from tests.manifests import manifest
 from tests.report.conftest import LEARNER
@@ -338,6 +338,10 @@ def test_captions_name_the_learner_that_predicts(composition_world: tuple[Path, 
     body = mass_posteriors(evaluated).body
     assert "Posteriors of mlp on the test set" in body
     assert "mean posterior of mlp" in body
+    scalars = np.array(evaluated.dataset.scalars)
+    scalars[:, SCALAR_NAMES.index("Nmu")] = 0.0
+    evaluated = replace(evaluated, dataset=replace(evaluated.dataset, scalars=scalars))
+    assert "mean posterior" not in mass_posteriors(evaluated).body, "an array without muon detectors has no plane"
     assert "Differences are to mlp, which predicts new showers" in learners(evaluated).body
     assert "stack" in evaluated.against_shipped
     assert "mlp" not in evaluated.against_shipped

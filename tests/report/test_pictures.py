@@ -6,6 +6,7 @@ Event displays show known densities, and odd showers render.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -170,6 +171,22 @@ def test_fits_of_the_display_are_those_of_the_table(tiny_composition: Path) -> N
 def test_odd_showers_render(fit: dict[str, float], deposit: float) -> None:
     svg = as_svg(event_picture(Shower(np.full((16, 16, 2), deposit, np.float32), SCALARS, fit), "odd"), "odd shower")
     assert ("no fit: too few stations were hit" in svg) == (fit is NO_FIT)
+
+
+def test_a_channel_that_an_array_lacks_has_no_map() -> None:
+    nothing = np.zeros_like(KASCADE.muon_area_m2)
+    grid = np.full((16, 16, 2), 20.0, np.float32)
+    for array, channel, words in (
+        (KASCADE, ["e/gamma", "muon"], "lg Nμ"),
+        (replace(KASCADE, muon_area_m2=nothing), ["e/gamma"], "lg Ne"),
+        (replace(KASCADE, electron_area_m2=nothing), ["muon"], "lg Nμ"),
+    ):
+        figure = event_picture(Shower(grid, SCALARS, FIT, array))
+        maps = [axes for axes in figure.axes if axes.get_title()]
+        assert [axes.get_title() for axes in maps] == channel
+        assert [axes.get_ylabel() for axes in maps] == ["y, m", ""][: len(maps)]
+        assert words in figure.get_suptitle()
+        assert ("lg Nμ" in figure.get_suptitle()) == ("muon" in channel)
 
 
 def test_ring_means_count_silent_stations() -> None:

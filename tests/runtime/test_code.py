@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import subprocess
@@ -261,6 +262,14 @@ def test_code_that_calls_what_is_not_there_is_not_linked():
     code = linking.MachineCode("fill", ("surely_no_function_of_this_name",), b"")
     with pytest.raises(linking.Unlinkable, match="no library of this process has surely_no_function_of_this_name"):
         linking.link(code, ())
+
+
+@pytest.mark.parametrize("name", linking.EXACT)
+def test_exact_functions_of_the_c_library_are_linked(name):
+    """The fit calls sqrtf at arrays without muon detectors."""
+    assert linking._is_known(name)
+    root = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(linking.llvm.address_of_symbol("sqrt"))
+    assert root(2.0) == np.sqrt(2.0)
 
 
 def test_types_have_code_of_their_own(run, tmp_path):
