@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+OURS = Path(__file__).resolve().parents[1]
+"""Folder of our packages: that of the installed ``showerstack``, in a checkout (to which its links lead) the top."""
 _CODE_SUFFIXES = {".py", ".cu"}
 
 
@@ -153,9 +155,8 @@ def versions() -> dict[str, str]:
 
 def code_of_fits() -> dict[str, str]:
     """Return what has to be the same wherever fits of one run are made: versions, and the hash of our code."""
-    top = Path(__file__).resolve().parents[1]
     plugins = ", ".join(installed_versions("showerstack.learners")) or "none"
-    code = source_hash(top / name for name in ("runtime", "showers", "scoring", "features", "models", "stacking"))
+    code = source_hash(OURS / name for name in ("runtime", "showers", "scoring", "features", "models", "stacking"))
     python = "{}.{}".format(*platform.python_version_tuple())
     return versions() | {"python": python, "learners from": plugins, "code of showerstack": code[:12]}
 
@@ -183,12 +184,11 @@ def git_revision() -> str | None:
 
     An installation may lie in somebody else's repository: its commit is not ours.
     """
-    source = Path(__file__).resolve().parents[1]
-    if not (source / ".git").exists() or not (source / "showerstack" / "__init__.py").exists():
+    if not (OURS / ".git").exists() or not (OURS / "showerstack" / "__init__.py").exists():
         return None
     try:
         commit, changes = (
-            subprocess.run(["git", *words.split()], cwd=source, capture_output=True, text=True, check=True).stdout
+            subprocess.run(["git", *words.split()], cwd=OURS, capture_output=True, text=True, check=True).stdout
             for words in ("rev-parse HEAD", "status --porcelain --untracked-files=no")
         )
     except (OSError, subprocess.CalledProcessError):

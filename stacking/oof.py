@@ -46,7 +46,7 @@ class Collected:
     """Suspected leaks, and fits that are not one network although they might be."""
     networks: tuple[str, ...] = ()
     """Learners whose fits are one network."""
-    raced: Sequence[DroppedLearner] = ()
+    raced: tuple[DroppedLearner, ...] = ()
     """Learners that left the race, in the order in which they did."""
     first_fold: Mapping[str, np.ndarray] = field(default_factory=dict)
     """By learner that left the race, (n, C) log-probabilities of those in the folds, NaN beyond its one fold."""
@@ -58,7 +58,7 @@ class Collected:
 
 
 def collect(
-    folds: Folds, tasks: list[FoldTask], failures: list[Attempt], raced: Sequence[DroppedLearner], ends: float | None
+    folds: Folds, tasks: list[FoldTask], failures: list[Attempt], raced: tuple[DroppedLearner, ...], ends: float | None
 ) -> Collected:
     """Collect the predictions, leave out failed learners, make one network where that is as good, look for leaks.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
+from showerstack.models.base.presets import Preset
 from showerstack.runtime.options import Limits, OptionGroup
 
-Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "float32"]
 Race = Literal["on", "off"]

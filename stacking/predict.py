@@ -42,10 +42,10 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import SCALAR_NAMES, TASKS, Task
 from showerstack.stacking.chain import Piece, Predictions, concatenated
 from showerstack.stacking.columns import Schema
+from showerstack.stacking.computed import ComputedEvents
 from showerstack.stacking.estimates import UNITS, Posterior, stacking_of
 from showerstack.stacking.events import (
     CORE_COLUMNS,
-    ComputedEvents,
     Events,
     ShowerEvents,
     pieces,

@@ -29,7 +29,8 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import zero_if_not_finite
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import TRUTH_FILE, Task
-from showerstack.stacking.events import BLOCK_EVENTS, EVERY, Events, ShowerEvents, compute_columns
+from showerstack.stacking.computed import BLOCK_EVENTS, compute_columns
+from showerstack.stacking.events import EVERY, Events, ShowerEvents
 from showerstack.stacking.predict import predict, refuse_other_kind
 from showerstack.stacking.sample import Known
 from showerstack.stacking.store import Run

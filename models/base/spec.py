@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from showerstack.models.base.presets import PRESETS
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
-
-PRESETS = ("quick", "good", "best")
 
 
 @dataclass(frozen=True)

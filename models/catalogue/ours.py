@@ -8,12 +8,13 @@ Settings are those that won on simulated events (``benchmarks/learning/peers.py`
 
 from __future__ import annotations
 
+from showerstack.models.base.presets import PRESETS
 from showerstack.models.base.spec import LearnerSpec
 
 FITS = "fits+core"
 """Fits with the fitted core itself, for networks that turn with the array or place stations around it."""
 
-ALWAYS, LONG, LONGEST = ("quick", "good", "best"), ("good", "best"), ("best",)
+ALWAYS, LONG, LONGEST = PRESETS, PRESETS[1:], PRESETS[2:]
 """Presets that train a learner."""
 
 TREES = (

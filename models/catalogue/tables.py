@@ -5,6 +5,7 @@ Chosen on tables that come with public packages, and tested on others: ``benchma
 
 from __future__ import annotations
 
+from showerstack.models.base.presets import PRESETS
 from showerstack.models.base.spec import LearnerSpec
 
 SMALL, MIDDLE, LARGE = 0, 2_000, 10_000
@@ -36,7 +37,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         ),
         best={"rounds": 4000, "patience": 120, "learning_rate": 0.02},
         source="LightGBM",
-        presets=("quick", "good", "best"),
+        presets=PRESETS,
         for_tables=True,
     ),
     LearnerSpec(
@@ -52,7 +53,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         ),
         best={"rounds": 4000, "patience": 120, "learning_rate": 0.03, "border_count": 254},
         source="CatBoost",
-        presets=("quick", "good", "best"),
+        presets=PRESETS,
         for_tables=True,
     ),
     LearnerSpec(
@@ -130,7 +131,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         quick={"trees": 100},
         best={"trees": 1000},
         source="scikit-learn",
-        presets=("quick", "good", "best"),
+        presets=PRESETS,
         for_tables=True,
     ),
     LearnerSpec(
@@ -145,7 +146,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
             "max_iterations": 300,
         },
         source="scikit-learn",
-        presets=("quick", "good", "best"),
+        presets=PRESETS,
         for_tables=True,
     ),
     LearnerSpec(
@@ -184,7 +185,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
             (MIDDLE, {"width": 128, "blocks": 2, "batch_size": 64, "epochs": 40, "patience": 10, "dropout": 0.15}),
             (LARGE, {"width": 128, "batch_size": 256, "epochs": 40, "patience": 8, "dropout": 0.15}),
         ),
-        presets=("quick", "good", "best"),
+        presets=PRESETS,
         for_tables=True,
     ),
 )

@@ -37,12 +37,13 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.card import ArrayCard
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
-from showerstack.stacking import events as events_module
+from showerstack.stacking import computed as computed_module
 from showerstack.stacking import predict as predict_module
 from showerstack.stacking import store
 from showerstack.stacking.chain import Predictions
+from showerstack.stacking.computed import ComputedEvents
 from showerstack.stacking.config import StackConfig, TableConfig
-from showerstack.stacking.events import CORE_COLUMNS, ComputedEvents, ShowerEvents, pieces
+from showerstack.stacking.events import CORE_COLUMNS, ShowerEvents, pieces
 from showerstack.stacking.predict import PredictionStream, predict, prediction_table
 from showerstack.stacking.predict import predict as predict_events
 from showerstack.stacking.store import SavedFits, load
@@ -84,8 +85,8 @@ def showers(request: pytest.FixtureRequest, new: Path) -> Path:
 def borders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of 700 events, features in blocks of 512: no border of pieces is one of blocks."""
     monkeypatch.setattr(showerstack.stacking.events, "PIECE_EVENTS", 700)
-    monkeypatch.setattr(events_module, "BLOCK_EVENTS", 512)
-    monkeypatch.setattr(events_module, "GPU_CHUNK", 512)
+    monkeypatch.setattr(computed_module, "BLOCK_EVENTS", 512)
+    monkeypatch.setattr(computed_module, "GPU_CHUNK", 512)
 
 
 def _same(values: np.ndarray | None, expected: np.ndarray | None) -> None:
@@ -139,8 +140,8 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
         asked.append((start, stop, device))
         return compute_rows(data, start, stop, groups)
 
-    monkeypatch.setattr(events_module, "compute_rows", on_gpu)
-    monkeypatch.setattr(events_module, "resolve_device", str)
+    monkeypatch.setattr(computed_module, "compute_rows", on_gpu)
+    monkeypatch.setattr(computed_module, "resolve_device", str)
     one, other = (
         ComputedEvents.of(new, COMPOSITION, CORE_COLUMNS, Context(device=device)) for device in ("cuda", "cpu")
     )
