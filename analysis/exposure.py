@@ -108,10 +108,6 @@ def exposure_of(
     ----------
     text
         A number with or without a unit; None: from the event times.
-    folders
-        Dataset folders.
-    zenith_max_deg
-        Largest zenith angle.
     dead_time_s
         After each event, for the live time.
     relative_error

@@ -424,8 +424,6 @@ def refuse_unused(
 
     Parameters
     ----------
-    context
-        The command's.
     why
         What makes them useless, such as ``with --list`` or ``without --table``.
     unused, all_but

@@ -34,8 +34,6 @@ def evaluate(
     ----------
     predictions
         (N,) class numbers (integers: composition) or gamma scores (floats), in the order of the test set.
-    description
-        What was tried.
     pred_path
         What the log calls the predictions.
     data

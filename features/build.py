@@ -91,8 +91,6 @@ def opened_for_writing(folder: Path, head: dict[str, Any], *, replace: bool) -> 
 
     Parameters
     ----------
-    folder
-        Where the table is to be.
     head
         Content of ``catalogue.json`` of the unfinished table.
     replace

@@ -46,8 +46,6 @@ def feature_set(name: str, available: Iterable[str]) -> tuple[str, ...]:
     ----------
     name
         One of :data:`SETS`, :data:`GROUPS` or :data:`CATALOGUE`.
-    available
-        Columns of the table.
     """
     members = SETS.get(name) or ((name,) if name in GROUPS or name in CATALOGUE else None)
     if members is None:

@@ -57,8 +57,6 @@ def compute_chunk(
         (n, rows, columns, 2) float32, MeV per station; on the CPU float16 too.
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
-    array
-        The stations.
     times_ns
         (n, rows, columns) arrival times; None where no times are known.
     """

@@ -182,15 +182,7 @@ def decode_float16(values: np.ndarray) -> np.ndarray:
 
 
 def on_device(chunks: Iterable[Chunk], device: str) -> Iterator[tuple[Chunk, Any]]:
-    """Yield each chunk with its cells on the device, (n, rows, columns, 2): float32 on a GPU, as stored on a CPU.
-
-    Parameters
-    ----------
-    chunks
-        Consecutive events.
-    device
-        ``"cpu"`` or ``"cuda"``, resolved.
-    """
+    """Yield each chunk with its cells on the device, (n, rows, columns, 2): float32 on a GPU, as stored on a CPU."""
     if device == "cuda":
         import cupy
 

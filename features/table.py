@@ -27,8 +27,6 @@ def fit_remark(name: str, converged: np.ndarray) -> str | None:
 
     Parameters
     ----------
-    name
-        Of the set or table.
     converged
         (n,) of the column ``fit_converged``: 1 or 0, NaN where too few stations were hit for a fit.
     """

@@ -172,8 +172,6 @@ def device_for(learner: type[Learner], requested: str, name: str = "") -> str:
 
     Parameters
     ----------
-    learner
-        Its class.
     requested
         ``"auto"``: the GPU where one answers and the learner's library can use it. ``"cuda"``: the same, but a learner
         with :attr:`~showerstack.models.base.learner.Learner.gpu_expected` is refused where it cannot. ``"cpu"``.

@@ -45,8 +45,6 @@ def write_events(run: Path, out: Path, *, top: int, data: Path | None = None, ba
     ----------
     run
         Finished run of gamma or composition with a predicted test set.
-    out
-        ``.html`` file.
     top
         How many events, 1 or more; all where there are fewer.
     data

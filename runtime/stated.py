@@ -30,13 +30,7 @@ S = TypeVar("S", bound=Stated)
 
 
 def stated_as(shape: type[S], content: Any, file: Path) -> S:
-    """Return content of ``file`` as ``shape``; refuse what lacks an entry, or has one of another type or out of bounds.
-
-    Raises
-    ------
-    InputError
-        With file, place of the entry, and what it holds.
-    """
+    """Return content of ``file`` as ``shape``; refuse a missing entry, one of another type or out of bounds."""
     try:
         return shape.model_validate(content)
     except ValidationError as error:

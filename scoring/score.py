@@ -249,8 +249,6 @@ def score_attempt(
     ----------
     predictions
         (N,) class numbers (integers: composition) or gamma scores (floats), in the order of the test set.
-    description
-        What was tried.
     name
         What the log calls the predictions.
     data

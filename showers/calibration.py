@@ -69,8 +69,6 @@ def calibrate(
 
     Parameters
     ----------
-    array
-        The stations.
     signals
         (n, rows, columns, 2) of any unit.
     channel

@@ -126,8 +126,6 @@ def read_card(file: Path, n_stations: int | None = None) -> tuple[str | None, Ar
 
     Parameters
     ----------
-    file
-        ``array.toml``.
     n_stations
         How many stations the list beside it has: a card that says ``stations`` is refused where the two differ.
     """

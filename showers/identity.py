@@ -95,13 +95,7 @@ def _row_hashes(folder: Path, state: tuple[FileState, ...], *, timed: bool = Fal
 
 
 def refuse_shared(sets: Sequence[tuple[str, Dataset]]) -> None:
-    """Refuse sets, each with the option that gave it, of which two share showers: these would count twice.
-
-    Raises
-    ------
-    InputError
-        Names both folders and what they share.
-    """
+    """Refuse sets, each with the option that gave it, of which two share showers: these would count twice."""
     of_blocks = (
         (j, k, words) for k in range(len(sets)) for j in range(k)
         if (words := _thrown_again(sets[j][1].source, sets[k][1].source))

@@ -65,10 +65,6 @@ def place_remarks(name: str, array: DetectorArray, grids: np.ndarray, lg_energy:
 
     Parameters
     ----------
-    name
-        Of the set, for messages.
-    array
-        Its stations.
     grids
         (n, rows, columns, 2) MeV.
     lg_energy

@@ -115,8 +115,6 @@ def write_dataset(
 
     Parameters
     ----------
-    path
-        The folder to make.
     n_events
         Number of events; every row must be filled.
     task

@@ -168,10 +168,6 @@ def learned_columns(
 
     Parameters
     ----------
-    frame
-        The training table as read.
-    file
-        Where it is from, for messages.
     reserved
         Columns that no learner gets: label, group, weight, fold, identifiers.
     wanted

@@ -326,7 +326,7 @@ class TargetCalibration:
 
 @dataclass(frozen=True)
 class DecisionSample:
-    """Known events that no fit has learned from, and every system's posteriors of them, as of new events."""
+    """Labelled events that no fit has learned from, and every system's posteriors of them, as of new events."""
 
     systems: Mapping[str, np.ndarray]
     """Per learner, ``average`` and ``stack``: (n, C) log-posteriors."""

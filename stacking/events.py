@@ -42,7 +42,7 @@ from showerstack.showers.schema import ANSWER_FILES, SCALAR_NAMES, TargetQuantit
 from showerstack.stacking.config import RunConfig, StackConfig
 from showerstack.stacking.folds import refuse_small_classes
 from showerstack.stacking.remarks import heap_remarks, of_columns, unlike_remarks, weight_remarks
-from showerstack.stacking.sample import Known, Sample
+from showerstack.stacking.sample import Labelled, Sample
 
 LOG = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Events(ABC):
         """Return unlabelled events; ``rows`` are (n,) positions."""
 
     @abstractmethod
-    def known(self) -> Known:
+    def known(self) -> Labelled:
         """Return what is known of *training* events."""
 
     def targets(self, rows: np.ndarray) -> np.ndarray | None:
@@ -231,12 +231,12 @@ class ShowerEvents(Events):
             array=data.array,
         )
 
-    def known(self) -> Known:
+    def known(self) -> Labelled:
         """Return labels, energies, groups and weights of training events; those to be predicted have none."""
         data = self._labelled_data()
         bins = binned(data) if self.task.target else None
         labels, usable = np.asarray(data.labels, dtype=np.int64) if bins is None else bins.labels, self.usable()
-        return Known(
+        return Labelled(
             labels=labels if usable is None else np.where(usable, labels, 0),
             passing=self.passes_evaluation_cuts(),
             usable=usable,

@@ -34,7 +34,7 @@ from showerstack.stacking.chain import Chain
 from showerstack.stacking.estimates import POOL, PosteriorMean
 from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents
 from showerstack.stacking.exported import EXPORT_FORMAT
-from showerstack.stacking.stated import Export, ExportedFit, ExportedLearner, Graph, Inputs, Options
+from showerstack.stacking.stated import Configuration, Export, ExportedFit, ExportedLearner, Graph, Inputs
 from showerstack.stacking.store import CHAIN_FILES, COLUMNS_FILE, Run, SavedFits, load
 
 TOLERANCE = 1e-5
@@ -182,8 +182,6 @@ def export_run(
         Names; by default those that the shipped system needs.
     check
         Dataset folder: up to 10,000 of its events go through every fit and its file, and must agree to 1e-5.
-    bars
-        Progress.
 
     Raises
     ------
@@ -284,7 +282,7 @@ class _Writer:
             task=chain.task.name,
             classes=list(chain.task.classes),
             label_type=trained.label_type,
-            config=Options(**{name: getattr(trained.config, name) for name in RUN_OPTIONS}),
+            config=Configuration(**{name: getattr(trained.config, name) for name in RUN_OPTIONS}),
             data=Inputs(**{name: getattr(trained.data, name) for name in RUN_INPUTS}),
             systems=list(self.run.systems),
             shipped=chain.shipped,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from showerstack.runtime.errors import InputError
-from showerstack.stacking.sample import Known, Sample
+from showerstack.stacking.sample import Labelled, Sample
 
 MIN_PER_CLASS = 100
 """With fewer events of any class passing the evaluation cuts, all events count as passing."""
@@ -248,7 +248,7 @@ class Folds:
 
 
 def make_folds(
-    events: Known,
+    events: Labelled,
     classes: tuple[str, ...],
     *,
     n_folds: int,

@@ -84,7 +84,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Known:
+class Labelled:
     """What is known of N training events beside what learners are given."""
 
     labels: np.ndarray

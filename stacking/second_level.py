@@ -400,7 +400,7 @@ ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
 
 @dataclass(frozen=True)
 class Judged:
-    """Known events on which the shipped system is chosen and scored, and the posteriors of every system."""
+    """Labelled events on which the shipped system is chosen and scored, and the posteriors of every system."""
 
     on: str
     """:data:`ON_HOLDOUT` or :data:`OUT_OF_FOLD`."""
@@ -486,8 +486,6 @@ def decide_gate(
         without a holdout nested out-of-fold ones.
     learners
         Per learner, (N, C) log-probabilities of the same events, made in the same way.
-    sample
-        The N events.
     survival
         Whether the gate also closes where more hadrons survive, beyond the error.
     """

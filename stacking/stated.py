@@ -17,7 +17,7 @@ Few = Annotated[int, Field(ge=1, le=10_000)]
 Number = float | None
 
 
-class Options(Stated):
+class Configuration(Stated):
     """The configuration of a run (:class:`showerstack.stacking.config.RunConfig`), as far as readers ask for it."""
 
     table: str | None = None
@@ -220,7 +220,7 @@ class Trained(Stated):
 
     task: str
     classes: list[str]
-    config: Options
+    config: Configuration
     config_hash: str
     stacking_version: int = 0
     features_version: int | None = 0

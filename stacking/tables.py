@@ -25,7 +25,7 @@ from showerstack.stacking.columns import CATEGORY, Schema, as_text, learned_colu
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.events import Data, Events
 from showerstack.stacking.remarks import heap_remarks, repeated_remarks, telling_remarks, weight_remarks
-from showerstack.stacking.sample import Known, Sample
+from showerstack.stacking.sample import Labelled, Sample
 from showerstack.stacking.store import RunFolder
 
 LOG = logging.getLogger(__name__)
@@ -236,14 +236,14 @@ class TableEvents(Events):
         categories = tuple(name for name in columns if name in self.categories)
         return Batch(index=rows, table=table, columns=columns, categories=categories)
 
-    def known(self) -> Known:
+    def known(self) -> Labelled:
         """Return :data:`LABEL_COLUMNS`, as far as the run names such columns."""
         beside = pl.read_parquet(labels_file(self.file), glob=False)
         label, group, weight, fold = (
             beside[name].to_numpy() if name in beside.columns else None for name in LABEL_COLUMNS
         )
         assert label is not None
-        return Known(label, self.passes_evaluation_cuts(), groups=group, weights=weight, folds=fold)
+        return Labelled(label, self.passes_evaluation_cuts(), groups=group, weights=weight, folds=fold)
 
     def fingerprint(self) -> str:
         """Return the hash of the file that the user gave."""
@@ -288,7 +288,7 @@ class FrameEvents(Events):
         table = np.asfortranarray(self.matrix[rows][:, places])
         return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns, categories=categories)
 
-    def known(self) -> Known:
+    def known(self) -> Labelled:
         raise InputError("rows to be predicted have no labels")
 
     def fingerprint(self) -> str:

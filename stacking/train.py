@@ -37,7 +37,7 @@ from showerstack.stacking.events import Binned, Data, Events, open_showers, piec
 from showerstack.stacking.fits import FoldTask, order_in_limit, share_of_time
 from showerstack.stacking.folds import Folds, make_folds
 from showerstack.stacking.oof import Collected, collect
-from showerstack.stacking.sample import Known
+from showerstack.stacking.sample import Labelled
 from showerstack.stacking.schedule import Attempt, Processes, run_tasks
 from showerstack.stacking.second_level import (
     FIRST_FOLD,
@@ -51,12 +51,12 @@ from showerstack.stacking.second_level import (
 from showerstack.stacking.stated import (
     Answers,
     Begun,
+    Configuration,
     DroppedLearner,
     Identity,
     Inputs,
     JudgedOn,
     Manifest,
-    Options,
     Step,
 )
 from showerstack.stacking.store import HOLDOUT, OWN_FOLD, RunFolder
@@ -268,7 +268,7 @@ def _begun(data: Data, identity: Mapping[str, Any], folds: Folds, remarks: list[
         complete=False,
         task=data.task.name,
         classes=list(data.task.classes),
-        config=Options(**data.config.model_dump(mode="json")),
+        config=Configuration(**data.config.model_dump(mode="json")),
         identity=Identity(**identity),
         config_hash=hash_json(identity),
         **_versions(data),
@@ -316,7 +316,7 @@ def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Step
 
 def _second_level(
     data: Data,
-    known: Known,
+    known: Labelled,
     folds: Folds,
     collected: Collected,
     begun: Begun,
@@ -417,7 +417,7 @@ def fit_target_calibration(
 
 
 def _decision_sample(
-    data: Data, known: Known, folds: Folds, found: SecondLevel, estimates: Mapping[str, np.ndarray]
+    data: Data, known: Labelled, folds: Folds, found: SecondLevel, estimates: Mapping[str, np.ndarray]
 ) -> DecisionSample:
     offsets, training, rows = known.offsets, None, found.judged.rows
     if offsets is not None:

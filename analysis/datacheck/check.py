@@ -115,14 +115,10 @@ def check_data(
         Dataset folder, or folder of runs; labels are neither needed nor looked at.
     train
         The run's training set, if it has moved.
-    seed
-        Of random choices.
     alarms
         Rate of false alarms of the whole check on samples of the simulation's own world.
     chosen, reference
         Largest numbers of data for posteriors and stations, and of simulated events.
-    ctx
-        As in :func:`showerstack.stacking.predict.predict`.
     """
     if not 0.0 < alarms < 1.0:
         raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")

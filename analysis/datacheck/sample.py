@@ -32,7 +32,7 @@ from showerstack.showers.schema import TRUTH_FILE, Task
 from showerstack.stacking.computed import BLOCK_EVENTS, compute_columns
 from showerstack.stacking.events import EVERY, Events, ShowerEvents
 from showerstack.stacking.predict import predict, refuse_other_kind
-from showerstack.stacking.sample import Known
+from showerstack.stacking.sample import Labelled
 from showerstack.stacking.store import Run
 
 MAX_EVENTS = 60_000
@@ -282,7 +282,7 @@ class ChosenEvents(Events):
         """Return unlabelled events."""
         return self.whole.batch(np.asarray(self.rows)[rows], columns, grids=grids)
 
-    def known(self) -> Known:
+    def known(self) -> Labelled:
         """Refuse: data have no labels."""
         raise InputError(f"{self.location} holds data: its labels are not read")
 

@@ -58,8 +58,6 @@ class Weighted:
 
         Parameters
         ----------
-        events
-            Simulated events.
         thrown
             Primaries; without them the photons sent are those accepted.
         index

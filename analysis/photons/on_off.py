@@ -257,8 +257,6 @@ def signal_limits(counts: OnOff, level: float, common: Common | None = None) -> 
 
     Parameters
     ----------
-    counts
-        What was counted.
     level
         Confidence level, between .5 and 1.
     common

@@ -36,7 +36,7 @@ from showerstack.runtime.context import Context
 from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 from showerstack.stacking.events import EVERY, Events, ShowerEvents
 from showerstack.stacking.predict import Options, predict, predict_fits
-from showerstack.stacking.sample import Known
+from showerstack.stacking.sample import Labelled
 from showerstack.stacking.store import Run, load
 
 
@@ -63,7 +63,7 @@ class RepeatedEvents(Events):
         """Return events, those after the last being the first again."""
         return self.once.batch(rows % len(self.once), columns, grids=grids)
 
-    def known(self) -> Known:
+    def known(self) -> Labelled:
         """Refuse: they are predicted only."""
         raise NotImplementedError
 

@@ -59,8 +59,6 @@ def assemble(body: Path, response: StationResponse, array: DetectorArray, planes
     ----------
     body
         File with the kernels.
-    response, array
-        The detector.
     planes
         Float32 in shared memory for one event.
     declarations

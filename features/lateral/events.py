@@ -138,8 +138,6 @@ def make_events(
 
     Parameters
     ----------
-    xp
-        Array namespace.
     matrices
         (n, rows, columns, 2) float32, MeV per station, of NumPy or already of ``xp``; on the CPU float16 too, as
         :func:`showerstack.showers.event_files.bad_cells` does not name.
@@ -147,8 +145,6 @@ def make_events(
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
     response
         Constants of the detector that the fits are to use, by default the array's.
-    array
-        The stations.
     times_ns
         (n, rows, columns) arrival times, not finite where a station has none; None where no times are known.
     """

@@ -55,8 +55,6 @@ def class_weight_vector(
         None; ``"balanced"`` (inverse to the class counts); one number per class; or class name to number.
     labels
         (n,) integer training labels.
-    classes
-        Class names.
     """
     if setting is None:
         return None

@@ -133,13 +133,7 @@ class ResidualForward:
 
 
 def read_tensors(file: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a safetensors file.
-
-    Raises
-    ------
-    InputError
-        If it is damaged or not such a file.
-    """
+    """Return the arrays of a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

@@ -81,8 +81,6 @@ def train(
         Labelled training events, and events to validate on.
     scorer
         Validation log-loss of logits.
-    settings
-        See :class:`TrainingSettings`.
     seed
         Same seed, device and threads: same weights.
     augment

@@ -70,13 +70,7 @@ class TablePredictor(Predictor):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Read a saved learner.
-
-        Raises
-        ------
-        InputError
-            If its files are damaged or of another network.
-        """
+        """Read a saved learner."""
         header = read_header(folder)
         try:
             inputs = InputTransform.from_state(header["inputs"])

@@ -154,13 +154,7 @@ EDGE_TOLERANCE = 0.01
 
 
 def check_seen(array: DetectorArray, seen: Mapping[str, Sequence[float]]) -> None:
-    """Refuse an array far outside of what weights have seen.
-
-    Raises
-    ------
-    InputError
-        With the array's numbers and the ranges.
-    """
+    """Refuse an array far outside of what weights have seen."""
     words, far = outside(array, seen)
     if far:
         raise InputError(

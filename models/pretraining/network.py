@@ -121,8 +121,6 @@ def pretraining_loss(
         (n,) int64 classes of that task.
     targets
         (n, T) standardised truth.
-    truth_weight
-        Weight of the true quantities.
     """
     losses, known = truth_losses(outputs.truth, targets)
     total = truth_weight * (losses.sum() / known.sum().clamp_min(1))

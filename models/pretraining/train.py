@@ -253,8 +253,6 @@ def pretrain(
     ----------
     folder
         Where the plan, the state and the weights are kept; made if needed.
-    settings
-        See :class:`showerstack.models.pretraining.train.PretrainSettings`.
     workers
         Processes that draw showers.
     threads

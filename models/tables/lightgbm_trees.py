@@ -180,13 +180,7 @@ class LightGBMPredictor(Predictor):
 
     @classmethod
     def open(cls, folder: Path) -> Self | None:
-        """Read a saved learner; None where its trees are not plain or its columns are no numbers alone.
-
-        Raises
-        ------
-        InputError
-            If its files are damaged.
-        """
+        """Read a saved learner; None where its trees are not plain or its columns are no numbers alone."""
         header = read_header(folder)
         if "levels" in header:
             return None

@@ -137,8 +137,6 @@ class ParticleFile:
 
         Parameters
         ----------
-        path
-            The file.
         depth_g_cm2
             Of the array's ground, whose nearest level is taken; None: the lowest level.
         """
@@ -448,8 +446,6 @@ def convert_corsika(
     slope
         Of the energy spectrum dN/dE that ``weight.npy`` gives the showers, such as -2.7; None: that of the files, and
         no weights.
-    tell, bars
-        Remarks and progress.
     """
     if uses < 1:
         raise InputError(f"--uses must be at least 1, got {uses}")

@@ -172,8 +172,6 @@ def observe(
         (N,) int64 numbers of the showers.
     job
         World, cuts and array.
-    rng
-        Random numbers of detector and reconstruction.
     detector
         The world that the detectors read in, where it is not the one that the reconstruction assumes.
 

@@ -120,8 +120,6 @@ def develop(
 
     Parameters
     ----------
-    primaries, settings, rng
-        What arrives, the world, random numbers.
     proposal
         Density of the tail of muon-poor protons; photons, and protons that carry their label, keep the natural one and
         the weight 1.

@@ -104,18 +104,12 @@ def read_out(
 
     Parameters
     ----------
-    showers
-        Showers at the ground.
     rows
         (n,) indices of the showers to simulate.
-    settings
-        The world.
     keys
         (N,) uint64: one random key per shower.
     modes
         (N, 6, 2) standard normal: azimuthal modes of the clumping.
-    array
-        The stations.
     """
     n, n_stations = len(rows), array.n_stations
     readings = Readings(

@@ -52,13 +52,7 @@ def ground_of(array: DetectorArray) -> GroundScales:
 
 
 def check_ground(array: DetectorArray) -> None:
-    """Refuse an array whose card says no depth, or one that showers cannot be simulated at.
-
-    Raises
-    ------
-    InputError
-        With what to write.
-    """
+    """Refuse an array whose card says no depth, or one that showers cannot be simulated at."""
     if array.depth_g_cm2 is None:
         raise InputError(
             f"array {array.name} does not say how high it stands: give depth_g_cm2 or altitude_m in {CARD_FILE} "

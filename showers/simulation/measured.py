@@ -99,8 +99,6 @@ def simulate_measured(
         Threads; all processors if None.
     overwrite
         Replace existing runs, if they were simulated here.
-    bars
-        Progress.
 
     Returns
     -------

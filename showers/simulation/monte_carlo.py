@@ -118,25 +118,13 @@ def _stored(cascade: str) -> tuple[np.ndarray, dict[str, dict[int, np.ndarray]]]
 
 
 def check_cascade(name: str) -> None:
-    """Refuse a hadronic model that the Monte Carlo was not run with.
-
-    Raises
-    ------
-    InputError
-        With the names of those that it was.
-    """
+    """Refuse a hadronic model that the Monte Carlo was not run with."""
     if name not in CASCADES:
         raise InputError(f"unknown hadronic model {name!r}: the cascade Monte Carlo has {', '.join(CASCADES)}")
 
 
 def check_depth(depth_g_cm2: float) -> None:
-    """Refuse a vertical depth, g/cm2, at which showers cannot be simulated.
-
-    Raises
-    ------
-    InputError
-        If the Monte Carlo does not reach it.
-    """
+    """Refuse a vertical depth, g/cm2, at which showers cannot be simulated."""
     low, high = DEPTHS
     if not low <= depth_g_cm2 <= high:
         raise InputError(

@@ -84,8 +84,6 @@ def reconstruct(
         True showers and the indices of those to reconstruct.
     readings
         Their readings, in the same order.
-    settings
-        The world.
     deviates
         (6, n) standard normal: errors of core x, core y, zenith, azimuth, lg Nmu, age.
     chance
