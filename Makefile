@@ -73,9 +73,23 @@ for file in sorted(Path().iterdir()):
         print(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file}")
 endef
 export ARCHIVE SUMS
+# A tag v0.1.0 is of that version, and of a repository that has an address.
+define TAGGED
+import subprocess, sys, tomllib
+from pathlib import Path
+project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+command = ["git", "describe", "--exact-match", "--match", "v*"]
+tag = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+if tag and tag != f"v{project['version']}":
+    sys.exit(f"the tag {tag} is of another version than pyproject.toml, {project['version']}")
+if tag and "example.org" in project["urls"]["Repository"]:
+    sys.exit(f"{tag} has no address: give the repository's in pyproject.toml (docs/release.md)")
+endef
+export TAGGED
 # Files carry the time of the commit where their formats allow it.
 release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
 release: docs
+	$(BIN)/python -c "$$TAGGED"
 	rm -rf dist build
 	mkdir -p dist build/release
 	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('build/release'), b.build_wheel('dist'))"

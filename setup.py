@@ -1,9 +1,14 @@
-"""No build without the links in ``showerstack/``, which stay links in a source distribution."""
+"""No build without the links in ``showerstack/``, which stay links in a source distribution; links of the README.
 
+On a page of a package index there are no files beside the README: what it links to is that of the version's tag.
+"""
+
+import re
 import sys
+import tomllib
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.sdist import sdist
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,4 +37,23 @@ class LinkedSdist(sdist):
             Path(base_dir, link).symlink_to(target)
 
 
-setup(cmdclass={"sdist": LinkedSdist})
+def readme() -> str:
+    """Return the README with absolute addresses."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = Path("README.md").read_text(encoding="utf-8")
+    for mark, kind in (("!", "raw"), ("", "blob")):
+        place = f"{project['urls']['Repository']}/{kind}/v{project['version']}/"
+        text = re.sub(rf"({mark}\[[^\]]*\]\()(?!\w+:|#)", rf"\g<1>{place}", text)
+    return text
+
+
+class LinkedDistribution(Distribution):
+    """Metadata with that README."""
+
+    def parse_config_files(self, *given: object, **named: object) -> None:
+        """Read ``pyproject.toml``."""
+        super().parse_config_files(*given, **named)
+        self.metadata.long_description = readme()
+
+
+setup(cmdclass={"sdist": LinkedSdist}, distclass=LinkedDistribution)

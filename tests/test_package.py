@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import nbformat
 import numpy as np
 import pytest
 from nbclient import NotebookClient
+from packaging.requirements import Requirement
 
 import cli
 from showerstack.runtime.packages import OWN
@@ -75,6 +77,38 @@ def test_one_name_is_installed_with_everything_in_it(wheel: Path) -> None:
     lacking = {f"showerstack/{file.relative_to(HERE).as_posix()}" for file in ours} - set(names)
     assert not lacking
     assert {"showerstack/py.typed", "showerstack/api.py", "showerstack/source/cli.py"} <= set(names)
+
+
+def test_no_file_is_in_the_wheel_twice_and_the_licence_is_handed_on(
+    wheel: Path, installed: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        contents = [content for name in files.namelist() if (content := files.read(name)).strip()]
+    assert len(contents) == len(set(contents))
+    program = (
+        "from pathlib import Path; from showerstack.report.public.submission import snapshot; snapshot(Path('code'))"
+    )
+    said = outside(installed, tmp_path, "-c", program)
+    assert said.returncode == 0, said.stderr
+    assert (tmp_path / "code" / "LICENSE").read_text() == (HERE / "LICENSE").read_text()
+
+
+def test_links_of_the_readme_hold_on_a_page_of_a_package_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith("/METADATA"))
+        metadata = files.read(name).decode()
+    project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    assert f"Project-URL: Repository, {project['urls']['Repository']}\n" in metadata
+    assert f"Author: {project['authors'][0]['name']}\n" in metadata
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]*)\)", metadata)
+    place = {mark: f"{project['urls']['Repository']}/{kind}/v{project['version']}/" for mark, kind in
+             (("!", "raw"), ("", "blob"))}  # fmt: skip
+    assert [link for _, link in links if not link.startswith("https://")] == []
+    ours = [(HERE / link.removeprefix(place[mark]).partition("#")[0]) for mark, link in links if
+            link.startswith(place[mark])]  # fmt: skip
+    assert len(ours) > 10
+    assert [path for path in ours if not path.exists()] == []
+    assert any(path.suffix == ".svg" for path in ours)
 
 
 @pytest.mark.faults
@@ -152,6 +186,45 @@ def test_the_citation_file_agrees_with_the_project() -> None:
     assert all(author.keys() & {"name", "family-names"} for author in citation["authors"])
     assert not (HERE / ".zenodo.json").exists()
     assert f"## {project['version']}" in (HERE / "CHANGELOG.md").read_text()
+    address, (author,) = project["urls"]["Repository"], project["authors"]
+    assert (citation["repository-code"], citation["authors"]) == (address, [author])
+    meta = json.loads((HERE / "codemeta.json").read_text())
+    assert (meta["codeRepository"], meta["version"], meta["author"][0]["name"]) == (
+        *(address, project["version"]),
+        author["name"],
+    )
+    assert f"git clone {address}\ncd {address.rsplit('/', 1)[1]}\n" in (HERE / "docs" / "train.md").read_text()
+
+
+ON_CONDA = {"torch": "pytorch", "xgboost": "py-xgboost", "matplotlib": "matplotlib-base"}
+"""Names of packages that conda-forge has under another name."""
+
+
+def test_the_conda_recipe_has_the_requirements_of_the_project() -> None:
+    yaml = pytest.importorskip("yaml")
+    recipe = yaml.safe_load((HERE / "conda" / "recipe.yaml").read_text())
+    project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    assert recipe["context"]["version"] == project["version"]
+    about = recipe["about"]
+    assert {about["homepage"], about["repository"]} == {project["urls"]["Repository"]}
+    assert (about["license"], about["summary"]) == (project["license"], project["description"])
+    core, most = recipe["outputs"]
+
+    def asked(requirements: list[str]) -> set[str]:
+        found = map(Requirement, requirements)
+        return {f"{ON_CONDA.get(one.name, one.name)} {one.specifier}" for one in found}
+
+    assert set(core["requirements"]["run"]) == {
+        f"python {project['requires-python']}",
+        *asked(project["dependencies"]),
+    }
+    extras = project["optional-dependencies"]
+    assert set(most["requirements"]["run"]) == {
+        f"{core['package']['name']} ==${{{{ version }}}}",
+        *asked([*extras["train"], *extras["report"], *extras["physics"]]),
+    }
+    (script,) = core["build"]["python"]["entry_points"]
+    assert script.split(" = ") == list(*project["scripts"].items())
 
 
 def test_commands_of_an_installation(installed: Path, tmp_path: Path, composition_labels: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 import re
 import shlex
@@ -25,6 +26,7 @@ from showerstack.stacking.store import Run
 
 PACKAGE = Path(__file__).parents[2]
 """``showerstack``; its folder ``source`` has what stands beside it in a checkout (links there)."""
+LICENSE = "LICENSE"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
@@ -72,7 +74,14 @@ def check_submission(folder: Path, parts: Sequence[EvaluatedRun]) -> None:
     for source in (source for part in parts for source in _packages_of(part.run.learners)):
         if not (folder / "code" / source.name).exists():
             raise InputError(f"{folder / 'code' / source.name} is missing, of which a learner is")
-    for name in ("predictions.npz", "README.md", "metadata.yaml", "code/pyproject.toml", "code/cli.py"):
+    for name in (
+        "predictions.npz",
+        "README.md",
+        "metadata.yaml",
+        "code/pyproject.toml",
+        "code/cli.py",
+        f"code/{LICENSE}",
+    ):
         if not (folder / name).is_file() or not (folder / name).stat().st_size:
             raise InputError(f"{folder / name} is missing or empty")
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in ("README.md", "metadata.yaml")}
@@ -97,6 +106,9 @@ def snapshot(target: Path, learners: Sequence[str] = ()) -> None:
     for file in (PACKAGE / "source").iterdir():
         if file.is_file():
             shutil.copy2(file, target / file.name)
+    if not (target / LICENSE).exists():  # of an installation it lies among the metadata
+        text = importlib.metadata.distribution(PACKAGE.name).read_text(f"licenses/{LICENSE}")
+        (target / LICENSE).write_text(text or "", encoding="utf-8")
 
 
 def _packages_of(learners: Sequence[str]) -> list[Path]:
