@@ -136,7 +136,7 @@ def pull_counts(values: np.ndarray, truth: np.ndarray, error: np.ndarray) -> dic
 
 def spectra_experiment(
     truth: SmoothTruth, sky: Sky, edges: np.ndarray, seed: int, *, events: int, drawn: bool, share: float = 1.0,
-    at: tuple[float, float, float] | None = None, knee: bool = True,
+    at: tuple[float, float, float] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure one sky: the common rigidity, fluxes and shares of groups, with what their errors cover.
 
@@ -152,8 +152,6 @@ def spectra_experiment(
         Size of the analysis's simulation in events of the pool.
     at
         Scales of the sky, in widths, which are fitted; None: drawn or 0.
-    knee
-        Whether the knee's profile is made.
     """
     rng = np.random.default_rng((seed, 5))
     scales = rng.normal(size=3) * drawn if at is None else np.array(at)
@@ -175,16 +173,16 @@ def spectra_experiment(
     covariance = fit.covariance()
     part = fit.likelihood.layout.scales
     result["scale_errors"] = np.sqrt(np.diag(covariance)[part]).tolist()
-    if knee:
-        fit, (grid, profile) = profile_knee(fit, 0)
-        away = float(np.interp(lg_knee(sky), grid, profile, left=np.inf, right=np.inf))
-        result["rigidity"] = {
-            "covers": [away < level for level in (1.0, 3.841459)],
-            "open": [bool(profile[0] < level or profile[-1] < level) for level in (1.0, 3.841459)],
-        }
+    fit, (grid, profile) = profile_knee(fit, 0)
+    away = float(np.interp(lg_knee(sky), grid, profile, left=np.inf, right=np.inf))
     place = fit.likelihood.layout.names.index("lg_r0")
     errors = np.sqrt(np.diag(fit.covariance())[[place, place - 1]])
-    result.setdefault("rigidity", {}).update(lg_rigidity=float(fit.parameters[place]), error=float(errors[0]))
+    result["rigidity"] = {
+        "covers": [away < level for level in (1.0, 3.841459)],
+        "open": [bool(profile[0] < level or profile[-1] < level) for level in (1.0, 3.841459)],
+        "lg_rigidity": float(fit.parameters[place]),
+        "error": float(errors[0]),
+    }
     result["change"] = {"value": change_of_index(fit), "error": float(errors[1])}
     fluxes, true = free_fluxes(fit, edges), mean_fluxes(sky, edges)
     covariance = np.asarray(sum(fluxes.covariance.values()))
@@ -203,7 +201,7 @@ def spectra_experiment(
     away = (fluxes.flux - true).ravel()
     result["chi2_of_truth"] = float(away @ np.linalg.solve(covariance, away))
     result["free_scales"] = [fluxes.scales.tolist(), fluxes.scale_errors.tolist()]
-    result["ideal"] = ideal_coverage(fluxes, scales)
+    result["ideal"], result["noisy"] = (ideal_coverage(fluxes, scales, noisy=noisy) for noisy in (False, True))
     return result
 
 
@@ -212,11 +210,13 @@ def lg_knee(sky: Sky) -> float:
     return float(np.log10(sky.knee_pev * 1e15))
 
 
-def ideal_coverage(fluxes: FreeFluxes, scales: np.ndarray) -> dict[str, float]:
+def ideal_coverage(fluxes: FreeFluxes, scales: np.ndarray, *, noisy: bool) -> dict[str, float]:
     """Return how many fluxes' 68 and 95 % intervals an ideal fit would hold at scales (3,), in the mean over data.
 
     A linear fit with true derivatives and the information of this one: its estimates are off by ``-C P delta`` and
-    scatter by ``C - C P C`` (C covariance, P prior's information, delta the scales).
+    scatter by ``C - C P C`` (C covariance, P prior's information, delta the scales). With the noise of this fit's
+    response (``noisy``) it states S, the covariance of :mod:`showerstack.analysis.spectra.fluxes`, and scatters by
+    ``S - C P C``.
     """
     joint = fluxes.joint
     covariance = np.linalg.inv(joint.information)
@@ -224,9 +224,10 @@ def ideal_coverage(fluxes: FreeFluxes, scales: np.ndarray) -> dict[str, float]:
     delta[len(delta) - len(joint.active) :] = scales[joint.active]
     by_energy = (fluxes.per_width[0] / joint.unit).ravel()
     off = -(covariance @ joint.prior @ delta)[joint.inner] - by_energy * scales[0]
-    variance = np.diag(covariance - covariance @ joint.prior @ covariance)[joint.inner]
+    whole = joint.covariance if noisy else covariance
+    variance = np.diag(whole - covariance @ joint.prior @ covariance)[joint.inner]
     scatter = np.sqrt(np.maximum(variance, 1e-12))
-    stated = np.sqrt(np.diag(covariance)[joint.inner] + by_energy**2)
+    stated = np.sqrt(np.diag(whole)[joint.inner] + by_energy**2)
     return {
         f"in{level}": float(np.sum(ndtr((z * stated - off) / scatter) - ndtr((-z * stated - off) / scatter)))
         for level, z in (("68", Z68), ("95", Z95))
