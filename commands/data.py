@@ -196,7 +196,7 @@ def download(
     context: typer.Context,
     task: Annotated[SetName, typer.Option(help="Which sets to fetch; measured: the measured runs.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
-    protocol: Annotated[Protocol, typer.Option(help="v2 is published ready-made; others are converted.")] = ("v2"),
+    protocol: Annotated[Protocol, typer.Option(help="v2 is published ready-made; others are converted.")] = "v2",
     base_url: Annotated[str | None, typer.Option(help="Another address with the same layout.")] = None,
     runs: RunsOption = None,
     times: TimesOption = False,

@@ -44,9 +44,10 @@ from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
+from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.stated import Manifest
-from showerstack.stacking.store import COMBINED, METRICS_FILE, TABLE_TEST_FILE, Run
+from showerstack.stacking.store import METRICS_FILE, TABLE_TEST_FILE, Run
 from showerstack.stacking.train import stack
 
 LOG = logging.getLogger(__name__)

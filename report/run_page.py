@@ -51,9 +51,9 @@ from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import plus_minus
+from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import explain_events
-from showerstack.stacking.store import COMBINED
 
 
 def headline(evaluated: EvaluatedRun) -> Markup:

@@ -19,6 +19,8 @@ from showerstack.stacking.second_level import Pool, average_of, combined, scaled
 
 Fit = int | None
 """Number of one of a learner's fits; None for the network with the mean of their weights."""
+COMBINED = ("average", "stack")
+"""Systems that are not base learners."""
 Piece = tuple[slice, Mapping[str, Posterior]]
 """Which events, and per learner what its fits say of them."""
 
@@ -88,7 +90,7 @@ class Chain:
     @property
     def learners(self) -> tuple[str, ...]:
         """All learners, those that the stack does without among them."""
-        return tuple(name for name in self.scales if name not in ("average", "stack"))
+        return tuple(name for name in self.scales if name not in COMBINED)
 
     @property
     def needed(self) -> tuple[str, ...]:

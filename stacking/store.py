@@ -46,7 +46,7 @@ from showerstack.runtime.stated import stated_as, understood
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.scoring.metrics.classes import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE, TASKS, Task, task_named
-from showerstack.stacking.chain import Chain, Fit, Predictions
+from showerstack.stacking.chain import COMBINED, Chain, Fit, Predictions
 from showerstack.stacking.config import SECOND_LEVEL, write_config
 from showerstack.stacking.estimates import Posterior, TargetCalibration, rule_from_json, stacking_of
 from showerstack.stacking.second_level import Pool
@@ -86,8 +86,6 @@ TABLE_TEST_FILE = "metrics_table_test.json"
 """Its scores on a test table with labels."""
 MADE_LATER = ("report.html", "model_card.md", TABLE_TEST_FILE, *(f"metrics_{task}.json" for task in TASKS))
 """Files that scoring and reporting write into a finished run, as often as one likes."""
-COMBINED = ("average", "stack")
-"""Systems of a run that are not base learners."""
 ONE_ANSWER = ("score", "estimate")
 """Rules of tasks that have no other: reports need not name them."""
 CHECKPOINTS = "checkpoints"

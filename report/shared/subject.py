@@ -29,10 +29,10 @@ from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import Task
 from showerstack.showers.source import is_simulated
+from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.columns import as_text
 from showerstack.stacking.stated import TableMetrics
 from showerstack.stacking.store import (
-    COMBINED,
     MANIFEST_FILE,
     METRICS_FILE,
     PREDICTIONS_FILE,

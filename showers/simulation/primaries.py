@@ -14,6 +14,7 @@ from showerstack.showers.simulation.monte_carlo import CASCADES, FITTED
 from showerstack.showers.simulation.settings import Cascade, Spectrum
 
 PIVOT_LG_A = 0.9
+"""lg A of the nuclei that a model's shift by mass leaves as they are."""
 
 
 @dataclass(frozen=True)
