@@ -38,7 +38,7 @@ from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
 from showerstack.scoring.tasks.truth import origin_of
 from showerstack.showers import writer
 from showerstack.showers.archives.azimuth import azimuth_convention, front_azimuth
-from showerstack.showers.archives.control import control_lines
+from showerstack.showers.archives.control import control_lines, rows_line
 from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in, tasks_of
 from showerstack.showers.archives.formats import DEPOSITS, UNITS, EventReader, first_remarks, format_of, formats
 from showerstack.showers.archives.measured import MeasuredReader
@@ -57,6 +57,7 @@ from showerstack.showers.schema import (
     RANGES,
     SCALAR_NAMES,
 )
+from showerstack.showers.source import is_simulated
 from showerstack.stacking.store import Run
 
 DISTRIBUTION = "showerstack"
@@ -248,13 +249,13 @@ def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
             except InputError:  # the findings of that set say what is damaged
                 continue
     rows: list[dict[str, object]] = []
-    for (label, is_simulated), parts in sorted(parts_of.items(), key=lambda one: one[0][1]):
+    for (label, simulated), parts in sorted(parts_of.items(), key=lambda one: one[0][1]):
         frame = pl.concat(parts, how="diagonal") if parts else None
         if frame is not None:
             known = [name for name in frame.columns if frame.height and frame[name].is_finite().any()]
             quartiles = {name: np.nanpercentile(frame[name].to_numpy(), QUARTILES).round(4) for name in known}
             row = {name: tuple(values.tolist()) for name, values in quartiles.items()}
-            rows.append({"set": label, "simulated": is_simulated, "events": frame.height, **row})
+            rows.append({"set": label, "simulated": simulated, "events": frame.height, **row})
     return rows
 
 
@@ -407,6 +408,11 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         counts = np.bincount(np.asarray(data.labels)[data.usable], minlength=task.n_classes)
         named = ", ".join(f"{name} {count:,}" for name, count in zip(task.classes, counts, strict=True))
         yield Finding("classes", named, "ok" if counts.min() else "note")
+        split = folder.resolve().name.removeprefix(f"{task.name}_")
+        if not is_simulated(data.source) and data.array == KASCADE:
+            rows = rows_line(task.name, data.protocol, split, len(data))
+            if rows is not None:
+                yield Finding("rows", rows, "ok" if rows.startswith("as many") else "note")
     if len(data):
         passed, usable = data.evaluation_cuts.mask(data.scalar_frame()) & data.usable, int(data.usable.sum())
         share = f"{passed.sum():,} of {usable:,} usable events pass ({100 * passed.sum() / max(usable, 1):.2f} %)"

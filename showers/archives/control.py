@@ -1,7 +1,8 @@
-"""What others counted in the whole public archive of measured runs, to hold a first real download against.
+"""What others counted in the public data, to hold a first real download against.
 
-The benchmark's own scripts read every run in order of its name and cut on reconstructed quantities; their counts stand
-in ``paper/`` of its repository at commit 1949fdf.
+In the whole archive of measured runs the benchmark's own scripts read every run in order of its name and cut on
+reconstructed quantities; their counts stand in ``paper/`` of its repository at commit 1949fdf. Rows of its simulated
+sets are those of its files and of the splits of its scripts.
 """
 
 from __future__ import annotations
@@ -87,3 +88,26 @@ def control_lines(folders: Sequence[Path]) -> list[str]:
             "one in all counts, of runs that are missing; one in the first alone, of the cuts on Nmu or Ze < 18"
         )
     return lines
+
+
+ROWS = {
+    ("composition", "v2", "train"): 5_561_523,
+    ("composition", "v2", "test"): 119_027,
+    ("composition", "matched", "train"): 349_028,
+    ("composition", "matched", "test"): 34_519,
+    ("composition", "2026", "train"): 268_483,
+    ("composition", "2026", "test"): 115_064,
+    ("gamma", "v2", "train"): 1_530_715,
+    ("gamma", "v2", "test"): 35_751,
+    ("gamma", "2026", "test"): 35_846,
+}
+"""Of the public sets, by task, protocol and split."""
+
+
+def rows_line(task: str, protocol: str, split: str, n_rows: int) -> str | None:
+    """Return how many rows a set has beside the public one; None where that one is not known."""
+    published = ROWS.get((task, protocol, split))
+    if published is None:
+        return None
+    public = f"the public {split} set of {protocol}"
+    return f"as many as {public}" if n_rows == published else f"{n_rows:,}, {public} has {published:,}"

@@ -33,6 +33,8 @@ from showerstack.features.compute import FIT_RESULT_GROUPS, compute_chunk, compu
 from showerstack.report.doctor import dataset_findings, folder_findings
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import write_json
+from showerstack.scoring.tasks.truth import TEST_CLASSES
 from showerstack.showers.archives import control
 from showerstack.showers.archives.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.archives.download import download_measured, list_files
@@ -270,6 +272,20 @@ def test_a_whole_archive_is_compared_with_what_others_counted(
     assert lines[2].endswith(f"{-want[1]:+,} (-50.000 %)")
     assert "runs that are missing" in lines[-1]
     assert lines[2] in [finding.outcome for finding in folder_findings(tmp_path)]
+
+
+def test_rows_of_a_set_are_compared_with_those_of_the_public_one(tiny_composition: Path, tmp_path: Path) -> None:
+    for (task, protocol), classes in TEST_CLASSES.items():
+        assert control.ROWS[task, protocol, "test"] == sum(classes)
+    test = tiny_composition / "composition_test"
+    assert "rows" not in [one.what for one in dataset_findings(test)], "simulated here"
+    found = shutil.copytree(test, tmp_path / "composition_test")
+    (found / "checksums.json").unlink()
+    write_json(found / "source.json", {"protocol": "2026"})
+    (rows,) = [one for one in dataset_findings(found) if one.what == "rows"]
+    assert (rows.outcome, rows.state) == ("1,000, the public test set of 2026 has 115,064", "note")
+    assert control.rows_line("gamma", "v2", "train", 1_530_715) == "as many as the public train set of v2"
+    assert control.rows_line("energy", "v2", "train", 9) is None
 
 
 def test_run_list_shows_the_run_that_is_off(raw: Path, tmp_path: Path) -> None:
