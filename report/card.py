@@ -13,17 +13,16 @@ from typing import Any
 
 from showerstack.report.shared.markup import CONTROLS
 from showerstack.report.shared.text import totals
-from showerstack.runtime.checksums import Checksums
 from showerstack.runtime.files import atomic_path, is_as_written, read_json
 from showerstack.runtime.stated import stated_as
 from showerstack.scoring.metrics.level import LEVEL_TEXT
+from showerstack.scoring.score import metrics_path
 from showerstack.scoring.tasks import scoring_of
-from showerstack.showers.schema import TASKS, task_named
+from showerstack.showers.schema import TASKS
 from showerstack.showers.source import is_simulated, read_source
 from showerstack.stacking.stated import Gate, Manifest, TableMetrics
-from showerstack.stacking.store import METRICS_FILE, TABLE_TEST_FILE, Run
+from showerstack.stacking.store import Run
 
-CARD_FILE = "model_card.md"
 LICENCE = "MIT"
 """Of the software, its models and what it simulates."""
 OTHERS_DATA = "the terms of those who provide them; a card grants no right to data"
@@ -61,13 +60,13 @@ def write_card(run: Path) -> Path:
     Equal runs with equal scores give equal bytes but for time, cost and machine, which are in it. Metrics of the test
     set are in it once the run has been scored.
     """
-    manifest = Run.open(run).manifest
-    name, sources = Path(run).resolve().name, _sources(manifest)
-    metrics, remarks = _metrics(Path(run), manifest)
+    opened = Run.open(run)
+    manifest, name = opened.manifest, opened.name
+    sources, (metrics, remarks) = _sources(manifest), _metrics(opened)
     lines = (*_header(name, manifest, metrics.get("test")), *_body(name, manifest, sources, metrics, remarks))
-    with atomic_path(run / CARD_FILE) as temporary:
+    with atomic_path(opened.card) as temporary:
         temporary.write_text("\n".join(lines).translate(CONTROLS) + "\n", encoding="utf-8")
-    return run / CARD_FILE
+    return opened.card
 
 
 def _sources(manifest: Manifest) -> dict[str, dict[str, Any]]:
@@ -85,30 +84,33 @@ def _sources(manifest: Manifest) -> dict[str, dict[str, Any]]:
     return sources
 
 
-def _metrics(folder: Path, manifest: Manifest) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _metrics(run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the scores that there are, of held-out rows of a table and of the test set, and remarks on their files."""
-    task, scores = manifest.task, dict[str, dict[str, Any]]()
-    files = (
-        {"held_out": METRICS_FILE, "test": TABLE_TEST_FILE} if task not in TASKS else {"test": f"metrics_{task}.json"}
-    )
-    for key, name in files.items():
-        if not (folder / name).exists():
-            continue
-        metrics = read_json(folder / name if key == "test" else Checksums.open(folder).path(name))
-        if key == "test" and not is_as_written(metrics):
-            return scores, [f"{name} is not as it was written, and its numbers are left out: score the run again"]
-        if task not in TASKS:
-            stated_as(TableMetrics, metrics, folder / name)
-            of_shipped = metrics["systems"][metrics["shipped"]]
-            scores[key] = {"judged_on": metrics["judged_on"]}
-            scores[key] |= {name: of_shipped[name] for name in ("log_loss", "accuracy", "auc") if of_shipped[name]}
-        elif metrics.get("config_hash") in (None, manifest.config_hash):
-            scoring = scoring_of(task_named(task))
-            value, interval = scoring.headline(metrics)
-            scores[key] = {"judged_on": f"{metrics['n_events']:,} test showers"}
-            scores[key] |= {scoring.metric.name: {"value": value, **(interval.as_dict() if interval else {})}}
-            scores[key] |= scoring.details(metrics) if interval else {}
+    scores = {"held_out": _of_shipped(run.held_out_scores())} if run.of_table else {}
+    file = run.table_test_scores if run.of_table else metrics_path(run.predictions, run.task)
+    if not file.exists():
+        return scores, []
+    metrics = read_json(file)
+    if not is_as_written(metrics):
+        return scores, [f"{file.name} is not as it was written, and its numbers are left out: score the run again"]
+    if run.of_table:
+        stated_as(TableMetrics, metrics, file)
+        scores["test"] = _of_shipped(metrics)
+    elif metrics.get("config_hash") in (None, run.manifest.config_hash):
+        scoring = scoring_of(run.task)
+        value, interval = scoring.headline(metrics)
+        of_metric = {"value": value, **(interval.as_dict() if interval else {})}
+        scores["test"] = {"judged_on": f"{metrics['n_events']:,} test showers", scoring.metric.name: of_metric}
+        scores["test"] |= scoring.details(metrics) if interval else {}
     return scores, []
+
+
+def _of_shipped(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of the system in use, of a run on a table."""
+    scores = metrics["systems"][metrics["shipped"]]
+    return {"judged_on": metrics["judged_on"]} | {
+        name: scores[name] for name in ("log_loss", "accuracy", "auc") if scores[name]
+    }
 
 
 def _header(name: str, manifest: Manifest, test: Mapping[str, Any] | None) -> Iterator[str]:

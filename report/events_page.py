@@ -28,7 +28,7 @@ from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import check_target
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import GAMMA, PREDICTIONS_FILE
+from showerstack.showers.schema import GAMMA
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import Explanation, explain_events
 from showerstack.stacking.store import Run
@@ -90,7 +90,7 @@ def write_events(run: Path, out: Path, *, top: int, data: Path | None = None, ba
 
 def _scores(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Return what the events are ordered by (N,), and their probabilities (N, C)."""
-    file = run.checksums.path(PREDICTIONS_FILE)
+    file = run.own_predictions()
     arrays = read_arrays(file, "log_proba", run.task.output_array)
     if "log_proba" not in arrays:
         raise InputError(f"{file} holds no probabilities")

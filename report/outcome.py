@@ -21,12 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from showerstack.models.pretraining import SHOWERS_SEEN
-from showerstack.report.card import CARD_FILE, write_card
-from showerstack.report.run_page import REPORT_FILE, write_report
+from showerstack.report.card import write_card
+from showerstack.report.run_page import write_report
 from showerstack.report.shared.subject import ScoredSystem, read_labels, score_systems
 from showerstack.report.shared.text import TABLE_HEADS, gain_text, metric_text, table_cells
 from showerstack.report.table_page import write_table_report
-from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import is_as_written, read_json
@@ -36,7 +36,7 @@ from showerstack.scoring.metrics.composition import share_errors
 from showerstack.scoring.metrics.intervals import linearised
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import paired_mean
-from showerstack.scoring.score import score_file
+from showerstack.scoring.score import metrics_path, score_file
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.text import plus_minus
@@ -47,7 +47,7 @@ from showerstack.showers.simulation import simulate
 from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.stated import Manifest
-from showerstack.stacking.store import METRICS_FILE, TABLE_TEST_FILE, Run
+from showerstack.stacking.store import Run
 from showerstack.stacking.train import stack
 
 LOG = logging.getLogger(__name__)
@@ -190,33 +190,33 @@ def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunO
         "gain_claimed": gate.claimed,
         "learners": {row.name: row.status for row in manifest.learners},
         "remarks": manifest.remarks,
-        "predictions": str(run / "predictions.npz"),
+        "predictions": str(opened.predictions),
     }
     if opened.of_table or data is None:
         report = write_table_report(run, bars=bars)
         content["model_card"] = str(write_card(run))
         content |= {
-            "held_out": read_json(Checksums.open(run).path(METRICS_FILE)),
-            "predictions": str(run / "predictions.parquet"),
+            "held_out": opened.held_out_scores(),
+            "predictions": str(opened.predictions_table),
             "report": str(report),
         }
-        if (run / TABLE_TEST_FILE).exists():
-            content["test"] = read_json(run / TABLE_TEST_FILE)
+        if opened.table_test_scores.exists():
+            content["test"] = read_json(opened.table_test_scores)
         for metrics in (content["held_out"], content.get("test", {})):
             remark(LOG, metrics.get("remarks", ()))
-        shown = (*parts, *_table_outcome(run, content), Text(f"report:      {report}"))
+        shown = (*parts, *_table_outcome(content), Text(f"report:      {report}"))
         return RunOutcome(run, Group(*shown), content)
     labels = data / f"{task.name}_test" / str(task.label_file)
     if not labels.exists():
         content["model_card"] = str(write_card(run))
-        parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
+        parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {opened.predictions}"))
         return RunOutcome(run, Group(*parts), content)
-    report, scores = run / REPORT_FILE, run / f"metrics_{task.name}.json"
-    made = (report, scores, run / CARD_FILE)
+    report, scores = opened.report, metrics_path(opened.predictions, task)
+    made = (report, scores, opened.card)
     if _is_after(made, (run / CHECKSUMS_FILE, labels)) and is_as_written(read_json(scores)):
-        content |= {"test": read_json(scores), "report": str(report), "model_card": str(run / CARD_FILE)}
+        content |= {"test": read_json(scores), "report": str(report), "model_card": str(opened.card)}
     else:
-        content["test"] = score_file(run / "predictions.npz", data, task)
+        content["test"] = score_file(opened.predictions, data, task)
         report = write_report(run, data, bars=bars)
         content |= {"report": str(report), "model_card": str(write_card(run))}
     why = Text(escaped(f"why:        {content['reason']}"))
@@ -232,7 +232,7 @@ def _is_after(made: tuple[Path, ...], sources: tuple[Path, ...]) -> bool:
     return oldest >= max(file.stat().st_mtime_ns for file in sources)
 
 
-def _table_outcome(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _table_outcome(content: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield what a run on a table of any origin reached on rows held out, and where its predictions are."""
     for metrics in (content["held_out"], content.get("test")):
         if metrics is None:
@@ -244,7 +244,7 @@ def _table_outcome(run: Path, content: Mapping[str, Any]) -> Iterator[Renderable
             style = "bold" if system == metrics["shipped"] else None
             drawn.add_row(system, *table_cells(of_system), style=style)
         yield drawn
-    yield Text(f"used:        {content['shipped']}; {content['reason']}\npredictions: {run / 'predictions.parquet'}")
+    yield Text(f"used:        {content['shipped']}; {content['reason']}\npredictions: {content['predictions']}")
 
 
 def _notes(manifest: Manifest) -> Iterator[Text]:

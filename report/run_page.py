@@ -54,6 +54,7 @@ from showerstack.scoring.tasks.text import plus_minus
 from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import explain_events
+from showerstack.stacking.store import RunFolder
 
 
 def headline(evaluated: EvaluatedRun) -> Markup:
@@ -298,9 +299,6 @@ def _explained(evaluated: EvaluatedRun, events: list[int]) -> dict[int, str]:
     return {event: f" {explain_line(result)}" for event, result in zip(events, results, strict=True)}
 
 
-REPORT_FILE = "report.html"
-
-
 def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     """Write ``RUN/report.html`` from a finished run and the labelled test set of ``data``.
 
@@ -322,7 +320,7 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     InputError
         If the run or the test set cannot be read, they do not belong together, or the folder cannot be written.
     """
-    check_target(Path(run) / REPORT_FILE, (".html",))
+    check_target(RunFolder(Path(run)).report, (".html",))
     evaluated = EvaluatedRun.read(run, data)
     drawn = () if evaluated.task.target else (gallery,)
     parts = (plain_words, learners, *page_of(evaluated.task).sections, *drawn, importance)
@@ -333,4 +331,4 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     kind = "simulated showers" if evaluated.simulated else of_array
     lead = paragraph("; ".join(filter(None, (kind, escaped(evaluated.run.manifest.started)))), "quiet")
     title = f"{escaped(evaluated.run.name)}: {scoring_of(evaluated.task).title.lower()}"
-    return write_page(Path(run) / REPORT_FILE, title, lead + headline(evaluated), sections)
+    return write_page(evaluated.run.report, title, lead + headline(evaluated), sections)

@@ -29,7 +29,6 @@ from showerstack.report.shared.subject import (
     labelled_oof_rows,
     labelled_test_rows,
     log_proba_of_test,
-    oof_metrics,
     score_test_table,
 )
 from showerstack.report.shared.text import TABLE_HEADS, table_cells
@@ -40,7 +39,6 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.tasks.text import with_interval
 from showerstack.stacking.store import Run
 
-REPORT_FILE = "report.html"
 SHOWN_CLASSES, SHOWN_COLUMNS = 12, 20
 MEANING = (
     "Log-loss is the mean of -ln p of the true class: 0 for certain and right, ln C if all C classes get "
@@ -54,15 +52,15 @@ def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
     run = Run.open(folder)
     if not run.of_table:
         raise InputError(f"{folder} was trained on showers, not on a table")
-    check_target(folder / REPORT_FILE, (".html",))
+    check_target(run.report, (".html",))
     test = score_test_table(run)
-    metrics = test or oof_metrics(run)
+    metrics = test or run.held_out_scores()
     parts = (_summary, _systems, _classes, _reliability, _importance)
     sections = make_sections(parts, run, metrics, bars=bars)
     sections += how_it_was_made(run)
     name, table_name = escaped(run.name), escaped(Path(str(run.manifest.config.table)).name)
     lead = paragraph(f"{table_name}; {run.manifest.started}", "quiet")
-    return write_page(folder / REPORT_FILE, f"{name}: classes of {table_name}", lead + _boxes(metrics), sections)
+    return write_page(run.report, f"{name}: classes of {table_name}", lead + _boxes(metrics), sections)
 
 
 def _boxes(metrics: Mapping[str, Any]) -> Markup:
@@ -85,7 +83,7 @@ def _summary(run: Run, metrics: Mapping[str, Any]) -> Section:
 
 
 def _systems(run: Run, metrics: Mapping[str, Any]) -> Section:
-    held_out, parts = oof_metrics(run), list[Markup]()
+    held_out, parts = run.held_out_scores(), list[Markup]()
     for scores in (metrics, *([held_out] if metrics["judged_on"] != held_out["judged_on"] else [])):
         rows = [(name, *table_cells(of_system)) for name, of_system in scores["systems"].items()]
         ours = [run.systems.index(run.shipped)]

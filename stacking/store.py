@@ -50,7 +50,7 @@ from showerstack.stacking.chain import COMBINED, Chain, Fit, Predictions
 from showerstack.stacking.config import SECOND_LEVEL, write_config
 from showerstack.stacking.estimates import Posterior, TargetCalibration, rule_from_json, stacking_of
 from showerstack.stacking.second_level import Pool
-from showerstack.stacking.stated import Begun, FitHistory, FitRecord, Manifest, Trained
+from showerstack.stacking.stated import Begun, FitHistory, FitRecord, Manifest, TableMetrics, Trained
 
 S = TypeVar("S", FitRecord, FitHistory)
 
@@ -76,6 +76,7 @@ CHAIN_FILES = (SCALES_FILE, POOL_FILE, RULES_FILE)
 """Files of the chain that every run has."""
 SCORES_FILE = f"{META}/held_out_scores.npz"
 """Of a gamma run: labels, scores and, where there are any, groups and importance weights of the judged events."""
+LABELS_TABLE = f"{TABLE_FOLDER}/train-labels.parquet"
 COLUMNS_FILE = f"{TABLE_FOLDER}/columns.json"
 """Of a run on a table: what each column is."""
 PREDICTIONS_TABLE = "predictions.parquet"
@@ -84,7 +85,8 @@ METRICS_FILE = "metrics_table.json"
 """Scores of a run on a table."""
 TABLE_TEST_FILE = "metrics_table_test.json"
 """Its scores on a test table with labels."""
-MADE_LATER = ("report.html", "model_card.md", TABLE_TEST_FILE, *(f"metrics_{task}.json" for task in TASKS))
+REPORT_FILE, CARD_FILE = "report.html", "model_card.md"
+MADE_LATER = (REPORT_FILE, CARD_FILE, TABLE_TEST_FILE, *(f"metrics_{task}.json" for task in TASKS))
 """Files that scoring and reporting write into a finished run, as often as one likes."""
 ONE_ANSWER = ("score", "estimate")
 """Rules of tasks that have no other: reports need not name them."""
@@ -182,6 +184,31 @@ class RunFolder:
     def test_table(self) -> Path:
         """The test table of such a run."""
         return self.folder / TABLE_FOLDER / "test.parquet"
+
+    @property
+    def labels_table(self) -> Path:
+        """Labels, groups, weights and folds of the training table."""
+        return self.folder / LABELS_TABLE
+
+    @property
+    def predictions(self) -> Path:
+        """Predictions of the test events of a run on showers."""
+        return self.folder / PREDICTIONS_FILE
+
+    @property
+    def report(self) -> Path:
+        """The run's page."""
+        return self.folder / REPORT_FILE
+
+    @property
+    def card(self) -> Path:
+        """The run's model card."""
+        return self.folder / CARD_FILE
+
+    @property
+    def table_test_scores(self) -> Path:
+        """Scores of a run on a table on its test table, where that has labels."""
+        return self.folder / TABLE_TEST_FILE
 
     @property
     def predictions_table(self) -> Path:
@@ -598,10 +625,20 @@ class Run(RunFolder):
         """What follows the base learners; its files are compared with their checksums."""
         return read_chain(self.checksums, self.task, self.systems, self.trained.config_hash)
 
-    @property
-    def predictions(self) -> Path:
-        """The file of predictions of the test events."""
-        return self.folder / PREDICTIONS_FILE
+    def own_predictions(self) -> Path:
+        """Return the file of predictions of the test events after comparing it with its checksum."""
+        return self.checksums.path(PREDICTIONS_FILE)
+
+    def label_columns(self) -> pl.DataFrame:
+        """Return the columns label, group, weight and fold of a training table, as far as the run has them."""
+        return pl.read_parquet(self.checksums.path(LABELS_TABLE), glob=False)
+
+    def held_out_scores(self) -> dict[str, Any]:
+        """Return the scores of a run on a table on held-out rows of the training table."""
+        file = self.checksums.path(METRICS_FILE)
+        content: dict[str, Any] = read_json(file)
+        stated_as(TableMetrics, content, file)
+        return content
 
     def oof(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return a system's out-of-fold log-probabilities, (N, C) float64, NaN where a row was never predicted, and the

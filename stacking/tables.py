@@ -26,7 +26,7 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.events import Data, Events
 from showerstack.stacking.remarks import heap_remarks, repeated_remarks, telling_remarks, weight_remarks
 from showerstack.stacking.sample import Labelled, Sample
-from showerstack.stacking.store import RunFolder
+from showerstack.stacking.store import LABELS_TABLE, RunFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -238,7 +238,7 @@ class TableEvents(Events):
 
     def known(self) -> Labelled:
         """Return :data:`LABEL_COLUMNS`, as far as the run names such columns."""
-        beside = pl.read_parquet(labels_file(self.file), glob=False)
+        beside = pl.read_parquet(self.file.with_name(Path(LABELS_TABLE).name), glob=False)
         label, group, weight, fold = (
             beside[name].to_numpy() if name in beside.columns else None for name in LABEL_COLUMNS
         )
@@ -253,11 +253,6 @@ class TableEvents(Events):
 def read_row_group(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
     """Read columns of one row group of a table that :func:`write_table` wrote."""
     return pl.scan_parquet(file, glob=False).select(columns).slice(number * ROW_GROUP, ROW_GROUP).collect()
-
-
-def labels_file(table: Path) -> Path:
-    """Return where :data:`LABEL_COLUMNS` of a training table are kept."""
-    return table.with_name(f"{table.stem}-labels.parquet")
 
 
 @dataclass(frozen=True)
@@ -313,7 +308,7 @@ class TableData(Data):
         """Write the tables that fits read, and the schema that new tables are read by."""
         run = RunFolder(self.config.run)
         write_table(run.train_table, self.frame)
-        write_table(labels_file(run.train_table), self.labels)
+        write_table(run.labels_table, self.labels)
         run.write_columns(self.schema.as_json())
         if self.test_frame is not None:
             write_table(run.test_table, self.test_frame)

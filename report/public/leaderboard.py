@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from showerstack.report.shared.subject import (
-    oof_metrics,
     read_labels,
     read_run_output,
     score_test_table,
@@ -251,7 +250,7 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
         metrics = score_test_table(run)
         identity, config = run.manifest.identity, run.manifest.config
         tested = metrics is not None
-        metrics = metrics or oof_metrics(run)
+        metrics = metrics or run.held_out_scores()
         file = Path(str(config.test_table if tested else config.table)).name
         mark = str(identity.test_fingerprint if tested else identity.train_fingerprint)[:8]
         # Rows left out of training differ from run to run: such runs share a list only with the same folds and seed.

@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import hash_file, read_json, with_checksum, write_json
-from showerstack.runtime.stated import stated_as
+from showerstack.runtime.files import hash_file, with_checksum, write_json
 from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.scoring.metrics.intervals import Interval, linearised
@@ -31,12 +30,7 @@ from showerstack.showers.schema import Task
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.columns import as_text
-from showerstack.stacking.stated import TableMetrics
 from showerstack.stacking.store import (
-    MANIFEST_FILE,
-    METRICS_FILE,
-    PREDICTIONS_FILE,
-    TABLE_TEST_FILE,
     Run,
     System,
     evaluated_rows,
@@ -174,7 +168,7 @@ def check_test_set(run: Run, folder: Path) -> None:
     run.require_showers("a test set of showers")
     fingerprint = run.manifest.data.test_fingerprint
     if not fingerprint:
-        raise InputError(f"{run.folder / MANIFEST_FILE} does not say which test set the run predicted")
+        raise InputError(f"{run.folder} does not say which test set it predicted")
     check_events(str(run.folder), fingerprint, folder)
 
 
@@ -191,7 +185,7 @@ def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     """
     output, origin = read_output(run.predictions, run.task, len(truth.labels))
     check_run(run.predictions, origin, stated_origin(run))
-    run.checksums.path(PREDICTIONS_FILE)
+    run.own_predictions()
     if origin_of(truth.folder, run.task).takes_raw_labels(run.task):
         return read_raw_labels(run.predictions, run.task, output)
     return output
@@ -250,7 +244,7 @@ def score_test_table(run: Run) -> dict[str, Any] | None:
         },
     }
     metrics = with_checksum(content)
-    write_json(run.folder / TABLE_TEST_FILE, metrics)
+    write_json(run.table_test_scores, metrics)
     return metrics
 
 
@@ -279,14 +273,6 @@ def log_proba_of_test(run: Run, system: str) -> np.ndarray:
     return log_proba
 
 
-def oof_metrics(run: Run) -> dict[str, Any]:
-    """Return the metrics of a run on a table on held-out rows of the training table."""
-    file = run.checksums.path(METRICS_FILE)
-    content: dict[str, Any] = read_json(file)
-    stated_as(TableMetrics, content, file)
-    return content
-
-
 def groups_of_test(run: Run) -> np.ndarray | None:
     """Return the group (N,) of each row of the test table; None where there are none."""
     return _test_column(run, "group")[0]
@@ -297,7 +283,7 @@ def labelled_oof_rows(run: Run, system: str) -> tuple[np.ndarray, np.ndarray, np
 
     Of a run on a table; None where the rows are of no groups.
     """
-    beside = pl.read_parquet(run.checksums.path("table/train-labels.parquet"), glob=False)
+    beside = run.label_columns()
     rows = evaluated_rows(*run.oof("stack"), holdout=bool(run.manifest.data.n_holdout))
     groups = beside["group"].to_numpy()[rows] if "group" in beside.columns else None
     return beside["label"].to_numpy()[rows].astype(np.int64), run.oof(system)[0][rows], groups

@@ -18,7 +18,6 @@ import polars as pl
 import pytest
 
 from showerstack.report.card import write_card
-from showerstack.report.shared.subject import oof_metrics
 from showerstack.report.table_page import write_table_report
 from showerstack.runtime.checksums import CHECKSUMS_FILE, checksum
 from showerstack.runtime.context import Context
@@ -155,7 +154,7 @@ def test_metrics_are_of_the_system_that_predicts(made: tuple[Path, Path], tmp_pa
     metrics = json.loads((run / "metrics_table.json").read_text())
     _forge(run, tmp_path / "copy", "metrics_table.json", metrics | {"shipped": "x"})
     with pytest.raises(InputError, match=r"metrics_table\.json: the whole file .*no scores of 'x'"):
-        oof_metrics(Run.open(tmp_path / "copy"))
+        Run.open(tmp_path / "copy").held_out_scores()
 
 
 STEERING = ("\x1b[31m", "\x07", "\x9b2J")
