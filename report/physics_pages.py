@@ -17,7 +17,7 @@ from markupsafe import Markup
 from showerstack.analysis.events import looked_at
 from showerstack.analysis.options import SearchOptions, SpectraOptions
 from showerstack.analysis.photons.events import HADRON, PHOTON
-from showerstack.analysis.photons.limits import BAND
+from showerstack.analysis.photons.limits import BAND, Background
 from showerstack.analysis.photons.search import (
     MANY_SIGMA,
     SEARCH_FILE,
@@ -483,11 +483,18 @@ def _cells(one: Limit) -> tuple[str, ...]:
     back = one.backgrounds
     flux = "-" if np.isnan(one.flux_per_event) else f"{one.limit * one.flux_per_event:.2g}"
     return (
-        _energy(one), f"{one.measured:,}", f"{one.candidates:,}", f"{back.data.mean:.2f} ± {back.data.error:.2f}",
-        f"{back.simulation.mean:.2f} ± {back.simulation.error:.2f}", f"{one.limit:.2f}",
+        _energy(one), f"{one.measured:,}", f"{one.candidates:,}", _background_text(back.data),
+        _background_text(back.simulation), f"{one.limit:.2f}",
         f"{one.expected[2]:.2f} [{one.expected[1]:.2f}, {one.expected[3]:.2f}]",
         _limit_of_fraction(one.limit * one.fraction_per_event), flux,
     )  # fmt: skip
+
+
+def _background_text(background: Background) -> str:
+    """Return an expectation with its error; one that is small is not rounded to nothing."""
+    if background.mean == 0:
+        return "0"
+    return " ± ".join(f"{one:.2f}" if one >= 0.005 else f"{one:.1g}" for one in (background.mean, background.error))
 
 
 def _limit_of_fraction(limit: float) -> str:
@@ -616,8 +623,8 @@ def _background(photon_search: PhotonSearch) -> Section:
         rows.append(
             (
                 *(_energy(one), f"{back.side_seen:,}", f"{back.side_expected:,.1f}", f"{back.transfer:.3g}"),
-                f"{back.data.mean:.2f} ± {back.data.error:.2f}",
-                f"{back.simulation.mean:.2f} ± {back.simulation.error:.2f}",
+                _background_text(back.data),
+                _background_text(back.simulation),
                 *(f"{one.candidates:,}", f"{one.significance:.1f}", f"{one.interval[0]:.2f} to {one.interval[1]:.2f}"),
                 f"{one.limit_simulation:.2f}",
             )

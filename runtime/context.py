@@ -92,7 +92,7 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
         last_total = total
         now = time.monotonic()
         elapsed = max(now - started, 1e-9)
-        time_each = f"{elapsed / max(done, 1e-9):,.0f} s a {unit.removesuffix('s')}"
+        time_each = f"{elapsed / max(done, 1e-9):,.0f} s a {_one_of(unit)}"
         rate = f"{done / elapsed:,.0f} {unit} a second" if done >= elapsed else time_each
         rate = rate if unit else ""  # work of unlike pieces: how much is done and left says it all
         if cell is not None or console.is_terminal:
@@ -122,6 +122,12 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
     finally:
         if console.is_terminal:
             rich_bar.stop()
+
+
+def _one_of(unit: str) -> str:
+    """Return the singular of what is counted: energies, predictions of fits."""
+    noun, of, others = unit.partition(" of ")
+    return (f"{noun[:-3]}y" if noun.endswith("ies") else noun.removesuffix("s")) + of + others
 
 
 def _show_in_cell(drawn: Any) -> Any:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import cli
 import showerstack
 import showerstack.estimators
-from showerstack.runtime.context import PlainConsole, bar
+from showerstack.runtime.context import PlainConsole, _one_of, bar
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_toml
 from showerstack.runtime.processes import in_processes
@@ -87,6 +87,14 @@ def test_progress_is_told_and_drawn(
     assert told[-1][0] == "predicting"
     assert told[-1][1] == told[-1][2]
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("unit", "one"),
+    [("energies", "energy"), ("predictions of fits", "prediction of fits"), ("fits", "fit"), ("MB", "MB"), ("", "")],
+)
+def test_times_are_those_of_one(unit: str, one: str) -> None:
+    assert _one_of(unit) == one
 
 
 def test_a_bar_is_drawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:

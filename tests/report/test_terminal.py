@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from showerstack.analysis.photons.limits import Background
 from showerstack.models.tables import lightgbm
 from showerstack.report import doctor
 from showerstack.report.outcome import _percent, _simulated_already, learner_table, outcome
-from showerstack.report.physics_pages import _limit_of_fraction
+from showerstack.report.physics_pages import _background_text, _limit_of_fraction
 from showerstack.report.shared.subject import mean_loss, read_labels
 from showerstack.runtime.context import PlainConsole
 from showerstack.runtime.errors import InputError
@@ -163,4 +164,6 @@ def test_a_table_keeps_every_cell_at_any_width(width: int) -> None:
 
 def test_what_cannot_be_a_share_is_not_shown_as_one() -> None:
     assert [_percent(error) for error in (0.012, 7.76)] == ["1.2 %", "not determined"]
+    backgrounds = [Background(0.0), Background(0.0031, 0.0012), Background(1.234, 0.5), Background(0.2, 0.0)]
+    assert [*map(_background_text, backgrounds)] == ["0", "0.003 ± 0.001", "1.23 ± 0.50", "0.20 ± 0"]
     assert [_limit_of_fraction(limit) for limit in (0.023, 2.3)] == ["0.023", "not limited"]
