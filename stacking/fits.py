@@ -3,7 +3,11 @@
 A task fits on the other folds, predicts the fold, the holdout and the test events, and saves all of it. Its folder
 (:class:`showerstack.stacking.store.FitFolder`) appears only when the task is complete and carries the key of everything
 that went into it; a run that was killed keeps the finished ones and does the rest. Tasks carry paths, not arrays, and
-run in processes of this machine or on a Dask cluster. :mod:`showerstack.stacking.oof` reads what they predicted.
+run in processes of this machine or on a Dask cluster.
+
+Fits that start from the same weights stay so close to each other that the network with their mean weights predicts what
+their averaged predictions are (M. Wortsman et al., arXiv:2203.05482), in the time of one fit: where the holdout shows
+it to be as good, it takes their place.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import shutil
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,15 +25,18 @@ import numpy as np
 from showerstack.models.base.learner import Batch, Enough, Learner, Predictor
 from showerstack.models.base.saving import CheckpointError
 from showerstack.models.base.spec import LearnerSpec
-from showerstack.models.registry import create, most_events
+from showerstack.models.registry import create, load, most_events
 from showerstack.runtime.context import NO_VALUES
 from showerstack.runtime.cost import now_s, timed
+from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, hash_json
 from showerstack.runtime.processes import limited_threads
+from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.stacking.estimates import Posterior
 from showerstack.stacking.events import Events, pieces
-from showerstack.stacking.folds import early_stopping_rows
-from showerstack.stacking.sample import subsampled
+from showerstack.stacking.folds import Folds, early_stopping_rows
+from showerstack.stacking.sample import Sample, subsampled
+from showerstack.stacking.second_level import average_of
 from showerstack.stacking.stated import FitRecord, Step
 from showerstack.stacking.store import HOLDOUT, OWN_FOLD, TEST, FitFolder, RunFolder
 
@@ -329,6 +336,74 @@ def check_log_proba(log_proba: np.ndarray, learner: Predictor, batch: Batch) -> 
         event = int(batch.index[first])
         raise ValueError(f"log-probability of event {event} is {checked[first].tolist()}, expected finite")
     return checked
+
+
+def refuse_other_fit(task: FoldTask) -> None:
+    """Refuse a fit that is not the one that this run asked for, whoever put it there."""
+    if task.saved.record().key != task.key:
+        raise InputError(
+            f"{task.saved.path} holds the fit of another run, put there meanwhile: start the same command again, and "
+            "it is fitted anew"
+        )
+
+
+MARGIN = 1e-4
+"""Log-loss by which averaged weights may be worse than averaged predictions."""
+
+
+def one_networks(ends: float | None, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[str, Paired], list[str]]:
+    """Make one network of the fits of each learner that declares it.
+
+    Returns, by learner, its log-loss minus that of averaged predictions where that is small enough, and remarks on the
+    others.
+    """
+    networks, remarks = {}, []
+    for name in dict.fromkeys(task.name for task in tasks if task.spec.one_network):
+        why = "without an outer holdout nothing shows that one network with their mean weights is as good"
+        if folds.holdout.any():
+            try:
+                of_learner = [task for task in tasks if task.name == name]
+                loss = average_weights(of_learner, folds.sample(folds.holdout), ends)
+            except (InputError, TimeLimitReached) as error:
+                why = str(error)
+            else:
+                if loss.difference <= MARGIN:
+                    networks[name] = loss
+                    continue
+                why = f"one network with their mean weights raises the log-loss of the holdout by {loss.difference:.4f}"
+        remarks.append(f"{name}: the predictions of its fits are averaged: {why}")
+    return networks, remarks
+
+
+def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float | None) -> Paired:
+    """Make one network of a learner's fits, and keep it if it is as good as their averaged predictions.
+
+    Its folder holds the learner and its predictions of the holdout and of the test events, and is kept only if its
+    log-loss on the holdout is above that of the averaged predictions by :data:`MARGIN` at most. Returns the difference.
+
+    Raises
+    ------
+    InputError
+        If the fits cannot be averaged.
+    TimeLimitReached
+        If ``deadline``, seconds of :func:`showerstack.runtime.cost.now_s`, does not leave enough for its predictions.
+    """
+    first = replace(tasks[0], deadline=deadline, gives_up=True)
+    target = first.run.fit(first.name, None).path
+    shutil.rmtree(target, ignore_errors=True)
+    with atomic_folder(target) as folder, limited_threads(first.threads):
+        fits = [load(task.saved.path, classes=task.classes) for task in tasks]
+        learner = type(fits[0]).averaged(fits)
+        learner.save(folder)
+        write_unseen_predictions(first, learner, FitFolder(folder))
+        FitFolder(folder).finish()
+    network, averaged = (
+        average_of(first.run.read_fits(first.name, fits, HOLDOUT)) for fits in ((None,), range(len(tasks)))
+    )
+    loss = paired_log_loss(holdout.labels, network, averaged, holdout.groups, holdout.weights)
+    if loss.difference > MARGIN:
+        shutil.rmtree(target)
+    return loss
 
 
 FIRST_LEARNERS = ("pretrained", "mlp", "catboost", "xgboost", "lightgbm")

@@ -4,16 +4,17 @@ It reads top to bottom: open the data, fold, fit, collect out-of-fold prediction
 predict, write. A table is a task whose events have no grids. Test labels do not exist in this module: test events come
 without them, and a label column in a test table is dropped while reading.
 
-With a holdout, systems predict it exactly as new events: by the average of all fits of each learner, and the pool on
-top. Without one (few events), systems are scored on out-of-fold predictions of single fits, the stack on nested ones.
+With a holdout, systems predict it exactly as new events: by the average of all fits of each learner in log-probability,
+and the pool on top. Without one (few events), systems are scored on out-of-fold predictions of single fits, the stack
+on nested ones.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,17 @@ from showerstack.models.registry import devices_for
 from showerstack.runtime.code import command_line, git_revision, machine, now_utc, versions
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.cost import now_s, seconds_of, timed
-from showerstack.runtime.errors import need
+from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import hash_json
 from showerstack.runtime.logs import logging_to, remark
 from showerstack.runtime.processes import limited_threads
 from showerstack.runtime.versions import STACKING_VERSION
-from showerstack.stacking.chain import Chain, Predictions, concatenated
+from showerstack.stacking.chain import Chain, Fit, Predictions, concatenated
 from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
 from showerstack.stacking.estimates import DecisionSample, Posterior, TargetCalibration, own_estimate, stacking_of
 from showerstack.stacking.events import Binned, Data, Events, open_showers, pieces
-from showerstack.stacking.fits import FoldTask, order_in_limit, share_of_time
+from showerstack.stacking.fits import FoldTask, one_networks, order_in_limit, refuse_other_fit, share_of_time
 from showerstack.stacking.folds import Folds, make_folds
-from showerstack.stacking.oof import Collected, collect
 from showerstack.stacking.sample import Labelled
 from showerstack.stacking.schedule import Attempt, Processes, run_tasks
 from showerstack.stacking.second_level import (
@@ -44,7 +44,10 @@ from showerstack.stacking.second_level import (
     ON_HOLDOUT,
     Judged,
     SecondLevel,
+    average_of,
     combine,
+    entropy,
+    leak_remarks,
     leaving,
     left_out_remarks,
 )
@@ -56,10 +59,12 @@ from showerstack.stacking.stated import (
     Identity,
     Inputs,
     JudgedOn,
+    LearnerEntry,
     Manifest,
+    OneNetwork,
     Step,
 )
-from showerstack.stacking.store import HOLDOUT, OWN_FOLD, RunFolder
+from showerstack.stacking.store import HOLDOUT, OWN_FOLD, FitFolder, RunFolder
 from showerstack.stacking.tables import open_table
 
 LOG = logging.getLogger(__name__)
@@ -306,6 +311,118 @@ def _fit_all(
         raced = leaving(first, sample, data.task.n_classes, config.prune, config.seed, survival=survival)
     gone = failed | {learner.name for learner in raced}
     return failures + fit([task for task in tasks if task.name not in gone]), raced
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Predictions of the training events under the evaluation cuts, none by a fit that learned from it."""
+
+    out_of_fold: Mapping[str, np.ndarray]
+    """By learner, (n, C) log-probabilities of those in the folds, averaged over repetitions."""
+    holdout: Mapping[str, np.ndarray] | None
+    """By learner, (m, C) log-probabilities of those in the holdout, as for new events; None without a holdout."""
+    learners: list[LearnerEntry]
+    """What became of all learners, without scores."""
+    remarks: list[str]
+    """Suspected leaks, and fits that are not one network although they might be."""
+    networks: tuple[str, ...] = ()
+    """Learners whose fits are one network."""
+    raced: tuple[DroppedLearner, ...] = ()
+    """Learners that left the race, in the order in which they did."""
+    first_fold: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """By learner that left the race, (n, C) log-probabilities of those in the folds, NaN beyond its one fold."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Learners with all fits."""
+        return tuple(self.out_of_fold)
+
+
+def collect(
+    folds: Folds, tasks: list[FoldTask], failures: list[Attempt], raced: tuple[DroppedLearner, ...], ends: float | None
+) -> Collected:
+    """Collect the predictions, leave out failed learners, make one network where that is as good, look for leaks.
+
+    ``raced`` are learners with one fit; ``ends`` is when the time limit ends.
+    """
+    task_of = {task.name: task for task in tasks}
+    errors = {failure.learner: f"fold {failure.fold}: {failure.error}" for failure in reversed(failures)}
+    left = {learner.name: learner for learner in raced}
+    finished = [name for name in task_of if name not in errors and name not in left]
+    if not finished:
+        name, error = next(iter(errors.items()))
+        raise InputError(f"no learner could be trained; {name}: {error}")
+    for task in tasks:
+        if task.name in finished or (task.name in left and task.fold == 0):
+            refuse_other_fit(task)
+    run, rows, n_fits = tasks[0].run, folds.out_of_fold, len({task.fold for task in tasks})
+    repetitions = {name: run.read_out_of_fold(name, folds.partitions, rows)[:, rows] for name in finished}
+    networks, network_remarks = one_networks(ends, folds, [task for task in tasks if task.name in finished])
+    holdout = None
+    if folds.holdout.any():
+        fits: dict[str, Iterable[Fit]] = {name: (None,) if name in networks else range(n_fits) for name in finished}
+        fits |= dict.fromkeys(left, (0,))
+        holdout = {name: average_of(run.read_fits(name, which, HOLDOUT)) for name, which in fits.items()}
+    return Collected(
+        # One repetition needs no average: normalising again would only change last bits.
+        out_of_fold={name: average_of(z) if len(z) > 1 else z[0] for name, z in repetitions.items()},
+        holdout=holdout,
+        learners=[
+            LearnerEntry(
+                name=name,
+                status="failed" if name in errors else "ok",
+                error=errors.get(name),
+                features=list(task.columns),
+                needs_grid=task.spec.needs_grid,
+                source=task.spec.source,
+                n_parameters=None if name in errors else run.fit(name, 0).record().n_parameters,
+                one_network=OneNetwork(**networks[name].as_dict()) if name in networks else None,
+                fits=1 if name in left else n_fits,
+                left_the_race=left.get(name),
+            )
+            for name, task in task_of.items()
+        ],
+        remarks=[
+            *_early_remark(task for task in tasks if task.name in finished),
+            *leak_remarks(_entropies(tasks[0], repetitions, n_fits)).values(),
+            *network_remarks,
+        ],
+        networks=tuple(networks),
+        raced=raced,
+        first_fold={name: _first_fold(run.fit(name, 0), folds) for name in left},
+    )
+
+
+def _first_fold(saved: FitFolder, folds: Folds) -> np.ndarray:
+    """Return what a learner's first fit predicted of the events in the folds, (n, C), NaN for those of other folds."""
+    part = saved.read(OWN_FOLD)
+    values = np.full((len(folds.labels), part.shape[1]), np.nan)
+    values[(folds.partitions[0] == 0) & folds.out_of_fold] = part
+    return values[folds.out_of_fold]
+
+
+def _early_remark(tasks: Iterable[FoldTask]) -> list[str]:
+    """Return a line on the learners whose fits the time limit ended early."""
+    early = {task.name: None for task in tasks if task.saved.record().ended_early}
+    return (
+        [f"the time limit ended fits of {', '.join(early)} early: with more time they may learn more"] if early else []
+    )
+
+
+def _entropies(
+    task: FoldTask, repetitions: Mapping[str, np.ndarray], n_fits: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return per learner the entropies of out-of-fold and of new events, single fits; nothing without new events."""
+    passing = None if task.test is None else task.test.passes_evaluation_cuts()
+    if passing is None or not passing.any():
+        return {}
+    return {
+        name: (
+            entropy(z).ravel(),
+            entropy(task.run.read_fits(name, range(n_fits))[:, passing]).mean(axis=0),
+        )
+        for name, z in repetitions.items()
+    }
 
 
 def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Step]:

@@ -19,7 +19,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, remedy_of
 from showerstack.stacking import fits, schedule
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.oof import refuse_other_fit
+from showerstack.stacking.fits import refuse_other_fit
 from showerstack.stacking.schedule import ATTEMPTS, on_cluster, refuse_unshared
 from showerstack.stacking.store import RunFolder
 from showerstack.stacking.tables import open_table
