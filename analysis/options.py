@@ -114,7 +114,7 @@ class SkyOptions(OptionGroup):
     """Times are exchanged within about so many hours."""
     azimuth_of_north: float | None = None
     """Stored azimuth of showers from the north (degrees); default: as found."""
-    clockwise: Annotated[bool | None, "--clockwise/--counter-clockwise"] = None
+    clockwise: Annotated[bool | None, "--clockwise/--anticlockwise"] = None
     """Azimuths grow from north over east, or over west."""
     run: Path | None = None
     """Gamma run: map only events with the highest scores."""

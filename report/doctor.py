@@ -388,7 +388,7 @@ def _azimuth(
         return Finding("azimuth", convention.words, "note")
     if is_raw:
         return Finding("azimuth", convention.words + ("" if convention.is_ours else "; convert turns it"), "ok")
-    sense = "counter-clockwise" if convention.sense > 0 else "clockwise"
+    sense = "anticlockwise" if convention.sense > 0 else "clockwise"
     option = f"; for sky-map: --azimuth-of-north {convention.of_north_deg:.1f} --{sense}"
     return Finding("azimuth", convention.words + option, "ok" if convention.is_ours else "note")
 
@@ -416,6 +416,8 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
     if len(data):
         passed, usable = data.evaluation_cuts.mask(data.scalar_frame()) & data.usable, int(data.usable.sum())
         share = f"{passed.sum():,} of {usable:,} usable events pass ({100 * passed.sum() / max(usable, 1):.2f} %)"
+        if data.source.get("cuts") == data.evaluation_cuts.name and passed.sum() < usable:
+            share += f"; the set was made with these cuts, and rounding to {data.scalars.dtype} moved the others across"
         yield Finding("evaluation cuts", f"{data.evaluation_cuts.name}: {share}")
     if data.groups is not None:
         n = len(np.unique(np.asarray(data.groups)))

@@ -459,6 +459,7 @@ def test_help_speaks_no_types_and_breaks_no_choice(
     assert command_line(monkeypatch, command, "-h") == 0
     text = capsys.readouterr().out
     assert not re.search(r"<\w+|list\[|\|composition", text), text
+    assert not re.search(r"--[\w-]+…", text), "names of options are whole"
     if command == "simulate":
         assert re.search(r"One\s[│\s]+of\scomposition,\sgamma,", text), text
 

@@ -177,7 +177,7 @@ def test_gammapy_reads_the_map(written: tuple[SkyMap, Path]) -> None:
 
 
 def test_a_wrong_convention_of_azimuths_loses_the_source(runs: Path, tmp_path: Path, say: Say) -> None:
-    code, said = say("--data", runs, "--out", tmp_path, "--nside", "16", "--scrambles", "5", "--counter-clockwise")
+    code, said = say("--data", runs, "--out", tmp_path, "--nside", "16", "--scrambles", "5", "--anticlockwise")
     assert code == 0, said
     assert _best(tmp_path)["significance_sigma"] < 5
 

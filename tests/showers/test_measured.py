@@ -284,6 +284,12 @@ def test_rows_of_a_set_are_compared_with_those_of_the_public_one(tiny_compositio
     write_json(found / "source.json", {"protocol": "2026"})
     (rows,) = [one for one in dataset_findings(found) if one.what == "rows"]
     assert (rows.outcome, rows.state) == ("1,000, the public test set of 2026 has 115,064", "note")
+    scalars = np.load(found / "features.npy")
+    scalars[0, 1] = 30.0  # as 29.995 is in float16
+    np.save(found / "features.npy", scalars)
+    write_json(found / "source.json", {"cuts": "test", "evaluation_cuts": "test"})
+    (cuts,) = [one.outcome for one in dataset_findings(found) if one.what == "evaluation cuts"]
+    assert "made with these cuts, and rounding to float16 moved the others across" in cuts
     assert control.rows_line("gamma", "v2", "train", 1_530_715) == "as many as the public train set of v2"
     assert control.rows_line("energy", "v2", "train", 9) is None
 
