@@ -65,6 +65,7 @@ from showerstack.report.shared.markup import (
     write_page,
 )
 from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import check_out_folder, read_json
 from showerstack.runtime.whole_table import WholeTable
 from showerstack.showers.dataset import Dataset
@@ -83,11 +84,27 @@ class MeasuredSpectra(Spectra):
     """Spectra that a notebook shows."""
 
     def _repr_html_(self) -> str:
-        return str(joined([_shares(self), paragraph(_goodness(self))]))
+        return str(joined([_sums(self), _shares(self), paragraph(_goodness(self))]))
 
-    def plot(self) -> Figure:
-        """Return the page's picture of all groups as a figure of matplotlib: thick bars are statistical errors."""
-        return _all_groups(self)
+    def plot(self, group: str | None = None) -> Figure:
+        """Return a picture of the page as a figure of matplotlib: thick bars are statistical errors.
+
+        Parameters
+        ----------
+        group
+            One of the five, or ``all`` for all particles, beside published fluxes; None: the five together.
+
+        Raises
+        ------
+        showerstack.InputError
+            If there is no such group.
+        """
+        if group is None:
+            return _all_groups(self)
+        names = (*GROUPS, ALL)
+        if group not in names:
+            raise InputError(f"no group {group!r}: give one of {', '.join(names)}")
+        return _panels(self, (group,))[0]
 
 
 def spectra_text(spectra: Spectra) -> WholeTable:
@@ -189,8 +206,18 @@ def _all_groups(spectra: Spectra) -> Figure:
     return flux_picture(*_fluxes(spectra), GROUPS)
 
 
+def _panels(spectra: Spectra, chosen: tuple[str, ...]) -> list[Figure]:
+    """Return a picture for each of some groups, or for all particles, beside published fluxes."""
+    names, (energy, *of_groups) = (*GROUPS, ALL), _fluxes(spectra)
+    total, sums = spectra.table().filter(pl.col("group") == ALL), []
+    for column in ("flux_m2_sr_s_eV", "flux_error_statistical_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV"):
+        sums.append(total[column].cast(pl.Float64).fill_null(np.nan).to_numpy()[:, None])
+    flux, statistical, error = (np.concatenate(pair, axis=1) for pair in zip(of_groups, sums, strict=True))
+    drawn = panel_pictures(energy, flux, statistical, error, names, published_spectra())
+    return [drawn[names.index(name)] for name in chosen]
+
+
 def _spectra(spectra: Spectra) -> Section:
-    arguments = _fluxes(spectra)
     caption = (
         "Thick bars: measured and simulated statistics; thin bars: all errors. Points are not clipped at zero. Open "
         f"marks are published: {', '.join(sorted({one.experiment for one in published_spectra()}))} "
@@ -198,13 +225,8 @@ def _spectra(spectra: Spectra) -> Section:
         + _not_determined(spectra, *GROUPS)
     )
     figures = [picture(as_svg(_all_groups(spectra), "spectra of all groups"), caption)]
-    total, sums = spectra.table().filter(pl.col("group") == ALL), []
-    for column in ("flux_m2_sr_s_eV", "flux_error_statistical_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV"):
-        sums.append(total[column].cast(pl.Float64).fill_null(np.nan).to_numpy()[:, None])
-    flux, statistical, error = (np.concatenate(pair, axis=1) for pair in zip(arguments[1:4], sums, strict=True))
     names = (*GROUPS, ALL)
-    drawings = panel_pictures(arguments[0], flux, statistical, error, names, published_spectra())
-    for name, drawn in zip(names, drawings, strict=True):
+    for name, drawn in zip(names, _panels(spectra, names), strict=True):
         words = f"Flux of {name}, beside published fluxes.{_not_determined(spectra, name)}"
         figures.append(picture(as_svg(drawn, f"spectrum of {name}"), words))
     heads = ("lg(E/eV)", "mean ln A ± statistical ± total")
@@ -222,8 +244,8 @@ def _not_determined(spectra: Spectra, *names: str) -> str:
     return f" {missing} of {determined.size} fluxes are not determined with so few events, and left out."
 
 
-def _headline(spectra: Spectra) -> Section:
-    """Return fluxes of all, light and heavy nuclei with the energy scale's error apart, and others' beside them."""
+def _sums(spectra: Spectra) -> Markup:
+    """Return fluxes of all, light and heavy nuclei with the energy scale's error apart."""
     heads = ("lg(E/eV)", "group", "flux, m⁻² sr⁻¹ s⁻¹ eV⁻¹", "± events, simulation", "± energy scale", "± all other")
     changes = spectra.sources()[SYSTEMATICS_CSV]
     energies = {
@@ -242,7 +264,12 @@ def _headline(spectra: Spectra) -> Section:
         other = None if total is None else np.sqrt(max(total**2 - statistical**2 - by_energy**2, 0.0))
         errors = [_percent(None if one is None else one / abs(flux), 1) for one in (statistical, by_energy, other)]
         rows.append((energy, row["group"], f"{flux:.3g}", *errors))
-    body = table(heads, rows) + paragraph("Errors in per cent. The energy scale moves all fluxes of a group together.")
+    return table(heads, rows)
+
+
+def _headline(spectra: Spectra) -> Section:
+    """Return fluxes of all, light and heavy nuclei, and others' beside them."""
+    body = _sums(spectra) + paragraph("Errors in per cent. The energy scale moves all fluxes of a group together.")
     others = spectra.sources()[COMPARISON_CSV]
     if others.height:
         compared = [

@@ -168,14 +168,19 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
         assert words in text, words
     assert "KASCADE 2024" in text
     shown = MeasuredSpectra(**vars(unknown))
-    assert re.search(r"<table.*</table>", shown._repr_html_(), re.DOTALL)[0] in text, (
-        "a notebook shows the page's table"
-    )
+    tables = re.findall(r"<table.*?</table>", shown._repr_html_(), re.DOTALL)
+    assert len(tables) == 2
+    assert all(one in text for one in tables), "a notebook shows the page's tables"
     assert f"p = {unknown.p_value:.3f}" in shown._repr_html_()
     (axes,) = shown.plot().axes
     drawn = [line.get_ydata() for line in axes.lines if line.get_label() in GROUPS]
     points = unknown.flux * unknown.centres_ev[:, None] ** 2.7
     np.testing.assert_allclose(np.concatenate(drawn), points.T[np.isfinite(points.T)])
+    (line,) = [line for line in shown.plot("all").axes[0].lines if line.get_label() == "all"]
+    total = unknown.table().filter(pl.col("group") == "all", "used")["flux_m2_sr_s_eV"].to_numpy()
+    np.testing.assert_allclose(line.get_ydata(), total * unknown.centres_ev[unknown.used] ** 2.7)
+    with pytest.raises(InputError, match="no group 'gold': give one of proton"):
+        shown.plot("gold")
     named = np.array([unknown.determined[name] for name in GROUPS])
     assert (~named).any()
     assert f"{(~named).sum()} of {named.size} fluxes are not determined" in text
