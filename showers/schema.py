@@ -146,6 +146,8 @@ def bins(n: int) -> tuple[str, ...]:
 COMPOSITION = Task(
     "composition", ("proton", "helium", "carbon", "silicon", "iron"), "labels_composition.npy", "composition"
 )
+GAMMA_CLASS, HADRON = 0, 1
+"""Class numbers of :data:`GAMMA`."""
 GAMMA = Task("gamma", ("gamma", "hadron"), "labels_gamma.npy", "gamma", class_output="gamma_scores")
 ENERGY = Task(
     "energy",

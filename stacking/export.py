@@ -28,8 +28,7 @@ from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, hash_file, write_json
 from showerstack.scoring.metrics.classes import SCORE_OF_HALF
-from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON
-from showerstack.showers.schema import AGE, EXPORT_FILE, GAMMA, SCALARS
+from showerstack.showers.schema import AGE, EXPORT_FILE, GAMMA, GAMMA_CLASS, HADRON, SCALARS
 from showerstack.stacking.chain import Chain
 from showerstack.stacking.estimates import POOL, PosteriorMean
 from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents

@@ -38,10 +38,10 @@ import numpy as np
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.code import installed_modules, objects_by_name
 from showerstack.runtime.errors import InputError
-from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON
 from showerstack.scoring.metrics.log_survival import paired_log_survival
 from showerstack.scoring.metrics.losses import error_of_mean
 from showerstack.scoring.metrics.reliability import reliability
+from showerstack.showers.schema import GAMMA_CLASS, HADRON
 from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
 from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.sample import MeanAndError, Sample, cross_fitted

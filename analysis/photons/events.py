@@ -25,13 +25,14 @@ from showerstack.scoring.metrics.classes import gamma_scores
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.identity import refuse_part
 from showerstack.showers.protocols import CutSet
+from showerstack.showers.schema import GAMMA_CLASS, HADRON
 from showerstack.showers.simulation.primaries import PHOTON as PHOTON_MASS
 from showerstack.showers.simulation.primaries import Primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
 from showerstack.stacking.predict import predict
 from showerstack.stacking.store import Run
 
-PHOTON, HADRON = 0, 1
+PHOTON = GAMMA_CLASS
 MIN_HOLDOUT = 100
 """Held-out events of each class from which they alone are used."""
 

@@ -38,10 +38,11 @@ from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context
 from showerstack.runtime.files import atomic_path
 from showerstack.scoring.metrics.classes import gamma_scores
-from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON, hadron_survival, weighted_threshold
+from showerstack.scoring.metrics.gamma import hadron_survival, weighted_threshold
 from showerstack.scoring.metrics.survival_bootstrap import weighted_replicas
 from showerstack.showers import schema
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import GAMMA_CLASS, HADRON
 from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.cascade import RARE
 from showerstack.stacking.events import ShowerEvents

@@ -22,10 +22,11 @@ from showerstack.report.pictures.style import (
 )
 from showerstack.scoring.metrics.bins import Bin, bins_with_events
 from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
-from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON, KEY_EFFICIENCY, hadron_survival
+from showerstack.scoring.metrics.gamma import KEY_EFFICIENCY, hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson, share_interval
 from showerstack.scoring.metrics.level import LEVEL, standard_errors
 from showerstack.scoring.tasks.published import SURVIVAL_CURVE
+from showerstack.showers.schema import GAMMA_CLASS, HADRON
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,9 +17,8 @@ from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import BENCHMARK, MetricBins, energy_bins, energy_zenith_grid, zenith_bins
 from showerstack.scoring.metrics.intervals import Estimate, number_groups, share_estimate, weighted_upper
 from showerstack.scoring.metrics.level import LEVEL
+from showerstack.showers.schema import GAMMA_CLASS, HADRON
 
-GAMMA_CLASS, HADRON = 0, 1
-"""Labels of ``labels_gamma.npy``."""
 EFFICIENCIES: tuple[float, ...] = (0.50, 0.75, 0.90, 0.95, 0.99)
 """Gamma efficiencies at which survivals are reported [benchmark]."""
 KEY_EFFICIENCY = 0.75

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON, Survival, hadron_survival
+from showerstack.scoring.metrics.gamma import Survival, hadron_survival
 from showerstack.scoring.metrics.intervals import resample_groups
 from showerstack.scoring.metrics.survival_bootstrap import weighted_replicas
+from showerstack.showers.schema import GAMMA_CLASS, HADRON
 
 SCORED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
 """Gamma efficiencies around the benchmark's 75 % over which ln(survival) is averaged."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import betaincinv
 
-from showerstack.scoring.metrics.gamma import GAMMA_CLASS, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
+from showerstack.scoring.metrics.gamma import KEY_EFFICIENCY, hadron_survival, threshold_rank
 from showerstack.scoring.metrics.intervals import (
     BOOTSTRAP_SEED,
     GROUP_RESAMPLES,
@@ -25,6 +25,7 @@ from showerstack.scoring.metrics.intervals import (
 )
 from showerstack.scoring.metrics.level import LEVEL
 from showerstack.scoring.metrics.paired import Paired, compare_replicas
+from showerstack.showers.schema import GAMMA_CLASS, HADRON
 
 
 def survival_interval(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from showerstack.showers.kascade import MASS_NUMBERS
+from showerstack.showers.schema import HADRON
 from showerstack.showers.simulation.monte_carlo import (
     AT_KASCADE,
     CASCADES,
@@ -22,7 +23,6 @@ from showerstack.showers.simulation.monte_carlo import (
     coefficients,
 )
 from showerstack.showers.simulation.primaries import (
-    HADRON,
     PHOTON,
     PIVOT_LG_A,
     Primaries,

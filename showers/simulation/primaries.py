@@ -53,8 +53,6 @@ files count them. The first three are shifts of depth, size and muon number betw
 models themselves; those of :data:`showerstack.showers.simulation.monte_carlo.CASCADES` are."""
 PHOTON = 0
 """Mass number that stands for a photon."""
-HADRON = 1
-"""Label of hadrons in gamma sets."""
 
 
 @dataclass(frozen=True)
