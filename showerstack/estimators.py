@@ -94,7 +94,7 @@ def _with_options(config: type[RunConfig], **own: Any) -> Callable[[Class], Clas
     return add_options
 
 
-class _Stack(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
+class _Stack(CallbackSupportMixin, BaseEstimator):
     """What all estimators share: the options of a run, the run, and callbacks of scikit-learn 1.9 and newer."""
 
     run: Place | None
