@@ -230,7 +230,8 @@ def model_error(positions: list[float], noise: list[float]) -> float:
     """
     if len(positions) < 2:
         return np.nan
-    return float(np.sqrt(spread_of_models(np.array(positions), np.reshape(noise, (-1, 1, 1)))[0, 0]))
+    spread = spread_of_models([np.array([at]) for at in positions], [np.array([[variance]]) for variance in noise])
+    return float(np.sqrt(spread[0, 0]))
 
 
 def crossing(grid: np.ndarray, profile: np.ndarray, at: float, level: float) -> KneeInterval:
