@@ -68,9 +68,9 @@ from showerstack.showers.array import KASCADE, DetectorArray
 
 PLAN_FILE = "pretraining.json"
 PORTIONS_PER_ROUND = 8
-"""About 120,000 showers of 160 worlds: what is shuffled together, and what an interruption loses at most."""
-SHOWERS_PER_PORTION = 15_000
-"""Roughly; the schedule counts rounds, not showers."""
+"""About 120,000 showers of 160 worlds (176,000 at other arrays than KASCADE): what is shuffled together, and what an interruption loses at most."""
+SHOWERS_PER_PORTION, ELSEWHERE = 15_000, 22_000
+"""Roughly, at KASCADE and at other arrays; the schedule counts rounds, not showers."""
 VALIDATION_PORTIONS = 2
 LEAST_OF_A_CLASS = 20
 """Showers of each class to validate on; KASCADE has thousands."""
@@ -128,7 +128,8 @@ class PretrainSettings:
     @property
     def rounds(self) -> int:
         """Rounds of the whole training."""
-        return max(1, round(self.showers / (PORTIONS_PER_ROUND * SHOWERS_PER_PORTION)))
+        portion = SHOWERS_PER_PORTION if self.array == KASCADE else ELSEWHERE
+        return max(1, round(self.showers / (PORTIONS_PER_ROUND * portion)))
 
     def portions(self, done: int) -> range:
         """Return the numbers of the portions that are left after ``done`` rounds."""
@@ -302,7 +303,8 @@ def pretrain(
             _write_weights(folder, state, inputs, plan, settings)
             write_json(folder / PLAN_FILE, plan)
             write_checkpoint(folder / STATE_FILE, state)
-            progress(plan["showers"], settings.showers, ", ".join(f"{name} {x:.4f}" for name, x in loss.items()))
+            expected = plan["showers"] * settings.rounds / (number + 1)
+            progress(plan["showers"], expected, ", ".join(f"{name} {x:.4f}" for name, x in loss.items()))
     return folder / WEIGHTS_FILE
 
 
