@@ -259,10 +259,9 @@ class StackConfig(RunConfig, ShowerOptions):
         """Return these options with the released weights for any array where KASCADE's would be those of a learner."""
         if array.is_like(KASCADE):
             return self
-        from showerstack.models.pretraining.arrays import BODY_RATE
         from showerstack.models.pretraining.weights import ANY, ANY_SHA256
 
-        start = {"weights": ANY, "weights_sha256": ANY_SHA256, "body_rate": BODY_RATE}
+        start = {"weights": ANY, "weights_sha256": ANY_SHA256}
         names = [one.name for one in specs if one.pretrained and "weights" not in self.settings_of(one.name)]
         chosen = {name: start | self.settings.get(name, {}) for name in names}
         return self.model_copy(update={"settings": {**self.settings, **chosen}}) if names else self

@@ -2,7 +2,7 @@ r"""What the network that was pretrained on many arrays gains at arrays that it 
 
     python -m benchmarks.learning.any_array --store
     python -m benchmarks.learning.any_array --grid --seeds 1 --worlds harder --systems mlp pretrained --store
-    python -m benchmarks.learning.any_array --drawn 3 --body-rate 0.1 --worlds harder --seeds 1
+    python -m benchmarks.learning.any_array --drawn 4 --body-rate 0.3 --worlds harder --seeds 1
 
 At KASCADE and six other arrays of :mod:`benchmarks.fits.arrays` learners are trained on the same showers of a world and
 judged on the same test showers; nothing is chosen there. ``mlp`` is trained from scratch, ``pretrained`` starts from
@@ -27,7 +27,8 @@ from benchmarks.shared.drawn import FOREIGN, drawn
 from benchmarks.shared.results import HELP, store
 from showerstack.features.catalogue import feature_set
 from showerstack.models.base.learner import Batch
-from showerstack.models.pretraining.arrays import BODY_RATE, draw_array
+from showerstack.models.pretraining.arrays import draw_array
+from showerstack.models.pretraining.learner import PretrainedLearner
 from showerstack.models.pretraining.weights import ANY_FILE, SHIPPED_SHA256, weights_file
 from showerstack.models.registry import create, spec
 from showerstack.runtime.files import hash_file, write_npz
@@ -148,7 +149,9 @@ def main() -> None:
     parser.add_argument("--arrays", nargs="+", choices=ARRAYS, default=ARRAYS)
     parser.add_argument("--grid", action="store_true", help="at square arrays, by spacing and depth")
     parser.add_argument("--drawn", type=int, default=0, help="at so many drawn arrays, on which settings are chosen")
-    parser.add_argument("--body-rate", type=float, default=BODY_RATE, help="of the weights for any array")
+    parser.add_argument(
+        "--body-rate", type=float, default=PretrainedLearner.defaults["body_rate"], help="of the weights for any array"
+    )
     parser.add_argument("--sizes", default="5000")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)

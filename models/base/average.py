@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from showerstack.models.base.learner import Batch, Enough, Learner, check_settings
 from showerstack.models.base.posterior import log_softmax
-from showerstack.runtime.context import Progress
+from showerstack.runtime.context import NO_VALUES, Progress
 from showerstack.runtime.errors import InputError
 
 _MEMBER = re.compile(r"(showerstack\.models(?:\.\w+)+):(\w+)")
@@ -110,9 +111,9 @@ def member_class(path: str) -> type[Learner]:
 def _part_of_progress(progress: Progress, k: int, n_parts: int, ended: list[None]) -> Progress:
     """Return what member ``k`` reports to; it notes in ``ended`` that the member was asked to end."""
 
-    def report(done: float, total: float, note: str = "") -> None:
+    def report(done: float, total: float, note: str = "", values: Mapping[str, float] = NO_VALUES) -> None:
         try:
-            progress(k + done / max(total, 1e-9), n_parts, note)
+            progress(k + done / max(total, 1e-9), n_parts, note, values)
         except Enough:
             ended.append(None)
             raise

@@ -118,9 +118,6 @@ def facts(array: DetectorArray) -> tuple[float, float | None, float | None]:
     return spacing_of(array.x_m[array.has_station], array.y_m[array.has_station]), electron, muon
 
 
-BODY_RATE = 1.0
-"""Learning rate of the body that has seen many arrays, in units of the head's, where it learns one; found on drawn
-arrays. KASCADE's body knows its array, and moves at a tenth of it."""
 FAR = 2.0
 """Beyond a range by this factor weights are refused."""
 FAR_DEPTH_G_CM2 = 100.0

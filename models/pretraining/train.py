@@ -68,7 +68,8 @@ from showerstack.showers.array import KASCADE, DetectorArray
 
 PLAN_FILE = "pretraining.json"
 PORTIONS_PER_ROUND = 8
-"""About 120,000 showers of 160 worlds (176,000 at other arrays than KASCADE): what is shuffled together, and what an interruption loses at most."""
+"""About 120,000 showers of 160 worlds, 176,000 at other arrays than KASCADE: what is shuffled together, and what an
+interruption loses at most."""
 SHOWERS_PER_PORTION, ELSEWHERE = 15_000, 22_000
 """Roughly, at KASCADE and at other arrays; the schedule counts rounds, not showers."""
 VALIDATION_PORTIONS = 2

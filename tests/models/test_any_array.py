@@ -318,8 +318,8 @@ def released_answers(array: DetectorArray) -> np.ndarray:
 
 GOLDEN = np.array(
     [
-        0.6815, 1.2371, 0.6329, -1.2970, -4.8414, -3.0573, 3.0332,
-        -3.0254, -1.3162, 0.8301, 2.3857, 2.7524, -2.5678, 2.5732,
+        0.6360, 1.1561, 0.6804, -1.2706, -4.6432, -2.7436, 2.7107,
+        -3.1439, -2.4080, 0.0937, 3.1726, 6.0431, -2.3637, 2.3500,
     ]
 )  # fmt: skip
 """First shower at KASCADE, then at an array of 81 stations."""
@@ -334,7 +334,7 @@ def test_released_weights_say_what_they_said() -> None:
 def test_going_on_uses_other_showers() -> None:
     assert next_seed("") == 1
     assert next_seed("shipped") == 3
-    assert next_seed(ANY) == 5
+    assert next_seed(ANY) == 6
 
 
 def test_released_weights_are_small_and_named_by_the_code() -> None:
@@ -343,7 +343,9 @@ def test_released_weights_are_small_and_named_by_the_code() -> None:
     pretrained = read_pretrained(ANY)
     assert sum(value.numel() for value in pretrained.network.parameters()) < 2_000_000
     assert pretrained.seen == {name: list(limits) for name, limits in SEEN.items()}
-    assert pretrained.card["showers"] + SHOWERS_SEEN["shipped"] == pytest.approx(SHOWERS_SEEN[ANY], rel=0.01)
+    first_step = 1_032_449  # from KASCADE's weights on; the card is of the second
+    seen = SHOWERS_SEEN["shipped"] + first_step + pretrained.card["showers"]
+    assert seen == pytest.approx(SHOWERS_SEEN[ANY], rel=0.01)
 
 
 @pytest.fixture
@@ -366,7 +368,7 @@ def toy_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("toy_arrays")
 def test_weights_for_any_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = pretrain(tmp_path / "kascade", replace(SMALL, showers=120_000))
-    settings = replace(SMALL, showers=240_000, array=None, start=str(first), start_sha256=hash_file(first), seed=2)
+    settings = replace(SMALL, showers=350_000, array=None, start=str(first), start_sha256=hash_file(first), seed=2)
     whole = pretrain(tmp_path / "any", settings)
     with monkeypatch.context() as killed:
         killed.setattr(train, "write_checkpoint", _after(1, train.write_checkpoint))

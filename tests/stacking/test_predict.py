@@ -486,7 +486,7 @@ def test_on_another_array_pretrained_starts_from_weights_for_any() -> None:
     config = StackConfig(task="composition", data=Path("d"), run=Path("r"), learners=("pretrained", "mlp"))
     kept, remarks = config.for_array(small, COMPOSITION)
     assert remarks == ()
-    assert kept.settings == {"pretrained": {"weights": ANY, "weights_sha256": ANY_SHA256, "body_rate": 1.0}}
+    assert kept.settings == {"pretrained": {"weights": ANY, "weights_sha256": ANY_SHA256}}
     assert kept.identity() != config.identity()
     assert kept.for_array(small, COMPOSITION) == (kept, ()), "a run that goes on"
 
