@@ -166,7 +166,7 @@ def main() -> None:
     by_name = {f"drawn {k}": array for k, array in enumerate(drawn_arrays)}
     by_name = by_name or (square_arrays() if options.grid else {case.name: case.array for case in cases()})
     rows = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
-    gains: list[tuple[float, float]] = []
+    gains: dict[tuple[str, int], list[tuple[float, float]]] = {}
     print("\n".join(rows), flush=True)
     for task in options.tasks.split(","):
         for world in options.worlds.split(","):
@@ -194,12 +194,14 @@ def main() -> None:
                     rows.append(row_of(where, n, losses))
                     if array != KASCADE and world != FOREIGN and {SCRATCH, STARTED} <= losses.keys():
                         gap = (losses[STARTED] - losses[SCRATCH]).mean(axis=0)
-                        gains.append((float(gap.mean()), float(gap.std(ddof=1)) / len(gap) ** 0.5))
+                        one = (float(gap.mean()), float(gap.std(ddof=1)) / len(gap) ** 0.5)
+                        gains.setdefault((task, n), []).append(one)
                     print(rows[-1], flush=True)
-    means, errors = np.array(gains).reshape(-1, 2).T
-    where = f"{len(gains)} rows of other arrays than KASCADE, foreign worlds apart"
-    mean = f"Mean difference of {where}: {means.mean():+.4f} ± {_of_mean(errors):.4f}"
-    print(f"\n{mean}")
+    means = ["Mean differences at other arrays than KASCADE, foreign worlds apart:", ""]
+    for (task, n), values in gains.items():
+        gain, errors = np.array(values).T
+        means.append(f"* {task}, {n:,} showers, {len(gain)} arrays: {gain.mean():+.4f} ± {_of_mean(errors):.4f}")
+    print("", *means, sep="\n")
     if options.store:
         words = (
             f"Log-loss of {N_TEST:,} test showers, means of training seeds {options.seeds}; ±: one standard error of "
@@ -207,7 +209,7 @@ def main() -> None:
             f"{start['weights_sha256'][:8]}, body rate {options.body_rate:g}."
         )
         name = "any_array_grid" if options.grid else "any_array"
-        store(name, "One network for any array", "\n".join([words, "", *rows, "", mean]), worlds=(), pretrained=True)
+        store(name, "One network for any array", "\n".join([words, "", *rows, "", *means]), worlds=(), pretrained=True)
 
 
 if __name__ == "__main__":
