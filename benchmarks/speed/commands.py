@@ -113,7 +113,7 @@ class Photons(NamedTuple):
     def limit(self, root: Path, k: int, out: Path) -> CommandCost:
         """Look for photons."""
         cost = timed(root, "gamma-limit", "--run", self.runs[k], "--data", self.measured, "--simulation",
-                     self.data / "gamma_test", "--exposure", "1e10", "--out", out)  # fmt: skip
+                     self.data / "gamma_test", "--out", out)  # fmt: skip
         shutil.rmtree(out)
         return cost
 
