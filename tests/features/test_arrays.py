@@ -89,6 +89,25 @@ def kascade_showers():
     return drawn(KASCADE, 300, (5.0, 6.0))
 
 
+@pytest.mark.parametrize("muons", [0.0, 3.0])
+def test_cells_that_fill_up_the_planes_add_nothing(muons):
+    """The same 16 stations in 25 cells, and in KASCADE's 256: few cells, or none, are filled up."""
+    whole = triangular(30.0, muons=muons, side=4)
+    names = ("x_m", "y_m", "electron_area_m2", "muon_area_m2", "cluster")
+    few = replace(whole, **{name: getattr(whole, name)[:5, :5] for name in names})
+    grids, scalars, truth = drawn(whole, 300, (5.5, 6.5))
+    expected, found = table_of(whole, (grids, scalars, truth)), table_of(few, (grids[:, :5, :5], scalars, truth))
+    assert set(expected) == set(found)
+    of_all_cells = {name for name in expected if name.startswith("grid_") and name.endswith(("_mean", "_std"))}
+    for name in expected.keys() - of_all_cells:
+        known = np.isfinite(expected[name])
+        np.testing.assert_array_equal(np.isfinite(found[name]), known, name)
+        values, others = expected[name][known], found[name][known]
+        # Sums in another order: a fit in a flat minimum may end elsewhere.
+        off = np.abs(others - values) > 1e-3 * (np.abs(values) + values.std()) + 1e-6 if known.any() else np.zeros(1)
+        assert off.mean() < 0.05, name
+
+
 def test_kascade_has_every_column_and_its_own_recipe():
     assert all(is_available(name, KASCADE, (*SCALAR_NAMES, "Age")) for name in CATALOGUE)
     assert recipe_of(KASCADE) == RECIPE
