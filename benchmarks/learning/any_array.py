@@ -2,6 +2,7 @@ r"""What the network that was pretrained on many arrays gains at arrays that it 
 
     python -m benchmarks.learning.any_array --store
     python -m benchmarks.learning.any_array --grid --seeds 1 --worlds harder --systems mlp pretrained --store
+    python -m benchmarks.learning.any_array --arrays "37 stations, 3,000 m" --alone 1400000 --worlds harder
     python -m benchmarks.learning.any_array --drawn 4 --body-rate 0.3 --worlds harder --seeds 1
 
 At KASCADE and six other arrays of :mod:`benchmarks.fits.arrays` learners are trained on the same showers of a world and
@@ -29,7 +30,8 @@ from showerstack.features.catalogue import feature_set
 from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining.arrays import draw_array
 from showerstack.models.pretraining.learner import PretrainedLearner
-from showerstack.models.pretraining.weights import ANY_FILE, SHIPPED_SHA256, weights_file
+from showerstack.models.pretraining.train import PretrainSettings, pretrain
+from showerstack.models.pretraining.weights import ANY, ANY_FILE, ANY_SHA256, SHIPPED_SHA256, next_seed, weights_file
 from showerstack.models.registry import create, spec
 from showerstack.runtime.files import hash_file, write_npz
 from showerstack.scoring.metrics.losses import event_losses
@@ -109,6 +111,15 @@ def _fitted_loss(
     return event_losses(learner.predict_log_proba(replace(test, labels=None)), sets[1].labels)
 
 
+def alone(array: DetectorArray, showers: int, out: Path) -> Path:
+    """Return weights that went on from those for any array with so many showers of one array alone."""
+    settings = PretrainSettings.of_batches(
+        PretrainSettings.batch_size, start=ANY, start_sha256=ANY_SHA256, array=array, showers=showers,
+        seed=next_seed(ANY),
+    )  # fmt: skip
+    return pretrain(out / f"alone-{array.digest[:8]}-{showers}", settings)
+
+
 HEAD = (
     "task",
     "world",
@@ -152,6 +163,9 @@ def main() -> None:
     parser.add_argument(
         "--body-rate", type=float, default=PretrainedLearner.defaults["body_rate"], help="of the weights for any array"
     )
+    parser.add_argument(
+        "--alone", type=int, default=0, help="showers of the one array that --arrays names, which the weights see first"
+    )
     parser.add_argument("--sizes", default="5000")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
@@ -159,12 +173,15 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     torch.set_num_threads(1)
-    file = weights_file(options.weights)
+    known = {case.name: case.array for case in cases()}
+    file = (
+        alone(known[options.arrays[0]], options.alone, options.out) if options.alone else weights_file(options.weights)
+    )
     start = {"weights": str(file), "weights_sha256": hash_file(file), "body_rate": options.body_rate}
     sizes = [int(n) for n in options.sizes.split(",")]
     drawn_arrays = [draw_array(np.random.default_rng([DRAWN, k])) for k in range(options.drawn)]
     by_name = {f"drawn {k}": array for k, array in enumerate(drawn_arrays)}
-    by_name = by_name or (square_arrays() if options.grid else {case.name: case.array for case in cases()})
+    by_name = by_name or (square_arrays() if options.grid else known)
     rows = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
     gains: dict[tuple[str, int], list[tuple[float, float]]] = {}
     print("\n".join(rows), flush=True)

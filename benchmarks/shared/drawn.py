@@ -95,10 +95,10 @@ def drawn(
     file = data / f"{task}-{world}-{split}-{n}-{key}.npz"
     if not file.exists():
         data.mkdir(parents=True, exist_ok=True)
+        triggering = in_clusters(array) if elsewhere else array
         if elsewhere:
-            array = in_clusters(array)
-            base = suited(base, list(TASKS).index(task), array, np.random.default_rng(seed))
-        job = BlockJob(TASKS[task], split, seed, model, "none" if elsewhere else "test", base, array=array)
+            base = suited(base, list(TASKS).index(task), triggering, np.random.default_rng(seed))
+        job = BlockJob(TASKS[task], split, seed, model, "none" if elsewhere else "test", base, array=triggering)
         table, labels, truth = _simulated(world, n, job, columns)
         truth.write_parquet(file.with_suffix(".parquet"))
         temporary = file.with_suffix(".partial.npz")
