@@ -170,6 +170,7 @@ def _model(manifest: Manifest) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for row in manifest.learners:
         name = row.name if row.status == "ok" else f"{row.name} (left out)"
+        name = f"{row.name} (left out after one fold)" if row.left_the_race else name
         size, loss, weight = row.n_parameters, row.log_loss, pool.weights.get(row.name)
         numbers = ["-" if size is None else f"{size:,}", *("-" if x is None else f"{x:.4f}" for x in (weight, loss))]
         yield f"| {' | '.join(map(_plain, (name, row.source, *numbers)))} |"

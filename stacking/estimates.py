@@ -329,7 +329,8 @@ class DecisionSample:
     """Labelled events that no fit has learned from, and every system's posteriors of them, as of new events."""
 
     systems: Mapping[str, np.ndarray]
-    """Per learner, ``average`` and ``stack``: (n, C) log-posteriors."""
+    """Per learner, ``average`` and ``stack``: (n, C) log-posteriors, NaN where a learner that left the race predicted
+    no event."""
     shipped: str
     """The one that predicts new events."""
     sample: Sample
@@ -472,7 +473,9 @@ class TargetStacking(TaskStacking):
         for name, log_proba in judged.systems.items():
             estimate, error = rule(log_proba)
             in_widths[name] = (estimate - offsets) / np.maximum(error, 1e-12)
-            rules[name] = replace(rule, scale=resolution(in_widths[name], weights))
+            known = ~np.isnan(in_widths[name])
+            scale = resolution(in_widths[name][known], None if weights is None else weights[known])
+            rules[name] = replace(rule, scale=scale)
         residual = rule(judged.systems[judged.shipped])[0] - offsets
         record: dict[str, Any] = {
             "chosen": "posterior mean",

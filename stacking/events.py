@@ -398,14 +398,14 @@ class Data:
         """Write what fits read into the run's folder, where it is not in files already."""
 
     def write_results(
-        self, on: str, shipped: str, judged: Sample, systems: Mapping[str, np.ndarray], log_proba: np.ndarray
+        self, on: str, shipped: str, scored: Mapping[str, tuple[Sample, np.ndarray]], log_proba: np.ndarray
     ) -> None:
         """Write scores and predictions that showers do not have: theirs are made from ``predictions.npz``.
 
         Parameters
         ----------
-        systems
-            By system, (n, C) log-posteriors of the judged events.
+        scored
+            By system, the n judged events that it predicted and its (n, C) log-posteriors.
         log_proba
             (N, C) log-posteriors of the shipped system for the rows that are predicted.
         """

@@ -358,6 +358,11 @@ def log_survival_difference(a: np.ndarray, b: np.ndarray, sample: Sample) -> Mea
     return MeanAndError(*paired_log_survival(sample.labels, scores_a, scores_b, sample.groups, sample.weights))
 
 
+def fifths_of(sample: Sample, seed: int, energy: np.ndarray | None = None) -> np.ndarray:
+    """Divide events on which something is both fitted and scored: their folds, (N,) int8."""
+    return assign_folds(sample.labels, EVALUATION_FOLDS, seed=seed, energy=energy, groups=sample.groups)
+
+
 FIRST_FOLD = 0
 MIN_RACED = 20
 """Events of each class in the first fold without which nothing is left out after it."""
@@ -372,15 +377,15 @@ def leaving(first: LogProba, sample: Sample, n_classes: int, tolerance: float, s
     """
     if len(first) < 2 or min((int((sample.labels == k).sum()) for k in range(n_classes)), default=0) < MIN_RACED:
         return ()
-    parts = assign_folds(sample.labels, EVALUATION_FOLDS, seed=seed, groups=sample.groups)
-    return left_out(first, replace(sample, folds=parts), tolerance, survival=survival)
+    return left_out(first, replace(sample, folds=fifths_of(sample, seed)), tolerance, survival=survival)
 
 
-def left_out_remarks(raced: Dropped, dropped: Dropped) -> list[str]:
+def left_out_remarks(raced: Dropped, dropped: Dropped, judged_on: str) -> list[str]:
     """Return remarks on the learners that left the race, and on those that the stack does without."""
+    scored = "" if judged_on == ON_HOLDOUT else "they are scored on it alone; "
     after_one_fold = (
-        "left out after one fold: {}; without them the stack's log-loss on that fold is {} (--race off fits them in "
-        "full)"
+        f"left out after one fold: {{}}; without them the stack's log-loss on that fold is {{}} ({scored}--race off "
+        "fits them in full)"
     )
     of_stack = (
         "left out of the stack: {}; without them its log-loss out-of-fold is {}, and predictions are faster "
@@ -408,20 +413,33 @@ class Judged:
     """(N,) bool among the training events; n of them."""
     sample: Sample
     raw: LogProba
-    """By system (learners, ``average``, ``stack``), (n, C) log-probabilities before calibration."""
+    """By system (learners, ``average``, ``stack``), (n, C) log-probabilities before calibration, NaN where a learner
+    that left the race predicted no event."""
+    seed: int = 0
+
+    def of(self, name: str) -> tuple[np.ndarray, Sample]:
+        """Return which events a system predicted, (n,) bool, and those as a sample.
+
+        All of them, but of a learner that left the race without a holdout those of its one fold, divided anew.
+        """
+        predicted = ~np.isnan(self.raw[name][:, 0])
+        if predicted.all():
+            return predicted, self.sample
+        part = self.sample.take(predicted)
+        return predicted, replace(part, folds=fifths_of(part, self.seed))
 
     @classmethod
     def on_holdout(cls, folds: Folds, holdout: LogProba, pool: Pool, seed: int, energy: np.ndarray | None) -> Self:
         """Return the events of the holdout, predicted by the averages of fits of ``holdout`` as new events are."""
         sample = folds.sample(folds.holdout)
         energy = None if energy is None else energy[folds.holdout]
-        fifths = assign_folds(sample.labels, EVALUATION_FOLDS, seed=seed, energy=energy, groups=sample.groups)
-        return cls(ON_HOLDOUT, folds.holdout, replace(sample, folds=fifths), combined(holdout, pool))
+        divided = replace(sample, folds=fifths_of(sample, seed, energy))
+        return cls(ON_HOLDOUT, folds.holdout, divided, combined(holdout, pool), seed)
 
     @classmethod
-    def by_single_fits(cls, folds: Folds, systems: LogProba) -> Self:
+    def by_single_fits(cls, folds: Folds, systems: LogProba, seed: int) -> Self:
         """Return the events in the folds, where there is no holdout."""
-        return cls(OUT_OF_FOLD, folds.out_of_fold, folds.sample(folds.out_of_fold), systems)
+        return cls(OUT_OF_FOLD, folds.out_of_fold, folds.sample(folds.out_of_fold), systems, seed)
 
 
 KEEP_SIGMA = 2.0
@@ -572,12 +590,14 @@ class SecondLevel:
 
     stack: Stack
     out_of_fold: LogProba
-    """By learner, ``average`` and ``stack``, (n, C) log-probabilities of the events in the folds by single fits."""
+    """By learner, ``average`` and ``stack``, (n, C) log-probabilities of the events in the folds by single fits, NaN
+    beyond the first fold for learners that left the race."""
     judged: Judged
     scales: Mapping[str, float]
     """Of every system's log-probabilities."""
     systems: LogProba
-    """Per system, (m, C) calibrated log-posteriors of the judged events, as of new ones."""
+    """Per system, (m, C) calibrated log-posteriors of the judged events, as of new ones; NaN as in
+    :attr:`Judged.raw`."""
     gate: Gate
 
     @property
@@ -590,48 +610,57 @@ class SecondLevel:
         """Learners that it needs."""
         return self.stack.pool.needed if self.gate.shipped else (self.shipped,)
 
-    def everywhere(self, folds: Folds, first_fold: LogProba) -> dict[str, np.ndarray]:
+    def scored(self) -> dict[str, tuple[Sample, np.ndarray]]:
+        """Return by system the judged events that it predicted, m of them, and its (m, C) log-posteriors."""
+        scored = {}
+        for name, log_proba in self.systems.items():
+            predicted, sample = self.judged.of(name)
+            scored[name] = sample, log_proba[predicted]
+        return scored
+
+    def everywhere(self, folds: Folds) -> dict[str, np.ndarray]:
         """Return every system's (N, C) log-probabilities of all training events, NaN where never predicted.
 
-        Judged events are predicted as new ones are, others by single fits; learners that left the race by their first.
+        Judged events are predicted as new ones are, others by single fits.
         """
-        single = {**self.out_of_fold, **first_fold}
         result = {name: np.full((len(folds.labels), z.shape[1]), np.nan) for name, z in self.systems.items()}
         for name, log_proba in self.systems.items():
-            result[name][folds.out_of_fold] = single[name]
+            result[name][folds.out_of_fold] = self.out_of_fold[name]
             result[name][self.judged.rows] = log_proba
         return result
 
-    def scores(self, name: str, folds: Folds, first_fold: LogProba) -> dict[str, float | None]:
+    def scores(self, name: str, folds: Folds) -> dict[str, float | None]:
         """Return a learner's scores on the judged events, and that of its single fits; None where it failed."""
-        single, sample = {**self.out_of_fold, **first_fold}.get(name), self.judged.sample
+        single = self.out_of_fold.get(name)
         if single is None:
             return dict.fromkeys(("log_loss", "raw_log_loss", "single_fit_log_loss", "accuracy"))
         predicted = ~np.isnan(single[:, 0])
         losses = folds.sample(folds.out_of_fold).take(predicted).losses(single[predicted])
-        right = self.systems[name].argmax(axis=1) == sample.labels
+        judged, sample = self.judged.of(name)
+        log_proba = self.systems[name][judged]
+        right = log_proba.argmax(axis=1) == sample.labels
         return {
-            "log_loss": float(sample.losses(self.systems[name]).mean()),
-            "raw_log_loss": float(sample.losses(self.judged.raw[name]).mean()),
+            "log_loss": float(sample.losses(log_proba).mean()),
+            "raw_log_loss": float(sample.losses(self.judged.raw[name][judged]).mean()),
             "single_fit_log_loss": float(losses.mean()),
             "accuracy": float(np.average(right, weights=sample.weights)),
         }
 
     def reliability(self) -> dict[str, Reliability]:
         """Return the reliability of every system, before and after calibration."""
-        seen = self.judged.sample.labels, self.judged.sample.weights
-        return {
-            name: Reliability(
-                raw=Diagram(**reliability(self.judged.raw[name], *seen)), calibrated=Diagram(**reliability(z, *seen))
-            )
-            for name, z in self.systems.items()
-        }
+        diagrams = {}
+        for name, (sample, log_proba) in self.scored().items():
+            raw = self.judged.raw[name][self.judged.of(name)[0]]
+            before, after = (Diagram(**reliability(z, sample.labels, sample.weights)) for z in (raw, log_proba))
+            diagrams[name] = Reliability(raw=before, calibrated=after)
+        return diagrams
 
 
 def combine(
     folds: Folds,
     out_of_fold: LogProba,
     holdout: LogProba | None,
+    first_fold: LogProba,
     *,
     tolerance: float,
     pools: Sequence[str],
@@ -648,6 +677,8 @@ def combine(
         By learner with all fits, (n, C) log-probabilities of the events in the folds by single fits.
     holdout
         By learner, (m, C) of the events in the holdout as they are predicted when new; None without a holdout.
+    first_fold
+        By learner that left the race, (n, C) of the events in the folds, NaN beyond its one fold.
     tolerance, pools, survival
         See :func:`fit_stack`.
     energy
@@ -659,20 +690,21 @@ def combine(
     with step("pool"):
         find = partial(fit_stack, tolerance=tolerance, names=pools, survival=survival)
         stack = find(out_of_fold, sample)
-        # Scored are stacks that were found without the event, choice of learners and pool included.
+        # Scored are stacks that were found without the event, choice of learners and pool included: only the race knows
+        # its fold.
         stacked = stack.log_proba if holdout else nested(find, out_of_fold, sample)
         average = average_of(np.stack([out_of_fold[name] for name in stack.pool.learners]))
-        single_fits = {**out_of_fold, "average": average, "stack": stacked}
+        single_fits = {**out_of_fold, **first_fold, "average": average, "stack": stacked}
         if holdout is None:
-            judged = Judged.by_single_fits(folds, single_fits)
+            judged = Judged.by_single_fits(folds, single_fits, seed)
         else:
             judged = Judged.on_holdout(folds, holdout, stack.pool, seed, energy)
     with step("calibration"):
-        pairs = {name: calibrated(log_proba, judged.sample) for name, log_proba in judged.raw.items()}
-        scales, systems = (
-            {name: scale for name, (scale, _) in pairs.items()},
-            {name: z for name, (_, z) in pairs.items()},
-        )
+        scales, systems = dict[str, float](), dict[str, np.ndarray]()
+        for name, log_proba in judged.raw.items():
+            predicted, events = judged.of(name)
+            systems[name] = np.full_like(log_proba, np.nan)
+            scales[name], systems[name][predicted] = calibrated(log_proba[predicted], events)
     with step("gate"):
         learners = {name: systems[name] for name in out_of_fold}
         gate = decide_gate(systems["stack"], learners, judged.sample, survival=survival)

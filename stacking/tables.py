@@ -314,15 +314,16 @@ class TableData(Data):
             write_table(run.test_table, self.test_frame)
 
     def write_results(
-        self, on: str, shipped: str, judged: Sample, systems: Mapping[str, np.ndarray], log_proba: np.ndarray
+        self, on: str, shipped: str, scored: Mapping[str, tuple[Sample, np.ndarray]], log_proba: np.ndarray
     ) -> None:
         """Write the scores of all systems, and the table of predictions."""
         run, classes = RunFolder(self.config.run), self.task.classes
         scores = {
-            name: table_metrics(judged.labels, z, classes, judged.weights, judged.groups) for name, z in systems.items()
+            name: table_metrics(rows.labels, z, classes, rows.weights, rows.groups)
+            for name, (rows, z) in scored.items()
         }
         where = f"{on} rows of the training table"
-        counted = counted_in(judged.groups)
+        counted = counted_in(scored[shipped][0].groups)
         run.write_scores_of_table({"judged_on": where, "counted": counted, "shipped": shipped, "systems": scores})
         write_table(run.predictions_table, probabilities(log_proba, classes, self.identifiers))
 

@@ -297,9 +297,7 @@ def _fit_all(
     config, run = data.config, tasks[0].run
     fit = partial(run_tasks, processes=processes, threads=config.threads, scheduler=config.scheduler, progress=progress)
     learners, fits = {task.name for task in tasks}, {task.fold for task in tasks}
-    # Without a holdout, the one fit of a learner that leaves could not be judged.
-    is_race = config.race == "on" and config.prune > 0 and folds.holdout.any()
-    if not is_race or len(learners) == 1 or len(fits) == 1:
+    if config.race == "off" or config.prune == 0 or len(learners) == 1 or len(fits) == 1:
         return fit(tasks), ()
     failures = fit([task for task in tasks if task.fold == FIRST_FOLD])
     failed = {failure.learner for failure in failures}
@@ -454,6 +452,7 @@ def _second_level(
         folds,
         collected.out_of_fold,
         collected.holdout,
+        collected.first_fold,
         tolerance=config.prune,
         pools=config.pools,
         survival=procedure.survival,
@@ -482,14 +481,14 @@ def _second_level(
     run.write_chain(chain)
     if decision.scores:
         run.write_scores(decision.scores)
-    everywhere = found.everywhere(folds, collected.first_fold)
+    everywhere = found.everywhere(folds)
     for name, log_proba in everywhere.items():
         run.write_oof(name, log_proba, folds.partitions[0], task.classes)
     with step("prediction"):
         predictions = _predict_test(run, chain, data.test)
-    remarks = [*collected.remarks, *left_out_remarks(collected.raced, found.stack.left_out)]
+    remarks = [*collected.remarks, *left_out_remarks(collected.raced, found.stack.left_out, judged.on)]
     n_judging = n_fits if judged.on == ON_HOLDOUT else len(folds.partitions)
-    scored = (found.scores(row.name, folds, collected.first_fold) for row in collected.learners)
+    scored = (found.scores(row.name, folds) for row in collected.learners)
     manifest = Manifest(
         **begun.ended(remarks),
         learners=[row.model_copy(update=scores) for row, scores in zip(collected.learners, scored, strict=True)],
@@ -505,7 +504,7 @@ def _second_level(
         events.refuse_changed()
     remark(LOG, remarks)
     rows = predictions.log_proba if predictions else everywhere[found.shipped]
-    data.write_results(judged.on, found.shipped, judged.sample, found.systems, rows)
+    data.write_results(judged.on, found.shipped, found.scored(), rows)
     run.write_manifest(manifest)
     run.write_checksums()
     return StackResult(run.folder, manifest, predictions)

@@ -20,6 +20,7 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import (
+    ON_HOLDOUT,
     POOLS,
     DroppedLearner,
     Pool,
@@ -176,8 +177,8 @@ def test_the_remark_states_the_cost_of_all_that_went() -> None:
         DroppedLearner(name="first", cost=1e-5, standard_error=2e-5),
         DroppedLearner(name="second", cost=1.2e-4, standard_error=3e-5),
     )
-    assert left_out_remarks((), ()) == []
-    (both,) = left_out_remarks((), gone)
+    assert left_out_remarks((), (), ON_HOLDOUT) == []
+    (both,) = left_out_remarks((), gone, ON_HOLDOUT)
     assert "first, second; " in both
     assert "0.00012 ± 0.00003 higher" in both
 

@@ -73,6 +73,32 @@ def test_a_useless_learner_leaves_after_one_fold_and_nothing_that_ships_changes(
 
 
 @pytest.mark.usefixtures("fakes")
+def test_without_a_holdout_a_learner_that_leaves_is_scored_on_its_one_fold(table: Path, tmp_path: Path) -> None:
+    raced = stack(config(tmp_path / "raced", table, holdout=0.0))
+    full = stack(config(tmp_path / "full", table, holdout=0.0, race="off"))
+    assert folds_of(raced.run, "fake_useless") == ["fold-0"]
+    assert_frame_equal(*(pl.read_parquet(run / "predictions.parquet") for run in (raced.run, full.run)), abs_tol=1e-14)
+    (remark,) = (line for line in raced.manifest.remarks if line.startswith("left out after one fold: fake_useless"))
+    assert "they are scored on it alone" in remark
+    opened = load(raced.run)
+    log_proba, folds = opened.oof("fake_useless")
+    np.testing.assert_array_equal(~np.isnan(log_proba[:, 0]), folds == 0)
+    kinds = pl.read_parquet(table / "train.parquet")["kind"].to_list()
+    labels = np.array([opened.task.classes.index(kind) for kind in kinds])[folds == 0]
+    entry = next(row for row in raced.manifest.learners if row.name == "fake_useless")
+    assert entry.log_loss == pytest.approx(-log_proba[folds == 0][np.arange(len(labels)), labels].mean(), rel=1e-12)
+    assert entry.accuracy == pytest.approx((log_proba[folds == 0].argmax(axis=1) == labels).mean(), rel=1e-12)
+    scores = opened.held_out_scores()["systems"]
+    assert scores["fake_useless"]["log_loss"]["value"] == pytest.approx(entry.log_loss, rel=1e-12)
+    reliability = raced.manifest.reliability
+    counted = {name: sum(one.entries for one in diagram.calibrated.bins) for name, diagram in reliability.items()}
+    assert counted["fake_useless"] == 2 * (folds == 0).sum(), "a probability of each class"
+    assert counted["fake_linear"] == counted["stack"] == 2 * len(folds)
+    everything = next(iter(predict(opened, table / "test.parquet", everything=True).pieces))
+    np.testing.assert_array_equal(everything.by_name["fake_useless"], opened.test("fake_useless", "log_proba"))
+
+
+@pytest.mark.usefixtures("fakes")
 def test_an_ended_run_repeats_the_decision(table: Path, tmp_path: Path) -> None:
     options = config(tmp_path / "run", table)
     first = stack(options)
@@ -96,9 +122,7 @@ def test_switched_off_later_the_other_fits_follow(table: Path, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("fakes")
-@pytest.mark.parametrize(
-    "options", [{"holdout": 0.0}, {"prune": 0.0}, {"race": "off"}, {"learners": ("fake_useless",)}]
-)
+@pytest.mark.parametrize("options", [{"prune": 0.0}, {"race": "off"}, {"learners": ("fake_useless",)}])
 def test_where_there_is_no_race_all_fits_are_done(options: dict[str, Any], table: Path, tmp_path: Path) -> None:
     run = stack(config(tmp_path / "run", table, **options)).run
     assert folds_of(run, "fake_useless") == ["fold-0", "fold-1", "fold-2"]

@@ -135,6 +135,20 @@ def test_energies(weighted: bool, reference: Reference) -> None:
     reference(result)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_errors_of_a_learner_that_left_the_race_are_measured_on_its_fold(weighted: bool) -> None:
+    stacking = stacking_of(ENERGY)
+    events = of_energy(300, weighted=weighted, own=False)
+    inside = events.sample.folds == 0
+    partly = np.where(inside[:, None], events.systems["b"], np.nan)
+    whole, part = (stacking.decide(one) for one in (events, replace(events, systems={**events.systems, "b": partly})))
+    assert part.record == whole.record
+    assert [name for name in whole.rules if repr(whole.rules[name]) != repr(part.rules[name])] == ["b"]
+    alone = replace(events, sample=events.sample.take(inside), offsets=events.offsets[inside], shipped="b")
+    alone = replace(alone, systems={name: z[inside] for name, z in events.systems.items()})
+    assert repr(part.rules["b"]) == repr(stacking.decide(alone).rules["b"])
+
+
 def test_estimates(reference: Reference) -> None:
     rng = np.random.default_rng(13)
     truth, errors = rng.normal(0, 0.3, 250), rng.uniform(0.02, 0.4, (3, 250))
