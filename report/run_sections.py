@@ -126,6 +126,7 @@ def provenance(run: Run, source: Mapping[str, Any] | None = None) -> Section:
         *((key, value) for key in ("started", "machine", "command") if (value := getattr(manifest, key))),
         ("seed", str(manifest.seed)),
         ("device", manifest.device),
+        *((f"precision: {row.name}", ", ".join(row.precision)) for row in manifest.learners if row.precision),
     ]
     data = {key: value for key, value in manifest.data.as_json().items() if not isinstance(value, dict)}
     rows += [(f"data: {key.replace('_', ' ')}", str(value)) for key, value in data.items()]

@@ -174,6 +174,7 @@ def do_task(task: FoldTask) -> float:
             n_train=len(train),
             n_valid=len(valid),
             n_parameters=learner.n_parameters,
+            precision=learner.precision,
             importances=learner.importances(),
             cost=Step.of(cost),
             ended_early=ended_early,

@@ -108,6 +108,8 @@ class LearnerEntry(Stated):
     source: str = ""
     """Where it comes from."""
     n_parameters: Count | None = None
+    precision: list[Literal["float32", "bf16"]] = Field(default=[])
+    """What its fits multiplied in while they learned, once each: they may have been done by unlike processors."""
     one_network: OneNetwork | None = None
     """None where its fits are averaged."""
     fits: Few | None = None
@@ -292,6 +294,8 @@ class FitRecord(Stated):
     n_train: Count = 0
     n_valid: Count = 0
     n_parameters: Count | None = None
+    precision: Literal["float32", "bf16"] | None = None
+    """What a network multiplied in while it learned."""
     importances: dict[str, float] | None
     """Share of the gain by column, of learners that count it."""
     cost: Step | None = None

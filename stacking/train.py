@@ -12,7 +12,7 @@ on nested ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -354,12 +354,13 @@ def collect(
         if task.name in finished or (task.name in left and task.fold == 0):
             refuse_other_fit(task)
     run, rows, n_fits = tasks[0].run, folds.out_of_fold, len({task.fold for task in tasks})
+    fits_of: dict[str, Sequence[int]] = {name: range(1 if name in left else n_fits) for name in (*finished, *left)}
+    records = {name: [run.fit(name, fold).record() for fold in folds_of] for name, folds_of in fits_of.items()}
     repetitions = {name: run.read_out_of_fold(name, folds.partitions, rows)[:, rows] for name in finished}
     networks, network_remarks = one_networks(ends, folds, [task for task in tasks if task.name in finished])
     holdout = None
     if folds.holdout.any():
-        fits: dict[str, Iterable[Fit]] = {name: (None,) if name in networks else range(n_fits) for name in finished}
-        fits |= dict.fromkeys(left, (0,))
+        fits: dict[str, Sequence[Fit]] = {**fits_of, **dict.fromkeys(networks, (None,))}
         holdout = {name: average_of(run.read_fits(name, which, HOLDOUT)) for name, which in fits.items()}
     return Collected(
         # One repetition needs no average: normalising again would only change last bits.
@@ -373,9 +374,10 @@ def collect(
                 features=list(task.columns),
                 needs_grid=task.spec.needs_grid,
                 source=task.spec.source,
-                n_parameters=None if name in errors else run.fit(name, 0).record().n_parameters,
+                n_parameters=records[name][0].n_parameters if name in records else None,
+                precision=sorted({one.precision for one in records.get(name, ()) if one.precision}),
                 one_network=OneNetwork(**networks[name].as_dict()) if name in networks else None,
-                fits=1 if name in left else n_fits,
+                fits=len(fits_of.get(name, range(n_fits))),
                 left_the_race=left.get(name),
             )
             for name, task in task_of.items()

@@ -6,7 +6,7 @@ import importlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -65,6 +65,11 @@ class LearnerAverage(Learner):
         if self.chosen["space"] == "log":
             return log_softmax(each.mean(axis=0)) if len(batch) else each[0]
         return np.logaddexp.reduce(each, axis=0) - np.log(len(self.members))
+
+    @property
+    def precision(self) -> Literal["float32", "bf16"] | None:
+        """That of the members."""
+        return self.members[0].precision
 
     @property
     def n_parameters(self) -> int:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -199,6 +199,11 @@ class Learner(Predictor):
         """Return the untrained learner that a folder's ``learner.json`` describes, and what that file holds."""
         header = read_header(folder, cls.__name__)
         return cls(tuple(header["classes"]), header["settings"], threads=header["threads"]), header
+
+    @property
+    def precision(self) -> Literal["float32", "bf16"] | None:
+        """What a network multiplied in while it learned; None of other learners."""
+        return None
 
     @property
     def n_parameters(self) -> int | None:

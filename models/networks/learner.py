@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ class NetworkLearner(Learner):
         self.class_weights_: np.ndarray | None = None
         self.history_: History | None = None
         self.device_ = "cpu"
-        self.precision_: str | None = None
+        self.precision_: Literal["float32", "bf16"] | None = None
         """``float32`` or ``bf16``, in which it was trained; None where that was not noted."""
 
     network_: nn.Module
@@ -254,6 +254,11 @@ class NetworkLearner(Learner):
         with OwnDraws(0):
             network = self.build(inputs, len(self.classes), self.array_)
         return sum(parameter.numel() for parameter in network.parameters())
+
+    @property
+    def precision(self) -> Literal["float32", "bf16"] | None:
+        """What it multiplied in while it learned; None of one that learned before that was written down."""
+        return self.precision_
 
     @property
     def n_parameters(self) -> int:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -358,12 +358,12 @@ def optimiser_of(
     )
 
 
-def precision_on(device: torch.device, precision: str) -> str:
-    """Return ``float32`` or ``bf16``, which a network with this setting is trained in on a device."""
-    if precision != "auto":
-        return precision
-    native = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else _cpu_has_bf16()
-    return "bf16" if native else "float32"
+def precision_on(device: torch.device, precision: str) -> Literal["float32", "bf16"]:
+    """Return which of them a network with this setting is trained in on a device."""
+    if precision == "auto":
+        native = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else _cpu_has_bf16()
+        return "bf16" if native else "float32"
+    return "bf16" if precision == "bf16" else "float32"
 
 
 def autocast_of(device: torch.device, precision: str) -> Callable[[], contextlib.AbstractContextManager[object]]:

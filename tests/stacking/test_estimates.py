@@ -16,6 +16,7 @@ from showerstack.models.base.inputs import TARGETS, targets_of
 from showerstack.runtime.arrays import write_pieces
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
 from showerstack.runtime.tables import write_frames
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking import train as second_level
@@ -160,6 +161,9 @@ def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_comp
     clean = stack(StackConfig(run=tmp_path / "clean", data=data, **OPTIONS))
     record = clean.manifest.truth
     assert record["learner"] == "pretrained"
+    (entry,) = clean.manifest.learners
+    saved = read_json(tmp_path / "clean" / "learners" / "pretrained" / "fold-0" / "learner.json")
+    assert entry.precision == [saved["precision"]]
     assert record["held_out"]["lg_energy"]["in_errors"]["resolution"] == pytest.approx(1.0, abs=0.3)
     with np.load(tmp_path / "clean" / "predictions.npz") as stored:
         arrays = {name: stored[name] for name in UNITS}
