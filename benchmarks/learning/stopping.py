@@ -74,10 +74,10 @@ def of_seed(folder: Path, seed: int, n_folds: int) -> tuple[dict[str, np.ndarray
     source = events(folder, COMPOSITION, "train", labelled=True)
     columns = source.columns_for(spec("pretrained"))
     inside = source.passes_evaluation_cuts()
-    everything = replace(source.batch(np.arange(len(source)), columns, grids=False), labels=source.labels())
+    everything = replace(source.batch(np.arange(len(source)), columns, grids=False), labels=source.known().labels)
     new = events(folder, COMPOSITION, "test", labelled=True)
     test = new.batch(np.arange(len(new)), columns, grids=False)
-    truth = np.asarray(new.labels())
+    truth = new.known().labels
     rng = np.random.default_rng(seed)
     folds = rng.integers(n_folds, size=len(source))
     single: dict[str, list[np.ndarray]] = {rule: [] for rule in RULES}

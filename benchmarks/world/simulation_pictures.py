@@ -54,8 +54,8 @@ def typical(mass: int, n: int = 301, seed: int = 1) -> tuple[Showers, np.ndarray
     keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
     readings = read_out(showers, row, SETTINGS, keys, rng.standard_normal((n, 6, 2)))
     event = reconstruct(showers, row, readings, SETTINGS, rng.standard_normal((6, 1)), np.ones((4, 1)))
-    only = Showers(thrown(mass, 1), *(v[row] for v in (showers.xmax, showers.lg_ne, showers.lg_nmu)),
-                   showers.age[row], showers.muon_age[row])  # fmt: skip
+    arrays = (showers.xmax, showers.lg_ne, showers.lg_nmu, showers.age, showers.muon_age)
+    only = Showers(thrown(mass, 1), *(values[row] for values in arrays))
     return only, readings.grids()[0], event
 
 
