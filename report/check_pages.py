@@ -24,7 +24,16 @@ from showerstack.report.pictures.physics import (
     stations_picture,
     undefined_share,
 )
-from showerstack.report.pictures.style import INK, PALETTE, as_svg, colour_map, drawing, new_figure, save_figure
+from showerstack.report.pictures.style import (
+    INK,
+    PALETTE,
+    as_svg,
+    colour_map,
+    drawing,
+    make_logarithmic,
+    new_figure,
+    save_figure,
+)
 from showerstack.report.shared.markup import (
     Section,
     bullets,
@@ -224,5 +233,6 @@ def _distribution(axes: Axes, values: np.ndarray) -> None:
     axes.plot(fine, len(values) * 0.5 * norm.pdf(fine), color=INK, linestyle="--", label="standard normal")
     axes.set(xlabel="significance (standard deviations)", ylabel="pixels")
     if len(values):
-        axes.set(yscale="log", ylim=(0.5, None))
+        make_logarithmic(axes, "y")
+        axes.set(ylim=(0.5, None))
     axes.legend()

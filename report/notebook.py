@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from showerstack.report.pictures.style import INK, PALETTE, name_rows, one_plot
+from showerstack.report.pictures.style import INK, PALETTE, make_logarithmic, name_rows, one_plot
 
 BINS = 50
 
@@ -16,7 +16,7 @@ def scores_of_events(scores: np.ndarray) -> Figure:
     """Draw the distribution of gamma scores (N,)."""
     with one_plot(2.7) as (figure, axes):
         axes.hist(scores, bins=BINS, histtype="step", color=PALETTE[0])
-        axes.set_yscale("log", nonpositive="clip")
+        make_logarithmic(axes, "y", nonpositive="clip")
         axes.set_xlabel("gamma score")
         axes.set_ylabel(f"events of {len(scores):,}")
     return figure

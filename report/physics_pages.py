@@ -596,11 +596,7 @@ def _limit_pictures(photon_search: PhotonSearch, integral: bool) -> Iterator[tup
     edges = np.array([(one.lg_energy_low, one.lg_energy_high) for one in chosen])
     scales = [("fraction of photons", [one.fraction_per_event for one in chosen])]
     if photon_search.efficiency_known:
-        flux = (
-            r"$\Phi_\gamma$, m$^{-2}$ sr$^{-1}$ s$^{-1}$"
-            if integral
-            else r"$J_\gamma$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{-1}$"
-        )
+        flux = "photon flux, m⁻² sr⁻¹ s⁻¹" + ("" if integral else " eV⁻¹")
         scales.append((flux, [one.flux_per_event for one in chosen]))
     what = "for all energies from the lower end of each bar on" if integral else "in bins of energy"
     for label, each in scales:

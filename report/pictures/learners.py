@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from showerstack.report.pictures.style import INK, MARKERS, PALETTE, literal, name_rows, one_plot
+from showerstack.report.pictures.style import INK, MARKERS, PALETTE, literal, make_logarithmic, name_rows, one_plot
 from showerstack.report.shared.subject import ScoredSystem
 from showerstack.scoring.metrics.paired import Paired
 
@@ -26,7 +26,7 @@ def learners_picture(systems: Sequence[ScoredSystem], label: str, *, logarithmic
             axes.plot([low, one.interval.high], [y, y], color=INK, lw=1.4, solid_capstyle="butt")
             axes.plot(x, y, "<" if limit else MARKERS[0], color=INK)
         if logarithmic:
-            axes.set_xscale("log")
+            make_logarithmic(axes, "x")
             # A decade at least, and labels at 2 and 5 alone: they stay apart.
             low, high = np.log10(axes.get_xlim())
             missing = max(0.0, 1.0 - (high - low)) / 2
@@ -49,7 +49,7 @@ def training_picture(curves: dict[str, list[float]]) -> Figure:
             axes.plot(epochs, losses, color=colour, lw=1.2, label=literal(name))
             best = int(np.nanargmin(losses))
             axes.plot(epochs[best], losses[best], MARKERS[k % len(MARKERS)], color=colour, ms=6, mec=INK)
-        axes.set_xscale("log")  # tens of epochs, hundreds of rounds
+        make_logarithmic(axes, "x")  # tens of epochs, hundreds of rounds
         axes.set_xlabel("epoch or round")
         axes.set_ylabel("validation log-loss")
         axes.legend()

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from showerstack.analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
 from showerstack.analysis.spectra.published import PublishedSpectrum
@@ -22,16 +22,18 @@ from showerstack.report.pictures.style import (
     colour_map,
     drawing,
     literal,
+    make_logarithmic,
     name_rows,
     new_figure,
     one_plot,
 )
+from showerstack.report.pictures.ticks import PowerLabels
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 
 POWER = 2.7
 BESIDE = 1.5
 """Factor in energy by which axes reach beyond the first and the last bin."""
-LABEL = r"$J\,E^{2.7}$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{1.7}$"
+LABEL = "J E²·⁷, m⁻² sr⁻¹ s⁻¹ eV¹·⁷"
 
 
 def flux_picture(
@@ -90,12 +92,12 @@ def panel_pictures(
 
 def _energy_axis(axes: Axes) -> None:
     """Make the axis of energies logarithmic, with labels that do not run into each other."""
-    axes.set_xscale("log")
+    make_logarithmic(axes, "x")
     low, high = axes.get_xlim()
     low = max(low, 1e-3 * high)  # without a point the axis begins below zero
     if np.floor(np.log10(high)) <= np.ceil(np.log10(low)):  # one power of ten alone is too few labels
         axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5) if high < 8 * low else (3,)))
-        axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
+        axes.xaxis.set_minor_formatter(PowerLabels(minor_thresholds=(np.inf, np.inf)))
     else:
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("energy, eV")
@@ -234,7 +236,7 @@ def limit_picture(
                       label="expected, median" if k == 0 else None)  # fmt: skip
             axes.plot([low[k], high[k]], [limit[k]] * 2, color=PALETTE[0], lw=1.6, label="observed" if k == 0 else None)
         axes.plot(x if integral else np.sqrt(low * high), limit, "v", color=PALETTE[0], ms=5)
-        axes.set_yscale("log")
+        make_logarithmic(axes, "y")
         _energy_axis(axes)
         if integral:
             axes.set_xlabel("from energy, eV")
@@ -267,7 +269,7 @@ def score_picture(
             axes.step(scores[order], np.cumsum(weights[order]), style, color=colour, label=name, where="post", lw=1.3)
         axes.axvspan(*borders, color=PALETTE[1], alpha=0.2, lw=0)
         axes.axvline(borders[1], color=PALETTE[1], lw=1.2)
-        axes.set_yscale("log")
+        make_logarithmic(axes, "y")
         axes.set_ylim(0.3, max(len(data), 10) * 1.5)
         shown = np.concatenate([photons[0], [borders[0] - 2.0]])
         axes.set_xlim(

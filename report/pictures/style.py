@@ -64,7 +64,6 @@ _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "showerstack",
     "figure.constrained_layout.use": True,
-    "mathtext.fontset": "dejavusans",
 }
 
 
@@ -116,6 +115,16 @@ def new_figure(height_in: float = 3.0, width_in: float = COLUMN_IN, *, placed: b
     return ShownFigure(figsize=(width_in, height_in), layout=layout)  # type: ignore[arg-type]
 
 
+def make_logarithmic(axes: Axes, which: str, **options: Any) -> None:
+    """Make the axis ``"x"`` or ``"y"`` logarithmic, with powers of ten as labels; options of the scale."""
+    from showerstack.report.pictures.ticks import PowerLabels
+
+    set_scale, axis = (axes.set_xscale, axes.xaxis) if which == "x" else (axes.set_yscale, axes.yaxis)
+    set_scale("log", **options)
+    axis.set_major_formatter(PowerLabels())
+    axis.set_minor_formatter(PowerLabels())
+
+
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Name the rows 0, 1, ... of a picture, the first one on top."""
     axes.set_yticks(range(len(names)), [literal(name) for name in names])
@@ -134,6 +143,7 @@ def as_svg(figure: Figure, description: str) -> Markup:
     """
     buffer = io.StringIO()
     with drawing():
+        _lay_out(figure)
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}, dpi=160)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
@@ -155,7 +165,16 @@ def as_svg(figure: Figure, description: str) -> Markup:
     return Markup(text)
 
 
+def _lay_out(figure: Figure) -> None:
+    """Place the axes of a figure for good: matplotlib would draw the whole figure once more for it."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+
+
 def save_figure(figure: Figure, out: Path) -> None:
     """Write the figure to a file of the format that its suffix names, on white, atomically."""
     with atomic_path(out) as temporary, drawing():
+        _lay_out(figure)
         figure.savefig(temporary, dpi=200, facecolor="white")

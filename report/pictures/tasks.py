@@ -17,6 +17,7 @@ from showerstack.report.pictures.style import (
     colour_map,
     drawing,
     literal,
+    make_logarithmic,
     new_figure,
     one_plot,
 )
@@ -241,7 +242,7 @@ def roc_picture(
         if published:
             points = list(SURVIVAL_CURVE), list(SURVIVAL_CURVE.values())
             axes.plot(*points, MARKERS[5], color=PALETTE[2], label="published*")
-        axes.set_yscale("log")
+        make_logarithmic(axes, "y")
         axes.set_ylim(0.25 * least, 1.5)
         axes.set_xlim(0.4, 1.005)
         axes.set_xlabel("gamma efficiency")
@@ -283,7 +284,7 @@ def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> 
             label = f"{name} ({len(own):,})"
             axes.hist(own, bins=edges.tolist(), histtype="step", color=colour, ls=line, lw=1.3, label=label)
         axes.axvline(threshold, color=INK, lw=0.8, ls=":")
-        axes.set_yscale("log")
+        make_logarithmic(axes, "y")
         axes.set_ylim(bottom=0.5)
         axes.set_xlabel("score, logit + 0.5 (threshold dotted)")
         axes.set_ylabel("events per bin")
@@ -313,7 +314,7 @@ def survival_by_bin_picture(
             count = counts.get(one.name)
             if count and count.n_surviving:
                 axes.plot(one.low + 0.3 * (one.high - one.low), count.survival, MARKERS[3], color=PALETTE[5], ms=4.5)
-        axes.set_yscale("log")
+        make_logarithmic(axes, "y")
         axes.margins(y=0.25)
         axes.set_xlabel(label)
         axes.set_ylabel("hadron survival at 75 %")
@@ -346,6 +347,8 @@ def by_bin_picture(binned: dict[str, Any], name: str, label: str) -> Figure:
 
 def residual_picture(truth: np.ndarray, estimate: np.ndarray, label: str) -> Figure:
     """Draw estimate minus truth against the truth, (N,) each, as numbers of events in cells."""
+    from showerstack.report.pictures.ticks import PowerLabels
+
     residuals = estimate - truth
     middle, reach = float(np.median(residuals)), SPREADS * max(float(np.std(residuals)), 1e-6)
     with one_plot(3.2) as (figure, axes):
@@ -355,7 +358,9 @@ def residual_picture(truth: np.ndarray, estimate: np.ndarray, label: str) -> Fig
         )
         cells.set_rasterized(True)
         axes.axhline(0.0, color=INK, lw=0.8, ls="--")
-        figure.colorbar(cells, ax=axes, location="top", shrink=0.8, aspect=40).set_label("events")
+        bar = figure.colorbar(cells, ax=axes, location="top", shrink=0.8, aspect=40)
+        bar.set_label("events")
+        bar.formatter = bar.minorformatter = PowerLabels()
         axes.set_xlabel(f"true {label}")
         axes.set_ylabel("estimated - true")
     return figure
@@ -380,6 +385,6 @@ def plane_picture(
             limit(float(low) - 0.1, float(high) + 0.1)
         bar = figure.colorbar(cells, ax=axes, location="top", shrink=0.8, aspect=40)
         bar.set_label(label)
-        axes.set_xlabel("electron number, lg $N_e$")
-        axes.set_ylabel(r"muon number, lg $N_\mu$")
+        axes.set_xlabel("electron number, lg Ne")
+        axes.set_ylabel("muon number, lg Nμ")
     return figure

@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 
 from showerstack.report.display import FIT_COLUMNS, Shower, draw_event, event_picture, read_showers, ring_means
 from showerstack.report.pictures.learners import gain_picture, learners_picture, shuffle_picture, training_picture
-from showerstack.report.pictures.style import as_svg, one_plot
+from showerstack.report.pictures.physics import flux_picture, limit_picture
+from showerstack.report.pictures.style import as_svg, make_logarithmic, one_plot
 from showerstack.report.pictures.tasks import (
     balanced_by_energy_picture,
     by_class_and_energy_picture,
@@ -46,6 +47,78 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.stacking.store import System
 
 CLASSES = COMPOSITION.classes
+
+
+@pytest.fixture(autouse=True)
+def no_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let matplotlib parse no formula: that takes longer than the rest of a picture."""
+
+    def refuse(self: object, text: str, *_: object) -> None:
+        pytest.fail(f"{text} is drawn as a formula")
+
+    monkeypatch.setattr("matplotlib.mathtext.MathTextParser.parse", refuse)
+
+
+PLAIN = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+
+
+def number(label: str) -> float:
+    """Return the number that a label of a logarithmic axis says."""
+    factor, _, power = label.rpartition("×")
+    assert power.startswith("10")
+    return float(factor or 1) * 10.0 ** int(power[2:].translate(PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((0.5, 2e7), {10.0**k for k in range(0, 8, 2)}),
+        ((3e-5, 0.2), {1e-4, 1e-3, 1e-2, 1e-1}),
+        ((2e14, 8e15), {1e15}),
+        ((1.5, 4.5), {2.0, 3.0, 4.0}),
+    ],
+)
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_labels_of_a_logarithmic_axis_say_where_they_stand(
+    limits: tuple[float, float], expected: set[float], which: str
+) -> None:
+    with one_plot(3.0) as (figure, axes):
+        make_logarithmic(axes, which)
+        (axes.set_xlim if which == "x" else axes.set_ylim)(*limits)
+        figure.draw_without_rendering()
+        axis = axes.xaxis if which == "x" else axes.yaxis
+        said = {}
+        for minor in (False, True):
+            places, labels = axis.get_ticklocs(minor=minor), axis.get_ticklabels(minor=minor)
+            said |= {place: label.get_text() for place, label in zip(places, labels, strict=True) if label.get_text()}
+    for place, label in said.items():
+        assert number(label) == pytest.approx(place, rel=1e-9)
+    assert expected <= {float(f"{place:.6g}") for place in said if limits[0] <= place <= limits[1]}
+
+
+def test_pictures_of_physics_say_their_units_in_letters() -> None:
+    energy, flux = np.array([2e15, 4e15, 8e15]), np.full((3, 1), 1e-20)
+    svg = check(flux_picture(energy, flux, flux / 10, flux / 5, ("proton",)), "flux")
+    assert ">J E²·⁷, m⁻² sr⁻¹ s⁻¹ eV¹·⁷<" in svg
+    assert ">10¹⁶<" in svg
+    edges, band = np.array([[15.0, 15.5], [15.5, 16.0]]), np.full((2, 5), 1e-3)
+    svg = check(limit_picture(edges, np.full(2, 2e-3), band, "fraction", integral=False, level=0.9), "limit")
+    assert "×10⁻³<" in svg
+
+
+def test_a_figure_is_laid_out_as_matplotlib_does_it() -> None:
+    def drawn() -> Figure:
+        with one_plot(2.0) as (figure, axes):
+            axes.plot([0, 1], [0.123, 0.456], label="a")
+            axes.set_ylabel("long label of an axis")
+            figure.legend(loc="outside upper center")
+        return figure
+
+    ours, theirs = drawn(), drawn()
+    as_svg(ours, "laid out")
+    theirs.draw_without_rendering()
+    np.testing.assert_allclose(ours.axes[0].get_position().bounds, theirs.axes[0].get_position().bounds, atol=0.01)
+    assert np.abs(np.subtract(ours.axes[0].get_position().bounds, drawn().axes[0].get_position().bounds)).max() > 0.05
 
 
 def truth(labels: np.ndarray) -> Truth:
