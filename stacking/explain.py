@@ -9,7 +9,7 @@ detector grid as one group. Fits are averaged, learners enter with their weights
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -36,6 +36,8 @@ N_OTHERS = 16
 """Other events, chosen at random, from which exchanged groups come."""
 N_ORDERS = 4
 """Random orders of the groups; each is also taken backwards."""
+ROWS = 8192
+"""Events with exchanged groups that a learner predicts at once."""
 
 
 @runtime_checkable
@@ -216,37 +218,56 @@ def exchanged(learner: Predictor, batch: Batch, first: int, second: int, seed: i
     names = list(places)
     if learner.needs_grid:
         names += [STATIONS, *([] if SCALARS in places else [SCALARS])]
-    values: dict[frozenset[str], float] = {}
-
-    def value(kept: frozenset[str]) -> float:
-        """Return the mean score of the others with these groups taken from the event."""
-        if kept not in values:
-            log_proba = learner.predict_log_proba(_mix(batch, kept, places))
-            values[kept] = float(np.mean(log_proba[:, first] - log_proba[:, second]))
-        return values[kept]
-
-    rng, shapley = np.random.default_rng(seed), dict.fromkeys(names, 0.0)
-    for _ in range(N_ORDERS):
-        order = rng.permutation(len(names))
-        for way in (order, order[::-1]):
-            kept: frozenset[str] = frozenset()
-            for k in way:
-                more = kept | {names[k]}
-                shapley[names[k]] += (value(more) - value(kept)) / (2 * N_ORDERS)
-                kept = more
+    rng = np.random.default_rng(seed)
+    orders = [way for _ in range(N_ORDERS) for way in _both_ways(rng.permutation(len(names)))]
+    ways = [[frozenset(names[k] for k in order[:n]) for n in range(len(order) + 1)] for order in orders]
+    values = _values(learner, batch, list(dict.fromkeys(kept for way in ways for kept in way)), places, (first, second))
+    shapley = dict.fromkeys(names, 0.0)
+    for order, way in zip(orders, ways, strict=True):
+        for k, kept, more in zip(order, way, way[1:], strict=False):
+            shapley[names[k]] += (values[more] - values[kept]) / (2 * N_ORDERS)
     return shapley
 
 
-def _mix(batch: Batch, kept: frozenset[str], places: Mapping[str, list[int]]) -> Batch:
-    """Return the other events of a batch with groups of its first one."""
-    others = batch.take(np.arange(1, len(batch)))
-    columns = [k for group in kept for k in places.get(group, ())]
-    if others.table is not None and columns:
-        assert batch.table is not None
-        table = others.table.copy(order="F")
-        table[:, columns] = batch.table[0, columns]
-        others = replace(others, table=table)
-    if SCALARS in kept and others.scalars is not None:
-        assert batch.scalars is not None
-        others = replace(others, scalars=np.repeat(batch.scalars[:1], len(others), axis=0))
-    return replace(others, index=np.full(len(others), batch.index[0])) if STATIONS in kept else others
+def _both_ways(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return order, order[::-1]
+
+
+def _values(
+    learner: Predictor,
+    batch: Batch,
+    choices: Sequence[frozenset[str]],
+    places: Mapping[str, list[int]],
+    classes: tuple[int, int],
+) -> dict[frozenset[str], float]:
+    """Return the mean score of the others of a batch with some groups taken from its first event, for each choice.
+
+    The learner is asked about many choices at once: asked about one after the other, a network waits for itself.
+    """
+    first, second = classes
+    values, n = {}, len(batch) - 1
+    at_once = max(ROWS // n, 1)
+    for start in range(0, len(choices), at_once):
+        chosen = choices[start : start + at_once]
+        log_proba = learner.predict_log_proba(_mix(batch, chosen, places))
+        scores = (log_proba[:, first] - log_proba[:, second]).reshape(len(chosen), n)
+        values |= {kept: float(np.mean(of_choice)) for kept, of_choice in zip(chosen, scores, strict=True)}
+    return values
+
+
+def _mix(batch: Batch, choices: Sequence[frozenset[str]], places: Mapping[str, list[int]]) -> Batch:
+    """Return the other events of a batch once for each choice of groups, which are those of its first event."""
+    n = len(batch) - 1
+    mixed = batch.take(np.tile(np.arange(1, len(batch)), len(choices)))
+    for k, kept in enumerate(choices):
+        rows = slice(k * n, (k + 1) * n)
+        columns = [column for group in kept for column in places.get(group, ())]
+        if mixed.table is not None and columns:
+            assert batch.table is not None
+            mixed.table[rows, columns] = batch.table[0, columns]
+        if SCALARS in kept and mixed.scalars is not None:
+            assert batch.scalars is not None
+            mixed.scalars[rows] = batch.scalars[0]
+        if STATIONS in kept:
+            mixed.index[rows] = batch.index[0]
+    return mixed

@@ -46,6 +46,48 @@ def test_exchanged_groups_of_a_sum_are_its_terms() -> None:
     np.testing.assert_allclose([result[name] for name in "xyz"], expected, atol=1e-5)
 
 
+class _OnGrids(_Linear):
+    """Two classes whose score is a product of a station, a scalar and the table; it counts what it is asked."""
+
+    needs_grid = True
+    asked: tuple[int, ...] = ()
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        assert batch.table is not None
+        assert batch.grids is not None
+        assert batch.scalars is not None
+        self.asked = (*self.asked, len(batch))
+        margin = batch.table[:, 0] * batch.table[:, 1] + batch.grids[batch.index, 1, 1, 0] * batch.scalars[:, 2]
+        return -np.logaddexp(0, np.column_stack([-margin, margin]))
+
+
+@pytest.mark.parametrize("rows", [1, 25, 8192])
+def test_choices_asked_together_are_those_asked_one_by_one(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    table, scalars = rng.normal(size=(10, 3)).astype(np.float32), rng.normal(size=(10, 5)).astype(np.float32)
+    batch = Batch(
+        index=rng.permutation(30)[:10], table=np.asfortranarray(table), columns=("x", "y", "z"), scalars=scalars,
+        grids=rng.normal(size=(30, 4, 4, 2)).astype(np.float32),
+    )  # fmt: skip
+    copies = batch.index.copy(), batch.table.copy(), batch.scalars.copy()  # type: ignore[union-attr]
+    alone, together = _OnGrids(("a", "b")), _OnGrids(("a", "b"))
+    monkeypatch.setattr("showerstack.stacking.explain.ROWS", 1)
+    one_by_one = exchanged(alone, batch, 0, 1, seed=7)
+    monkeypatch.setattr("showerstack.stacking.explain.ROWS", rows)
+    assert exchanged(together, batch, 0, 1, seed=7) == one_by_one
+    assert set(alone.asked) == {9}
+    assert together.asked == alone.asked if rows < 18 else len(together.asked) == -(-len(alone.asked) // (rows // 9))
+    for before, after in zip(copies, (batch.index, batch.table, batch.scalars), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+    def score(kept: bool) -> float:
+        return float(np.diff(alone.predict_log_proba(batch.take(np.array([0]) if kept else np.arange(1, 10)))).mean())
+
+    assert set(one_by_one) == {"x", "y", "z", "stations", "reconstruction"}
+    assert one_by_one["z"] == 0.0
+    assert sum(one_by_one.values()) == pytest.approx(score(False) - score(True), abs=1e-6)
+
+
 @pytest.fixture(scope="module")
 def table_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     """A stack of two boosters and a linear model on rows that the column ``told`` decides, modulo 3, and new rows."""
