@@ -10,6 +10,11 @@ medians with ranges, and the ratios of each pair: they count where other program
 makes the table of all columns, ``predict`` keeps no table. Memory is the largest of a command and its processes
 together, sampled twice a second, the pages of mapped files included. At last the table's bytes are compared for 1, 2
 and 4 threads, and after a kill.
+
+Stacks are trained at most twice by each; below them stands the log-loss of test showers by what ships, now minus
+before, paired, of the last two runs. ``good`` has a training set without cuts and begins with the features.
+``new-array`` makes the features of an array of 49 stations where only KASCADE's have been made before: each time
+machine code lies in a new folder.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ import numpy as np
 
 from benchmarks.shared.memory import FamilyMemory
 from benchmarks.shared.results import HELP, store
+from showerstack.scoring.metrics.losses import event_losses
+from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 from showerstack.showers.simulation import simulate
 
@@ -46,7 +53,22 @@ holdout = 0.3
 epochs = 1
 """
 """Options of a run that uses one network: how long it learns makes predictions no slower."""
-COMMANDS = ("features", "predict", "million", "stack", "report", "verify", "gamma-limit")
+COMMANDS = ("features", "new-array", "predict", "million", "stack", "good", "report", "verify", "gamma-limit")
+MOST_STACKS = 2
+SPACING_M = 20.0
+
+
+class Work(NamedTuple):
+    """A command that both checkouts run."""
+
+    label: str
+    measure: Callable[[int], CommandCost]
+    """Runs it in one of the checkouts, by its number."""
+    rounds: int
+    warm: bool = True
+    """Whether a first round does not count."""
+    runs: Sequence[Path] = ()
+    """Runs of both that are compared in log-loss, on test sets beside them."""
 
 
 class CommandCost(NamedTuple):
@@ -57,9 +79,10 @@ class CommandCost(NamedTuple):
     peak_gb: float
 
 
-def timed(root: Path, *arguments: object, program: str = "cli.py") -> CommandCost:
-    """Run a command of a checkout to its end; it must succeed."""
+def timed(root: Path, *arguments: object, program: str = "cli.py", code: Path | None = None) -> CommandCost:
+    """Run a command of a checkout to its end, with its machine code in a folder; it must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+    environment |= {"NUMBA_CACHE_DIR": str(code)} if code else {}
     command = [sys.executable, str(root / program), *map(str, arguments)]
     began = time.perf_counter()
     with tempfile.TemporaryFile() as errors:
@@ -131,11 +154,36 @@ def repeated(data: Path, folder: Path, n_events: int) -> Path:
     return folder
 
 
-def features(root: Path, data: Path, out: Path, *options: object) -> CommandCost:
+def features(root: Path, data: Path, out: Path, *options: object, code: Path | None = None) -> CommandCost:
     """Make a feature table and remove it again."""
-    cost = timed(root, "features", data, "--out", out, "--device", "cpu", "--quiet", *options)
+    cost = timed(root, "features", data, "--out", out, "--device", "cpu", "--quiet", *options, code=code)
     shutil.rmtree(out)
     return cost
+
+
+def square() -> DetectorArray:
+    """Return 7 x 7 stations at KASCADE's altitude, with muon detectors."""
+    y, x = np.mgrid[-3:4, -3:4] * SPACING_M
+    area = np.full(x.shape, 2.0)
+    return DetectorArray("49 stations", SPACING_M, x, y, area, area, np.zeros(x.shape, int), KASCADE.card)
+
+
+def new_array(root: Path, known: Path, new: Path, out: Path) -> CommandCost:
+    """Make the first features of an array, after those of KASCADE."""
+    with tempfile.TemporaryDirectory(prefix="code-") as code:
+        features(root, known, out, code=Path(code))
+        return features(root, new, out, code=Path(code))
+
+
+def log_losses(before: Path, now: Path, test: Path) -> str:
+    """Return the log-loss of a run on a test set minus that of another, paired."""
+    labels = np.load(test / COMPOSITION.label_file)
+    losses = []
+    for run in (before, now):
+        with np.load(run / "predictions.npz") as stored:
+            losses.append(event_losses(stored["log_proba"], labels))
+    gap = losses[1] - losses[0]
+    return f"{gap.mean():+.5f} ± {gap.std(ddof=1) / len(gap) ** 0.5:.5f} ({losses[0].mean():.4f} before)"
 
 
 def predict(root: Path, run: Path, data: Path, out: Path) -> CommandCost:
@@ -192,13 +240,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="commands-") as name:
         scratch = Path(name)
         made, _ = simulate(COMPOSITION, scratch / "data", n_train=MANY, n_test=FEW, seed=15)
-        for what, measure in work(options.commands, roots, made, scratch):
-            rounds = [[measure(k) for k in range(2)] for _ in range(options.rounds + 1)][1:]
+        for one in work(options.commands, options.rounds, roots, made, scratch):
+            rounds = [[one.measure(k) for k in range(2)] for _ in range(one.rounds + one.warm)][one.warm :]
             for number, (label, digits) in enumerate((("CPU s", 1), ("wall s", 1), ("peak GB", 2))):
                 before, now = ([pair[k][number] for pair in rounds] for k in range(2))
                 ratios = [b / a for a, b in zip(before, now, strict=True)]
                 cells = (ranged(before, digits), ranged(now, digits), ranged(ratios, 2))
-                lines.append(f"| {what if not number else ''} | {label} | {' | '.join(cells)} |")
+                lines.append(f"| {one.label if not number else ''} | {label} | {' | '.join(cells)} |")
+                print(lines[-1], flush=True)
+            if one.runs:
+                gap = log_losses(one.runs[0], one.runs[1], one.runs[0].parent / f"{COMPOSITION.name}_test")
+                lines.append(f"| | log-loss | | | {gap} |")
                 print(lines[-1], flush=True)
         if "features" in options.commands:
             lines += ["", f"Bytes of the table of {MANY:,} showers: {same_bytes(scratch / 'many', scratch)}"]
@@ -214,24 +266,35 @@ def revision(root: Path) -> str:
     ).stdout.strip()
 
 
-def work(
-    commands: Sequence[str], roots: tuple[Path, Path], made: Path, scratch: Path
-) -> Iterator[tuple[str, Callable[[int], CommandCost]]]:
-    """Yield each command with what runs it in one of the checkouts, by its number; what it needs is made before."""
+def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: Path, scratch: Path) -> Iterator[Work]:
+    """Yield the commands; what they need is made before."""
     table, file = scratch / "table", scratch / "new.npz"
     sizes = {"many": MANY, "few": FEW} | ({"million": MILLION} if "million" in commands else {})
     sets = {name: repeated(made, scratch / name, n) for name, n in sizes.items()}
     if "features" in commands:
-        yield f"features, {FEW} showers", lambda k: features(roots[k], sets["few"], table)
-        yield f"features, {MANY:,} showers", lambda k: features(roots[k], sets["many"], table, "--workers", 1)
+        yield Work(f"features, {FEW} showers", lambda k: features(roots[k], sets["few"], table), rounds)
+        yield Work(
+            f"features, {MANY:,} showers", lambda k: features(roots[k], sets["many"], table, "--workers", 1), rounds
+        )
+    if "new-array" in commands:
+        own = scratch / "own"
+        simulate(COMPOSITION, own, n_train=FEW, n_test=FEW, seed=15, array=square())
+        train = own / f"{COMPOSITION.name}_train"
+        label = f"first features of an array, {FEW} showers"
+        yield Work(label, lambda k: new_array(roots[k], sets["few"], train, table), rounds, warm=False)
     if {"predict", "million"} & set(commands):
         runs = [one_network(root, scratch / f"trained-{k}") for k, root in enumerate(roots)]
         if "predict" in commands:
-            yield f"predict, {FEW} showers", lambda k: predict(roots[k], runs[k], sets["few"], file)
-            yield f"predict, {MANY:,} showers", lambda k: predict(roots[k], runs[k], sets["many"], file)
+            yield Work(f"predict, {FEW} showers", lambda k: predict(roots[k], runs[k], sets["few"], file), rounds)
+            yield Work(f"predict, {MANY:,} showers", lambda k: predict(roots[k], runs[k], sets["many"], file), rounds)
         if "million" in commands:
-            yield f"features, {MILLION:,} showers", lambda k: features(roots[k], sets["million"], table)
-            yield f"predict, {MILLION:,} showers", lambda k: predict(roots[k], runs[k], sets["million"], file)
+            yield Work(
+                f"features, {MILLION:,} showers", lambda k: features(roots[k], sets["million"], table), rounds, False
+            )
+            yield Work(
+                f"predict, {MILLION:,} showers", lambda k: predict(roots[k], runs[k], sets["million"], file), rounds,
+                False,
+            )  # fmt: skip
     if {"stack", "report", "verify"} & set(commands):
         quick = scratch / "quick"
         simulate(COMPOSITION, quick, n_train=TRAINED, n_test=TRAINED, seed=17, train_cuts="test")
@@ -241,20 +304,37 @@ def work(
             return stack(roots[k], quick, trained[k], "--preset", "quick")
 
         if "stack" in commands:
-            yield f"stack --preset quick, {TRAINED:,} showers", train
+            label = f"stack --preset quick, {TRAINED:,} showers"
+            yield Work(label, train, min(rounds, MOST_STACKS), runs=trained)
         else:
             for k in range(2):
                 train(k)
         if "report" in commands:
-            yield "report", lambda k: timed(roots[k], "report", trained[k], "--data", quick)
+            yield Work("report", lambda k: timed(roots[k], "report", trained[k], "--data", quick), rounds)
         if "verify" in commands:
-            yield (
+            yield Work(
                 f"verify.py, {TRAINED:,} showers",
                 lambda k: timed(roots[k], trained[k] / "predictions.npz", "--data", quick, program="verify.py"),
+                rounds,
             )
+    if "good" in commands:
+        # Each checkout has a copy of the sets, since feature tables lie beside them.
+        folders = [scratch / f"good-{k}" for k in range(2)]
+        simulate(COMPOSITION, folders[0], n_train=MANY, n_test=MANY // 4, seed=18)
+        shutil.copytree(folders[0], folders[1])
+
+        def train_good(k: int) -> CommandCost:
+            for table in folders[k].glob("*.features"):
+                shutil.rmtree(table)
+            return stack(roots[k], folders[k], folders[k] / "run", "--preset", "good")
+
+        label = f"stack --preset good, {MANY:,} showers"
+        runs = [folder / "run" for folder in folders]
+        yield Work(label, train_good, min(rounds, MOST_STACKS), warm=False, runs=runs)
     if "gamma-limit" in commands:
         photons = Photons.prepared(roots, scratch / "photons")
-        yield f"gamma-limit, {TRAINED:,} simulated", lambda k: photons.limit(roots[k], k, scratch / "limit")
+        label = f"gamma-limit, {TRAINED:,} simulated"
+        yield Work(label, lambda k: photons.limit(roots[k], k, scratch / "limit"), rounds)
 
 
 if __name__ == "__main__":
