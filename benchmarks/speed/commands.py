@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, required=True, help="another checkout")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS)
-    parser.add_argument("--store", action="store_true", help=HELP)
+    parser.add_argument("--store", nargs="?", const="commands", metavar="NAME", help=f"{HELP}NAME.md (commands)")
     options = parser.parse_args()
     roots = (options.against.resolve(), ROOT)
     lines = ["| command | | before (range) | now (range) | ratio (range) |", "|---|---|---|---|---|"]
@@ -256,7 +256,7 @@ def main() -> None:
             lines += ["", f"Bytes of the table of {MANY:,} showers: {same_bytes(scratch / 'many', scratch)}"]
             print(lines[-1])
     if options.store:
-        store("commands", "Whole commands", "\n".join([f"Before: commit {revision(roots[0])}.", "", *lines]))
+        store(options.store, "Whole commands", "\n".join([f"Before: commit {revision(roots[0])}.", "", *lines]))
 
 
 def revision(root: Path) -> str:
