@@ -42,7 +42,7 @@ from showerstack.scoring.metrics.log_survival import paired_log_survival
 from showerstack.scoring.metrics.losses import error_of_mean
 from showerstack.scoring.metrics.reliability import reliability
 from showerstack.showers.schema import GAMMA_CLASS, HADRON
-from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds
+from showerstack.stacking.folds import EVALUATION_FOLDS, Folds, assign_folds, class_counts
 from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.sample import MeanAndError, Sample, cross_fitted
 from showerstack.stacking.stated import ChosenPool, Diagram, DroppedLearner, Gate, Reliability
@@ -365,7 +365,7 @@ def fifths_of(sample: Sample, seed: int, energy: np.ndarray | None = None) -> np
 
 FIRST_FOLD = 0
 MIN_RACED = 20
-"""Events of each class in the first fold without which nothing is left out after it."""
+"""Events of each class in the first fold, or groups that hold it, without which nothing is left out after it."""
 
 
 def leaving(first: LogProba, sample: Sample, n_classes: int, tolerance: float, seed: int, *, survival: bool) -> Dropped:
@@ -375,7 +375,7 @@ def leaving(first: LogProba, sample: Sample, n_classes: int, tolerance: float, s
     learner a run goes on with those that :func:`left_out` keeps there. The decision depends on these predictions alone:
     a run that was ended repeats it when it goes on.
     """
-    if len(first) < 2 or min((int((sample.labels == k).sum()) for k in range(n_classes)), default=0) < MIN_RACED:
+    if len(first) < 2 or class_counts(sample.labels, sample.groups, n_classes).min() < MIN_RACED:
         return ()
     return left_out(first, replace(sample, folds=fifths_of(sample, seed)), tolerance, survival=survival)
 

@@ -14,6 +14,7 @@ from polars.testing import assert_frame_equal
 from showerstack.runtime.files import read_json
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
+from showerstack.stacking.second_level import MIN_RACED
 from showerstack.stacking.store import load
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
@@ -126,6 +127,18 @@ def test_switched_off_later_the_other_fits_follow(table: Path, tmp_path: Path) -
 def test_where_there_is_no_race_all_fits_are_done(options: dict[str, Any], table: Path, tmp_path: Path) -> None:
     run = stack(config(tmp_path / "run", table, **options)).run
     assert folds_of(run, "fake_useless") == ["fold-0", "fold-1", "fold-2"]
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize(("groups_a_class", "left"), [(3 * MIN_RACED, True), (3 * MIN_RACED - 3, False), (6, False)])
+def test_groups_decide_whether_there_is_a_race(groups_a_class: int, left: bool, table: Path, tmp_path: Path) -> None:
+    frame = pl.read_parquet(table / "train.parquet").with_columns(
+        pl.concat_str("kind", pl.int_range(pl.len()).over("kind") % groups_a_class).alias("shower")
+    )
+    frame.write_parquet(tmp_path / "train.parquet")
+    options = config(tmp_path / "run", table, holdout=0.0, group="shower")
+    stack(options.model_copy(update={"table": tmp_path / "train.parquet"}))
+    assert folds_of(tmp_path / "run", "fake_useless") == [f"fold-{k}" for k in range(1 if left else 3)]
 
 
 @pytest.mark.usefixtures("fakes")
