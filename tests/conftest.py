@@ -7,11 +7,10 @@ damages one takes a copy.
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -31,11 +30,16 @@ from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
+from tests.program import pictures_undrawn
 from tests.references import table
 
 N_TRAIN = 2_000
 N_TEST = 1_000
-LONGEST = ("test_journey.py", "test_photons.py", "test_datacheck.py", "test_onnx.py", "test_run.py", "test_tables.py")
+LONGEST = (
+    "test_journey.py", "test_photons.py", "test_package.py", "test_benchmarks.py", "test_notebooks.py", "test_demo.py",
+    "test_spectra.py", "test_corsika.py", "test_convert.py", "test_cli.py", "test_onnx.py", "test_datacheck.py",
+    "test_run.py", "test_tables.py",
+)  # fmt: skip
 """Files that take minutes: begun first, so that no process of the tests works alone at the end."""
 ONE_REGISTRY: dict[str, Callable[..., object]] = {}
 VERSION_OF = {
@@ -105,19 +109,10 @@ def survived(request: pytest.FixtureRequest) -> Counter[str]:
 
 
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def undrawn() -> Iterator[None]:
     """Leave the pictures of pages empty, whose drawing takes most of the time; those in files are drawn."""
-    from matplotlib.figure import Figure
-
-    drawn = Figure.savefig
-
-    def saved(figure: Figure, target: object, **options: object) -> None:
-        if isinstance(target, io.StringIO):
-            target.write('<svg viewBox="0 0 1 1"></svg>')
-        else:
-            drawn(figure, target, **options)
-
-    monkeypatch.setattr(Figure, "savefig", saved)
+    with pictures_undrawn():
+        yield
 
 
 @pytest.fixture

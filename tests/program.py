@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -51,3 +51,20 @@ def environment(folder: Path, libraries: Iterable[str]) -> dict[str, str]:
     lines = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in libraries)
     (folder / "sitecustomize.py").write_text(lines)
     return {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
+
+
+@contextmanager
+def pictures_undrawn() -> Iterator[None]:
+    """Leave the pictures of pages empty; those in files are drawn."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure.savefig
+
+    def saved(figure: Figure, target: object, **options: object) -> None:
+        if isinstance(target, io.StringIO):
+            target.write('<svg viewBox="0 0 1 1"></svg>')
+        else:
+            drawn(figure, target, **options)
+
+    with patch.object(Figure, "savefig", saved):
+        yield
