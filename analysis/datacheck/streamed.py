@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from showerstack.analysis.datacheck.p_values import TINY_P, histograms_differ, holm, two_sided
 from showerstack.analysis.datacheck.sample import Piece
@@ -147,7 +147,7 @@ class Histograms:
             middle = np.average(mean - expected, axis=0, weights=1 / np.where(errors > 0, errors, np.inf) + 1e-300)
             residuals = np.where(used & (within > 0), (mean - expected - middle) / np.sqrt(errors), 0.0)
         freedom = used.sum(axis=0) - 1
-        p = np.where(freedom > 0, chi2.sf((residuals**2).sum(axis=0), np.maximum(freedom, 1)), 1.0)
+        p = np.where(freedom > 0, chdtrc(np.maximum(freedom, 1), (residuals**2).sum(axis=0)), 1.0)
         return holm(np.maximum(p, TINY_P)), residuals
 
 
@@ -306,7 +306,7 @@ class RowOrder:
         used = n >= LEAST_IN_BLOCK
         terms = np.where(used, (sums - n * mean[:, None]) ** 2 / (np.maximum(n, 1) * variance[:, None]), 0.0)
         freedom = np.maximum(used.sum(axis=1) - 1, 0).sum(axis=0)
-        of_blocks = np.where(freedom > 0, chi2.sf(terms.sum(axis=(0, 1)), np.maximum(freedom, 1)), 1.0)
+        of_blocks = np.where(freedom > 0, chdtrc(np.maximum(freedom, 1), terms.sum(axis=(0, 1))), 1.0)
         pairs, products, first, second = np.moveaxis(self.neighbours, -1, 0)
         safe = np.maximum(pairs, 1)
         covariance = products / safe - first * second / safe**2

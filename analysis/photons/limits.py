@@ -9,12 +9,10 @@ and judges the background from simulation; limits from data are in :mod:`showers
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import logsumexp
-from scipy.stats import nbinom, poisson
+from scipy.special import gammaln, logsumexp, pdtr, xlog1py, xlogy
 
 from showerstack.analysis.options import SearchOptions
 from showerstack.runtime.errors import InputError
@@ -38,16 +36,18 @@ class Background:
         if not (np.isfinite(self.mean) and self.mean >= 0 and np.isfinite(self.error) and self.error >= 0):
             raise InputError(f"background {self.mean:g} ± {self.error:g}: both must be finite and not negative")
 
-    def distribution(self) -> Any:
-        """Return the distribution of the number of background events."""
+    def log_pmf(self, n: np.ndarray) -> np.ndarray:
+        """Return logarithms of the probabilities of numbers of background events: Poisson, or negative binomial."""
         if self.error <= 1e-6 * self.mean or self.mean == 0:
-            return poisson(self.mean)
+            return np.asarray(xlogy(n, self.mean) - gammaln(n + 1) - self.mean)
         ratio = self.error**2 / self.mean
-        return nbinom(self.mean / ratio, 1.0 / (1.0 + ratio))
+        size, share = self.mean / ratio, 1.0 / (1.0 + ratio)
+        ways = gammaln(size + n) - gammaln(n + 1) - gammaln(size)
+        return np.asarray(ways + size * np.log(share) + xlog1py(n, -share))
 
     def pmf(self, n: np.ndarray) -> np.ndarray:
         """Return probabilities of numbers of background events."""
-        return np.asarray(self.distribution().pmf(n))
+        return np.exp(self.log_pmf(n))
 
     def largest(self) -> int:
         """Return a number of events that is hardly ever passed."""
@@ -58,12 +58,13 @@ def cls_limit(n: int, background: Background, level: float = LEVEL, *, efficienc
     """Return the signal above which ``P(at most n | s + b) < (1 - level) P(at most n | b)``."""
     numbers = np.arange(n + 1)
     # Logarithms throughout: far below the background both probabilities are too small for a number.
-    log_background = background.distribution().logpmf(numbers)
+    log_background = background.log_pmf(numbers)
     below = logsumexp(log_background)
     factors, shares = _factors(efficiency_error)
 
     def distance(signal: float) -> float:
-        at_most = poisson.logcdf(n - numbers, signal * factors[:, None])
+        with np.errstate(divide="ignore"):
+            at_most = np.log(pdtr(n - numbers, signal * factors[:, None]))
         return float(
             logsumexp(log_background + logsumexp(at_most, axis=0, b=shares[:, None])) - below - np.log(1 - level)
         )

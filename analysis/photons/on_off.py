@@ -17,14 +17,20 @@ Eur. Phys. J. C 71 (2011) 1554; their distributions come from drawn experiments,
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
-from numba import njit
 from scipy.optimize import minimize_scalar
 
 from showerstack.analysis.photons.limits import BAND, Background, cls_limit, expected_limits
-from showerstack.runtime.kernels import kernel
+from showerstack.analysis.photons.work import Work
+from showerstack.runtime.kernels import kernel_of
+
+_COMPILED = "showerstack.analysis.photons.compiled"
+_estimates, _compiled_deviances = kernel_of(_COMPILED, "estimates"), kernel_of(_COMPILED, "deviances")
+Counted: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""n, m, k and l of experiments, (T, B) float64 each."""
 
 FAR, NEAR, POINTS = 6.0, 4.0, 21
 """Signals are tried from so many errors below the estimate to so many above it, at so many points."""
@@ -35,7 +41,6 @@ REACH = 50
 AROUND = 1.5
 """Chances are smoothed where their logarithms are so close to the one that is looked for."""
 TIE = 1e-7
-STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -74,133 +79,27 @@ class OnOff:
 
     def deviance(self, signal: float, factor: float = 1.0) -> float:
         """Return -2 ln L, profiled, but for a constant; ``factor`` multiplies the step between the regions."""
-        out = np.empty(1)
-        _deviances(*astuple(self), np.full(1, float(signal)), factor, out)
-        return float(out[0])
+        return float(_deviances(self._alone, self._of_bins, np.full(1, float(signal)), factor)[0])
 
     def estimate(self, factor: float = 1.0) -> float:
         """Return the likeliest signal that is not negative."""
-        out = np.empty(1)
-        _estimates(*(row[None] for row in astuple(self)[:4]), *astuple(self)[4:], factor, out)
-        return float(out[0])
+        return float(_likeliest(self._alone, self._of_bins, factor)[0])
 
     def nuisances(self, signal: float) -> np.ndarray:
         """Return (4, B): expectations above the threshold, in the sideband, and of both simulated counts."""
-        out = np.empty((4, len(self.n)))
-        _expectations(*astuple(self), float(signal), out)
-        return out
+        work = Work.of(1, len(self.n))
+        work.signals[:] = signal
+        _compiled_deviances(self._alone, self._of_bins, 1.0, work, np.empty(1))
+        h, u, v = work.h[0], work.u[0], work.v[0]
+        return np.stack([self.g * h * u / v, h, u, v])
 
+    @property
+    def _alone(self) -> Counted:
+        return self.n[None], self.m[None], self.k[None], self.l[None]
 
-@njit
-def _bin(n, m, k, l, g, a, c, signal, factor):  # type: ignore[no-untyped-def]  # noqa: E741
-    """Return h, u and v of the largest likelihood in one bin, by bisection of its derivative in h.
-
-    The derivatives by ln u, ln v and ln h are 0 where u = k + z, v = l - z, z = h (1 - m / (S c + h)) and
-    z = (n / (S a + B) - 1) B, with B = g u h / v. The last one is negative for small h and positive for large ones.
-    """
-    on, beside = signal * a, signal * c
-    low, high = 0.0, m + l + 1.0
-    for _ in range(STEPS):
-        h = (low + high) / 2
-        z = h * (1 - m / (beside + h))
-        if z >= l:
-            high = h
-            continue
-        ratio = factor * g * max(k + z, 0.0) / (l - z)
-        background = ratio * h
-        there = n / (on + background) if on + background > 0 else 0.0
-        slope = (1 - m / (beside + h)) + ratio * (1 - there)
-        if n > 0 and on + background <= 0:
-            slope = -1.0
-        if slope < 0:
-            low = h
-        else:
-            high = h
-    h = high
-    z = h * (1 - m / (beside + h)) if h > 0 else 0.0
-    z = min(max(z, -k), l * (1 - 1e-12))
-    return h, max(k + z, 0.0), l - z
-
-
-@njit
-def _term(count, mean):  # type: ignore[no-untyped-def]
-    """Return -2 ln of a Poisson probability, less that of the count itself as its mean."""
-    if count <= 0:
-        return 2 * mean
-    if mean <= 0:
-        return 1e30
-    return 2 * (mean - count + count * np.log(count / mean))
-
-
-@njit
-def _deviance(n, m, k, l, g, a, c, signal, factor):  # type: ignore[no-untyped-def]  # noqa: E741
-    total, slope = 0.0, 0.0
-    for b in range(len(n)):
-        h, u, v = _bin(n[b], m[b], k[b], l[b], g[b], a[b], c[b], signal, factor)
-        on, beside = signal * a[b] + factor * g[b] * h * u / v, signal * c[b] + h
-        total += _term(n[b], on) + _term(m[b], beside) + _term(k[b], u) + _term(l[b], v)
-        slope += a[b] * (1 - (n[b] / on if on > 0 else (1e30 if n[b] > 0 else 0.0)))
-        slope += c[b] * (1 - (m[b] / beside if beside > 0 else (1e30 if m[b] > 0 else 0.0)))
-    return total, slope
-
-
-@njit
-def _estimate(n, m, k, l, g, a, c, factor):  # type: ignore[no-untyped-def]  # noqa: E741
-    """Return the likeliest signal from 0 on, by the derivative of the profiled likelihood (Illinois method)."""
-    low, high = 0.0, n.sum() + m.sum() + 1.0
-    below = _deviance(n, m, k, l, g, a, c, low, factor)[1]
-    if below >= 0:
-        return 0.0
-    above = _deviance(n, m, k, l, g, a, c, high, factor)[1]
-    if above <= 0:
-        return high
-    side = 0
-    for _ in range(STEPS):
-        if high - low < 1e-6 * (1 + high):
-            break
-        # A derivative that is almost infinite at 0 tells nothing: halve.
-        tried = (low + high) / 2 if below < -1e6 else (low * above - high * below) / (above - below)
-        slope = _deviance(n, m, k, l, g, a, c, tried, factor)[1]
-        if abs(slope) < 1e-10:
-            return tried
-        if slope > 0:
-            high, above = tried, slope
-            if side == 1:
-                below /= 2
-            side = 1
-        else:
-            low, below = tried, slope
-            if side == -1:
-                above /= 2
-            side = -1
-    return (low + high) / 2
-
-
-@kernel()
-def _deviances(n, m, k, l, g, a, c, signals, factor, out):  # type: ignore[no-untyped-def]  # noqa: E741
-    for i in range(len(signals)):
-        out[i] = _deviance(n, m, k, l, g, a, c, signals[i], factor)[0]
-
-
-@kernel()
-def _estimates(n, m, k, l, g, a, c, factor, out):  # type: ignore[no-untyped-def]  # noqa: E741
-    for i in range(len(out)):
-        out[i] = _estimate(n[i], m[i], k[i], l[i], g, a, c, factor)
-
-
-@kernel()
-def _expectations(n, m, k, l, g, a, c, signal, out):  # type: ignore[no-untyped-def]  # noqa: E741
-    for b in range(len(n)):
-        h, u, v = _bin(n[b], m[b], k[b], l[b], g[b], a[b], c[b], signal, 1.0)
-        out[0, b], out[1, b], out[2, b], out[3, b] = g[b] * h * u / v, h, u, v
-
-
-@kernel()
-def _statistics(n, m, k, l, g, a, c, best, signal, out):  # type: ignore[no-untyped-def]  # noqa: E741
-    """Fill (T,): what the deviance at a signal is above its smallest, which lies at ``best`` (T,)."""
-    for i in range(len(out)):
-        at = _deviance(n[i], m[i], k[i], l[i], g, a, c, signal, 1.0)[0]
-        out[i] = max(at - _deviance(n[i], m[i], k[i], l[i], g, a, c, best[i], 1.0)[0], 0.0)
+    @property
+    def _of_bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.g, self.a, self.c
 
 
 @dataclass(frozen=True)
@@ -274,13 +173,13 @@ def signal_limits(counts: OnOff, level: float, common: Common | None = None) -> 
     signals = np.unique([0.0, *np.linspace(first, top, POINTS)])
 
     without = _draw_experiments(counts, 0.0, errors, rng)
-    best_without = _best_signals(counts, without)
+    best_without = _likeliest(without, counts._of_bins)
     best = counts.estimate()
     sums, alone, inside = (np.empty(len(signals)) for _ in range(3))
     bands, bands_alone = np.empty((2, len(BAND), len(signals)))
     for i, signal in enumerate(signals):
         drawn = _draw_experiments(counts, signal, errors, rng)
-        best_drawn = _best_signals(counts, drawn)
+        best_drawn = _likeliest(drawn, counts._of_bins)
         with_signal, nothing = (
             _statistic(counts, sample, at, signal) for sample, at in ((drawn, best_drawn), (without, best_without))
         )
@@ -314,7 +213,7 @@ def signal_limits(counts: OnOff, level: float, common: Common | None = None) -> 
     )
 
 
-def _draw_experiments(counts: OnOff, signal: float, common: Common, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _draw_experiments(counts: OnOff, signal: float, common: Common, rng: np.random.Generator) -> Counted:
     """Return n, m, k and l (T, B) of drawn experiments."""
     background, beside, u, v = counts.nuisances(signal)
     size = (common.toys, len(counts.n))
@@ -330,16 +229,27 @@ def _draw_experiments(counts: OnOff, signal: float, common: Common, rng: np.rand
     return n, m, k, np.maximum(l, 1.0)
 
 
-def _best_signals(counts: OnOff, drawn: tuple[np.ndarray, ...]) -> np.ndarray:
+def _likeliest(drawn: Counted, of_bins: tuple[np.ndarray, np.ndarray, np.ndarray], factor: float = 1.0) -> np.ndarray:
+    """Return the likeliest signals (T,) of experiments that are not negative."""
     out = np.empty(len(drawn[0]))
-    _estimates(*drawn, counts.g, counts.a, counts.c, 1.0, out)
+    _estimates(drawn, of_bins, factor, Work.of(*drawn[0].shape), out)
     return out
 
 
-def _statistic(counts: OnOff, drawn: tuple[np.ndarray, ...], best: np.ndarray, signal: float) -> np.ndarray:
-    out = np.empty(len(best))
-    _statistics(*drawn, counts.g, counts.a, counts.c, best, float(signal), out)
+def _deviances(
+    drawn: Counted, of_bins: tuple[np.ndarray, np.ndarray, np.ndarray], signals: np.ndarray, factor: float = 1.0
+) -> np.ndarray:
+    """Return -2 ln L (T,) of experiments at signals (T,), profiled, but for a constant."""
+    work, out = Work.of(*drawn[0].shape), np.empty(len(drawn[0]))
+    work.signals[:] = signals
+    _compiled_deviances(drawn, of_bins, factor, work, out)
     return out
+
+
+def _statistic(counts: OnOff, drawn: Counted, best: np.ndarray, signal: float) -> np.ndarray:
+    """Return (T,): what the deviance at a signal is above its smallest, which lies at ``best`` (T,)."""
+    at, least = (_deviances(drawn, counts._of_bins, each) for each in (np.full(len(best), signal), best))
+    return np.maximum(at - least, 0.0)
 
 
 def _crossing(signals: np.ndarray, chance: np.ndarray, wanted: float, drawn: np.ndarray) -> float:

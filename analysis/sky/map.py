@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.special import xlogy
-from scipy.stats import norm
+from scipy.special import log_ndtr, xlogy
 
 from showerstack.analysis.events import label_remarks, open_run, scalars
 from showerstack.analysis.options import SkyOptions
@@ -133,7 +132,7 @@ def li_ma(on: np.ndarray, off: np.ndarray, alpha: float | np.ndarray) -> np.ndar
 
 def after_trials(significance: float, trials: int) -> float:
     """Return the probability that the largest of so many independent standard normal numbers is at least this one."""
-    return float(-np.expm1(trials * norm.logcdf(significance)))
+    return float(-np.expm1(trials * log_ndtr(significance)))
 
 
 MIN_EXPECTED = 10.0

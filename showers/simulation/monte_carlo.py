@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from importlib import resources
 
 import numpy as np
-from scipy.interpolate import CubicSpline
 
 from showerstack.runtime.errors import InputError
 
@@ -99,7 +98,11 @@ def coefficients(cascade: str, depth_g_cm2: float) -> Coefficients:
     known = np.flatnonzero(depths == depth_g_cm2)
 
     def here(rows: np.ndarray) -> np.ndarray:
-        return rows[known[0]] if known.size else CubicSpline(depths, rows)(depth_g_cm2)
+        if known.size:
+            return np.asarray(rows[known[0]])
+        from scipy.interpolate import CubicSpline  # KASCADE's own depth is in the tables
+
+        return np.asarray(CubicSpline(depths, rows)(depth_g_cm2))
 
     return Coefficients(
         cascade, depth_g_cm2, {name: {mass: here(rows) for mass, rows in each.items()} for name, each in tables.items()}

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from scipy.optimize import brentq, minimize
 from scipy.special import xlogy
-from scipy.stats import norm
+from scipy.stats import nbinom, norm, poisson
 
 from showerstack.analysis.events import open_run
 from showerstack.analysis.exposure import Exposure
@@ -335,6 +335,25 @@ def test_the_profiled_likelihood_is_that_of_a_general_minimiser() -> None:
         assert pair.estimate() == pytest.approx(tried[np.argmin([pair.deviance(s) for s in tried])], abs=0.03)
 
 
+@pytest.mark.parametrize("n_bins", [1, 3, 7])
+def test_experiments_side_by_side_are_those_alone(n_bins: int) -> None:
+    """Blocks of bins begin and end within experiments, and experiments are done after different numbers of steps."""
+    rng = np.random.default_rng(n_bins)
+    n, m, k = (rng.poisson(mean, (41, n_bins)).astype(float) for mean in (0.9, 20.0, 4.0))
+    l = rng.poisson(90.0, (41, n_bins)) + rng.random((41, n_bins))  # noqa: E741
+    shares = rng.random(n_bins)
+    of_bins = rng.uniform(0.5, 2.0, n_bins), shares / shares.sum(), rng.uniform(0.0, 0.2, n_bins)
+    best, at = on_off._likeliest((n, m, k, l), of_bins, 1.2), rng.uniform(0.0, 9.0, 41)
+    deviances = on_off._deviances((n, m, k, l), of_bins, at, 1.2)
+    assert 0 < np.count_nonzero(best) < 41
+    for row in range(41):
+        alone = OnOff(n[row], m[row], k[row], l[row], *of_bins)
+        assert alone.estimate(1.2) == best[row]
+        assert alone.deviance(float(at[row]), 1.2) == deviances[row]
+        least = min(alone.deviance(max(best[row] + step, 0.0), 1.2) for step in (-0.05, 0.05))
+        assert alone.deviance(best[row], 1.2) <= least + 1e-6
+
+
 def test_limits_of_many_events_are_those_of_the_closed_form() -> None:
     """CLs of a normal law: 110 seen, 100 expected from a sideband of 1,000 and simulation without errors."""
     pair = _pair(110, 1000, 0.1 * MANY, MANY)
@@ -485,3 +504,5 @@ def test_numbers_of_background_events_spread_by_both_errors(mean: float, error: 
     assert chance.sum() == pytest.approx(1.0)
     assert chance @ n == pytest.approx(mean)
     assert chance @ (n - mean) ** 2 == pytest.approx(mean + error**2)
+    known = nbinom(mean**2 / error**2, mean / (mean + error**2)) if error else poisson(mean)
+    np.testing.assert_allclose(background.log_pmf(n), known.logpmf(n), rtol=1e-12)
