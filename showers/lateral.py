@@ -12,7 +12,6 @@ import math
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_cupy_namespace, is_torch_namespace
 
 ELECTRON_R0_M = 40.0
 """Scale radius of the electron distribution in KASCADE's reconstruction."""
@@ -32,6 +31,8 @@ def special_functions(xp: Any) -> Any:
     SciPy's own take arrays of libraries other than NumPy, CuPy and torch only with ``SCIPY_ARRAY_API=1`` set before
     SciPy is imported.
     """
+    from array_api_compat import is_cupy_namespace, is_torch_namespace  # most who know stations ask for no density
+
     if is_cupy_namespace(xp):
         return importlib.import_module("cupyx.scipy.special")
     return importlib.import_module("torch.special" if is_torch_namespace(xp) else "scipy.special")
