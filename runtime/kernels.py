@@ -35,7 +35,7 @@ FAST: set[str] = {"reassoc", "contract", "nsz"}
 """For ``fastmath``: sums may be reordered (that is what vectorising them means); infinities and NaN keep their
 meaning."""
 LIBRARIES = ("llvmlite", "numba", "numpy")
-PACKAGES = tuple(f"showerstack.{name}" for name in ("showers", "scoring", "features", "models", "analysis"))
+PACKAGES = ("showerstack.showers", "showerstack.features", "showerstack.models", "showerstack.analysis")
 """Packages of this project that compiled functions may come from."""
 COMPILER = tuple(Path(__file__).with_name(name) for name in ("compiling.py", "linking.py"))
 """What decides how a function is compiled and called."""

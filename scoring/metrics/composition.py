@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.kernels import kernel_of
 from showerstack.scoring.metrics.bins import BENCHMARK, MetricBins, energy_bins
 from showerstack.scoring.metrics.intervals import (
     BOOTSTRAP_SEED,
@@ -28,10 +27,7 @@ from showerstack.scoring.metrics.intervals import (
 from showerstack.scoring.metrics.paired import Paired, compare_replicas
 from showerstack.showers.schema import COMPOSITION
 
-_tally = kernel_of("showerstack.scoring.metrics.compiled", "tally")
 N_CLASSES = COMPOSITION.n_classes
-BITS = 12
-"""In which drawn events of a predicted class are counted: all classes fit into 64."""
 MIXTURE_SIZE = 5000
 """Events drawn for each mixture [benchmark]."""
 GRID_STEP = 0.1
@@ -39,8 +35,6 @@ GRID_STEP = 0.1
 PRIOR_EVENTS = 0.05
 """Events that each column of a class has before data, in intervals of single classes. Chosen by how often intervals of
 known matrices hold, with 20 to 2,000 events a class: 0.2, one in all, is too many where nearly all are right."""
-WORDS = 1 << 16
-"""Random numbers that are made at once."""
 DRAW_SEED = 2026
 """Seed of the benchmark's generator; the energy bins share a second one with the same seed [benchmark]."""
 
@@ -149,18 +143,22 @@ def sampled_errors(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Gen
     -------
     ``|counts / 5000 - predicted fractions|``, (G, C) float64, or None (nothing drawn) if a class has no event.
     """
-    by_class = [np.asarray(predicted[labels == k], dtype=np.int64) for k in range(N_CLASSES)]
-    sizes = np.array([len(members) for members in by_class])
-    if not sizes.all():
+    by_class = [np.asarray(predicted[labels == k], dtype=np.intp) for k in range(N_CLASSES)]
+    if not all(len(members) for members in by_class):
         return None
-    counts, places = mixture_counts(), np.concatenate(by_class).astype(np.uint8) * np.uint8(BITS)
-    drawn, state = np.zeros(counts.shape, dtype=np.int64), np.zeros(4, dtype=np.int64)
-    needed = int(counts[:, sizes > 1].sum())  # a class of one event needs no random number
-    while state[0] < len(counts):
-        # as many words as are missing, and not one more: another experiment goes on with the same generator
-        words = rng.integers(0, 1 << 32, size=min(needed - int(state[3]), WORDS), dtype=np.uint32)
-        _tally(words, places, BITS, sizes, counts, state, drawn)
-    return np.abs(counts / MIXTURE_SIZE - drawn / MIXTURE_SIZE)
+    counts = mixture_counts()
+    tally = np.empty(counts.shape, dtype=np.int64)
+    drawn = np.empty(MIXTURE_SIZE, dtype=np.intp)
+    for row, wanted in enumerate(counts.tolist()):
+        start = 0
+        for members, size in zip(by_class, wanted, strict=True):
+            if size:
+                index = rng.integers(0, len(members), size=size)
+                # "clip" only spares take() a buffer; the drawn indices are always in range
+                np.take(members, index, out=drawn[start : start + size], mode="clip")
+                start += size
+        tally[row] = np.bincount(drawn, minlength=N_CLASSES)
+    return np.abs(counts / MIXTURE_SIZE - tally / MIXTURE_SIZE)
 
 
 def fraction_error(labels: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None = None) -> float:

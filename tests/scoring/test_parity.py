@@ -18,7 +18,6 @@ from showerstack.scoring.metrics.composition import (
     expected_fraction_error,
     fraction_error,
     mixture_counts,
-    sampled_errors,
 )
 from showerstack.scoring.metrics.gamma import gamma_metrics, hadron_survival
 
@@ -198,19 +197,6 @@ def test_gamma_on_tiny_sets_equals_the_plain_definition(data: st.DataObject) -> 
     energy = np.array(data.draw(st.lists(ENERGIES, min_size=n, max_size=n)), dtype=np.float16)
     zenith = np.array(data.draw(st.lists(ZENITHS, min_size=n, max_size=n)), dtype=np.float16)
     assert_same(gamma_metrics(truth, scores, energy, zenith), plain_gamma(truth, scores, energy, zenith))
-
-
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (1, 2, 1, 3, 1), (90_000, 4, 77_777, 1, 120_000)])
-@pytest.mark.parametrize("words", [999, 1 << 16])
-def test_drawn_events_are_those_of_choice(sizes: tuple[int, ...], words: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some words of the largest classes are passed over, those of one event take none, and the generator goes on."""
-    truth = np.repeat(np.arange(5), sizes)
-    guess = np.random.default_rng(1).integers(0, 5, len(truth)).astype(np.int8)
-    monkeypatch.setattr("showerstack.scoring.metrics.composition.WORDS", words)
-    ours, theirs = np.random.default_rng(8), np.random.default_rng(8)
-    ours.integers(0, 9, dtype=np.int32), theirs.integers(0, 9, dtype=np.int32)  # half a word is left in the generator
-    np.testing.assert_array_equal(sampled_errors(truth, guess, ours), plain_errors(truth, guess, theirs))
-    assert ours.bit_generator.state == theirs.bit_generator.state
 
 
 def test_grid_of_mixtures() -> None:
