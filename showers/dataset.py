@@ -18,10 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import polars as pl
 
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Progress
@@ -59,6 +58,9 @@ from showerstack.showers.schema import (
     Task,
 )
 from showerstack.showers.units import LOOKED_AT, place_remarks, time_remarks
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SCAN_EVENTS = 16_384
 """Events read at once where a whole file is scanned (16 MB of grids)."""

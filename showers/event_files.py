@@ -12,10 +12,9 @@ import math
 import mmap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
-import polars as pl
 
 from showerstack.runtime.arrays import check_kind, check_shape, open_array, open_npy
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
@@ -40,6 +39,9 @@ from showerstack.showers.schema import (
 from showerstack.showers.source import checked_weights
 from showerstack.showers.units import time_unit
 
+if TYPE_CHECKING:
+    import polars as pl
+
 
 @dataclass(frozen=True)
 class BadValue:
@@ -63,7 +65,7 @@ LATEST_S = 1e10
 """Times beyond this, in the year 2286, are no seconds since 1970."""
 CHANNEL_NAMES = ("e/gamma", "muon")
 """Of a grid's deposits."""
-LEFT_OUT_SCHEMA = {"row": pl.Int64, "file": pl.String, "file_row": pl.Int64, "column": pl.String, "value": pl.Float64}
+LEFT_OUT_SCHEMA: dict[str, Any] = {"row": int, "file": str, "file_row": int, "column": str, "value": float}
 """Columns of ``left_out.csv``: one row an event."""
 
 
@@ -193,9 +195,11 @@ class EventFiles:
         """Return what ``left_out.csv`` says of events that cannot be used; nothing where there is no such file."""
         if not self.has(LEFT_OUT_FILE):
             return []
+        import polars as pl
+
         path = self.path(LEFT_OUT_FILE)
         try:
-            table = pl.read_csv(path, schema=LEFT_OUT_SCHEMA, glob=False)
+            table = pl.read_csv(path, schema=pl.Schema(LEFT_OUT_SCHEMA), glob=False)
         except (pl.exceptions.PolarsError, OSError) as error:
             wanted = ", ".join(LEFT_OUT_SCHEMA)
             raise InputError(f"{path} is no table of {wanted}: {str(error).splitlines()[0]}") from None
@@ -377,6 +381,8 @@ def read_truth(file: Path, n_events: int) -> pl.DataFrame:
     polars.DataFrame
         :data:`TRUTH_COLUMNS` as float64, NaN where a quantity is not known or the file has no such column.
     """
+    import polars as pl  # a tenth of a second, which scores do not need
+
     try:
         frame = pl.read_parquet(file, glob=False)
     except (pl.exceptions.PolarsError, OSError) as error:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-import polars as pl
 
 from showerstack.runtime.errors import InputError
 from showerstack.showers.kascade import AGE_MAX, AGE_MIN, LG_NE_MIN, LG_NMU_MIN, ZENITH_MAX_DEG
 from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, SCALAR_NAMES, Task
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Cut:
         return self.unknown is None or bool(np.isfinite(np.asarray(columns[self.column])).any())
 
 
-Columns: TypeAlias = Mapping[str, np.ndarray] | pl.DataFrame
+Columns: TypeAlias = "Mapping[str, np.ndarray] | pl.DataFrame"
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class CutSet:
 
 
 def _height(columns: Columns) -> int:
-    return columns.height if isinstance(columns, pl.DataFrame) else len(next(iter(columns.values())))
+    return len(next(iter(columns.values()))) if isinstance(columns, Mapping) else columns.height
 
 
 _ZENITH = Cut(f"Ze < {ZENITH_MAX_DEG:g}", "Ze", high=ZENITH_MAX_DEG)
@@ -135,6 +137,8 @@ def scalar_frame(scalars: np.ndarray, age: np.ndarray | None = None) -> pl.DataF
     age
         (N,) float or None.
     """
+    import polars as pl  # a tenth of a second, which scores do not need
+
     columns = {name: np.asarray(scalars[:, k], dtype=np.float32) for k, name in enumerate(SCALAR_NAMES)}
     if age is not None:
         columns[AGE.name] = np.asarray(age, dtype=np.float32)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -256,6 +257,21 @@ def test_help_of_no_command_imports_a_library(tmp_path: Path) -> None:
     )
     assert {code for code, _, _ in answers} == {0}
     assert modules & (HEAVY | {"numpy", "rich.progress"}) == set()
+
+
+def test_scores_and_reports_import_only_what_they_use(
+    composition_run: Path, tiny_composition: Path, tmp_path: Path
+) -> None:
+    ours, where = environment(tmp_path, ()), ["--data", str(tiny_composition)]
+    own = shutil.copytree(composition_run, tmp_path / "run")
+    ((code, err, _),), scoring = called([["verify", str(own / "predictions.npz"), *where]], tmp_path, ours)
+    assert code == 0, err
+    assert scoring & (HEAVY - {"scipy"}) == set()
+    assert not any(name.startswith(("scipy.stats", "scipy.optimize")) for name in scoring)
+    ((code, err, _),), reporting = called([["report", str(own), *where]], tmp_path, ours)
+    assert code == 0, err
+    # the run's learner predicts with scikit-learn
+    assert reporting & HEAVY <= {"scipy", "polars", "matplotlib", "sklearn", "joblib", "pandas", "pyarrow"}
 
 
 def test_learners_are_listed_without_their_libraries(tmp_path: Path) -> None:
