@@ -5,7 +5,9 @@
 
 Each command is run by both checkouts in turn, on the same simulated showers without cuts; the first round compiles and
 fills caches and does not count. Each checkout predicts with a run of its own that uses one network, reports a run of
-its own with the preset ``quick`` and looks for photons with a run of two boosters. Printed are
+its own with the preset ``quick``, and looks for photons and measures spectra with runs of two boosters. ``spectra`` is
+run with nothing kept from before (at most twice: the simulated showers are simulated again with other sizes) and again
+with the predictions that it kept. Python may write its bytecode, as it does for users. Printed are
 medians with ranges, and the ratios of each pair: they count where other programs use the machine too. ``features``
 makes the table of all columns, ``predict`` keeps no table. Memory is the largest of a command and its processes
 together, sampled twice a second, the pages of mapped files included. At last the table's bytes are compared for 1, 2
@@ -37,7 +39,7 @@ from benchmarks.shared.memory import FamilyMemory
 from benchmarks.shared.results import HELP, store
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
+from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, Task
 from showerstack.showers.simulation import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +47,7 @@ MANY, MILLION = 60_000, 1_000_000
 FEW = 100
 TRAINED = 8_000
 LIVE_TIME_H = 2.0
-"""Of the measured showers in which photons are looked for."""
+"""Of the measured showers."""
 ONE_NETWORK = """learners = ["pretrained"]
 folds = 5
 holdout = 0.3
@@ -53,8 +55,12 @@ holdout = 0.3
 epochs = 1
 """
 """Options of a run that uses one network: how long it learns makes predictions no slower."""
-COMMANDS = ("features", "new-array", "predict", "million", "stack", "good", "report", "verify", "gamma-limit")
+COMMANDS = (
+    "features", "new-array", "predict", "million", "stack", "good", "report", "verify", "gamma-limit", "spectra",
+)  # fmt: skip
 MOST_STACKS = 2
+SIMULATED = 20_000
+"""Simulated showers that spectra are unfolded with."""
 SPACING_M = 20.0
 
 
@@ -82,6 +88,7 @@ class CommandCost(NamedTuple):
 def timed(root: Path, *arguments: object, program: str = "cli.py", code: Path | None = None) -> CommandCost:
     """Run a command of a checkout to its end, with its machine code in a folder; it must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment |= {"NUMBA_CACHE_DIR": str(code)} if code else {}
     command = [sys.executable, str(root / program), *map(str, arguments)]
     began = time.perf_counter()
@@ -114,30 +121,31 @@ def stack(root: Path, data: Path, run: Path, *options: object, task: str = "comp
     )
 
 
-class Photons(NamedTuple):
-    """Measured showers, and runs of both checkouts that look for photons in them."""
+class Measured(NamedTuple):
+    """Measured showers, and runs of both checkouts that analyse them."""
 
     measured: Path
-    data: Path
+    simulated: Path
     runs: list[Path]
 
     @classmethod
-    def prepared(cls, roots: tuple[Path, Path], folder: Path) -> Photons:
+    def prepared(cls, roots: tuple[Path, Path], folder: Path, task: Task, n_simulated: int) -> Measured:
         """Return them, made in a new folder."""
-        simulate(GAMMA, folder, n_train=TRAINED, n_test=TRAINED, seed=16, train_cuts="test")
+        simulate(task, folder, n_train=TRAINED, n_test=n_simulated, seed=16, train_cuts="test")
         (folder / "fluxes.toml").write_text(f"live_time_h = {LIVE_TIME_H}\n", encoding="utf-8")
         timed(ROOT, "simulate", "--task", "measured", "--spectrum", folder / "fluxes.toml", "--out", folder)
         timed(ROOT, "convert", "--measured", folder / "measured_raw", "--out", folder, "--times")
         runs = [folder / f"run-{k}" for k in range(2)]
         for root, run in zip(roots, runs, strict=True):
-            stack(root, folder, run, "--preset", "quick", "--learners", "lightgbm,xgboost", task="gamma")
-        return cls(folder / "measured", folder, runs)
+            stack(root, folder, run, "--preset", "quick", "--learners", "lightgbm,xgboost", task=task.name)
+        return cls(folder / "measured", folder / f"{task.name}_test", runs)
 
-    def limit(self, root: Path, k: int, out: Path) -> CommandCost:
-        """Look for photons."""
-        cost = timed(root, "gamma-limit", "--run", self.runs[k], "--data", self.measured, "--simulation",
-                     self.data / "gamma_test", "--out", out)  # fmt: skip
-        shutil.rmtree(out)
+    def analyse(self, command: str, root: Path, k: int, out: Path, *, keep: bool = False) -> CommandCost:
+        """Look for photons or measure spectra; ``keep`` what is of use for the next time."""
+        cost = timed(root, command, "--run", self.runs[k], "--data", self.measured, "--simulation", self.simulated,
+                     "--out", out)  # fmt: skip
+        if not keep:
+            shutil.rmtree(out)
         return cost
 
 
@@ -332,9 +340,15 @@ def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: P
         runs = [folder / "run" for folder in folders]
         yield Work(label, train_good, min(rounds, MOST_STACKS), warm=False, runs=runs)
     if "gamma-limit" in commands:
-        photons = Photons.prepared(roots, scratch / "photons")
+        photons = Measured.prepared(roots, scratch / "photons", GAMMA, TRAINED)
         label = f"gamma-limit, {TRAINED:,} simulated"
-        yield Work(label, lambda k: photons.limit(roots[k], k, scratch / "limit"), rounds)
+        yield Work(label, lambda k: photons.analyse("gamma-limit", roots[k], k, scratch / "limit"), rounds)
+    if "spectra" in commands:
+        nuclei = Measured.prepared(roots, scratch / "nuclei", COMPOSITION, SIMULATED)
+        label = f"spectra, {SIMULATED:,} simulated"
+        yield Work(label, lambda k: nuclei.analyse("spectra", roots[k], k, scratch / "new"), min(rounds, MOST_STACKS))
+        kept = [scratch / f"kept-{k}" for k in range(2)]
+        yield Work(f"{label}, again", lambda k: nuclei.analyse("spectra", roots[k], k, kept[k], keep=True), rounds)
 
 
 if __name__ == "__main__":
