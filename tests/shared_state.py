@@ -66,9 +66,10 @@ def _written(tree: ast.Module) -> set[str]:
     """Return names of the module that functions write to."""
     names: set[str] = set()
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
-        own = {argument.arg for argument in ast.walk(function) if isinstance(argument, ast.arg)}
-        own |= {one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-        for node in ast.walk(function):
+        inside = list(ast.walk(function))
+        own = {argument.arg for argument in inside if isinstance(argument, ast.arg)}
+        own |= {one.id for one in inside if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        for node in inside:
             if isinstance(node, ast.Global):
                 names |= set(node.names)
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -87,10 +88,20 @@ def _switches(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Call):
             changed = [node.func]
         for one in changed:
-            text = ast.unparse(one.value if isinstance(one, ast.Subscript) else one)
+            text = _text(one.value if isinstance(one, ast.Subscript) else one)
             match = SWITCHES.match(text) if isinstance(one, ast.Attribute | ast.Subscript) else None
             if match and not READ_ONLY.match(text):
                 yield match[0].rstrip(".")
+
+
+def _text(node: ast.expr) -> str:
+    """Return the source of an expression; that of dotted names, which nearly all are, without taking its time."""
+    names: list[str] = []
+    part = node
+    while isinstance(part, ast.Attribute):
+        names.append(part.attr)
+        part = part.value
+    return ".".join([part.id, *reversed(names)]) if isinstance(part, ast.Name) else ast.unparse(node)
 
 
 def _first(node: ast.expr) -> str:

@@ -48,6 +48,7 @@ from showerstack.stacking.predict import predict
 from showerstack.stacking.store import load
 from tests.faults.damages import patience
 from tests.manifests import manifest
+from tests.program import call
 from tests.report import conftest as report_fixtures
 
 composition_world = report_fixtures.composition_world
@@ -340,11 +341,11 @@ def test_an_interruption_of_the_imports_is_one_line(module: str, program: str) -
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_was_ended_gives_the_same_bytes_when_given_again(number: int, tmp_path: Path) -> None:
-    def command(out: str) -> list[str | Path]:
+    def command(out: str) -> tuple[str | Path, ...]:
         counts = ("--task", "gamma", "--train", "1500", "--test", "100", "--workers", "1")
-        return [sys.executable, HERE / "cli.py", "simulate", *counts, "--out", tmp_path / out]
+        return ("cli.py", "simulate", *counts, "--out", tmp_path / out)
 
-    started = subprocess.Popen(command("ended"), cwd=HERE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen([sys.executable, *command("ended")], cwd=HERE, stderr=subprocess.PIPE, text=True)
     while not list(tmp_path.glob("ended/.*")):
         assert started.poll() is None
         time.sleep(0.01)
@@ -354,7 +355,7 @@ def test_a_command_that_was_ended_gives_the_same_bytes_when_given_again(number: 
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith("interrupted: what is finished is kept; to go on: python cli.py simulate")
     for out in ("ended", "whole"):
-        subprocess.run(command(out), cwd=HERE, check=True, capture_output=True)
+        call(*command(out))
     for file in sorted((tmp_path / "whole").rglob("*.npy")):
         other = tmp_path / "ended" / file.relative_to(tmp_path / "whole")
         assert file.read_bytes() == other.read_bytes(), file

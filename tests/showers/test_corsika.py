@@ -392,7 +392,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert "DAT000003 holds no CORSIKA particle files: these begin with a run header" in err
 
 
-def test_from_files_to_predictions(tmp_path: Path) -> None:
+def test_from_files_to_predictions(tmp_path: Path, undrawn: None) -> None:
     """Showers of one energy, five classes: converted with weights, fitted, stacked, and new ones predicted."""
     table, rng = stations(tmp_path), np.random.default_rng(3)
     own, run, out = tmp_path / "own", tmp_path / "run", tmp_path / "new.csv"
