@@ -18,7 +18,7 @@ from showerstack.runtime import code as runtime_code
 from showerstack.runtime import compiling, kernels, linking
 from showerstack.runtime.code import source_hash, version_of
 from showerstack.runtime.packages import OWN
-from showerstack.showers.simulation import deposits
+from showerstack.showers.simulation import compiled, deposits
 
 CODE = '''"""Docstring."""
 
@@ -323,7 +323,7 @@ def test_features_of_a_second_process_need_no_numba(tmp_path):
             showerstack.features.stations.compiled,
             {"features/stations/compiled.py", "features/stations/sums.py", "features/lateral/station.py"},
         ),
-        (deposits, {"showers/simulation/deposits.py", "showers/array.py"}),
+        (compiled, {"showers/simulation/compiled.py", "showers/simulation/deposits.py", "showers/array.py"}),
     ],
 )
 def test_kernels_know_their_sources(module, inside):

@@ -15,8 +15,9 @@ from showerstack.showers.array import KASCADE
 from showerstack.showers.kascade import reconstructed_energy
 from showerstack.showers.lateral import axis_distance
 from showerstack.showers.schema import GAMMA
-from showerstack.showers.simulation import deposits
+from showerstack.showers.simulation import compiled
 from showerstack.showers.simulation.cascade import Showers, develop
+from showerstack.showers.simulation.deposits import stream_offsets
 from showerstack.showers.simulation.detector import Readings, clump_sigma, expected, punch_through, read_out
 from showerstack.showers.simulation.fronts import arrival_times
 from showerstack.showers.simulation.primaries import Primaries, throw_primaries
@@ -287,7 +288,7 @@ def test_front_thickens_with_distance_and_thins_with_particles() -> None:
 
 
 N_DEVIATES = 20_000
-OFFSETS = deposits.stream_offsets(800)
+OFFSETS = stream_offsets(800)
 
 
 @numba.njit
@@ -295,17 +296,17 @@ def _sample(kind: int, parameter: float, n: int, offsets: np.ndarray) -> np.ndar
     state = np.empty(1, dtype=np.uint64)
     values = np.empty(n)
     for k in range(n):
-        deposits.start(state, np.uint64(k), offsets[k % len(offsets)])
+        compiled.start(state, np.uint64(k), offsets[k % len(offsets)])
         if kind == 0:
-            values[k] = deposits.uniform(state)
+            values[k] = compiled.uniform(state)
         elif kind == 1:
-            values[k] = deposits.normal(state)
+            values[k] = compiled.normal(state)
         elif kind == 2:
-            values[k] = deposits.exponential(state)
+            values[k] = compiled.exponential(state)
         elif kind == 3:
-            values[k] = deposits.gamma(state, parameter)
+            values[k] = compiled.gamma(state, parameter)
         else:
-            values[k] = deposits.poisson(state, parameter)
+            values[k] = compiled.poisson(state, parameter)
     return values
 
 
@@ -338,8 +339,8 @@ def test_poisson(mean: float) -> None:
 
 def test_rejection_draws_no_particle_as_often_as_the_law_says() -> None:
     n = 2_000_000
-    zeros = np.count_nonzero(_sample(4, deposits.INVERSION_LIMIT, n, OFFSETS) == 0)
-    assert 0 < zeros < 2.5 * n * np.exp(-deposits.INVERSION_LIMIT), "12 expected"
+    zeros = np.count_nonzero(_sample(4, compiled.INVERSION_LIMIT, n, OFFSETS) == 0)
+    assert 0 < zeros < 2.5 * n * np.exp(-compiled.INVERSION_LIMIT), "12 expected"
 
 
 def test_no_particles_without_expectation() -> None:
@@ -353,8 +354,8 @@ def test_streams_of_one_event_are_uncorrelated() -> None:
         values = np.empty((n, 2))
         for k in range(n):
             for stream in range(2):
-                deposits.start(state, np.uint64(k), offsets[stream])
-                values[k, stream] = deposits.uniform(state)
+                compiled.start(state, np.uint64(k), offsets[stream])
+                values[k, stream] = compiled.uniform(state)
         return values
 
     correlation = np.corrcoef(pairs(N_DEVIATES, OFFSETS).T)[0, 1]

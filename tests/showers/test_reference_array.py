@@ -15,7 +15,7 @@ import pytest
 
 from showerstack.showers.array import KASCADE
 from showerstack.showers.kascade import MASS_NUMBERS, reconstructed_energy
-from showerstack.showers.simulation import deposits
+from showerstack.showers.simulation import compiled
 from showerstack.showers.simulation.cascade import Showers
 from showerstack.showers.simulation.deposits import stations_of, stream_offsets
 from showerstack.showers.simulation.detector import (
@@ -116,17 +116,17 @@ def drawn(state: np.ndarray, what: int, x: float, result: np.ndarray) -> None:
     """Fill ``result`` with numbers of a law."""
     for k in range(len(result)):
         if what == 0:
-            result[k] = deposits.uniform(state)
+            result[k] = compiled.uniform(state)
         elif what == 1:
-            result[k] = deposits.exponential(state)
+            result[k] = compiled.exponential(state)
         elif what == 2:
-            result[k] = deposits.normal(state)
+            result[k] = compiled.normal(state)
         elif what == 3:
-            result[k] = deposits.gamma(state, x)
+            result[k] = compiled.gamma(state, x)
         elif what == 4:
-            result[k] = deposits.poisson(state, x)
+            result[k] = compiled.poisson(state, x)
         else:
-            result[k] = deposits.poisson_inverse(k / len(result), x)
+            result[k] = compiled.poisson_inverse(k / len(result), x)
 
 
 def test_random_numbers(reference: Reference) -> None:
