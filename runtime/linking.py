@@ -126,7 +126,10 @@ _SCALARS: dict[Any, Any] = {
 def _target() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.Target.from_triple(llvm.get_process_triple())
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    # From its first engine on LLVM knows the functions of this process; the first code linked may call one.
+    llvm.create_mcjit_compiler(llvm.parse_assembly(""), target.create_target_machine(jit=True))
+    return target
 
 
 @cache

@@ -312,6 +312,24 @@ def test_features_of_a_second_process_need_no_numba(tmp_path):
     assert not second.stderr
 
 
+def test_the_first_code_that_is_linked_may_call_the_c_library(tmp_path):
+    """That of the simulation needs the logarithm of the Gamma function."""
+    code = (
+        "import sys; from pathlib import Path; from showerstack.showers.schema import COMPOSITION\n"
+        "from showerstack.showers.simulation import simulate\n"
+        "simulate(COMPOSITION, Path(), n_train=2, n_test=2, workers=1, overwrite=True)\n"
+        "print('numba' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(kernels.__file__).parents[2])}
+    words = [sys.executable, "-c", code]
+    made = [
+        subprocess.run(words, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    assert made[1].stdout == "False\n"
+    assert [one.stderr for one in made] == ["", ""]
+
+
 @pytest.mark.parametrize(
     ("module", "inside"),
     [
