@@ -60,8 +60,8 @@ def test_electromagnetic_cascades_follow_greisen_heitler_and_energy() -> None:
     """A photon's cascade, in which only electrons below 1 % of its energy are Greisen's, is Greisen's on the whole."""
     library = toy([(transport.PHOTON, 0.5)] * 2)
     means, maxima = {}, []
-    for energy in (300.0, 3000.0):
-        profile = follow(transport.PHOTON, energy, 300, library)[: SITE.n_profile]
+    for energy, showers_of in ((300.0, 300), (3000.0, 120)):
+        profile = follow(transport.PHOTON, energy, showers_of, library)[: SITE.n_profile]
         levels = SITE.levels[: SITE.n_profile]
         expected = [transport.greisen(energy, x / transport.RADIATION_LENGTH) for x in levels]
         # Electrons of half the energy are half a radiation length ahead; Greisen's form does not fall as fast for it.

@@ -53,7 +53,7 @@ def test_fraction_error_interval_covers(per_class: int, n_trials: int) -> None:
     for _ in range(n_trials):
         counts = rng.multinomial(per_class, P)
         errors = sampled_error(rng, counts / per_class)
-        overall, classes = confusion_intervals(counts, float(errors.mean()), errors, n_resamples=400)
+        overall, classes = confusion_intervals(counts, float(errors.mean()), errors, n_resamples=200)
         covered[0] += overall.low <= truth.mean() <= overall.high
         for k in range(5):
             covered[k + 1] += classes[k].low <= truth[k] <= classes[k].high
@@ -208,7 +208,7 @@ def test_p_values_of_equally_good_systems_are_uniform_enough() -> None:
         labels = np.repeat(np.arange(5), 100)
         base = np.clip(labels + rng.integers(-1, 2, 500), 0, 4)
         a, b = (np.where(rng.random(500) < 0.3, np.clip(labels + rng.integers(-1, 2, 500), 0, 4), base) for _ in "ab")
-        small += paired_fraction_error(labels, a, b, n_resamples=300).p_value < 0.05
+        small += paired_fraction_error(labels, a, b, n_resamples=150).p_value < 0.05
     assert small <= 7  # 2 expected; 8 or more has probability 0.1 %
 
 
