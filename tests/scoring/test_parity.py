@@ -14,6 +14,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.composition import (
+    class_fraction_errors,
     composition_metrics,
     expected_fraction_error,
     fraction_error,
@@ -216,6 +217,17 @@ def test_grid_of_mixtures() -> None:
 )
 def test_closed_form_of_known_matrices(matrix: np.ndarray, expected: float) -> None:
     assert expected_fraction_error(matrix) == pytest.approx(expected, abs=5e-4)
+
+
+@pytest.mark.parametrize("n", [1, 40, 97])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_closed_forms_of_many_matrices_are_products_of_each(n: int, dtype: type) -> None:
+    given = np.random.default_rng(n).dirichlet(np.full(5, 0.5), size=(n, 5)).astype(dtype)
+    expected = np.abs(mixture_counts() / 5000 @ (np.eye(5) - given.astype(np.float64))).mean(axis=1)
+    found = class_fraction_errors(given)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, atol=2e-6 if dtype is np.float32 else 1e-14)
+    np.testing.assert_array_equal(class_fraction_errors(given.reshape(1, n, 5, 5)), found[None])
 
 
 def test_published_confusion_matrix_gives_the_published_error() -> None:
