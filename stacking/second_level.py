@@ -6,9 +6,10 @@ of the events that they are of.
 **Pool.** ``log_softmax(sum_l w_l s_l ln p_l + b)``: each learner has a weight, not negative, and a scale for every
 class. Three are tried, the simplest first: the plain average in log-probability; the log-linear pool with weights and
 its own sharpness; the same after vector scaling of every learner, for learners that are sharp between some classes and
-blurred between others. Of those within one standard error of the best in cross-validation the simplest is taken.
-Before, learners whose absence costs less than a tolerance leave, since a stack predicts new events as slowly as all its
-learners together. Entry points ``showerstack.pools`` may add others: a pool is numbers, however they were found.
+blurred between others. Of those within one standard error of the best in cross-validation the simplest is taken; one
+that is no better than its best learner gives way to it. Before, learners whose absence costs less than a tolerance
+leave, since a stack predicts new events as slowly as all its learners together. Entry points ``showerstack.pools`` may
+add others: a pool is numbers, however they were found.
 
 **Temperature.** ``log_softmax(z / T)`` (C. Guo et al., ICML 2017), one a system, kept only where it gains. It changes
 how sure a system is, never the order of classes or events.
@@ -325,7 +326,10 @@ def fit_stack(
     names: Sequence[str] = POOLS,
     survival: bool = False,
 ) -> Stack:
-    """Leave out learners as :func:`left_out` does, choose one of the pools named, fit it on all events."""
+    """Leave out learners as :func:`left_out` does, choose one of the pools named, fit it on all events.
+
+    Where the pool is no better than the best of its learners, that one is the stack (:func:`best_alone`).
+    """
     dropped = left_out(log_proba, sample, tolerance, survival=survival)
     kept = {name: z for name, z in log_proba.items() if name not in {learner.name for learner in dropped}}
     tried = {name: cross_validated(name, kept, sample) for name in pool_specs() if name in names}
@@ -335,7 +339,32 @@ def fit_stack(
     # The simplest pool within one standard error of the best: pools are in the order of their simplicity.
     chosen = next(name for name, more in excess.items() if name == best or more.mean <= more.error)
     means = {name: float(loss.mean()) for name, loss in losses.items()}
-    return Stack(fit_pool(chosen, kept, sample), tried[chosen], means, dropped)
+    stack = Stack(fit_pool(chosen, kept, sample), tried[chosen], means, dropped)
+    if tolerance == 0 or len(kept) < 2:
+        return stack
+    return best_alone(stack, log_proba, sample, next(iter(tried)), survival=survival)
+
+
+def best_alone(stack: Stack, log_proba: LogProba, sample: Sample, simplest: str, *, survival: bool) -> Stack:
+    """Return the best learner of a stack as one where the pool has no lower log-loss in cross-validation.
+
+    Few events cannot show that a learner is worth nothing, so it stays; with a much better one beside it, it may cost
+    more than any pool gains. For gammas no more hadrons may survive, beyond the error. ``simplest`` names the pool that
+    the one learner then has.
+    """
+    kept = {name: log_proba[name] for name in stack.pool.learners}
+    best = min(kept, key=lambda name: float(sample.losses(kept[name]).mean()))
+    alone = cross_validated(simplest, {best: kept[best]}, sample)
+    if sample.losses(alone).mean() >= sample.losses(stack.log_proba).mean():
+        return stack
+    if survival and is_worse_in_survival(alone, stack.log_proba, sample):
+        return stack
+    whole = cross_validated("log_pool", log_proba, sample)
+    cost = sample.mean_of(sample.losses(alone) - sample.losses(whole))
+    others = (name for name in kept if name != best)
+    gone = tuple(DroppedLearner(name=name, cost=cost.mean, standard_error=cost.error) for name in others)
+    pool = fit_pool(simplest, {best: kept[best]}, sample)
+    return replace(stack, pool=pool, log_proba=alone, left_out=(*stack.left_out, *gone))
 
 
 def nested(fit: Callable[[LogProba, Sample], Stack], log_proba: LogProba, sample: Sample) -> np.ndarray:

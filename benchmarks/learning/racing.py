@@ -6,16 +6,23 @@ Every learner of a preset is fitted in full, once a seed; from the same fits fol
 learners, one that leaves out by its rule after all fits, and one that leaves out after the first fold and then by the
 rule. Judged on test showers, whose labels are read at the end: log-loss minus that of the rule after all fits, paired,
 ± one standard error of test showers and seeds, and the share of the fits' processor time. Training sets without cuts
-have too few showers under the cuts for a holdout where they are small; killed, it goes on.
+have too few showers under the cuts for a holdout where they are small, those under the cuts (``--cuts test``) have one;
+killed, it goes on.
+
+With ``--subsets`` also what is gained where a pool that is no better than its best learner gives way to it: over all
+sets of two, three, four or all of the learners, the mean difference of what ships in log-loss of test showers, the
+smallest and the largest, and the same against the best learner.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
@@ -50,11 +57,11 @@ class Finished(NamedTuple):
     collected: Collected
 
 
-def finished(work: Path, n_train: int, n_test: int, seed: int, preset: str) -> Finished:
+def finished(work: Path, n_train: int, n_test: int, seed: int, preset: str, cuts: str) -> Finished:
     """Train a run with all fits, or open it."""
-    folder = work / f"{n_train}-{n_test}-{seed}"
+    folder = work / f"{n_train}-{n_test}-{seed}{'' if cuts == 'none' else f'-{cuts}'}"
     if not (folder / "done").exists():
-        simulate(COMPOSITION, folder, n_train=n_train, n_test=n_test, seed=seed, overwrite=True)
+        simulate(COMPOSITION, folder, n_train=n_train, n_test=n_test, seed=seed, train_cuts=cuts, overwrite=True)
         (folder / "done").touch()
     config = StackConfig(
         task=COMPOSITION.name, data=folder, run=folder / "run", preset=preset, race="off", prune=0, workers=1,
@@ -113,31 +120,56 @@ def of_seed(run: Finished, n_classes: int) -> tuple[Mapping[str, np.ndarray], Ma
     )
 
 
+def of_subsets(run: Finished, labels: np.ndarray) -> str:
+    """Return the row of a seed."""
+    sample, names = run.folds.sample(run.folds.out_of_fold), run.collected.names
+    alone = {name: float(event_losses(predicted(run, [name], 0.0)[0], labels).mean()) for name in names}
+    known = {name: float(sample.losses(run.collected.out_of_fold[name]).mean()) for name in names}
+    now, before, best = [], [], []
+    for number in sorted({2, 3, 4, len(names)}):
+        for some in itertools.combinations(names, number):
+            now.append(float(event_losses(predicted(run, some, TOLERANCE)[0], labels).mean()))
+            with patch("showerstack.stacking.second_level.best_alone", lambda stack, *_, **__: stack):
+                before.append(float(event_losses(predicted(run, some, TOLERANCE)[0], labels).mean()))
+            best.append(alone[min(some, key=known.__getitem__)])
+    gaps = [np.array(now) - np.array(other) for other in (before, best)]
+    cells = [f"{gap.mean():+.5f} ({gap.min():+.5f}..{gap.max():+.5f})" for gap in gaps]
+    holdout = "none" if run.collected.holdout is None else f"{run.folds.holdout.sum():,}"
+    return f"{len(sample):,} | {holdout} | {len(now)} | {' | '.join(cells)} |"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for simulated showers and runs")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[20_000], help="training showers, without cuts")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[20_000], help="training showers")
+    parser.add_argument("--cuts", choices=("none", "test"), default="none", help="of the training showers")
     parser.add_argument("--test", type=int, default=30_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--preset", default="good")
-    parser.add_argument("--store", action="store_true", help=HELP)
+    parser.add_argument("--subsets", action="store_true")
+    parser.add_argument("--store", nargs="?", const="racing", metavar="NAME", help=f"{HELP}NAME.md (racing)")
     options = parser.parse_args()
     lines = ["| training showers | way | log-loss | minus the first row | what ships, by seed | fits' time |"]
     lines.append("|---|---|---|---|---|---|")
     print("\n".join(lines), flush=True)
+    subsets = ["", "| training showers | judged | holdout | sets | minus without the step | minus the best learner |",
+               "|---|---|---|---|---|---|"]  # fmt: skip
     for size in options.sizes:
         losses: dict[str, list[np.ndarray]] = {}
         ships: dict[str, list[str]] = {}
         shares = []
         for seed in range(1, options.seeds + 1):
-            run = finished(options.work, size, options.test, seed, options.preset)
+            run = finished(options.work, size, options.test, seed, options.preset, options.cuts)
             posteriors, what, share = of_seed(run, COMPOSITION.n_classes)
             labels = events(run.folder, COMPOSITION, "test", labelled=True).known().labels
             for way, log_proba in posteriors.items():
                 losses.setdefault(way, []).append(event_losses(log_proba, labels))
                 ships.setdefault(way, []).append(what[way])
             shares.append(share)
+            if options.subsets:
+                subsets.append(f"| {size:,}, seed {seed} | {of_subsets(run, labels)}")
+                print(subsets[-1], flush=True)
         for way, of_seeds in losses.items():
             gaps = np.array(of_seeds) - np.array(losses[RULE])
             of_events = np.sqrt((gaps.var(axis=1, ddof=1) / gaps.shape[1]).sum()) / len(gaps)
@@ -149,8 +181,9 @@ def main() -> None:
                 f"| {time if way in (RULE, RACED, ALL) else ''} |"
             )
             print(lines[-1], flush=True)
+    lines += subsets if options.subsets else []
     if options.store:
-        store("racing", "Racing over the first fold", "\n".join(lines), pretrained=True)
+        store(options.store, "Racing over the first fold", "\n".join(lines), pretrained=True)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOOK_EVERY_S = 0.2
 
 
-class Trained(NamedTuple):
+class ClusterRun(NamedTuple):
     """A run that a cluster has trained."""
 
     wall_s: float
@@ -41,7 +41,7 @@ class Trained(NamedTuple):
     """Of all predictions."""
 
 
-def trained(work: Path, workers: int, preset: str, kill_after: int | None = None) -> Trained:
+def trained(work: Path, workers: int, preset: str, kill_after: int | None = None) -> ClusterRun:
     """Train a run from nothing with so many workers; kill one when so many fits are done."""
     run = work / "run"
     shutil.rmtree(run, ignore_errors=True)
@@ -62,7 +62,7 @@ def trained(work: Path, workers: int, preset: str, kill_after: int | None = None
             killer.join()
             if Path(f"/proc/{process}").exists():
                 raise SystemExit("the run ended before a worker could be killed")
-    return Trained(cost.wall_s, len(fits_of(run)), digest_of(run))
+    return ClusterRun(cost.wall_s, len(fits_of(run)), digest_of(run))
 
 
 def _kill(process: int, run: Path, after: int, over: threading.Event) -> None:

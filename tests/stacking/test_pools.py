@@ -17,6 +17,7 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.context import Context
 from showerstack.scoring.metrics.reliability import reliability
 from showerstack.stacking.config import TableConfig
+from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.predict import predict
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import (
@@ -154,6 +155,36 @@ def test_a_learner_that_keeps_hadrons_out_stays(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("showerstack.stacking.second_level.is_worse_in_survival", lambda *given: True)
     assert left_out(log_proba, sample, 10.0, survival=True) == ()
     assert len(left_out(log_proba, sample, 10.0)) == 3
+
+
+def _echoed(n: int, n_classes: int, seed: int) -> tuple[LogProba, Sample]:
+    """Return an exact posterior, and the same with noise of its own: nothing is gained by a pool of both."""
+    log_proba, sample = _problem(n, n_classes, seed)
+    noise = np.random.default_rng(seed + 1).normal(size=log_proba["left"].shape)
+    return {"left": log_proba["left"], "echo": log_softmax(log_proba["left"] + 0.7 * noise)}, sample
+
+
+def test_the_best_learner_stands_alone_where_no_pool_is_better() -> None:
+    log_proba, sample = _echoed(300, 3, 25)
+    assert left_out(log_proba, sample, TOLERANCE) == (), "few events show nothing"
+    found = fit_stack(log_proba, sample)
+    assert found.pool.learners == ("left",)
+    np.testing.assert_allclose(found.pool(log_proba), log_proba["left"], atol=1e-12)
+    np.testing.assert_array_equal(found.log_proba, found.pool(log_proba))
+    (gone,) = found.left_out
+    assert gone.name == "echo"
+    whole = cross_validated("log_pool", log_proba, sample)
+    assert gone.cost == pytest.approx((sample.losses(log_proba["left"]) - sample.losses(whole)).mean(), rel=1e-9)
+    assert set(fit_stack(log_proba, sample, tolerance=0.0).pool.learners) == {"left", "echo"}
+    both, sample = _problem(300, seed=25)
+    assert set(fit_stack({name: both[name] for name in ("left", "right")}, sample).pool.learners) == {"left", "right"}
+
+
+def test_a_pool_that_keeps_hadrons_out_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    log_proba, sample = _echoed(300, 2, 23)
+    assert fit_stack(log_proba, sample, survival=True).pool.learners == ("left",)
+    monkeypatch.setattr("showerstack.stacking.second_level.is_worse_in_survival", lambda *given: True)
+    assert set(fit_stack(log_proba, sample, survival=True).pool.learners) == {"left", "echo"}
 
 
 def test_copies_of_a_shower_make_the_cost_no_more_certain() -> None:
