@@ -245,7 +245,7 @@ def _values(
     The learner is asked about many choices at once: asked about one after the other, a network waits for itself.
     """
     first, second = classes
-    values, n = {}, len(batch) - 1
+    values, n = dict[frozenset[str], float](), len(batch) - 1
     at_once = max(ROWS // n, 1)
     for start in range(0, len(choices), at_once):
         chosen = choices[start : start + at_once]

@@ -64,7 +64,7 @@ SIMULATED = 20_000
 SPACING_M = 20.0
 
 
-class Work(NamedTuple):
+class Comparison(NamedTuple):
     """A command that both checkouts run."""
 
     label: str
@@ -121,7 +121,7 @@ def stack(root: Path, data: Path, run: Path, *options: object, task: str = "comp
     )
 
 
-class Measured(NamedTuple):
+class MeasuredShowers(NamedTuple):
     """Measured showers, and runs of both checkouts that analyse them."""
 
     measured: Path
@@ -129,7 +129,7 @@ class Measured(NamedTuple):
     runs: list[Path]
 
     @classmethod
-    def prepared(cls, roots: tuple[Path, Path], folder: Path, task: Task, n_simulated: int) -> Measured:
+    def prepared(cls, roots: tuple[Path, Path], folder: Path, task: Task, n_simulated: int) -> MeasuredShowers:
         """Return them, made in a new folder."""
         simulate(task, folder, n_train=TRAINED, n_test=n_simulated, seed=16, train_cuts="test")
         (folder / "fluxes.toml").write_text(f"live_time_h = {LIVE_TIME_H}\n", encoding="utf-8")
@@ -274,14 +274,16 @@ def revision(root: Path) -> str:
     ).stdout.strip()
 
 
-def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: Path, scratch: Path) -> Iterator[Work]:
+def work(
+    commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: Path, scratch: Path
+) -> Iterator[Comparison]:
     """Yield the commands; what they need is made before."""
     table, file = scratch / "table", scratch / "new.npz"
     sizes = {"many": MANY, "few": FEW} | ({"million": MILLION} if "million" in commands else {})
     sets = {name: repeated(made, scratch / name, n) for name, n in sizes.items()}
     if "features" in commands:
-        yield Work(f"features, {FEW} showers", lambda k: features(roots[k], sets["few"], table), rounds)
-        yield Work(
+        yield Comparison(f"features, {FEW} showers", lambda k: features(roots[k], sets["few"], table), rounds)
+        yield Comparison(
             f"features, {MANY:,} showers", lambda k: features(roots[k], sets["many"], table, "--workers", 1), rounds
         )
     if "new-array" in commands:
@@ -289,17 +291,19 @@ def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: P
         simulate(COMPOSITION, own, n_train=FEW, n_test=FEW, seed=15, array=square())
         train = own / f"{COMPOSITION.name}_train"
         label = f"first features of an array, {FEW} showers"
-        yield Work(label, lambda k: new_array(roots[k], sets["few"], train, table), rounds, warm=False)
+        yield Comparison(label, lambda k: new_array(roots[k], sets["few"], train, table), rounds, warm=False)
     if {"predict", "million"} & set(commands):
         runs = [one_network(root, scratch / f"trained-{k}") for k, root in enumerate(roots)]
         if "predict" in commands:
-            yield Work(f"predict, {FEW} showers", lambda k: predict(roots[k], runs[k], sets["few"], file), rounds)
-            yield Work(f"predict, {MANY:,} showers", lambda k: predict(roots[k], runs[k], sets["many"], file), rounds)
+            yield Comparison(f"predict, {FEW} showers", lambda k: predict(roots[k], runs[k], sets["few"], file), rounds)
+            yield Comparison(
+                f"predict, {MANY:,} showers", lambda k: predict(roots[k], runs[k], sets["many"], file), rounds
+            )
         if "million" in commands:
-            yield Work(
+            yield Comparison(
                 f"features, {MILLION:,} showers", lambda k: features(roots[k], sets["million"], table), rounds, False
             )
-            yield Work(
+            yield Comparison(
                 f"predict, {MILLION:,} showers", lambda k: predict(roots[k], runs[k], sets["million"], file), rounds,
                 False,
             )  # fmt: skip
@@ -313,14 +317,14 @@ def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: P
 
         if "stack" in commands:
             label = f"stack --preset quick, {TRAINED:,} showers"
-            yield Work(label, train, min(rounds, MOST_STACKS), runs=trained)
+            yield Comparison(label, train, min(rounds, MOST_STACKS), runs=trained)
         else:
             for k in range(2):
                 train(k)
         if "report" in commands:
-            yield Work("report", lambda k: timed(roots[k], "report", trained[k], "--data", quick), rounds)
+            yield Comparison("report", lambda k: timed(roots[k], "report", trained[k], "--data", quick), rounds)
         if "verify" in commands:
-            yield Work(
+            yield Comparison(
                 f"verify.py, {TRAINED:,} showers",
                 lambda k: timed(roots[k], trained[k] / "predictions.npz", "--data", quick, program="verify.py"),
                 rounds,
@@ -338,17 +342,21 @@ def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: P
 
         label = f"stack --preset good, {MANY:,} showers"
         runs = [folder / "run" for folder in folders]
-        yield Work(label, train_good, min(rounds, MOST_STACKS), warm=False, runs=runs)
+        yield Comparison(label, train_good, min(rounds, MOST_STACKS), warm=False, runs=runs)
     if "gamma-limit" in commands:
-        photons = Measured.prepared(roots, scratch / "photons", GAMMA, TRAINED)
+        photons = MeasuredShowers.prepared(roots, scratch / "photons", GAMMA, TRAINED)
         label = f"gamma-limit, {TRAINED:,} simulated"
-        yield Work(label, lambda k: photons.analyse("gamma-limit", roots[k], k, scratch / "limit"), rounds)
+        yield Comparison(label, lambda k: photons.analyse("gamma-limit", roots[k], k, scratch / "limit"), rounds)
     if "spectra" in commands:
-        nuclei = Measured.prepared(roots, scratch / "nuclei", COMPOSITION, SIMULATED)
+        nuclei = MeasuredShowers.prepared(roots, scratch / "nuclei", COMPOSITION, SIMULATED)
         label = f"spectra, {SIMULATED:,} simulated"
-        yield Work(label, lambda k: nuclei.analyse("spectra", roots[k], k, scratch / "new"), min(rounds, MOST_STACKS))
+        yield Comparison(
+            label, lambda k: nuclei.analyse("spectra", roots[k], k, scratch / "new"), min(rounds, MOST_STACKS)
+        )
         kept = [scratch / f"kept-{k}" for k in range(2)]
-        yield Work(f"{label}, again", lambda k: nuclei.analyse("spectra", roots[k], k, kept[k], keep=True), rounds)
+        yield Comparison(
+            f"{label}, again", lambda k: nuclei.analyse("spectra", roots[k], k, kept[k], keep=True), rounds
+        )
 
 
 if __name__ == "__main__":
