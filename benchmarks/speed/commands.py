@@ -64,7 +64,7 @@ SIMULATED = 20_000
 SPACING_M = 20.0
 
 
-class Comparison(NamedTuple):
+class Pairs(NamedTuple):
     """A command that both checkouts run."""
 
     label: str
@@ -274,16 +274,14 @@ def revision(root: Path) -> str:
     ).stdout.strip()
 
 
-def work(
-    commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: Path, scratch: Path
-) -> Iterator[Comparison]:
+def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: Path, scratch: Path) -> Iterator[Pairs]:
     """Yield the commands; what they need is made before."""
     table, file = scratch / "table", scratch / "new.npz"
     sizes = {"many": MANY, "few": FEW} | ({"million": MILLION} if "million" in commands else {})
     sets = {name: repeated(made, scratch / name, n) for name, n in sizes.items()}
     if "features" in commands:
-        yield Comparison(f"features, {FEW} showers", lambda k: features(roots[k], sets["few"], table), rounds)
-        yield Comparison(
+        yield Pairs(f"features, {FEW} showers", lambda k: features(roots[k], sets["few"], table), rounds)
+        yield Pairs(
             f"features, {MANY:,} showers", lambda k: features(roots[k], sets["many"], table, "--workers", 1), rounds
         )
     if "new-array" in commands:
@@ -291,19 +289,17 @@ def work(
         simulate(COMPOSITION, own, n_train=FEW, n_test=FEW, seed=15, array=square())
         train = own / f"{COMPOSITION.name}_train"
         label = f"first features of an array, {FEW} showers"
-        yield Comparison(label, lambda k: new_array(roots[k], sets["few"], train, table), rounds, warm=False)
+        yield Pairs(label, lambda k: new_array(roots[k], sets["few"], train, table), rounds, warm=False)
     if {"predict", "million"} & set(commands):
         runs = [one_network(root, scratch / f"trained-{k}") for k, root in enumerate(roots)]
         if "predict" in commands:
-            yield Comparison(f"predict, {FEW} showers", lambda k: predict(roots[k], runs[k], sets["few"], file), rounds)
-            yield Comparison(
-                f"predict, {MANY:,} showers", lambda k: predict(roots[k], runs[k], sets["many"], file), rounds
-            )
+            yield Pairs(f"predict, {FEW} showers", lambda k: predict(roots[k], runs[k], sets["few"], file), rounds)
+            yield Pairs(f"predict, {MANY:,} showers", lambda k: predict(roots[k], runs[k], sets["many"], file), rounds)
         if "million" in commands:
-            yield Comparison(
+            yield Pairs(
                 f"features, {MILLION:,} showers", lambda k: features(roots[k], sets["million"], table), rounds, False
             )
-            yield Comparison(
+            yield Pairs(
                 f"predict, {MILLION:,} showers", lambda k: predict(roots[k], runs[k], sets["million"], file), rounds,
                 False,
             )  # fmt: skip
@@ -317,14 +313,14 @@ def work(
 
         if "stack" in commands:
             label = f"stack --preset quick, {TRAINED:,} showers"
-            yield Comparison(label, train, min(rounds, MOST_STACKS), runs=trained)
+            yield Pairs(label, train, min(rounds, MOST_STACKS), runs=trained)
         else:
             for k in range(2):
                 train(k)
         if "report" in commands:
-            yield Comparison("report", lambda k: timed(roots[k], "report", trained[k], "--data", quick), rounds)
+            yield Pairs("report", lambda k: timed(roots[k], "report", trained[k], "--data", quick), rounds)
         if "verify" in commands:
-            yield Comparison(
+            yield Pairs(
                 f"verify.py, {TRAINED:,} showers",
                 lambda k: timed(roots[k], trained[k] / "predictions.npz", "--data", quick, program="verify.py"),
                 rounds,
@@ -342,21 +338,17 @@ def work(
 
         label = f"stack --preset good, {MANY:,} showers"
         runs = [folder / "run" for folder in folders]
-        yield Comparison(label, train_good, min(rounds, MOST_STACKS), warm=False, runs=runs)
+        yield Pairs(label, train_good, min(rounds, MOST_STACKS), warm=False, runs=runs)
     if "gamma-limit" in commands:
         photons = MeasuredShowers.prepared(roots, scratch / "photons", GAMMA, TRAINED)
         label = f"gamma-limit, {TRAINED:,} simulated"
-        yield Comparison(label, lambda k: photons.analyse("gamma-limit", roots[k], k, scratch / "limit"), rounds)
+        yield Pairs(label, lambda k: photons.analyse("gamma-limit", roots[k], k, scratch / "limit"), rounds)
     if "spectra" in commands:
         nuclei = MeasuredShowers.prepared(roots, scratch / "nuclei", COMPOSITION, SIMULATED)
         label = f"spectra, {SIMULATED:,} simulated"
-        yield Comparison(
-            label, lambda k: nuclei.analyse("spectra", roots[k], k, scratch / "new"), min(rounds, MOST_STACKS)
-        )
+        yield Pairs(label, lambda k: nuclei.analyse("spectra", roots[k], k, scratch / "new"), min(rounds, MOST_STACKS))
         kept = [scratch / f"kept-{k}" for k in range(2)]
-        yield Comparison(
-            f"{label}, again", lambda k: nuclei.analyse("spectra", roots[k], k, kept[k], keep=True), rounds
-        )
+        yield Pairs(f"{label}, again", lambda k: nuclei.analyse("spectra", roots[k], k, kept[k], keep=True), rounds)
 
 
 if __name__ == "__main__":
