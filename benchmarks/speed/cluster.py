@@ -103,11 +103,11 @@ def main() -> None:
             timed(ROOT, "features", data / f"composition_{part}", "--quiet")
     rounds = []
     for _ in range(options.rounds):
-        one = trained(work, 1, options.preset)
-        two = trained(work, 2, options.preset)
-        less = trained(work, 2, options.preset, kill_after=one.fits // 3)
-        rounds.append((one, two, less))
-        print(*rounds[-1], sep="\n", flush=True)
+        row: list[ClusterRun] = []
+        for workers, kills in ((1, False), (2, False), (2, True)):
+            row.append(trained(work, workers, options.preset, kill_after=row[0].fits // 3 if kills else None))
+            print(row[-1], flush=True)
+        rounds.append(row)
     lines = ["| cluster | wall s (range) | ratio (range) | fits | all predictions |", "|---|---|---|---|---|"]
     names = ("one worker", "two workers", "two, one of them killed")
     for k, name in enumerate(names):
