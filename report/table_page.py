@@ -86,7 +86,7 @@ def _systems(run: Run, metrics: Mapping[str, Any]) -> Section:
     held_out, parts = run.held_out_scores(), list[Markup]()
     for scores in (metrics, *([held_out] if metrics["judged_on"] != held_out["judged_on"] else [])):
         rows = [(name, *table_cells(of_system)) for name, of_system in scores["systems"].items()]
-        ours = [run.systems.index(run.shipped)]
+        ours = [k for k, (name, *_) in enumerate(rows) if name == run.shipped]
         parts += [paragraph(f"On {scores['judged_on']}."), table(("system", *TABLE_HEADS.values()), rows, ours=ours)]
     return Section("learners", "Learners beside the stack", joined(parts))
 
