@@ -158,7 +158,7 @@ class ChosenPool(Stated):
 
     chosen: str
     weights: dict[str, float]
-    log_losses: dict[str, Number]
+    log_losses: dict[str, float]
     """Of every pool that was tried, cross-validated."""
     left_out: list[DroppedLearner] = Field(default=[])
 
