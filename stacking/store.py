@@ -467,6 +467,8 @@ def read_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
         networks, raced = (tuple(map(str, stack.get(name, ()))) for name in ("networks", "raced"))
         if shipped not in systems or not set(systems).issuperset((*pool.learners, *networks, *raced)):
             raise KeyError(shipped)
+        if n_fits < 1:
+            raise ValueError("at least one fit")
     with _meta(checksums, SCALES_FILE) as content:
         scales = {name: float(content[name]) for name in systems}
     with _meta(checksums, RULES_FILE) as content:
@@ -643,8 +645,11 @@ class Run(RunFolder):
     def oof(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return a system's out-of-fold log-probabilities, (N, C) float64, NaN where a row was never predicted, and the
         folds, (N,) int8, negative in the holdout."""
-        frame = pl.read_parquet(self.checksums.path(f"{OOF}/{name}.parquet"), glob=False)
-        return frame.select(f"logp_{one}" for one in self.task.classes).to_numpy(), frame["fold"].to_numpy()
+        file = self.checksums.path(f"{OOF}/{name}.parquet")
+        frame, columns = pl.read_parquet(file, glob=False), [f"logp_{one}" for one in self.task.classes]
+        if missing := [column for column in (*columns, "fold") if column not in frame.columns]:
+            raise InputError(f"{file} has no column {missing[0]!r}, which the run's manifest asks for")
+        return frame.select(columns).to_numpy(), frame["fold"].to_numpy()
 
     def test(self, name: str, key: str) -> np.ndarray | None:
         """Return an array of a system's predictions of the test events, such as ``log_proba`` (N, C).
