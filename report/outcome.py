@@ -46,7 +46,7 @@ from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.stated import Manifest
+from showerstack.stacking.stated import ChosenPool, Manifest
 from showerstack.stacking.store import Run
 from showerstack.stacking.train import stack
 
@@ -139,10 +139,7 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
         lines.append(f"{', '.join(raced)}: one fit, left out after it (--race off fits all)")
     pool = run.manifest.pool
     if len(pool.weights) == 1 and (pool.left_out or raced):
-        lines.append(
-            f"stack: {next(iter(pool.weights))} alone; leaving out all other learners costs less than "
-            f"{run.manifest.config.prune:g} in log-loss"
-        )
+        lines.append(f"stack: {next(iter(pool.weights))} alone; {_why_alone(pool, run.manifest.config.prune)}")
     lines.append(f"used for new showers, as decided on {scored_on}: {run.shipped}")
     if run.task.name == COMPOSITION.name:
         by_name = {one.name: one.system.log_proba for one in systems}
@@ -153,6 +150,13 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
             f"{', '.join(errors)}"
         )
     return "\n" + "\n".join(lines)
+
+
+def _why_alone(pool: ChosenPool, tolerance: float) -> str:
+    """Return what is known of the learners that a stack of one does without."""
+    if pool.left_out and pool.left_out[-1].cost >= tolerance:
+        return "the pool of several learners has no lower log-loss"
+    return f"leaving out all other learners costs less than {tolerance:g} in log-loss"
 
 
 def _percent(error: float) -> str:

@@ -445,6 +445,7 @@ class Judged:
     """By system (learners, ``average``, ``stack``), (n, C) log-probabilities before calibration, NaN where a learner
     that left the race predicted no event."""
     seed: int = 0
+    """By which the events of one fold are divided anew."""
 
     def of(self, name: str) -> tuple[np.ndarray, Sample]:
         """Return which events a system predicted, (n,) bool, and those as a sample.

@@ -13,7 +13,7 @@ from rich.console import Console
 from showerstack.analysis.photons.limits import Background
 from showerstack.models.tables import lightgbm
 from showerstack.report import doctor
-from showerstack.report.outcome import _percent, _simulated_already, learner_table, outcome
+from showerstack.report.outcome import _percent, _simulated_already, _why_alone, learner_table, outcome
 from showerstack.report.physics_pages import _background_text, _limit_of_fraction
 from showerstack.report.shared.subject import mean_loss, read_labels
 from showerstack.runtime.context import PlainConsole
@@ -24,6 +24,7 @@ from showerstack.scoring.metrics.composition import fraction_error
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import short
 from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.stacking.stated import ChosenPool, DroppedLearner
 from showerstack.stacking.store import Run, RunFolder
 
 
@@ -167,3 +168,10 @@ def test_what_cannot_be_a_share_is_not_shown_as_one() -> None:
     backgrounds = [Background(0.0), Background(0.0031, 0.0012), Background(1.234, 0.5), Background(0.2, 0.0)]
     assert [*map(_background_text, backgrounds)] == ["0", "0.003 ± 0.001", "1.23 ± 0.50", "0.20 ± 0"]
     assert [_limit_of_fraction(limit) for limit in (0.023, 2.3)] == ["0.023", "not limited"]
+
+
+@pytest.mark.parametrize(("costs", "less"), [((), True), ((5e-5, 1.9e-4), True), ((1e-5, 2e-4), False)])
+def test_a_cost_that_is_not_below_the_tolerance_is_not_said_to_be(costs: tuple[float, ...], less: bool) -> None:
+    gone = [DroppedLearner(name=f"{k}", cost=cost, standard_error=1e-5) for k, cost in enumerate(costs)]
+    pool = ChosenPool(chosen="average", weights={"best": 1.0}, log_losses={}, left_out=gone)
+    assert ("costs less than 0.0002" in _why_alone(pool, 2e-4)) == less
