@@ -30,6 +30,8 @@ UNITS = {"m2 sr s": 1.0, "km2 sr yr": 1e6 * 3.15576e7, "m2 sr yr": 3.15576e7, "c
 NUMBER = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z].*)?$")
 INTERRUPTION_CHANCE = 1e-3
 """A gap between events is an interruption where it is so improbable for the run's rate, among all gaps."""
+OVERLAP = 0.01
+"""Folders of one time are remarked upon where their live times add up to so much more."""
 ALL_PARTICLES = 2.4e-21
 """m^-2 sr^-1 s^-1 eV^-1 at 1 PeV, E^-2.7 below the knee: the published all-particle flux, to some ten per cent
 (KASCADE, Astropart. Phys. 24 (2005) 1)."""
@@ -95,6 +97,51 @@ def live_time(seconds: np.ndarray, name: str = "event times", dead_time_s: float
     return total_s - dead_s
 
 
+def live_time_of(folders: Sequence[Path], dead_time_s: float = 0.0) -> tuple[float, tuple[str, ...]]:
+    """Return the live time of folders, s, and a remark where some were taken at the same time: it counts once.
+
+    Folders whose times overlap are one run that was written in several files.
+    """
+    runs = list[tuple[str, np.ndarray]]()
+    for folder in folders:
+        files = EventFiles.open(folder)
+        if not files.has(TIMES_FILE):
+            raise InputError(f"{folder} has no event times ({TIMES_FILE}) to take the live time from")
+        runs.append((str(files.path(TIMES_FILE)), files.times()))
+    alone = {name: live_time(seconds, name, dead_time_s) for name, seconds in runs}
+    total, remarks = 0.0, list[str]()
+    for together in _overlapping(runs):
+        names = [name for name, _ in together]
+        if len(together) == 1:
+            total += alone[names[0]]
+            continue
+        merged = live_time(np.concatenate([seconds for _, seconds in together]), " and ".join(names), dead_time_s)
+        each = sum(alone[name] for name in names)
+        total += merged
+        if each > (1.0 + OVERLAP) * merged:
+            remarks.append(
+                f"{names[0]} and {len(names) - 1} more were taken at the same time: their {merged:,.0f} s count once "
+                f"(one by one {each:,.0f} s)"
+            )
+    return total, tuple(remarks)
+
+
+def _overlapping(runs: Sequence[tuple[str, np.ndarray]]) -> list[list[tuple[str, np.ndarray]]]:
+    """Return runs in groups whose times, from the first to the last event, overlap; in their order."""
+    spans = {name: (float(np.nanmin(seconds)), float(np.nanmax(seconds))) for name, seconds in runs}
+    groups: list[list[tuple[str, np.ndarray]]] = []
+    end = -np.inf
+    for run in sorted(runs, key=lambda one: spans[one[0]][0]):
+        first, last = spans[run[0]]
+        if first < end:
+            groups[-1].append(run)
+        else:
+            groups.append([run])
+        end = max(end, last)
+    place = {name: k for k, (name, _) in enumerate(runs)}
+    return sorted(groups, key=lambda group: place[group[0][0]])
+
+
 def exposure_of(
     text: str | None,
     folders: Sequence[Path],
@@ -114,19 +161,14 @@ def exposure_of(
         Of the exposure, one standard deviation.
     """
     given = None if text is None else parse_exposure(text)
-    total: float | None = 0.0
-    for folder in folders:
-        files = EventFiles.open(folder)
-        try:
-            if not files.has(TIMES_FILE):
-                raise InputError(f"{folder} has no event times ({TIMES_FILE}) to take the live time from")
-            part = live_time(files.times(), str(files.path(TIMES_FILE)), dead_time_s)
-        except InputError as error:
-            if given is None:
-                raise InputError(f"{error}: give --exposure, or convert the measured runs with --times") from None
-            total = None
-            break
-        total = (total or 0.0) + part
+    overlap: tuple[str, ...] = ()
+    total: float | None
+    try:
+        total, overlap = live_time_of(folders, dead_time_s)
+    except InputError as error:
+        if given is None:
+            raise InputError(f"{error}: give --exposure, or convert the measured runs with --times") from None
+        total = None
     if given is None:
         assert total is not None
         value = per_second(zenith_max_deg) * total
@@ -134,7 +176,7 @@ def exposure_of(
             f"exposure {value:.3g} m2 sr s: {total:,.0f} s live time of the runs' own events (their gaps), a disc of "
             f"{CORE_RADIUS_M:g} m, zenith angles below {zenith_max_deg:g} deg; "
         ) + (f"{dead_time_s:g} s dead time an event subtracted" if dead_time_s else "dead time not subtracted")
-        return Exposure(value, total, False, (line,), relative_error, dead_time_s)
+        return Exposure(value, total, False, (line, *overlap), relative_error, dead_time_s)
     if total is None:
         return Exposure(given, None, True, (), relative_error, dead_time_s)
     ratio = given / (per_second(zenith_max_deg) * total)
@@ -142,7 +184,7 @@ def exposure_of(
         f"--exposure is {ratio:.3g} times what the runs' own live time gives ({total:,.0f} s below {zenith_max_deg:g} "
         f"deg: {given / ratio:.3g} m2 sr s)"
     )
-    remarks = (remark,) if max(ratio, 1 / ratio) > SUSPICIOUS else ()
+    remarks = (*overlap, remark) if max(ratio, 1 / ratio) > SUSPICIOUS else overlap
     return Exposure(given, total, True, remarks, relative_error, dead_time_s)
 
 

@@ -15,7 +15,6 @@ from matplotlib.colors import TwoSlopeNorm
 
 from showerstack.analysis.datacheck.check import TESTS, DataCheck, as_json, verdict
 from showerstack.analysis.datacheck.streamed import ENERGY_EDGES
-from showerstack.analysis.sky.coordinates import LATITUDE_DEG
 from showerstack.analysis.sky.map import MIN_EXPECTED, SkyMap
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.report.pictures.physics import (
@@ -215,10 +214,10 @@ def _sky(axes: Axes, sky_map: SkyMap, pixels: np.ndarray, values: np.ndarray, la
     )
     drawn = PolyCollection(list(boxes), array=np.tile(values, 3), edgecolors="face", linewidths=0.2, **colours)
     axes.add_collection(drawn)
-    reach = sky_map.options.zenith_max_deg
+    reach, latitude = sky_map.options.zenith_max_deg, sky_map.site.latitude_deg
     axes.set(
         xlim=(360.0, 0.0),
-        ylim=(LATITUDE_DEG - reach, min(LATITUDE_DEG + reach, 90.0)),
+        ylim=(max(latitude - reach, -90.0), min(latitude + reach, 90.0)),
         xlabel="right ascension (deg)",
         ylabel="declination (deg)",
     )

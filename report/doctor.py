@@ -37,13 +37,13 @@ from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
 from showerstack.scoring.tasks.truth import origin_of
 from showerstack.showers import writer
-from showerstack.showers.archives.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.archives.control import control_lines, rows_line
 from showerstack.showers.archives.folders import DatasetEvents, DatasetFolders, datasets_in, tasks_of
 from showerstack.showers.archives.formats import DEPOSITS, UNITS, EventReader, first_remarks, format_of, formats
 from showerstack.showers.archives.measured import MeasuredReader
 from showerstack.showers.archives.raw import SimulatedReader, archive_path, stream_npz
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.calibration import calibrate
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.event_files import bad_cells, units_remarks, zero_if_not_finite
@@ -388,8 +388,11 @@ def _azimuth(
         return Finding("azimuth", convention.words, "note")
     if is_raw:
         return Finding("azimuth", convention.words + ("" if convention.is_ours else "; convert turns it"), "ok")
-    sense = "anticlockwise" if convention.sense > 0 else "clockwise"
-    option = f"; for sky-map: --azimuth-of-north {convention.of_north_deg:.1f} --{sense}"
+    sense, option = "anticlockwise" if convention.sense > 0 else "clockwise", ""
+    if array == KASCADE:
+        option = f"; for sky-map: --azimuth-of-north {convention.of_north_deg:.1f} --{sense}"
+    elif not convention.is_ours:
+        option = f"; give {convention.cure}"
     return Finding("azimuth", convention.words + option, "ok" if convention.is_ours else "note")
 
 

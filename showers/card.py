@@ -51,7 +51,9 @@ NARROWEST = 0.01
 _NOT_ZERO = frozenset(
     name for name in RESPONSE_KEYS if name.endswith(("_deposit_mev", "_scale_m", "_dispersion", "_spread"))
 ) | {"saturation_mev", "muon_saturation_mev"}
-TABLES = {"response": RESPONSE_KEYS, "fit": FIT_KEYS, "times": TIMES_KEYS}
+SITE_KEYS = {"latitude_deg": (-90.0, 90.0), "longitude_deg": (-180.0, 360.0), "x_azimuth_deg": (0.0, 360.0)}
+"""Keys of ``[site]``: degrees north and east, and where +x points, from north over east."""
+TABLES = {"response": RESPONSE_KEYS, "fit": FIT_KEYS, "times": TIMES_KEYS, "site": SITE_KEYS}
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class ArrayCard:
     """Settings of the lateral fit, keys of :data:`FIT_KEYS`."""
     times: Mapping[str, float] = field(default_factory=dict)
     """What arrival times are like, keys of :data:`TIMES_KEYS`."""
+    site: Mapping[str, float] = field(default_factory=dict)
+    """Where on Earth the array stands, keys of :data:`SITE_KEYS`."""
 
     def as_json(self) -> dict[str, Any]:
         """Return what is said, for JSON; empty where nothing is."""

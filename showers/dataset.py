@@ -28,7 +28,6 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import FileState, file_state, hash_file
 from showerstack.showers import protocols
 from showerstack.showers.array import KASCADE, DetectorArray, array_of, working_array
-from showerstack.showers.calibration import signal_remarks
 from showerstack.showers.event_files import (
     BadValue,
     EventFiles,
@@ -39,6 +38,7 @@ from showerstack.showers.event_files import (
     units_remarks,
     zero_if_not_finite,
 )
+from showerstack.showers.remarks import event_remarks
 from showerstack.showers.schema import (
     ABSENT,
     AGE,
@@ -57,7 +57,8 @@ from showerstack.showers.schema import (
     WEIGHT_FILE,
     Task,
 )
-from showerstack.showers.units import LOOKED_AT, place_remarks, time_remarks
+from showerstack.showers.source import is_simulated
+from showerstack.showers.units import LOOKED_AT, time_remarks
 
 if TYPE_CHECKING:
     import polars as pl
@@ -368,10 +369,10 @@ class Dataset:
         known = [k for k, name in enumerate(SCALAR_NAMES) if name in self.quantities]
         remarks = units_remarks(self.path.name, np.asarray(self.scalars)[:, known], self.quantities[: len(known)])
         if self.array != KASCADE:
-            first = self.matrices[:LOOKED_AT]
-            lg_energy = np.asarray(self.scalars[:LOOKED_AT, SCALAR_NAMES.index("E")], np.float64)
-            remarks += place_remarks(self.path.name, self.array, first, lg_energy)
-            remarks += signal_remarks(self.path.name, self.array, first)
+            columns = {SCALAR_NAMES[k]: self.scalars[:LOOKED_AT, k] for k in known}
+            first, times = self.matrices[:LOOKED_AT], self.times_ns
+            thrown = is_simulated(self.source) or "corsika" in self.source
+            remarks += event_remarks(self.path.name, self.array, first, columns, times, narrow_sky=thrown)
         if self.files.has(TIMES_FILE):
             remarks += time_remarks(self.path.name, self.files.times(), self.array)
         if self.files.checksums is None:

@@ -21,9 +21,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from showerstack.showers.array import DetectorArray
 
 LIGHT_M_PER_NS = 0.299792458
 THICKNESS_POWER = 1.5
@@ -109,6 +112,24 @@ class Front(NamedTuple):
         zenith = xp.sqrt(xp.maximum(along, 0.0)) / cosine * (180.0 / math.pi)
         azimuth = xp.sqrt(xp.maximum(across, 0.0) / square) * (180.0 / math.pi)
         return zenith, xp.where(azimuth > 180.0, 180.0, azimuth)
+
+
+def front_of(array: DetectorArray, deposits: np.ndarray, times_ns: np.ndarray) -> Front:
+    """Fit the fronts of events of an array by its card, of stations' first particles.
+
+    Parameters
+    ----------
+    deposits
+        (n, rows, columns, 2) MeV; the e/gamma channel counts, of an array without one the muon channel.
+    times_ns
+        (n, rows, columns), NaN where a station has none.
+    """
+    n, response = len(deposits), array.response
+    channel = 0 if array.has_electron.any() else 1
+    mip = (response.electron_deposit_mev, response.muon_deposit_mev)[channel]
+    particles = deposits.reshape(n, -1, 2)[..., channel] / mip
+    model = FrontModel(**array.card.times)
+    return fit_front(times_ns.reshape(n, -1), particles, array.x_m.ravel(), array.y_m.ravel(), model=model)
 
 
 def fit_front(
@@ -271,30 +292,3 @@ def _width(size: Any, used: Any, count: Any, parameters: int, xp: ModuleType) ->
     median = xp.sum(xp.where(is_middle, ordered, 0.0), axis=1)
     width = NORMAL * median * xp.sqrt(count / spare)
     return xp.where((width > 1.0) & (count > parameters), width, 1.0)
-
-
-MANY_TIMES = 5
-"""Times of an event, and events, from which the unit of times is looked at."""
-SLOWEST = 200.0
-"""How far times may be from what light takes across the array: vertical fronts are some nanoseconds thick."""
-
-
-def arrival_remarks(name: str, times_ns: np.ndarray, half_side_m: float) -> list[str]:
-    """Return a remark on arrival times (n, ...) that light cannot have over an array; none where they can be.
-
-    The median over events of the median time after the first station is compared with what light takes across half of
-    the array's side.
-    """
-    times = np.where(np.isfinite(times_ns), times_ns, np.nan).reshape(len(times_ns), -1).astype(np.float64)
-    times = times[np.isfinite(times).sum(axis=1) >= MANY_TIMES]
-    if len(times) < MANY_TIMES:
-        return []
-    middle = float(np.median(np.nanmedian(times - np.nanmin(times, axis=1, keepdims=True), axis=1)))
-    across = half_side_m / LIGHT_M_PER_NS
-    if across / SLOWEST <= middle <= SLOWEST * across:
-        return []
-    unit = "microseconds" if middle < across else "picoseconds, or of clocks that differ"
-    return [
-        f"{name}: half of an event's stations are hit within {middle:.3g} ns of the first, but light takes "
-        f"{across:.3g} ns across half of the array: are times in {unit}?"
-    ]

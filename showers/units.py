@@ -31,6 +31,12 @@ LOOKED_AT = 2_000
 
 FIRST_S, KASCADE_FIRST_S, LAST_S = 631_152_000.0, 820_454_400.0, 4_102_444_800.0
 """Seconds since 1970 of the years 1990, 1996 (KASCADE's first events) and 2100."""
+KASCADE_LAST_S = 1_388_534_399.0
+"""KASCADE measured to 2013."""
+DAY_S, GPS_WEEKS_S = 86_400.0, 1024 * 7 * 86_400.0
+"""A day, and the 1,024 weeks after which GPS counts weeks from 0 again."""
+FEW_TIMES, FEW_EQUAL, MANY_TIMES = 0.01, 10, 100
+"""Share of times that may be odd, of equal ones at least so many, from so many times on."""
 TIMES: tuple[tuple[str, float, float], ...] = (
     ("years", 1990.0, 2100.0),
     ("days since 1970", FIRST_S / 86_400, LAST_S / 86_400),
@@ -112,15 +118,55 @@ def time_unit(seconds: np.ndarray, array: DetectorArray) -> str | None:
     """Return the unit that event times (N,) look like, None where they may be seconds since 1970."""
     known = seconds[np.isfinite(seconds)]
     first = KASCADE_FIRST_S if array == KASCADE else FIRST_S
-    if not known.size or first <= (middle := float(np.median(known))) <= LAST_S:
+    if not known.size or first <= (middle := float(np.quantile(known, 0.5, method="higher"))) <= LAST_S:
         return None
     return next((unit for unit, low, high in TIMES if low <= middle <= high), "another unit, or another origin")
 
 
 def time_remarks(name: str, seconds: np.ndarray, array: DetectorArray) -> list[str]:
-    """Return a remark on event times (N,) of an array that look like another unit than seconds since 1970."""
+    """Return remarks on event times (N,) of an array: another unit than seconds since 1970, clocks that were not set.
+
+    Such clocks show a year in which the array did not measure, one time for many events, or times by a multiple of
+    1,024 weeks earlier or later, after which GPS counts from 0 again.
+    """
+    known = seconds[np.isfinite(seconds)]
     unit = time_unit(seconds, array)
-    if unit is None:
-        return []
-    middle = float(np.median(seconds[np.isfinite(seconds)]))
-    return [f"{name}: half of the event times are below {middle:.6g}, which looks like {unit}: give seconds since 1970"]
+    if unit is not None:
+        middle = float(np.median(known))
+        return [
+            f"{name}: half of the event times are below {middle:.6g}, which looks like {unit}: give seconds since 1970"
+        ]
+    remarks = []
+    first, last = (KASCADE_FIRST_S, KASCADE_LAST_S) if array == KASCADE else (FIRST_S, LAST_S)
+    outside = known[(known < first) | (known > last)]
+    if outside.size > FEW_TIMES * known.size:
+        when = f"{_year(outside.min())} to {_year(outside.max())}" if outside.size > 1 else _year(outside[0])
+        measured = f"{array.name} measured from {_year(first)} to {_year(last)}" if array == KASCADE else (
+            f"times from {_year(first)} to {_year(last)} are expected")  # fmt: skip
+        turned = any(((moved >= first) & (moved <= last)).all() for k in (-2, -1, 1, 2)
+                     for moved in [outside + k * GPS_WEEKS_S])  # fmt: skip
+        doubt = "do GPS weeks begin again (1,024 weeks)?" if turned else "had its clock no date?"
+        remarks.append(f"{name}: {outside.size:,} of {known.size:,} event times are of {when}, but {measured}: {doubt}")
+    inside = np.sort(known[(known >= first) & (known <= last)])
+    gaps = np.diff(inside)
+    if gaps.size and gaps.max() > 0.5 * GPS_WEEKS_S:
+        place = int(gaps.argmax())
+        parts = min(1.1 * (inside[-1] - inside[0] - gaps[place]) + DAY_S, 0.1 * GPS_WEEKS_S)
+        if abs(gaps[place] - max(round(gaps[place] / GPS_WEEKS_S), 1) * GPS_WEEKS_S) <= parts:
+            remarks.append(
+                f"{name}: event times of {_year(inside[place])} and of {_year(inside[place + 1])} lie a multiple of "
+                "1,024 weeks apart: do GPS weeks begin again? Add 619,315,200 s to the earlier ones"
+            )
+    if known.size >= MANY_TIMES:
+        values, counts = np.unique(known, return_counts=True)
+        most = int(counts.argmax())
+        if counts[most] > max(FEW_TIMES * known.size, FEW_EQUAL):
+            remarks.append(
+                f"{name}: {counts[most]:,} of {known.size:,} events have one time, "
+                f"{np.datetime64(int(values[most]), 's')}: is it a clock's default?"
+            )
+    return remarks
+
+
+def _year(seconds: float) -> str:
+    return str(np.datetime64(int(seconds), "s").astype("datetime64[Y]"))

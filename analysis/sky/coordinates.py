@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from showerstack.runtime.errors import need
+from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.shared import Setting, ignored
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.atmosphere import altitude_of
 
-LONGITUDE_DEG, LATITUDE_DEG, HEIGHT_M = 8.4, 49.1, 110.0
-"""KASCADE in Karlsruhe: degrees east and north, metres above the sea."""
 CHUNK = 1 << 18
 RESOLUTION_S = 300.0
 """Positions of Earth are computed so often and interpolated between, far within a thousandth of a degree."""
@@ -22,6 +22,43 @@ YEARS_BEYOND_TABLE = 10.0
 MJD_OF_1970 = 40_587
 """Modified Julian date of 1970-01-01."""
 DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class ArraySite:
+    """Where an array stands."""
+
+    longitude_deg: float
+    """East."""
+    latitude_deg: float
+    """North."""
+    height_m: float
+    """Above the sea."""
+
+    @classmethod
+    def of(cls, array: DetectorArray) -> ArraySite:
+        """Return the site that an array's card gives; KASCADE's own.
+
+        Raises
+        ------
+        InputError
+            Where the card gives none.
+        """
+        if array == KASCADE:
+            return KARLSRUHE
+        site = array.card.site
+        if missing := [name for name in ("latitude_deg", "longitude_deg") if name not in site]:
+            raise InputError(
+                f"array {array.name}: its card has no {' and no '.join(missing)} in [site], without which showers have "
+                "no place on the sky: say them in array.toml, and convert again"
+            )
+        depth = array.depth_g_cm2
+        height = 0.0 if depth is None else float(altitude_of(depth))
+        return cls(site["longitude_deg"], site["latitude_deg"], height)
+
+
+KARLSRUHE = ArraySite(8.4, 49.1, 110.0)
+"""KASCADE's."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +117,11 @@ def known_times() -> tuple[float, float]:
 
 
 def equatorial(
-    seconds: np.ndarray, zenith_deg: np.ndarray, azimuth_deg: np.ndarray, convention: Azimuth | None = None
+    seconds: np.ndarray,
+    zenith_deg: np.ndarray,
+    azimuth_deg: np.ndarray,
+    convention: Azimuth | None = None,
+    site: ArraySite = KARLSRUHE,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return where showers came from, ICRS; refraction is left out, as it does not bend showers.
 
@@ -92,6 +133,8 @@ def equatorial(
         (N,) directions that showers come from.
     convention
         What the azimuths mean; clockwise from north if None.
+    site
+        Where they were seen.
 
     Returns
     -------
@@ -102,7 +145,9 @@ def equatorial(
     from astropy.coordinates import ICRS, AltAz, EarthLocation
     from astropy.time import Time
 
-    site = EarthLocation.from_geodetic(LONGITUDE_DEG * units.deg, LATITUDE_DEG * units.deg, HEIGHT_M * units.m)
+    place = EarthLocation.from_geodetic(
+        site.longitude_deg * units.deg, site.latitude_deg * units.deg, site.height_m * units.m
+    )
     compass = (convention or Azimuth()).compass(azimuth_deg)
     right_ascension, declination = np.empty(len(seconds)), np.empty(len(seconds))
     with _installed_tables():
@@ -112,7 +157,7 @@ def equatorial(
                 az=compass[rows] * units.deg,
                 alt=(90.0 - np.asarray(zenith_deg[rows], dtype=np.float64)) * units.deg,
                 obstime=Time(np.asarray(seconds[rows], dtype=np.float64), format="unix", scale="utc"),
-                location=site,
+                location=place,
             )
             icrs = local.transform_to(ICRS())
             right_ascension[rows], declination[rows] = icrs.ra.deg, icrs.dec.deg

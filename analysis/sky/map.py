@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,8 @@ from showerstack.analysis.options import SkyOptions
 from showerstack.analysis.photons.events import read_data, search_cuts
 from showerstack.analysis.sky.coordinates import (
     DAY_S,
-    HEIGHT_M,
-    LATITUDE_DEG,
-    LONGITUDE_DEG,
+    KARLSRUHE,
+    ArraySite,
     Azimuth,
     equatorial,
     known_times,
@@ -38,10 +37,12 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import atomic_path, write_json
 from showerstack.runtime.logs import remark
-from showerstack.showers.archives.azimuth import AZIMUTH
+from showerstack.showers.array import KASCADE
+from showerstack.showers.azimuth import AZIMUTH
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.identity import refuse_shared
 from showerstack.showers.schema import GAMMA, TIMES_FILE
+from showerstack.showers.units import time_remarks
 
 LOG = logging.getLogger(__name__)
 
@@ -152,6 +153,7 @@ class SkyMap:
     score_threshold: float | None
     fingerprints: tuple[str, ...]
     remarks: tuple[str, ...]
+    site: ArraySite = KARLSRUHE
 
     @property
     def expected(self) -> np.ndarray:
@@ -188,7 +190,8 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
     remarks: list[str] = []
     prints: list[str] = []
     datasets = _open_folders(options, remarks, prints)
-    azimuth = stated_azimuth(options) or known_azimuth([each.source for each in datasets], remarks)
+    site = ArraySite.of(datasets[0].array)
+    azimuth = stated_azimuth(options) or azimuth_of(datasets, remarks)
     options = replace(options, azimuth_of_north=azimuth.of_north_deg, clockwise=azimuth.clockwise)
     chosen_rows, threshold = _choose_rows(options, remarks, ctx)
     events = 0
@@ -199,7 +202,7 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
             )
             if directions is not None:
                 events += len(directions[0])
-                counts_of_run, scrambled_of_run = count_run(directions, options, pixels, number)
+                counts_of_run, scrambled_of_run = count_run(directions, options, pixels, number, site)
                 counts += counts_of_run
                 off += scrambled_of_run
             progress(number + 1, len(datasets))
@@ -208,7 +211,7 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
             f"{options.data[0]}: no event passes {', '.join(_names_of_cuts(datasets[0], options.zenith_max_deg))}"
         )
     remark(LOG, remarks)
-    return SkyMap(options, pixels, counts, off, events, threshold, tuple(prints), tuple(remarks))
+    return SkyMap(options, pixels, counts, off, events, threshold, tuple(prints), tuple(remarks), site)
 
 
 def _open_folders(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[Dataset]:
@@ -223,9 +226,11 @@ def _open_folders(options: SkyOptions, remarks: list[str], prints: list[str]) ->
             )
         if dataset.fingerprint() in prints:
             raise InputError(f"{folder} holds the same events as another folder of --data")
-        remarks += label_remarks(dataset)
+        remarks += label_remarks(dataset) + time_remarks(str(folder), dataset.files.times(), dataset.array)
         prints.append(dataset.fingerprint())
         datasets.append(dataset)
+        if not dataset.array.complete.is_like(datasets[0].array.complete):
+            raise InputError(f"{folder} is of another array than {datasets[0].path}: map them apart")
     refuse_shared([("--data", dataset) for dataset in datasets])
     return datasets
 
@@ -235,6 +240,25 @@ def stated_azimuth(options: SkyOptions) -> Azimuth | None:
     if options.azimuth_of_north is None and options.clockwise is None:
         return None
     return Azimuth(options.azimuth_of_north or 0.0, options.clockwise is not False)
+
+
+def azimuth_of(datasets: Sequence[Dataset], remarks: list[str]) -> Azimuth:
+    """Return how the azimuths of runs count: KASCADE's say it themselves, of other arrays the card says where x points.
+
+    Raises
+    ------
+    InputError
+        Where another array's card does not say it.
+    """
+    array = datasets[0].array
+    if array == KASCADE:
+        return known_azimuth([each.source for each in datasets], remarks)
+    if "x_azimuth_deg" not in array.card.site:
+        raise InputError(
+            f"array {array.name}: its card does not say where +x points: give x_azimuth_deg in [site] of array.toml "
+            "and convert again, or --azimuth-of-north and --clockwise or --anticlockwise"
+        )
+    return Azimuth(array.card.site["x_azimuth_deg"], clockwise=False)
 
 
 def known_azimuth(sources: Sequence[Mapping[str, Any]], remarks: list[str]) -> Azimuth:
@@ -304,7 +328,7 @@ def _date(seconds: float) -> str:
 
 
 def count_run(
-    values: tuple[np.ndarray, ...], options: SkyOptions, pixels: SkyPixels, number: int
+    values: tuple[np.ndarray, ...], options: SkyOptions, pixels: SkyPixels, number: int, site: ArraySite = KARLSRUHE
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return counts of one folder by pixel, measured and summed over all scramblings."""
     rng = np.random.default_rng((options.seed, number))
@@ -313,9 +337,9 @@ def count_run(
     off = np.zeros(len(pixels), dtype=np.int64)
     for _ in range(options.scrambles):
         off += pixels.counts(
-            *equatorial(scramble(seconds, period, rng), zenith_deg, azimuth_deg, stated_azimuth(options))
+            *equatorial(scramble(seconds, period, rng), zenith_deg, azimuth_deg, stated_azimuth(options), site)
         )  # fmt: skip
-    return pixels.counts(*equatorial(seconds, zenith_deg, azimuth_deg, stated_azimuth(options))), off
+    return pixels.counts(*equatorial(seconds, zenith_deg, azimuth_deg, stated_azimuth(options), site)), off
 
 
 MAP_FITS, MAP_PARQUET, MAP_CSV, MAP_FILE = "sky_map.fits", "sky_map.parquet", "sky_map.csv", "sky_map.json"
@@ -394,7 +418,7 @@ def write_map(sky: SkyMap, out: Path) -> None:
             "frame": "ICRS",
             "nside": options.nside,
             "ordering": "ring",
-            "site": {"longitude_deg": LONGITUDE_DEG, "latitude_deg": LATITUDE_DEG, "height_m": HEIGHT_M},
+            "site": asdict(sky.site),
             "azimuth": {
                 "of_north_deg": azimuth.of_north_deg,
                 "clockwise_from_above": azimuth.clockwise,

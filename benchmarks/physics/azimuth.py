@@ -18,8 +18,8 @@ from benchmarks.shared.results import HELP, store
 from showerstack.features.compute import compute_events
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.registry import create, spec
-from showerstack.showers.archives.azimuth import NORTH_FROM_X_DEG
 from showerstack.showers.array import KASCADE
+from showerstack.showers.azimuth import NORTH_FROM_X_DEG
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.blocks import BlockJob

@@ -23,7 +23,6 @@ on, and memory holds one shower at a time.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -36,7 +35,7 @@ import polars as pl
 
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError, need
-from showerstack.runtime.files import atomic_path, hash_json, locked
+from showerstack.runtime.files import atomic_path, hash_file, hash_json, locked
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers.archives.convert import shuffled_order
 from showerstack.showers.archives.spectrum import DrawnSpectrum, check_slope, effective_number, spectrum_weights
@@ -458,6 +457,12 @@ def convert_corsika(
     if array.depth_g_cm2 is None:
         tell(f"the array's card gives no depth: its ground is taken to be at {files[0].depth_g_cm2:.0f} g/cm2")
     folder = out / path.resolve().name
+    digests = {file.path.name: hash_file(file.path) for file in files}
+    first = dict[str, str]()
+    for name, digest in digests.items():
+        if digest in first:
+            raise InputError(f"{path_of(files)}: {name} is a copy of {first[digest]}, whose showers would count twice")
+        first[digest] = name
     source = {
         "generator": GENERATOR,
         "conversion_version": CONVERSION_VERSION,
@@ -466,7 +471,7 @@ def convert_corsika(
         ABSENT: ["E", "Ne", "Nmu"],
         "evaluation_cuts": "none",
         "corsika": {
-            "files": {file.path.name: _digest(file.path) for file in files},
+            "files": digests,
             "uses": uses,
             "seed": seed,
             "depth_g_cm2": round(files[0].depth_g_cm2, 1),
@@ -508,13 +513,6 @@ def _same_ground(files: list[ParticleFile]) -> None:
                 f"{file.path}: the particles are at {file.depth_g_cm2:.0f} g/cm2, but those of {files[0].path.name} at "
                 f"{files[0].depth_g_cm2:.0f} g/cm2: convert them one by one"
             )
-
-
-def _digest(file: Path) -> str:
-    """Return a SHA-256 of a file's length and first blocks: its run, with the seeds of its first event."""
-    with file.open("rb") as opened:
-        head = opened.read(2 * THINNED_WORDS * WORD_BYTES)
-    return hashlib.sha256(head + str(file.stat().st_size).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ import polars as pl
 from showerstack.runtime.code import installed_modules
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.tables import write_frames
-from showerstack.showers.archives.azimuth import OURS, AzimuthConvention
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.calibration import signal_remarks
+from showerstack.showers.azimuth import OURS, AzimuthConvention
 from showerstack.showers.event_files import bad_cells, bad_quantities, check_true_values, units_remarks
-from showerstack.showers.front import arrival_remarks
 from showerstack.showers.protocols import MATCHED, Layout
+from showerstack.showers.remarks import event_remarks
 from showerstack.showers.schema import (
     ABSENT,
     AGE,
@@ -39,7 +38,7 @@ from showerstack.showers.schema import (
     TIMES_FILE,
     Task,
 )
-from showerstack.showers.units import LOOKED_AT, place_remarks, time_remarks
+from showerstack.showers.units import time_remarks
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
 
 LOG = logging.getLogger(__name__)
@@ -235,7 +234,7 @@ def _dataset(
 
 def first_remarks(reader: EventReader) -> list[str]:
     """Return remarks on the units of places and times, from the first events; none where a set has neither."""
-    names = [name for name in ("E", DEPOSITS, ARRIVAL_STEM, "Gt") if name in reader.units]
+    names = [name for name in ("E", *DIRECTION, DEPOSITS, ARRIVAL_STEM, "Gt") if name in reader.units]
     if "Gt" not in names and (DEPOSITS not in names or reader.array == KASCADE):
         return []
     names = [name for name in names if name not in (DEPOSITS, ARRIVAL_STEM) or reader.array != KASCADE]
@@ -243,15 +242,11 @@ def first_remarks(reader: EventReader) -> list[str]:
 
 
 def _unit_remarks(reader: EventReader, chunk: Mapping[str, np.ndarray]) -> list[str]:
-    """Return remarks on the units of places and times of the events of a chunk."""
+    """Return remarks on units, detectors and directions of the events of a chunk."""
     remarks = []
     if DEPOSITS in chunk and reader.array != KASCADE:
-        lg_energy = chunk["E"] if "E" in chunk else np.full(len(chunk[DEPOSITS]), np.nan)
-        remarks += place_remarks(reader.name, reader.array, chunk[DEPOSITS], lg_energy)
-        remarks += signal_remarks(reader.name, reader.array, chunk[DEPOSITS][:LOOKED_AT])
-        # Times that do not fit the places may be right where these are not.
-        if ARRIVAL_STEM in chunk and not remarks:
-            remarks += arrival_remarks(reader.name, chunk[ARRIVAL_STEM], reader.array.half_side_m)
+        scalars = {name: chunk[name] for name in ("E", *DIRECTION) if name in chunk}
+        remarks += event_remarks(reader.name, reader.array, chunk[DEPOSITS], scalars, chunk.get(ARRIVAL_STEM))
     if "Gt" in chunk:
         remarks += time_remarks(reader.name, np.asarray(chunk["Gt"], np.float64), reader.array)
     return remarks

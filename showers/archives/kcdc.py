@@ -26,9 +26,9 @@ import polars as pl
 from showerstack.runtime.arrays import refuse_swollen
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.tables import damage_as_input_error, read_text
-from showerstack.showers.archives.azimuth import FRONT_EVENTS, AzimuthConvention, azimuth_convention, front_azimuth
 from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
 from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.azimuth import FRONT_EVENTS, AzimuthConvention, azimuth_convention, front_azimuth
 
 MAPPING = "row_mapping"
 QUANTITIES = {

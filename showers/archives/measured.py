@@ -24,13 +24,6 @@ from showerstack.runtime.files import atomic_path, check_name
 from showerstack.runtime.logs import remark
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
-from showerstack.showers.archives.azimuth import (
-    FRONT_EVENTS,
-    OURS,
-    AzimuthConvention,
-    azimuth_convention,
-    front_azimuth,
-)
 from showerstack.showers.archives.convert import MAX_UNKNOWN
 from showerstack.showers.archives.raw import (
     TIMES_KIND,
@@ -41,6 +34,13 @@ from showerstack.showers.archives.raw import (
     read_times,
 )
 from showerstack.showers.array import DEAD_MUON_DETECTORS, DEAD_STATIONS, KASCADE, RAW_SHAPE
+from showerstack.showers.azimuth import (
+    FRONT_EVENTS,
+    OURS,
+    AzimuthConvention,
+    azimuth_convention,
+    front_azimuth,
+)
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import BadValue, EventFiles, bad_cells
 from showerstack.showers.protocols import PUBLISHED_LAYOUT, layout_of

@@ -37,7 +37,7 @@ from showerstack.showers.array import DetectorArray
 from showerstack.showers.card import CARD_FILE, NO_CARD, ArrayCard, read_card
 from showerstack.showers.card import UNITS as CARD_UNITS
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.front import FrontModel, fit_front
+from showerstack.showers.front import front_of
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
 from showerstack.showers.units import pitch_remarks
 from showerstack.showers.writer import ARRIVAL_STEM
@@ -60,6 +60,11 @@ CHANNELS = {unit: (f"electron_{unit}", f"muon_{unit}") for unit in CARD_UNITS}
 TIME = "time_ns"
 """Column of arrival times."""
 NUMBERS = (TIME, "x_m", "y_m", *AREAS, *(name for names in CHANNELS.values() for name in names), *SCALAR_NAMES)
+COARSEST_NS = 0.5
+"""Floats of times that lie further apart lose directions."""
+MANY_TIMES, MOST_NONE, RATIO_NONE, LEAST_NONE = 100, 3, 5.0, 20
+"""Times from which is looked for values that mean none; so many such values at most, each so many times as frequent as
+any other value, and by so many more."""
 SAME_PLACE = 1e-3
 """Stations that are no further apart, in usual distances to the nearest one, stand on one place."""
 
@@ -113,6 +118,8 @@ class StationLists:
             tell(f"{silent:,} of {events.height:,} events have no signal in signals.parquet")
         if placed.select("row", "cell").is_duplicated().any():
             raise InputError(f"{path / 'signals.parquet'}: a station appears twice in one event")
+        if TIME in placed.columns:
+            placed = _after_the_first(placed, path / "signals.parquet", tell)
         listed = ListedEvents(path.resolve().name, array, events, placed)
         return [listed.with_directions(tell) if TIME in signals.columns else listed]
 
@@ -163,16 +170,10 @@ class ListedEvents:
         lacking = ~np.isfinite(given).all(axis=1)
         if not lacking.any():
             return self
-        directions = []
-        model, response = FrontModel(**self.array.card.times), self.array.response
-        channel = 0 if self.array.has_electron.any() else 1
-        mip = (response.electron_deposit_mev, response.muon_deposit_mev)[channel]
-        for chunk in self.chunks([DEPOSITS, ARRIVAL_STEM]):
-            n = len(chunk[DEPOSITS])
-            times, signals = chunk[ARRIVAL_STEM].reshape(n, -1), chunk[DEPOSITS].reshape(n, -1, 2)
-            places = (self.array.x_m.ravel(), self.array.y_m.ravel())
-            front = fit_front(times, signals[..., channel] / mip, *places, model=model)
-            directions.append(np.column_stack(front.zenith_azimuth_deg()))
+        directions = [
+            np.column_stack(front_of(self.array, chunk[DEPOSITS], chunk[ARRIVAL_STEM]).zenith_azimuth_deg())
+            for chunk in self.chunks([DEPOSITS, ARRIVAL_STEM])
+        ]
         found = np.where(lacking[:, None], np.concatenate(directions).astype(np.float64), given)
         lost = int(np.isnan(found[:, 0]).sum())
         of = "" if lacking.all() else f" of {int(lacking.sum()):,} events without Ze or Az"
@@ -199,9 +200,7 @@ class ListedEvents:
             here = slice(*np.searchsorted(rows, [start, stop]).tolist())
             if ARRIVAL_STEM in names:
                 times = np.full((stop - start, self.array.x_m.size), np.nan, np.float32)
-                # Their zero is of no account: whole seconds would leave float32 no nanoseconds.
-                known_ns = self.signals[TIME][here].cast(pl.Float64).fill_null(np.nan).to_numpy()
-                times[rows[here] - start, cell[here]] = known_ns - _earliest(known_ns, rows[here])
+                times[rows[here] - start, cell[here]] = self.signals[TIME][here].fill_null(np.nan).to_numpy()
                 chunk[ARRIVAL_STEM] = times.reshape(stop - start, *self.array.grid_shape[:2])
             if DEPOSITS in names:
                 grids = np.zeros((stop - start, self.array.x_m.size, 2), np.float32)
@@ -211,12 +210,55 @@ class ListedEvents:
             yield {name: chunk[name] for name in names}
 
 
-def _earliest(times_ns: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return for each time (n,) the smallest one of its event, 0 where none is finite."""
-    least = np.full(rows.max(initial=0) + 1, np.inf)
-    finite = np.isfinite(times_ns)
-    np.minimum.at(least, rows[finite], times_ns[finite])
-    return np.where(np.isfinite(least[rows]), least[rows], 0.0)
+def _after_the_first(placed: pl.DataFrame, file: Path, tell: Callable[[str], None]) -> pl.DataFrame:
+    """Return signals with times after the first one of their event, float64 ns; null where a value means no time.
+
+    Whole numbers are subtracted as such: those of nanoseconds since 1970 do not fit a float64.
+    """
+    times = placed[TIME]
+    if times.dtype.is_float():
+        times = times.cast(pl.Float64).fill_nan(None)
+        times = times.set(times.is_infinite().fill_null(False), None)
+        kind = np.float32 if placed[TIME].dtype == pl.Float32 else np.float64
+        largest = kind(np.abs(times.drop_nulls().to_numpy()).max(initial=0.0))
+        if np.spacing(largest) > COARSEST_NS:
+            tell(
+                f"{file}: column {TIME} holds floats near {largest:.3g}, in steps of {np.spacing(largest):.3g} ns: "
+                "too coarse for directions; write whole numbers (int64)"
+            )
+    for value in _meaning_none(times, placed["row"]):
+        is_none = (times == value).fill_null(False)
+        tell(
+            f"{file}: {is_none.sum():,} of {len(times):,} values of {TIME} are exactly {value:g}: they are taken for "
+            '"no time"'
+        )
+        times = times.set(is_none, None)
+    counted = placed.with_columns(times.alias(TIME))
+    return counted.with_columns((pl.col(TIME) - pl.col(TIME).min().over("row")).cast(pl.Float64))
+
+
+def _meaning_none(times: pl.Series, row: pl.Series) -> list[float]:
+    """Return values that so many times have, and no others as often, that they mean that there is none.
+
+    Such are 0, -1 and other values at an end of all times. One 0 an event may be its first station's.
+    """
+    frame = pl.DataFrame({"time": times, "row": row}).drop_nulls()
+    if frame.height < MANY_TIMES:
+        return []
+    counts = frame["time"].value_counts(sort=True)
+    if counts.height < MANY_TIMES // 2:
+        return []
+    firsts = frame.group_by("row").agg(pl.col("time").min())["time"]
+    n_first = int((firsts == 0).sum())
+    counts = counts.with_columns(
+        n=pl.when(pl.col("time") == 0).then(pl.col("count").cast(pl.Int64) - n_first).otherwise("count")
+    ).sort("n", descending=True)
+    n, ends = counts["n"].to_list(), {frame["time"].min(), frame["time"].max()}
+    for k in range(MOST_NONE, 0, -1):
+        values = counts["time"][:k].to_list()
+        if n[k - 1] > RATIO_NONE * n[k] + LEAST_NONE and all(one <= 0 or one in ends for one in values):
+            return [float(one) for one in values]
+    return []
 
 
 def array_in(path: Path) -> DetectorArray:

@@ -70,7 +70,8 @@ def test_an_exposure_that_is_not_given_is_that_of_the_runs(tmp_path: Path) -> No
     assert per_second(18.0) * 0.185 * 4.64e8 == pytest.approx(6.7e11, rel=0.005)
     assert per_second(30.0) * 0.185 * 4.64e8 == pytest.approx(1.75e12, rel=0.005)
     rng = np.random.default_rng(2)
-    runs = [_run(tmp_path / name, 1e9 + 5000 * rng.random(4000)) for name in ("004000", "004001")]
+    starts = {"004000": 1e9, "004001": 1e9 + 5000}
+    runs = [_run(tmp_path / name, start + 5000 * rng.random(4000)) for name, start in starts.items()]
     own = exposure_of(None, runs, 18.0)
     assert own.live_time_s == pytest.approx(10_000, rel=0.01)
     assert own.m2_sr_s == pytest.approx(per_second(18.0) * 10_000, rel=0.01)
@@ -88,6 +89,24 @@ def test_an_exposure_that_is_not_given_is_that_of_the_runs(tmp_path: Path) -> No
     assert exposure_of("1e9", [*runs, untimed], 18.0).remarks == ()
     with pytest.raises(InputError, match=r"004010 has no event times .times.npy.*give --exposure"):
         exposure_of(None, [*runs, untimed], 18.0)
+
+
+def test_hours_that_were_written_in_two_folders_count_once(tmp_path: Path) -> None:
+    seconds = 1e9 + np.sort(5000 * np.random.default_rng(4).random(4000))
+    whole = exposure_of(None, [_run(tmp_path / "whole", seconds)], 18.0)
+    halves = [_run(tmp_path / "even", seconds[::2]), _run(tmp_path / "odd", seconds[1::2])]
+    later = _run(tmp_path / "later", seconds + 5000)
+    both = exposure_of(None, halves, 18.0)
+    assert both.m2_sr_s == whole.m2_sr_s
+    assert "1 more were taken at the same time: their 4,9" in both.remarks[1]
+    three = exposure_of(None, [later, *halves], 18.0)
+    assert three.live_time_s == pytest.approx(2 * whole.live_time_s)
+    # A part that fills an interruption is no remark: nothing counts twice.
+    pause = (seconds > 1e9 + 2000) & (seconds < 1e9 + 3000)
+    parts = [_run(tmp_path / "around", seconds[~pause]), _run(tmp_path / "between", seconds[pause])]
+    filled = exposure_of(None, parts, 18.0)
+    assert filled.live_time_s == pytest.approx(whole.live_time_s, rel=0.01)
+    assert len(filled.remarks) == 1
 
 
 def test_an_exposure_is_remarked_upon_from_thirty_per_cent_off() -> None:

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import kstest, norm
 
 from showerstack.analysis.options import SkyOptions
-from showerstack.analysis.sky.coordinates import LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial, known_times
+from showerstack.analysis.sky.coordinates import KARLSRUHE, Azimuth, equatorial, known_times
 from showerstack.analysis.sky.map import (
     SkyPixels,
     after_trials,
@@ -36,12 +36,12 @@ def isotropic(rng: np.random.Generator, n: int, days: float = 4.0) -> tuple[np.n
 
 def _by_hand(seconds: np.ndarray, zenith: np.ndarray, azimuth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return right ascension and declination of date by Greenwich's mean sidereal time and a spherical triangle."""
-    latitude, z, a = np.radians(LATITUDE_DEG), np.radians(zenith), np.radians(azimuth)
+    latitude, z, a = np.radians(KARLSRUHE.latitude_deg), np.radians(zenith), np.radians(azimuth)
     declination = np.arcsin(np.sin(latitude) * np.cos(z) + np.cos(latitude) * np.sin(z) * np.cos(a))
     hour_angle = np.arctan2(
         -np.sin(a) * np.sin(z), np.cos(latitude) * np.cos(z) - np.sin(latitude) * np.sin(z) * np.cos(a)
     )
-    sidereal = 280.46061837 + 360.98564736629 * (seconds - J2000_S) / DAY_S + LONGITUDE_DEG
+    sidereal = 280.46061837 + 360.98564736629 * (seconds - J2000_S) / DAY_S + KARLSRUHE.longitude_deg
     return np.mod(sidereal - np.degrees(hour_angle), 360), np.degrees(declination)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -342,6 +343,14 @@ def test_a_slope_gives_weights(tmp_path: Path, array: DetectorArray) -> None:
             convert_corsika(file, tmp_path / "other", COMPOSITION, array, slope=slope)
     with pytest.raises(InputError, match="task energy has no weights"):
         convert_corsika(file, tmp_path / "other", ENERGY, array, slope=-2.7)
+
+
+def test_a_file_under_two_names_is_refused(tmp_path: Path, array: DetectorArray) -> None:
+    (tmp_path / "runs").mkdir()
+    write_file(tmp_path / "runs" / "DAT000001", few())
+    shutil.copy(tmp_path / "runs" / "DAT000001", tmp_path / "runs" / "DAT000002")
+    with pytest.raises(InputError, match="DAT000002 is a copy of DAT000001, whose showers would count twice"):
+        convert_corsika(tmp_path / "runs", tmp_path / "own", GAMMA, array, uses=1)
 
 
 def test_killed_it_goes_on(tmp_path: Path, array: DetectorArray, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.identity import refuse_part, refuse_shared, same_blocks, shared_showers
 from showerstack.showers.schema import COMPOSITION, SIMULATION
@@ -135,3 +137,27 @@ def test_blocks_are_compared_where_a_set_is_gone() -> None:
         ("generator", "other"),
     ):
         assert same_blocks(source, source | {name: value}) is None
+
+
+def test_sets_without_reconstructed_quantities_are_known_by_their_deposits(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    array = {"array": replace(KASCADE, name="mine").as_json(), "absent": ["E", "Ne", "Nmu"]}
+    grids = (rng.gamma(1, 10, (90, 16, 16, 2)) * (rng.random((90, 16, 16, 2)) < 0.1)).astype(np.float32)
+    scalars = np.full((90, 5), np.nan, np.float32)
+    scalars[:, 1:3] = rng.uniform(0, 20, (90, 2))
+    for name, rows, source in (
+        ("a", slice(0, 50), array),
+        ("new", slice(50, 90), array),
+        ("part", slice(30, 60), array),
+        ("turned", slice(0, 50), array | {"corsika": {"files": {"DAT000001": "1f"}}}),
+        ("thrown", slice(50, 90), array | {"corsika": {"files": {"DAT000007": "1f", "DAT000008": "2f"}}}),
+    ):
+        n = len(grids[rows])
+        with write_dataset(tmp_path / name, n, COMPOSITION, source=source) as writer:
+            kept = grids[rows][::-1].astype(np.float16) if name == "turned" else grids[rows].astype(np.float16)
+            writer.put(0, kept, scalars[rows], np.zeros(n, np.int64))
+    opened = {path.name: Dataset.open(path, labels=False) for path in tmp_path.iterdir() if path.is_dir()}
+    assert shared_showers(opened["a"], opened["new"]) is None
+    assert shared_showers(opened["a"], opened["part"]) == "20 showers are in both"
+    assert shared_showers(opened["a"], opened["turned"]) == "50 showers are in both"
+    assert shared_showers(opened["turned"], opened["thrown"]) == "both hold the showers of DAT000001"

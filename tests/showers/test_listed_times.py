@@ -144,3 +144,46 @@ def test_simulated_sets_have_the_times_that_the_card_asks_for(tmp_path: Path) ->
     again, _ = simulate(COMPOSITION, tmp_path / "again", array=array, **(numbers | {"workers": 2}))
     assert (again / "arrival_ns.npy").read_bytes() == (timed / "arrival_ns.npy").read_bytes()
     assert KASCADE.card.times == {}
+
+
+def test_whole_nanoseconds_since_1970_lose_none(tmp_path: Path) -> None:
+    truth, told = lists(tmp_path, clock_ns=0.0), list[str]()
+    folder = tmp_path / "mine"
+    events, signals = folder / "events.parquet", folder / "signals.parquet"
+    pl.read_parquet(events).drop("Ze", "Az").write_parquet(events)
+    relative = pl.read_parquet(signals)
+    clock = 10**18 + 123_456_789_012 * pl.col("event").cast(pl.Int64)
+    whole = relative.with_columns(time_ns=(pl.col("time_ns") + 1000).round().cast(pl.Int64) + clock)
+    for kind in (pl.Int64, pl.UInt64):
+        whole.with_columns(pl.col("time_ns").cast(kind)).write_parquet(signals)
+        (own,) = convert_foreign(folder, tmp_path / str(kind), GAMMA, told.append)
+        found = Dataset.open(own, GAMMA).scalars
+        assert np.median(np.abs(found[:, 1] - truth["Ze"].to_numpy())) < 0.5
+    assert told == 2 * ["mine: directions are fitted to the arrival times"]
+    whole.with_columns(pl.col("time_ns").cast(pl.Float64)).write_parquet(signals)
+    told.clear()
+    convert_foreign(folder, tmp_path / "floats", GAMMA, told.append)
+    assert "floats near 1e+18, in steps of 128 ns: too coarse" in told[0]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, -999.0, 65_535.0])
+@pytest.mark.parametrize("whole", [False, True])
+def test_values_that_mean_no_time_are_none(tmp_path: Path, value: float, whole: bool) -> None:
+    truth, told = lists(tmp_path, clock_ns=0.0), list[str]()
+    folder = tmp_path / "mine"
+    events, signals = folder / "events.parquet", folder / "signals.parquet"
+    pl.read_parquet(events).drop("Ze", "Az").write_parquet(events)
+    time = (pl.col("time_ns") + 2000).round() if whole else pl.col("time_ns") + 2000
+    table = pl.read_parquet(signals).with_columns(time_ns=time.cast(pl.Int64) if whole else time)
+    missing = pl.Series(np.random.default_rng(1).random(table.height) < 0.3)
+    table.with_columns(time_ns=pl.when(missing).then(value).otherwise("time_ns")).write_parquet(signals)
+    (own,) = convert_foreign(folder, tmp_path / "own", GAMMA, told.append)
+    assert f"{missing.sum():,} of {table.height:,} values of time_ns are exactly {value:g}" in told[0]
+    found = Dataset.open(own, GAMMA).scalars
+    assert np.median(np.abs(found[:, 1] - truth["Ze"].to_numpy())) < 0.6
+    # After the first station, in whole ns: one 0 an event, and some by chance.
+    first = pl.col("time_ns") - pl.col("time_ns").min().over("event")
+    table.with_columns(time_ns=first).write_parquet(signals)
+    told.clear()
+    convert_foreign(folder, tmp_path / "sound", GAMMA, told.append)
+    assert told == ["mine: directions are fitted to the arrival times"]

@@ -36,7 +36,6 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_json
 from showerstack.scoring.tasks.truth import TEST_CLASSES
 from showerstack.showers.archives import control
-from showerstack.showers.archives.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.archives.download import download_measured, list_files
 from showerstack.showers.archives.measured import (
     MEANS,
@@ -50,6 +49,7 @@ from showerstack.showers.archives.measured import (
 )
 from showerstack.showers.archives.raw import read_times
 from showerstack.showers.array import KASCADE
+from showerstack.showers.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.protocols import CUT_SETS
 from showerstack.showers.schema import SCALAR_NAMES

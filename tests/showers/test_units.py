@@ -62,7 +62,12 @@ def _seconds(year: int) -> np.ndarray:
 
 @pytest.mark.parametrize("year", [1997, 2005, 2026, 2060])
 def test_seconds_since_1970_are_never_remarked(year: int) -> None:
-    assert time_remarks("s", _seconds(year), KASCADE) == []
+    said = time_remarks("s", _seconds(year), KASCADE)
+    if year < 2014:
+        assert said == []
+    else:
+        (line,) = said
+        assert line.startswith(f"s: 50 of 50 event times are of {year} to {year}, but KASCADE measured from 1996")
     assert time_remarks("s", np.append(_seconds(year), np.nan), _array(4, 20.0)) == []
     for unit, values in (
         ("days since 1970", _seconds(year) / 86_400),
@@ -82,6 +87,31 @@ def test_seconds_of_gps_are_told_where_they_lie_before_the_array() -> None:
     assert "looks like seconds of GPS" in said
     (said,) = time_remarks("none", np.full(9, 12.0), KASCADE)
     assert "another unit, or another origin" in said
+
+
+WEEKS_S = 1024 * 7 * 86_400.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clocks_that_were_not_set_are_told(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    good = datetime(2001, 1, 1, tzinfo=UTC).timestamp() + np.sort(rng.uniform(0, 3e7, 600))
+    third, half = np.arange(600) % 3 == 0, np.arange(600) >= 300
+    for array in (KASCADE, _array(4, 20.0)):
+        assert time_remarks("good", good, array) == []
+        assert time_remarks("good", np.where(half, good + 3e8, good), array) == []  # years without data
+        (said,) = time_remarks("week", np.where(half, good - WEEKS_S, good), array)
+        assert "300 of 600 event times are of 1981 to 198" in said
+        assert "GPS weeks begin again" in said
+        said = " ".join(time_remarks("default", np.where(third, 315_964_800.0, good), array))
+        assert "200 of 600 event times are of 1980 to 1980" in said
+        (said,) = time_remarks("default", np.where(third, good[0] - 3600, good), array)
+        assert "200 of 600 events have one time, 200" in said
+    (said,) = time_remarks("late", good + WEEKS_S, KASCADE)
+    assert "GPS weeks begin again" in said
+    now = good + 7e8
+    (said,) = time_remarks("both in range", np.where(half, now - WEEKS_S, now), _array(4, 20.0))
+    assert "lie a multiple of 1,024 weeks apart" in said
 
 
 def test_a_folder_says_of_its_times_what_they_look_like(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 NORTH_FROM_X_DEG = 105.0
-"""Where north lies, from the array's +x, anticlockwise: the array is turned by 15 degrees (D. Fokkema, PhD thesis,
+"""Where north lies, from KASCADE's +x, anticlockwise: the array is turned by 15 degrees (D. Fokkema, PhD thesis,
 Twente 2012, map of KASCADE)."""
 AZIMUTH = "azimuth"
 """Entry of ``source.json``: how azimuths count, where arrival times show it."""
@@ -88,13 +88,20 @@ class AzimuthConvention:
 
     @property
     def of_north_deg(self) -> float:
-        """Azimuth of a shower from the north."""
+        """Azimuth of a shower from the north, at KASCADE."""
         return (self.offset_deg + self.sense * NORTH_FROM_X_DEG) % 360.0
 
     @property
     def is_ours(self) -> bool:
         """Whether azimuths are counted as in the simulated sets: from +x towards +y, of the origin."""
         return self.sense > 0 and abs((self.offset_deg + 180) % 360 - 180) < 5
+
+    @property
+    def cure(self) -> str:
+        """What makes such azimuths ours, in words."""
+        if self.sense < 0:
+            return f"{self.offset_deg:.0f} deg - Az"
+        return f"Az - {self.offset_deg:.0f} deg"
 
     def ours(self, azimuth_deg: np.ndarray) -> np.ndarray:
         """Return azimuths (n,) deg as the simulated sets count them; equal to the bit where they do so already."""
