@@ -47,11 +47,13 @@ DEPOSITS = "deposits"
 """(n, rows, columns, 2) MeV by station: e/gamma, muon."""
 LABEL = "label"
 """Class number of a task, or true value of its target."""
+EVENT_TIME = "time_s"
+"""UTC of an event, seconds since 1970."""
 GROUP = "group"
 """Whole number; events of one value are the same simulated shower."""
 UNITS = {scalar.name: scalar.unit for scalar in (*SCALARS, AGE)} | {
     DEPOSITS: "MeV", ARRIVAL_STEM: "ns", LABEL: "", GROUP: "", "type": "", "Xc": "m", "Yc": "m", "R": "m",
-    "Gt": "s, UTC", "Mt": "ns",
+    EVENT_TIME: "s, UTC", "Gt": "s, UTC", "Mt": "ns",
 }  # fmt: skip
 """Of columns that several formats have."""
 DIRECTION = ("Ze", "Az")
@@ -202,6 +204,8 @@ def _dataset(
     names += [ARRIVAL_STEM] if arrival else []
     types: dict[str, Any] = dict.fromkeys(cores, np.float32) | ({_TIMES: np.float64} if has_times else {})
     types |= {_GROUPS: np.int64} if GROUP in columns else {}
+    if EVENT_TIME in columns:
+        names, types = [*names, EVENT_TIME], types | {_TIMES: np.float64}
     start = 0
     with write_dataset(
         folder, reader.n_events, labelled, source=source, extras=types, layout=layout, arrival_times=arrival
@@ -221,6 +225,7 @@ def _dataset(
             writer.left_out += bad_cells(grids, reader.name, start)
             values: dict[str, Any] = {stem: chunk[column] for stem, column in cores.items()}
             values |= {_TIMES: chunk["Gt"] + 1e-9 * chunk["Mt"]} if has_times else {}
+            values |= {_TIMES: chunk[EVENT_TIME]} if EVENT_TIME in columns else {}
             values |= {_GROUPS: chunk[GROUP]} if GROUP in columns else {}
             values |= {ARRIVAL_STEM: chunk[ARRIVAL_STEM]} if arrival else {}
             labels = labels_of(chunk[LABEL], labelled, reader.name, start) if labelled else None
@@ -234,8 +239,8 @@ def _dataset(
 
 def first_remarks(reader: EventReader) -> list[str]:
     """Return remarks on the units of places and times, from the first events; none where a set has neither."""
-    names = [name for name in ("E", *DIRECTION, DEPOSITS, ARRIVAL_STEM, "Gt") if name in reader.units]
-    if "Gt" not in names and (DEPOSITS not in names or reader.array == KASCADE):
+    names = [name for name in ("E", *DIRECTION, DEPOSITS, ARRIVAL_STEM, "Gt", EVENT_TIME) if name in reader.units]
+    if not {"Gt", EVENT_TIME} & set(names) and (DEPOSITS not in names or reader.array == KASCADE):
         return []
     names = [name for name in names if name not in (DEPOSITS, ARRIVAL_STEM) or reader.array != KASCADE]
     return next((_unit_remarks(reader, chunk) for chunk in reader.chunks(names)), [])
@@ -247,8 +252,9 @@ def _unit_remarks(reader: EventReader, chunk: Mapping[str, np.ndarray]) -> list[
     if DEPOSITS in chunk and reader.array != KASCADE:
         scalars = {name: chunk[name] for name in ("E", *DIRECTION) if name in chunk}
         remarks += event_remarks(reader.name, reader.array, chunk[DEPOSITS], scalars, chunk.get(ARRIVAL_STEM))
-    if "Gt" in chunk:
-        remarks += time_remarks(reader.name, np.asarray(chunk["Gt"], np.float64), reader.array)
+    for name in ("Gt", EVENT_TIME):
+        if name in chunk:
+            remarks += time_remarks(reader.name, np.asarray(chunk[name], np.float64), reader.array)
     return remarks
 
 

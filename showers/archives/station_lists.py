@@ -2,12 +2,12 @@
 
 ``stations.parquet``: ``id``, ``x_m``, ``y_m``, and ``electron_area_m2``, ``muon_area_m2`` or both.
 ``signals.parquet``: a row for each hit station of an event, ``event``, ``station``, ``electron_mev``, ``muon_mev``
-(``electron_mip`` and so on where ``array.toml`` says this unit) and, where known, ``time_ns`` of the first particle
-(other columns are not used). ``events.parquet``:
-``event``; where known the reconstructed ``Ze``, ``Az`` deg, ``E`` lg(E/eV), ``Ne``, ``Nmu`` lg, ``label`` (class
-number of the task) and ``group`` (number or text, equal where events are of one simulated shower that was used several
-times). Without ``Ze`` and ``Az``, or where an event lacks one, they are those of the front fitted to the times.
-Without times showers of lists without these columns are taken as vertical, and events that lack a value are not used.
+(``electron_mip`` and so on where ``array.toml`` says this unit) and, where known, ``time_ns`` of the first particle.
+``events.parquet``: ``event``; where known the reconstructed ``Ze``, ``Az`` deg, ``E`` lg(E/eV), ``Ne``, ``Nmu`` lg,
+``label`` (class number of the task), ``group`` (number or text, equal where events are of one simulated shower that was
+used several times) and ``time_s`` (UTC, seconds since 1970, or a datetime). Columns of other names are named once.
+Without ``Ze`` and ``Az``, or where an event lacks one, they are those of the front fitted to the times. Without times
+showers of lists without these columns are taken as vertical, and events that lack a value are not used.
 ``array.toml``: the array's card (:mod:`showerstack.showers.card`).
 """
 
@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.errors import InputError
+from showerstack.runtime.errors import InputError, most_similar
 from showerstack.runtime.logs import remark
 from showerstack.showers.archives.formats import (
     DEPOSITS,
     DIRECTION,
+    EVENT_TIME,
     GRID_EVENTS,
     GROUP,
     LABEL,
@@ -59,6 +60,14 @@ CHANNELS = {unit: (f"electron_{unit}", f"muon_{unit}") for unit in CARD_UNITS}
 """Columns of signals, by unit and channel; one is enough."""
 TIME = "time_ns"
 """Column of arrival times."""
+USED = {
+    "stations": ("id", "x_m", "y_m", *AREAS),
+    "signals": ("event", "station", TIME, *(name for names in CHANNELS.values() for name in names)),
+    "events": ("event", LABEL, GROUP, EVENT_TIME, *SCALAR_NAMES),
+}
+"""Columns that each file may have."""
+MEANT = {"time": EVENT_TIME, "t": TIME, "timestamp": EVENT_TIME, "zenith": "Ze", "azimuth": "Az", "energy": "E"}
+"""Names of columns that may mean one of ours, beside similar ones."""
 NUMBERS = (TIME, "x_m", "y_m", *AREAS, *(name for names in CHANNELS.values() for name in names), *SCALAR_NAMES)
 COARSEST_NS = 0.5
 """Floats of times that lie further apart lose directions."""
@@ -89,6 +98,8 @@ class StationLists:
             If a file lacks a column, holds an unknown station, or names an event or a station twice.
         """
         stations, signals, events = (_read(path / f"{name}.parquet", columns) for name, columns in FILES.items())
+        _name_unused(path, {"stations": stations, "signals": signals, "events": events}, tell)
+        events = _in_seconds(events, path / "events.parquet")
         for one, column in ((stations, "id"), (events, "event")):
             named, other = (signals["station" if column == "id" else column], one[column])
             if named.dtype != other.dtype:
@@ -208,6 +219,35 @@ class ListedEvents:
                     grids[rows[here] - start, cell[here], channel] = of_all[here]
                 chunk[DEPOSITS] = grids.reshape(stop - start, *self.array.grid_shape)
             yield {name: chunk[name] for name in names}
+
+
+def _name_unused(folder: Path, tables: Mapping[str, pl.DataFrame], tell: Callable[[str], None]) -> None:
+    """Name the columns that are not used, and what may be meant."""
+    for name, table in tables.items():
+        unused = [column for column in table.columns if column not in USED[name]]
+        if not unused:
+            continue
+        free = [column for column in USED[name] if column not in table.columns]
+        hints = []
+        for column in unused:
+            meant = next((free_name for word, free_name in MEANT.items() if word in column.lower().split("_")), None)
+            meant = meant if meant in free else most_similar(column, free)
+            hints += [f"{column} (did you mean {meant}?)" if meant else column]
+        weights = "; showers get weights by convert --slope, tables by --weight" if "weight" in unused else ""
+        tell(f"{folder / f'{name}.parquet'}: not used: {', '.join(hints)}{weights}")
+
+
+def _in_seconds(events: pl.DataFrame, file: Path) -> pl.DataFrame:
+    """Return events whose times, if there are any, are float64 seconds since 1970."""
+    if EVENT_TIME not in events.columns:
+        return events
+    times = events[EVENT_TIME]
+    if times.dtype == pl.Datetime:
+        times = times.dt.convert_time_zone("UTC") if times.dtype.time_zone else times  # type: ignore[attr-defined]
+        times = times.dt.epoch("us") / 1e6
+    elif not times.dtype.is_numeric():
+        raise InputError(f"{file}: column {EVENT_TIME} holds {times.dtype}, expected seconds since 1970, or datetimes")
+    return events.with_columns(times.cast(pl.Float64).fill_null(np.nan).alias(EVENT_TIME))
 
 
 def _after_the_first(placed: pl.DataFrame, file: Path, tell: Callable[[str], None]) -> pl.DataFrame:

@@ -10,6 +10,7 @@ import pytest
 
 from showerstack.features.build import build_table
 from showerstack.report.doctor import folder_findings
+from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.formats import convert_foreign
 from showerstack.showers.archives.station_lists import array_in
 from showerstack.showers.array import KASCADE
@@ -187,3 +188,35 @@ def test_values_that_mean_no_time_are_none(tmp_path: Path, value: float, whole: 
     told.clear()
     convert_foreign(folder, tmp_path / "sound", GAMMA, told.append)
     assert told == ["mine: directions are fitted to the arrival times"]
+
+
+def test_columns_that_are_not_used_are_named_and_times_of_events_kept(tmp_path: Path) -> None:
+    lists(tmp_path)
+    folder, told = tmp_path / "mine", list[str]()
+    events = pl.read_parquet(folder / "events.parquet")
+    when = np.datetime64("2021-05-01T12:00:00.25") + np.arange(N) * np.timedelta64(60, "s")
+    more = events.with_columns(weight=pl.lit(1.0), time=pl.lit(5), core_x=pl.lit(1.0))
+    more.write_parquet(folder / "events.parquet")
+    convert_foreign(folder, tmp_path / "a", GAMMA, told.append)
+    (line,) = told
+    assert line.endswith(
+        "events.parquet: not used: weight, time (did you mean time_s?), core_x; showers get weights by convert "
+        "--slope, tables by --weight"
+    )
+    for name, column in (
+        ("text", ["1"] * N),
+        ("dates", when),
+        ("seconds", when.astype("datetime64[us]").astype(float) / 1e6),
+    ):
+        told.clear()
+        events.with_columns(time_s=pl.Series(column)).write_parquet(folder / "events.parquet")
+        if name == "text":
+            with pytest.raises(InputError, match="column time_s holds String, expected seconds since 1970"):
+                convert_foreign(folder, tmp_path / name, GAMMA, told.append)
+            continue
+        (own,) = convert_foreign(folder, tmp_path / name, GAMMA, told.append)
+        assert told == []
+        assert Dataset.open(own, GAMMA).files.times()[:2].tolist() == [1_619_870_400.25, 1_619_870_460.25]
+    events.with_columns(time_s=np.arange(N) / 86_400 + 59_000).write_parquet(folder / "events.parquet")
+    convert_foreign(folder, tmp_path / "mjd", GAMMA, told.append)
+    assert "looks like modified Julian days" in told[0]
