@@ -107,7 +107,13 @@ class Expanding(TyperCommand):
         self._refuse_replacing(ctx)
         for_people = not (ctx.params.get("quiet") or ctx.params.get("as_json"))
         with ctx.obj.opened(for_people):
-            return super().invoke(ctx)
+            try:
+                result = super().invoke(ctx)
+            except typer.Exit:  # of a command that has written its answer
+                _record_outputs(ctx)
+                raise
+            _record_outputs(ctx)
+            return result
 
     def _refuse_replacing(self, ctx: typer.Context) -> None:
         """Refuse outputs that would replace an input."""
@@ -124,6 +130,30 @@ class Expanding(TyperCommand):
 
 OUTPUTS, MADE = ("out", "log"), ("features",)
 """Parameters of commands that name what is written, and what is made where it is not there."""
+
+
+OUTPUTS_KEY = "showerstack.outputs"
+NO_INPUT = {"out", "log", "overwrite", "workers", "device", "quiet", "as_json", "config"}
+"""Parameters that change nothing in what is written, or name it."""
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name, whoever wrote it.")]
+
+
+def claimed(context: typer.Context, *files: Path) -> Path:
+    """Return the first of the files that a command is about to write.
+
+    One that exists is refused, unless the same command wrote it of the same input, or --overwrite was said.
+    """
+    from showerstack.runtime.outputs import Outputs
+
+    given = {name: str(value) for name, value in context.params.items() if name not in NO_INPUT}
+    outputs = context.meta.setdefault(OUTPUTS_KEY, Outputs({"command": str(context.command.name), **given}))
+    outputs.claim(files, overwrite=bool(context.params.get("overwrite")))
+    return files[0]
+
+
+def _record_outputs(context: typer.Context) -> None:
+    if (outputs := context.meta.get(OUTPUTS_KEY)) is not None:
+        outputs.record()
 
 
 def _paths(values: Any) -> list[Path]:

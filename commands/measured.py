@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from showerstack.commands.app import app, console
+from showerstack.commands.app import OverwriteOption, app, claimed, console
 
 
 @app.command()
 def runs(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of converted measured runs.")],
     out: Annotated[Path | None, typer.Option(help="Also write the list as .csv or .parquet.")] = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """List measured runs: events, share of the live time, pass rates, means, and which runs are off.
 
@@ -24,7 +26,7 @@ def runs(
     from showerstack.showers.archives.measured import MEANS, measured_folders, run_list, write_run_list
 
     folders = measured_folders(folder)
-    table = write_run_list(folders, out) if out else run_list(folders)
+    table = write_run_list(folders, claimed(context, out)) if out else run_list(folders)
     for line in control_lines(folders):
         console.print(f"control: {line}", soft_wrap=True)
     for row in table.iter_rows(named=True):

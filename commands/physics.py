@@ -10,7 +10,13 @@ import typer
 
 from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.options import SearchOptions, SkyOptions, SpectraOptions
-from showerstack.commands.app import app, console, refuse_unused
+from showerstack.commands.app import (
+    OverwriteOption,
+    app,
+    claimed,
+    console,
+    refuse_unused,
+)
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import need
 from showerstack.stacking.options import SeedOption, WorkersOption
@@ -22,16 +28,18 @@ def _refuse_unblind(context: typer.Context, blinding: Blinding) -> None:
 
 
 @app.command()
-def spectra(context: typer.Context, options: SpectraOptions) -> None:
+def spectra(context: typer.Context, options: SpectraOptions, overwrite: OverwriteOption = False) -> None:
     """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
 
     Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
     --exposure 6.7e11[/bold]
     """
     need("train", "report", "physics", what="spectra")
+    from showerstack.analysis.spectra.run import SPECTRA_FILES
     from showerstack.report.physics_pages import SPECTRA_PAGE_FILE, knee_lines, spectra_text, write_spectra
 
     _refuse_unblind(context, options.blinding)
+    claimed(context, *(options.out / name for name in (SPECTRA_PAGE_FILE, *SPECTRA_FILES)))
     result = write_spectra(options, Context(bars=bar))
     console.print(spectra_text(result))
     for line in knee_lines(result):
@@ -40,16 +48,19 @@ def spectra(context: typer.Context, options: SpectraOptions) -> None:
 
 
 @app.command(name="gamma-limit")
-def gamma_limit(context: typer.Context, options: SearchOptions) -> None:
+def gamma_limit(context: typer.Context, options: SearchOptions, overwrite: OverwriteOption = False) -> None:
     """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
 
     Example: [bold]python cli.py gamma-limit --run runs/gamma --data kascade --simulation data/gamma_test
     --exposure 1.75e12[/bold]
     """
     need("train", "report", what="gamma-limit")
+    from showerstack.analysis.photons.search import CANDIDATES_CSV, LIMITS_CSV, SEARCH_FILE
     from showerstack.report.physics_pages import PHOTONS_PAGE_FILE, excess_warning, limits_text, write_photons
 
     _refuse_unblind(context, options.blinding)
+    files = (PHOTONS_PAGE_FILE, LIMITS_CSV, CANDIDATES_CSV, SEARCH_FILE)
+    claimed(context, *(options.out / name for name in files))
     photons = write_photons(options, Context(bars=bar)).search
     for line in excess_warning(photons):
         console.print(line, soft_wrap=True, markup=False)
@@ -59,6 +70,7 @@ def gamma_limit(context: typer.Context, options: SearchOptions) -> None:
 
 @app.command()
 def datacheck(
+    context: typer.Context,
     run: Annotated[Path, typer.Option(help="Finished run folder.")],
     data: Annotated[Path, typer.Option(help="Dataset folder, or folder of runs; labels are neither needed nor read.")],
     out: Annotated[Path, typer.Option(help="Page to write; its numbers go beside it as .json.")] = Path(
@@ -68,6 +80,7 @@ def datacheck(
     alarms: Annotated[float, typer.Option(help="Rate of false alarms of the whole check.")] = 0.05,
     seed: SeedOption = 1,
     workers: WorkersOption = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Say whether events look like the simulation that a run was trained on, and where they do not.
 
@@ -81,6 +94,7 @@ def datacheck(
     from showerstack.runtime.files import check_target
 
     check_target(out, (".html", ".htm"))
+    claimed(context, out, out.with_suffix(".json"))
     ctx = Context(bars=bar, workers=workers)
     result = check_data(run, data, train=train, seed=seed, alarms=alarms, ctx=ctx)
     console.print(verdict(result), soft_wrap=True)
@@ -89,7 +103,7 @@ def datacheck(
 
 
 @app.command(name="sky-map")
-def sky_map(context: typer.Context, options: SkyOptions) -> None:
+def sky_map(context: typer.Context, options: SkyOptions, overwrite: OverwriteOption = False) -> None:
     """Map measured showers on the sky (HEALPix): counts, exposure from exchanged times, significance by Li and Ma.
 
     Needs the extra sky (astropy and astropy-healpix) and runs that were downloaded and converted with --times.
@@ -98,14 +112,15 @@ def sky_map(context: typer.Context, options: SkyOptions) -> None:
     """
     need("sky", "report", *(("train",) if options.run else ()), what="sky-map")
     from showerstack.analysis.events import looked_at
+    from showerstack.analysis.sky.map import MAP_CSV, MAP_FILE, MAP_FITS, MAP_PARQUET, write_map
     from showerstack.analysis.sky.map import sky_map as measure
-    from showerstack.analysis.sky.map import write_map
-    from showerstack.report.check_pages import describe_sky, write_sky_picture
+    from showerstack.report.check_pages import PICTURE_FILE, describe_sky, write_sky_picture
     from showerstack.runtime.files import check_out_folder
 
     if options.run is None:
         refuse_unused(context, "without --run", ("share",))
     check_out_folder(options.out)
+    claimed(context, *(options.out / name for name in (MAP_FITS, MAP_PARQUET, MAP_CSV, MAP_FILE, PICTURE_FILE)))
     _refuse_unblind(context, options.blinding)
     options = replace(options, data=looked_at(options.data, options.blinding))
     result = measure(options, Context(bars=bar))

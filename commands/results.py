@@ -13,7 +13,9 @@ from rich.console import Group
 from showerstack.commands.app import (
     JsonOption,
     OutputFormat,
+    OverwriteOption,
     app,
+    claimed,
     console,
     refuse_unused,
 )
@@ -173,6 +175,7 @@ def display(
         Path | None,
         typer.Option(help="File (.png, .svg, .pdf): event-N.png; with --top (.html): events.html."),
     ] = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Draw one event: both channels, fitted core, lateral distributions; or a page of a run's highest scores.
 
@@ -185,7 +188,8 @@ def display(
         need("train", "report", what="display --top")
         from showerstack.report.events_page import write_events
 
-        written = write_events(place, out or Path("events.html"), top=top, data=data, bars=bar)
+        file = claimed(context, out or Path("events.html"))
+        written = write_events(place, file, top=top, data=data, bars=bar)
         console.print(f"wrote {written}", soft_wrap=True)
         return
     refuse_unused(context, "without --top", ("data",))
@@ -194,16 +198,18 @@ def display(
     need("report", what="display")
     from showerstack.report.display import draw_event
 
-    dataset = place
-    console.print(f"wrote {draw_event(dataset, event, out or Path(f'event-{event}.png'))}", soft_wrap=True)
+    file = claimed(context, out or Path(f"event-{event}.png"))
+    console.print(f"wrote {draw_event(place, event, file)}", soft_wrap=True)
 
 
 @app.command()
 def explain(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
     data: Annotated[Path, typer.Argument(help="Dataset folder or table; labels are not needed.")],
     event: Annotated[int, typer.Option(min=0, help="Row of the event, from 0.")],
     out: Annotated[Path | None, typer.Option(help="File (.png, .svg, .pdf); default: explain-RUN-N.png.")] = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Say why a run prefers one class for one event: what each group of features moved, and what each learner said.
 
@@ -212,7 +218,7 @@ def explain(
     need("train", "report", what="explain")
     from showerstack.report.explain import explain_event, explain_lines
 
-    file = out or Path(f"explain-{run.resolve().name}-{event}.png")
+    file = claimed(context, out or Path(f"explain-{run.resolve().name}-{event}.png"))
     for line in explain_lines(explain_event(run, data, event, file, Context(bars=bar))):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(f"wrote {file}", soft_wrap=True)

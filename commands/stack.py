@@ -12,10 +12,12 @@ from showerstack.commands.app import (
     Configured,
     JsonOption,
     OutputFormat,
+    OverwriteOption,
     Protocol,
     StrictOption,
     TaskName,
     app,
+    claimed,
     console,
     given_options,
     listed,
@@ -100,6 +102,7 @@ def predict(
     ] = False,
     separator: Annotated[str | None, typer.Option(help="Column separator of a text table.")] = None,
     strict: StrictOption = False,
+    overwrite: OverwriteOption = False,
     *,
     output: OutputFormat,
 ) -> None:
@@ -128,6 +131,7 @@ def predict(
         raise InputError(f"{data} holds two runs of one name: predict its folders one by one")
     if runs:
         refuse_unused(context, "with a folder of runs", ("features",))
+    claimed(context, *(out / f"{one.name}.npz" for one in runs), *([] if runs else [out]))
     model, content = open_run(run), list[dict[str, Any]]()
     ctx = output.context(device=device)
     for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:

@@ -71,6 +71,11 @@ CELLS_CSV, NUISANCES_CSV = "cells.csv", "nuisances.csv"
 WORKSPACE_FILE = "pyhf.json"
 STABILITY_CSV = "stability.csv"
 SYSTEMATICS_CSV, COMPARISON_CSV = "systematics.csv", "comparison.csv"
+SPECTRA_FILES = (
+    PROVENANCE_FILE, SPECTRA_CSV, SPECTRA_PARQUET, COVARIANCE_FILE, KNEES_CSV, MASSES_CSV, CELLS_CSV, NUISANCES_CSV,
+    WORKSPACE_FILE, STABILITY_CSV, SYSTEMATICS_CSV, COMPARISON_CSV,
+)  # fmt: skip
+"""What a measurement writes, beside folders."""
 PREDICTIONS_FOLDER = "predictions"
 KNOWN_SOURCES = tuple(name for name in SOURCES if name != "hadronic_model")
 ALL = "all"

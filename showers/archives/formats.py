@@ -47,6 +47,8 @@ DEPOSITS = "deposits"
 """(n, rows, columns, 2) MeV by station: e/gamma, muon."""
 LABEL = "label"
 """Class number of a task, or true value of its target."""
+CONVERTED_FROM = "converted_from"
+"""In a converted table's metadata: path and name of the set that it was made of."""
 EVENT_TIME = "time_s"
 """UTC of an event, seconds since 1970."""
 GROUP = "group"
@@ -154,7 +156,13 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
     for reader in source_format.open(path, tell):
         needed = SCALAR_NAMES if reader.array == KASCADE else ()
         is_dataset = {DEPOSITS, *needed} <= set(reader.units)
-        written.append(_dataset(reader, out, source_format, task, tell) if is_dataset else _table(reader, out, tell))
+        if is_dataset:
+            written.append(_dataset(reader, out, source_format, task, tell))
+            continue
+        file = out / f"{reader.name}.parquet"
+        if file in written:
+            raise InputError(f"{path} holds two tables that would be {file}: rename one, or convert them one by one")
+        written.append(_table(reader, file, path, tell))
     return written
 
 
@@ -304,16 +312,23 @@ def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarr
     return np.array(numbers, dtype=np.int64)
 
 
-def _table(reader: EventReader, out: Path, tell: Callable[[str], None]) -> Path:
-    file, names = (
-        out / f"{reader.name}.parquet",
-        [name for name in reader.units if name not in (DEPOSITS, ARRIVAL_STEM)],
-    )
-    out.mkdir(parents=True, exist_ok=True)
+def _table(reader: EventReader, file: Path, path: Path, tell: Callable[[str], None]) -> Path:
+    """Write the table of a set; a file of that name is replaced only where it was made of the same."""
+    names = [name for name in reader.units if name not in (DEPOSITS, ARRIVAL_STEM)]
     if not reader.n_events:
         raise InputError(f"{reader.name} holds no events")
-    write_frames(file, _checked_frames(reader, names, tell))
+    origin = {CONVERTED_FROM: f"{path.resolve()} {reader.name}"}
+    if file.exists() and _origin_of(file) != origin[CONVERTED_FROM]:
+        raise InputError(f"{file} exists already, made of something else: choose another folder or remove it")
+    write_frames(file, _checked_frames(reader, names, tell), origin)
     return file
+
+
+def _origin_of(file: Path) -> str | None:
+    try:
+        return pl.read_parquet_metadata(file).get(CONVERTED_FROM)
+    except (pl.exceptions.PolarsError, OSError):
+        return None
 
 
 def _checked_frames(reader: EventReader, names: list[str], tell: Callable[[str], None]) -> Iterator[pl.DataFrame]:

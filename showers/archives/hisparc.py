@@ -49,7 +49,7 @@ class HisparcData:
             return False
         try:
             return bool(_tables(path))
-        except OSError:
+        except (OSError, KeyError, RuntimeError, ValueError):  # what h5py raises of a damaged file
             return False
 
     def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[HisparcEvents]:
@@ -57,13 +57,16 @@ class HisparcData:
         tables = {place: columns for place, columns in _tables(path).items() if "n1" in columns}
         if not tables:
             raise InputError(f"{path}: its events have no numbers of particles (n1 ...): process them with sapphire")
-        single = len(tables) == 1
-        readers = []
-        for place, columns in tables.items():
-            station = place.rpartition("/")[0].rpartition("/")[2]
-            name = path.stem if single or not station else f"{path.stem}_{station}"
-            readers.append(HisparcEvents.of(name, path, place, columns))
-        return readers
+        # Stations of several clusters or runs have the same names: then the groups above tell them apart.
+        groups = [place.strip("/").split("/")[:-1] for place in tables]
+        depth = 1
+        while len({tuple(one[-depth:]) for one in groups}) < len(groups):
+            depth += 1
+        parts = [["_".join(one[-depth:])] if one and len(tables) > 1 else [] for one in groups]
+        return [
+            HisparcEvents.of("_".join([path.stem, *part]), path, place, columns)
+            for part, (place, columns) in zip(parts, tables.items(), strict=True)
+        ]
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that writes a table."""

@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+import typer
 
 import cli
+from showerstack.commands.app import app
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.outputs import refuse_replacing
+from showerstack.runtime.outputs import RECORD_FILE, Outputs, refuse_replacing
+from tests.program import call
 
 
 @pytest.fixture
@@ -65,3 +68,54 @@ def test_every_command_refuses(arguments: tuple[str, ...], place: Path, capsys: 
     assert ended.value.code == 2
     assert "which it would replace: choose another name" in capsys.readouterr().err.replace("\n", " ")
     assert {file: file.read_bytes() for file in place.rglob("*") if file.is_file()} == before
+
+
+def test_nothing_but_ones_own_output_of_the_same_input_is_replaced(tmp_path: Path) -> None:
+    file, other = tmp_path / "a.csv", tmp_path / "b.csv"
+
+    def write(source: str, text: str, **options: bool) -> None:
+        outputs = Outputs({"command": "predict", "data": source})
+        outputs.claim([file, other], **options)
+        file.write_text(text)
+        outputs.record()
+
+    write("x", "1")
+    write("x", "2")
+    with pytest.raises(
+        InputError, match=r"a\.csv exists already, and is not what this command wrote"
+    ):
+        write("y", "3")
+    other.write_text("mine")
+    with pytest.raises(InputError, match=r"b\.csv exists already"):
+        write("x", "4")
+    other.unlink()
+    file.write_text("changed")
+    with pytest.raises(InputError, match=r"a\.csv exists already"):
+        write("x", "5")
+    write("y", "6", overwrite=True)
+    write("y", "7")
+    record = tmp_path / RECORD_FILE
+    record.write_text(record.read_text().replace("a.csv", "c.csv"))
+    with pytest.raises(InputError, match="exists already"):
+        write("y", "8")
+
+
+KEPT_BY_THEMSELVES = {
+    "simulate", "features", "download", "convert", "taskcard", "submit", "demo", "reproduce", "export", "pretrain",
+}  # fmt: skip
+"""Commands that write folders which know what they were made of, and refuse or continue them."""
+
+
+def test_every_command_that_names_a_file_to_write_replaces_none_of_others() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    writing = {name for name, one in commands.items() if "out" in {option.name for option in one.params}}
+    replacing = {name for name, one in commands.items() if "overwrite" in {option.name for option in one.params}}
+    assert writing - replacing - KEPT_BY_THEMSELVES == set()
+
+
+def test_a_picture_of_another_event_is_not_replaced(tmp_path: Path, tiny_gamma: Path) -> None:
+    out, data = tmp_path / "one.png", tiny_gamma / "gamma_test"
+    for event, said in (("0", "wrote"), ("0", "wrote"), ("1", "exists already")):
+        code = 2 if said == "exists already" else 0
+        assert said in str(call("cli.py", "display", data, event, "--out", out, code=code))
+    assert "wrote" in str(call("cli.py", "display", data, "1", "--out", out, "--overwrite"))

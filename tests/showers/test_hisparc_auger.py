@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -68,6 +69,20 @@ def test_stations_of_hisparc_become_tables(tmp_path: Path) -> None:
     assert first["ext_timestamp"][2] == 1_325_376_017_000_000_014
     assert first["n2"].to_list() == pytest.approx([0.0, 0.7, 0.7, 0.0, 0.7, 0.7])
     assert first["t2"].is_nan().to_list() == [True, False, False, True, False, False]
+
+
+def test_stations_of_one_name_become_tables_of_their_own(tmp_path: Path) -> None:
+    place = "cluster_simulations/station_0/events"
+    file = write_tables(tmp_path / "sim.h5", {f"run_{k}/{place}": summary(n) for k, n in ((1, 6), (2, 3))})
+    written = convert_foreign(file, tmp_path / "out", None)
+    assert {one.stem: pl.read_parquet(one).height for one in written} == {
+        f"sim_run_{k}_cluster_simulations_station_0": n for k, n in ((1, 6), (2, 3))
+    }
+    convert_foreign(file, tmp_path / "out", None)
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.move(file, tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"station_0\.parquet exists already, made of something else"):
+        convert_foreign(Path(moved), tmp_path / "out", None)
 
 
 def test_events_without_particles_are_refused(tmp_path: Path) -> None:
