@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -118,6 +119,16 @@ def connected(scheduler: str) -> Iterator[Any]:
 def refuse_other_code(client: Any) -> None:
     """Refuse a cluster with a worker that has other code, or other versions of libraries, than this process."""
 
+    python_here = code_of_fits()["python"]
+    # First, without code of ours: a worker of another Python ends at bytecode of this one.
+    for worker, seen in sorted(client.get_versions()["workers"].items()):
+        python_there = ".".join(str(seen["host"]["python"]).split(".")[:2])
+        if python_there != python_here:
+            raise InputError(
+                f"option scheduler: the worker {worker} has Python {python_there} (here {python_here}): all machines "
+                "of a cluster must have the same code and libraries"
+            )
+
     def code_there() -> dict[str, str]:  # sent as it stands: a worker may have an older package, or none
         try:
             from showerstack.runtime.code import code_of_fits
@@ -127,16 +138,33 @@ def refuse_other_code(client: Any) -> None:
 
     here = code_of_fits()
     for worker, there in sorted(client.run(code_there).items()):
-        other = [
-            f"{name} {there.get(name, 'unknown')} (here {here[name]})" for name in here if there.get(name) != here[name]
-        ]
-        if there.keys() == {"showerstack"}:
-            other = [f"showerstack {there['showerstack']}"]
-        if other:
-            raise InputError(
-                f"option scheduler: the worker {worker} has {', '.join(other[:4])}: all machines of a cluster must "
-                "have the same code and libraries"
-            )
+        _refuse_other(worker, there, here)
+
+
+def _refuse_other(worker: str, there: Mapping[str, str], here: Mapping[str, str]) -> None:
+    other = [
+        f"{name} {there.get(name, 'unknown')} (here {here[name]})" for name in here if there.get(name) != here[name]
+    ]
+    if there.keys() == {"showerstack"}:
+        other = [f"showerstack {there['showerstack']}"]
+    if other:
+        raise InputError(
+            f"option scheduler: the worker {worker} has {', '.join(other[:4])}: all machines of a cluster must "
+            "have the same code and libraries"
+        )
+
+
+def with_same_code(here: Mapping[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns in a worker that has the code ``here``: it may have come after the others."""
+    from distributed import get_worker
+
+    _refuse_other(get_worker().address, _code_of_this_process(), here)
+    return function(*arguments)
+
+
+@cache
+def _code_of_this_process() -> dict[str, str]:
+    return code_of_fits()
 
 
 def refuse_unshared(client: Any, paths: Iterable[Path]) -> None:
@@ -168,11 +196,12 @@ def on_cluster(
     """
     from distributed import KilledWorker
 
+    here = code_of_fits()
     attempts: dict[Any, tuple[tuple[Any, ...], int]] = {}
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def give(one: tuple[Any, ...], attempt: int) -> None:
-        future = client.submit(alone, function, *one, pure=False)
+        future = client.submit(alone, with_same_code, here, function, *one, pure=False)
         attempts[future] = one, attempt
         future.add_done_callback(ended.put)
 
@@ -183,7 +212,7 @@ def on_cluster(
             future = _next_of(ended, client)
             one, attempt = attempts.pop(future)
             try:
-                result = future.result()
+                result = _fetched(future, client)
             except KilledWorker as error:
                 if attempt == ATTEMPTS:
                     raise InputError(
@@ -193,6 +222,11 @@ def on_cluster(
                     ) from None
                 give(one, attempt + 1)
                 continue
+            except (AttributeError, ImportError) as error:  # what the function raises, it returns
+                raise InputError(
+                    f"option scheduler: a worker has other code ({_first_words(error)}): all machines of a cluster must "
+                    "have the same code and libraries"
+                ) from None
             yield result
     except (OSError, CancelledError) as error:  # of its connection: what the function raises, it returns
         raise InputError(
@@ -204,8 +238,28 @@ def on_cluster(
             client.cancel(list(attempts))
 
 
+def _fetched(future: Any, client: Any) -> Any:
+    """Return the result of a task that has ended, or raise its error; look now and then whether a worker has it.
+
+    Where the last worker is lost meanwhile, Dask waits for another one without end.
+    """
+    arrived: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def fetch() -> None:
+        try:
+            arrived.put((future.result(), None))
+        except BaseException as error:
+            arrived.put((None, error))
+
+    threading.Thread(target=fetch, daemon=True).start()
+    result, error = _next_of(arrived, client)
+    if error is not None:
+        raise error
+    return result
+
+
 def _next_of(ended: queue.SimpleQueue[Any], client: Any) -> Any:
-    """Return the next task that has ended; look now and then whether there is anybody left to end one."""
+    """Return what comes next; look now and then whether there is anybody left to end one."""
     most, told, alone_since = 0, 0, None
     while True:
         with suppress(queue.Empty):

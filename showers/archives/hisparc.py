@@ -11,6 +11,7 @@ for. Columns are therefore read by a type that is built of the stored ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -49,12 +50,15 @@ class HisparcData:
             return False
         try:
             return bool(_tables(path))
-        except (OSError, KeyError, RuntimeError, ValueError):  # what h5py raises of a damaged file
+        except OSError:
             return False
+        except (KeyError, RuntimeError, TypeError, ValueError):  # of a damaged file: open says it
+            return True
 
     def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[HisparcEvents]:
         """Open every table of events; those that were not reduced to particles and times are left out."""
-        tables = {place: columns for place, columns in _tables(path).items() if "n1" in columns}
+        with _reading(path):
+            tables = {place: columns for place, columns in _tables(path).items() if "n1" in columns}
         if not tables:
             raise InputError(f"{path}: its events have no numbers of particles (n1 ...): process them with sapphire")
         # Stations of several clusters or runs have the same names: then the groups above tell them apart.
@@ -74,6 +78,16 @@ class HisparcData:
 
 
 FORMAT = HisparcData()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what h5py raises of a damaged file into an :class:`InputError`."""
+    with damage_as_input_error(path):
+        try:
+            yield
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise OSError(str(error)) from error
 
 
 def _tables(path: Path) -> dict[str, list[str]]:
@@ -102,6 +116,8 @@ def read_columns(dataset: Any, names: Sequence[str], start: int, stop: int) -> d
     members = {name: stored.get_member_type(stored.get_member_index(name.encode())) for name in names}
     times = {name for name, kind in members.items() if kind.get_class() == h5t.TIME}
     types = {name: np.dtype(f"i{kind.get_size()}") if name in times else kind.dtype for name, kind in members.items()}
+    if strange := next((name for name, kind in types.items() if kind.kind not in "iuf" or kind.shape), None):
+        raise InputError(f"{dataset.file.filename}: column {strange} of {dataset.name} holds no numbers")
     rows = np.zeros(stop - start, dtype=list(types.items()))
     offsets = {name: place for name, (_, place, *_) in (rows.dtype.fields or {}).items()}
     memory = h5t.create(h5t.COMPOUND, rows.dtype.itemsize)
@@ -129,8 +145,11 @@ class HisparcEvents:
     @classmethod
     def of(cls, name: str, path: Path, place: str, columns: Sequence[str]) -> HisparcEvents:
         """Open a table; columns of plates that the station does not have are left out."""
-        with import_module("h5py").File(path, "r") as opened, damage_as_input_error(path):
-            n_events = opened[place].shape[0]
+        with _reading(path), import_module("h5py").File(path, "r") as opened:
+            shape = opened[place].shape
+            if shape is None or len(shape) != 1:
+                raise InputError(f"{path}: {place} is no table of events: it has shape {shape}")
+            n_events = shape[0]
             if not n_events:
                 raise InputError(f"{path}: {place} has no events")
             plates = [f"n{k}" for k in PLATES if f"n{k}" in columns]
@@ -147,7 +166,7 @@ class HisparcEvents:
     def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield columns of consecutive events; what a plate does not say is NaN."""
         for start in range(0, self.n_events, TABLE_EVENTS):
-            with import_module("h5py").File(self.path, "r") as opened, damage_as_input_error(self.path):
+            with _reading(self.path), import_module("h5py").File(self.path, "r") as opened:
                 stop = min(start + TABLE_EVENTS, self.n_events)
                 values = read_columns(opened[self.place], names, start, stop)
             for name in names:

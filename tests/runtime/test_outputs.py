@@ -81,9 +81,7 @@ def test_nothing_but_ones_own_output_of_the_same_input_is_replaced(tmp_path: Pat
 
     write("x", "1")
     write("x", "2")
-    with pytest.raises(
-        InputError, match=r"a\.csv exists already, and is not what this command wrote"
-    ):
+    with pytest.raises(InputError, match=r"a\.csv exists already, and is not what this command wrote"):
         write("y", "3")
     other.write_text("mine")
     with pytest.raises(InputError, match=r"b\.csv exists already"):

@@ -132,6 +132,45 @@ def test_workers_with_other_code_or_libraries_are_refused(small: Any, monkeypatc
         schedule.refuse_other_code(small)
 
 
+def test_a_worker_that_comes_later_is_looked_at_as_well(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = code_of_fits()
+    monkeypatch.setattr(schedule, "_code_of_this_process", lambda: there | {"lightgbm": "0.1"})
+    with pytest.raises(InputError, match=r"the worker tcp://\S+ has lightgbm 0\.1 \(here"):
+        list(on_cluster(time.sleep, [(0.0,)], small))
+
+
+def test_a_worker_of_another_python_is_refused_before_it_gets_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other:
+        def get_versions(self) -> dict[str, Any]:
+            return {"workers": {"tcp://a:1": {"host": {"python": "3.9.2.final.0"}}}}
+
+    with pytest.raises(InputError, match=r"the worker tcp://a:1 has Python 3\.9 \(here 3"):
+        schedule.refuse_other_code(Other())
+
+
+class Slow:
+    """A result that arrives late."""
+
+    def __init__(self, arrived: Path) -> None:
+        self.arrived = arrived
+
+    def result(self) -> int:
+        _wait(self.arrived)
+        return 7
+
+
+def test_a_result_that_nobody_can_send_any_more_ends_the_wait(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(schedule, "NO_WORKERS_S", 0.3)
+    monkeypatch.setattr(small, "ncores", dict)
+    with pytest.raises(InputError, match="has had no worker"):
+        schedule._fetched(Slow(tmp_path / "go on"), small)
+    (tmp_path / "go on").touch()
+    assert schedule._fetched(Slow(tmp_path / "go on"), small) == 7
+
+
 @pytest.mark.usefixtures("fakes")
 def test_a_fit_of_another_start_is_thrown_away(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
