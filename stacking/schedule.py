@@ -224,8 +224,8 @@ def on_cluster(
                 continue
             except (AttributeError, ImportError) as error:  # what the function raises, it returns
                 raise InputError(
-                    f"option scheduler: a worker has other code ({_first_words(error)}): all machines of a cluster must "
-                    "have the same code and libraries"
+                    f"option scheduler: a worker has other code ({_first_words(error)}): all machines of a cluster "
+                    "must have the same code and libraries"
                 ) from None
             yield result
     except (OSError, CancelledError) as error:  # of its connection: what the function raises, it returns

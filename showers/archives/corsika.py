@@ -8,9 +8,10 @@ Rows that are no particles at the ground are left out: those of other observatio
 electromagnetic particle's history (negative words, and ids that :mod:`showerstack.showers.particles` does not know).
 
 A **thinned** particle of weight w stands for w particles about it. A station then takes what falls in a sector about
-it, 0.2 wide in ln r and 0.3 in azimuth in the shower plane, each particle as often as a Poisson number with mean w
-times the share of the detector in the sector says (P. Billoir, Astropart. Phys. 30 (2008) 270). Its time is shifted by
-the difference of the plane fronts.
+it, 0.2 wide in ln r and 0.3 in azimuth in the shower plane, near the axis as much wider as it takes to hold the
+detector, each particle as often as a Poisson number with mean w times the share of the detector in the sector says (P.
+Billoir, Astropart. Phys. 30 (2008) 270). Its delay behind the plane front through the core counts as r^2, as that of a
+curved front does.
 
 Showers keep the spectrum that they were drawn with, unless another ``slope`` is asked for: ``weight.npy`` then says
 what each counts (:mod:`showerstack.showers.archives.spectrum`). Thinning gives a shower no weight: the weights of its
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ from showerstack.showers.front import LIGHT_M_PER_NS, FrontModel, fit_front
 from showerstack.showers.kascade import MASS_NUMBERS
 from showerstack.showers.particles import (
     ELECTRONS,
+    MUON_THRESHOLD_GEV,
     MUONS,
     PHOTON,
     DetectorResponse,
@@ -71,6 +73,16 @@ CORE_SHARE = 0.875
 """Radius of the disc of cores over half the side of the array: KASCADE's 91 m of 104 m."""
 SECTOR_LN_R, SECTOR_RAD = 0.2, 0.3
 """Width of the sectors from which stations take thinned particles."""
+WIDER_LN_R, WIDER_RAD = 1.03, 1.15
+"""Factors by which a sector grows until it holds its detector."""
+MOST_PARTICLES = 3e7
+"""No detector sees more particles of one shower: a weight that asks for more is damage."""
+HIGHEST = 1e15
+"""No number in a particle file is larger."""
+EM_CUT_GEV, MUON_CUT_GEV = 0.01, 0.5
+"""Cuts (ECUTS) on electrons and photons, and on muons, beyond which detectors miss particles that they would see."""
+LOST_GEV = 10.0
+"""With cuts above this no signal of that kind is left."""
 CM_PER_M = 100.0
 LAYERS_CM = (4e5, 1e6, 4e6, 1e7)
 """Where CORSIKA's atmospheric layers end; the last one is linear."""
@@ -145,6 +157,7 @@ class ParticleFile:
 
         parse = subblocks.parse_run_header_thin if thinned else subblocks.parse_run_header
         header = parse(next(_blocks(path, thinned)))[0]
+        _check_words(header, RUN_WORDS, f"{path}: run header")
         heights = np.atleast_1d(header["observation_height"])[: max(int(header["n_observation_levels"]), 1)]
         depths = np.array([_depth(header, float(height)) for height in heights])
         level = int(np.argmax(depths) if depth_g_cm2 is None else np.argmin(np.abs(depths - depth_g_cm2)))
@@ -155,6 +168,12 @@ class ParticleFile:
                 f"atmosphere), but the array is at {depth_g_cm2:.0f} g/cm2: simulate for the array's ground"
             )
         return found
+
+    @property
+    def cuts_gev(self) -> tuple[float, float]:
+        """Energies below which electrons or photons, and muons, were not followed; 0 where the header does not say."""
+        electron, photon, muon = (float(self.header[f"energy_cutoff_{one}s"]) for one in ("electron", "photon", "muon"))
+        return max(electron, photon), muon
 
     @property
     def spectrum(self) -> DrawnSpectrum:
@@ -174,10 +193,13 @@ class ParticleFile:
             name = block[:4]
             if name == b"EVTH":
                 header, rows = header_of(block)[0], bytearray()
+                _check_words(header, EVENT_WORDS, f"{self.path}: event {count + 1}")
             elif name == b"EVTE" and header is not None:
                 count += 1
-                yield header, rows_of(bytes(rows))
-                header = None
+                particles = rows_of(bytes(rows))
+                _check_rows(particles, f"{self.path}: event {count}")
+                yield header, particles
+                header, particles = None, None
             elif name == b"RUNE":
                 is_whole = True
                 break
@@ -204,12 +226,55 @@ def _blocks(path: Path, thinned: bool) -> Iterator[bytes]:
         while True:
             mark = opened.read(RECORD_MARK_BYTES) if is_marked else b""
             length = int.from_bytes(mark, "little") if is_marked else BLOCKS_AT_ONCE * size
+            if length % size or (mark and not length):
+                raise InputError(
+                    f"{path}: a record mark says {length} bytes, no whole blocks of {size}: is it damaged, or still "
+                    "being copied?"
+                )
             content = opened.read(length)
             for start in range(0, len(content) - size + 1, size):
                 yield content[start : start + size]
             if not content or len(content) < length:
                 return
             opened.read(RECORD_MARK_BYTES if is_marked else 0)
+
+
+RUN_WORDS = {
+    "n_showers": (0, 1e9), "n_observation_levels": (0, 10), "observation_height": (-1e5, 1e7),
+    "energy_spectrum_slope": (-10, 10), "energy_min": (0, 1e13), "energy_max": (0, 1e13), "aatm": (-1e4, 1e4),
+    "batm": (-1e6, 1e6), "catm": (0, 1e10), **{f"energy_cutoff_{one}s": (0, 1e30) for one in
+    ("hadron", "muon", "electron", "photon")},
+}  # fmt: skip
+EVENT_WORDS = {
+    "particle_id": (1, 9999), "total_energy": (1e-3, 1e13), "zenith": (0, np.pi / 2), "azimuth": (-7, 7),
+    "first_interaction_height": (-1e8, 1e8), "high_energy_hadron_model": (0, 100),
+}  # fmt: skip
+"""Words of headers that are read, with the least and the largest value that they can have."""
+
+
+def _check_words(header: Any, limits: Mapping[str, tuple[float, float]], where: str) -> None:
+    for name, (low, high) in limits.items():
+        values = np.atleast_1d(header[name]).astype(np.float64)
+        wrong = values[~((values >= low) & (values <= high))]
+        if wrong.size:
+            raise InputError(f"{where}: {name} is {wrong[0]:g}, expected {low:g} to {high:g}: is the file damaged?")
+
+
+def _check_rows(rows: np.ndarray, where: str) -> None:
+    if not len(rows):
+        return
+    values = np.ascontiguousarray(rows).view("<f4").reshape(len(rows), -1)
+    if not (values.max() < HIGHEST and values.min() > -HIGHEST):
+        row, word = np.argwhere(~(np.abs(values) < HIGHEST))[0]
+        names = rows.dtype.names or ()
+        raise InputError(
+            f"{where}: particle {row + 1}, word {names[word]} holds {values[row, word]:g}, expected a number: is the "
+            "file damaged?"
+        )
+    weights = rows["thinning_weight"] if "thinning_weight" in (rows.dtype.names or ()) else np.zeros(0)
+    if weights.size and weights.min() < 0:
+        row = int(weights.argmin())
+        raise InputError(f"{where}: particle {row + 1} has weight {weights[row]:g}: is the file damaged?")
 
 
 def _is_thinned(path: Path) -> bool:
@@ -302,7 +367,7 @@ class ThrownShower:
     signals_mev: np.ndarray
     """(U, S, 2) float32 by station."""
     times_ns: np.ndarray
-    """(U, S) float32, NaN where the e/gamma detectors have no signal."""
+    """(U, S) float32, NaN where the e/gamma detectors (of an array without any, the muon detectors) have no signal."""
 
     def __len__(self) -> int:
         return len(self.core_m)
@@ -321,6 +386,7 @@ def throw(ground: Ground, axis: Axis, array: DetectorArray, uses: int, rng: np.r
     angle = 2 * np.pi * rng.random(uses)
     cores = np.column_stack([radius * np.cos(angle), radius * np.sin(angle)])
     find = _Sectors(ground, axis) if (ground.weight > 1).any() else _Squares(ground)
+    timing = 0 if array.has_electron.any() else 1
     signals = np.zeros((uses, len(cells), 2))
     times = np.full((uses, len(cells)), np.inf)
     for use, core in enumerate(cores):
@@ -334,13 +400,14 @@ def throw(ground: Ground, axis: Axis, array: DetectorArray, uses: int, rng: np.r
             rows, time = (np.concatenate(one) for one in zip(*found, strict=True))
             deposits = deposits_of(ground.ids[rows], ground.momentum_gev[rows], ground.secant[rows], response, rng)
             np.add.at(signals[use, :, channel], station, deposits)
-            if channel == 0:
+            if channel == timing:
                 np.minimum.at(times[use], station, np.where(deposits > 0, time, np.inf))
     signals[..., 0] = readings(signals[..., 0], response.threshold_mev, response.saturation_mev)
     signals[..., 1] = readings(signals[..., 1], response.muon_threshold_mev, response.muon_saturation_mev)
     times += model.resolution_ns * rng.standard_normal(times.shape)
-    times = np.where(signals[..., 0] > 0, times, np.nan)
-    front = fit_front(times, signals[..., 0] / response.electron_deposit_mev, station_x, station_y, model=model)
+    times = np.where(signals[..., timing] > 0, times, np.nan)
+    mip = (response.electron_deposit_mev, response.muon_deposit_mev)[timing]
+    front = fit_front(times, signals[..., timing] / mip, station_x, station_y, model=model)
     direction = np.column_stack(front.zenith_azimuth_deg())
     seen = ((signals > 0).any(axis=2).sum(axis=1) >= TRIGGER_STATIONS) & np.isfinite(direction).all(axis=1)
     return ThrownShower(
@@ -378,20 +445,31 @@ class _Sectors:
         # Behind the plane front through the core.
         self.late_ns = (ground.time_ns + (u * ground.x_m + v * ground.y_m) / LIGHT_M_PER_NS)[self.order]
         self.weight = ground.weight[self.order]
+        # Of the plane front itself: the earliest particle of the innermost hundredth.
+        self.early_ns = float(self.late_ns[: max(len(self.late_ns) // 100, 1)].min(initial=np.inf))
 
     def __call__(
         self, x_m: float, y_m: float, area_m2: float, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         r_m, phi = self.axis.polar(np.array([x_m]), np.array([y_m]))
         r = max(float(r_m[0]), 1.0)
-        low, high = r * np.exp(-SECTOR_LN_R / 2), r * np.exp(SECTOR_LN_R / 2)
+        width, turn, area = SECTOR_LN_R, SECTOR_RAD, area_m2 * np.cos(self.axis.zenith_rad)
+        while turn * r * r * np.sinh(width) < area:
+            width, turn = WIDER_LN_R * width, min(WIDER_RAD * turn, 2 * np.pi)
+        low, high = r * np.exp(-width / 2), r * np.exp(width / 2)
         first, last = np.searchsorted(self.r_m, [low, high])
         turned = np.abs((self.phi[first:last] - phi[0] + np.pi) % (2 * np.pi) - np.pi)
-        rows = first + np.flatnonzero(turned <= SECTOR_RAD / 2)
-        share = area_m2 * np.cos(self.axis.zenith_rad) / (0.5 * SECTOR_RAD * (high**2 - low**2))
-        rows = np.repeat(rows, rng.poisson(self.weight[rows] * min(share, 1.0)))
+        rows = first + np.flatnonzero(turned <= turn / 2)
+        expected = self.weight[rows] * (area / (0.5 * turn * (high**2 - low**2)))
+        if expected.sum() > MOST_PARTICLES:
+            raise InputError(
+                f"a detector of {area_m2:g} m2 at {r:.0f} m would see {expected.sum():.2g} particles, the largest "
+                f"weight is {self.weight[rows].max():.3g}: is the file damaged?"
+            )
+        rows = np.repeat(rows, rng.poisson(expected))
         u, v = self.axis.horizontal
-        return self.order[rows], self.late_ns[rows] - (u * x_m + v * y_m) / LIGHT_M_PER_NS
+        late = (self.late_ns[rows] - self.early_ns) * (r / np.maximum(self.r_m[rows], 1.0)) ** 2
+        return self.order[rows], self.early_ns + late - (u * x_m + v * y_m) / LIGHT_M_PER_NS
 
 
 def class_of(particle_id: int, task: Task) -> int | None:
@@ -410,7 +488,8 @@ def class_of(particle_id: int, task: Task) -> int | None:
 def mass_of(particle_id: int) -> int | None:
     """Return the mass number of a primary, 0 of a photon; None of what is neither photon nor nucleus."""
     if particle_id >= 200:
-        return particle_id // 100
+        mass, charge = divmod(particle_id, 100)
+        return mass if charge <= mass else None
     return {PHOTON: 0, PROTON_ID: 1}.get(particle_id)
 
 
@@ -454,6 +533,7 @@ def convert_corsika(
             raise InputError(f"--slope: task {task.name} has no weights: leave it out")
     files = [ParticleFile.open(file, array.depth_g_cm2) for file in files_in(path)]
     _same_ground(files)
+    unseen = _what_cuts_hide(files, array, tell)
     if array.depth_g_cm2 is None:
         tell(f"the array's card gives no depth: its ground is taken to be at {files[0].depth_g_cm2:.0f} g/cm2")
     folder = out / path.resolve().name
@@ -486,7 +566,7 @@ def convert_corsika(
         return folder
     parts = out / f".{folder.name}.showers-{hash_json(source)[:12]}"
     with locked(parts), bars(f"throwing {folder.name}", "showers") as progress:
-        known = _throw_all(files, parts, task, array, uses, seed, tell, progress)
+        known = _throw_all(files, parts, task, array, uses, seed, tell, progress, unseen)
         weights = None if slope is None else _weights(files, known, slope, tell)
         _write(folder, parts, known, source, task, array, weights)
     shutil.rmtree(parts)
@@ -504,6 +584,36 @@ def _weights(files: list[ParticleFile], known: list[Known], slope: float, tell: 
         f"worth {effective_number(weights):,.0f} of equal weight"
     )
     return weights
+
+
+def _what_cuts_hide(files: list[ParticleFile], array: DetectorArray, tell: Callable[[str], None]) -> list[str]:
+    """Return the true sizes that particles below the energy cuts (ECUTS) hide, and say what detectors miss.
+
+    Raises
+    ------
+    InputError
+        Where no particle is left that a kind of detector could see.
+    """
+    hidden = []
+    kinds = (
+        ("electrons and photons", "e/gamma", array.has_electron, EM_CUT_GEV, "lg_ne", "some MeV"),
+        ("muons", "muon", array.has_muon, MUON_CUT_GEV, "lg_nmu", f"{MUON_THRESHOLD_GEV:g} GeV"),
+    )
+    for number, (particles, detectors, there, most, size, seen) in enumerate(kinds):
+        cuts = [file.cuts_gev[number] for file in files]
+        if max(cuts) <= most:
+            continue
+        hidden.append(size)
+        line = (
+            f"{files[int(np.argmax(cuts))].path}: {particles} below {max(cuts):.3g} GeV were not followed (ECUTS), but "
+            f"{detectors} detectors see them from {seen} on"
+        )
+        if there.any() and max(cuts) > LOST_GEV:
+            areas = "electron_area_m2" if number == 0 else "muon_area_m2"
+            raise InputError(f"{line}: nothing is left for them to see; leave out {areas}, or simulate with lower cuts")
+        tell(f"{line}: signals are too small, and {size} of the truth is unknown" if there.any() else
+             f"{line}: {size} of the truth is unknown")  # fmt: skip
+    return hidden
 
 
 def _same_ground(files: list[ParticleFile]) -> None:
@@ -541,8 +651,9 @@ def _throw_all(
     seed: int,
     tell: Callable[[str], None],
     progress: Callable[..., None],
+    hidden: Collection[str] = (),
 ) -> list[Known]:
-    """Throw every shower that has no part yet, and say what is known of each."""
+    """Throw every shower that has no part yet, and say what is known of each, but for what is ``hidden``."""
     known: list[Known] = []
     unseen = 0
     promised = sum(max(int(file.header["n_showers"]), 1) for file in files)
@@ -569,7 +680,7 @@ def _throw_all(
             with np.load(part, allow_pickle=False) as stored:
                 events = len(stored["core_m"])
             unseen += uses - events
-            truth = _truth(header, ground, axis, particle_id)
+            truth = {name: one for name, one in _truth(header, ground, axis, particle_id).items() if name not in hidden}
             value = truth[task.target.name] if task.target else label
             known.append(Known(part, events, value, truth, run))
             progress(len(known), max(promised, len(known)))

@@ -49,8 +49,9 @@ def write_file(
     promised: int | None = None,
     run_end: bool = True,
     spectrum: tuple[float, float, float] = (-2.0, 1e5, 1e7),
+    cuts_gev: tuple[float, float, float, float] = (0.3, 0.3, 0.003, 0.003),
 ) -> Path:
-    """Write a particle file; ``spectrum`` is its slope, least and largest energy, GeV."""
+    """Write a particle file; ``spectrum`` is its slope, least and largest energy, GeV, cuts are ECUTS."""
     words = 312 if thinned else 273
 
     def block(name: str, values: dict[int, float]) -> bytes:
@@ -62,6 +63,7 @@ def write_file(
     levels = {47 + k: h * 100 for k, h in enumerate(heights_m, start=1)}
     run = {2: 1, 3: 250101, 4: 7.75, 5: len(heights_m)} | {16 + k: value for k, value in enumerate(spectrum)}
     run |= {5 + k: h * 100 for k, h in enumerate(heights_m, start=1)}
+    run |= {20 + k: value for k, value in enumerate(cuts_gev, start=1)}
     run |= {93: len(showers) if promised is None else promised}
     for first, values in ((255, AATM), (260, BATM), (265, CATM)):
         run |= {first + k: value for k, value in enumerate(values)}

@@ -20,6 +20,7 @@ from showerstack.showers.archives.spectrum import DrawnSpectrum, effective_numbe
 from showerstack.showers.archives.station_lists import array_in
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.front import LIGHT_M_PER_NS
 from showerstack.showers.particles import (
     ELECTRON_MEV,
     MUON_THRESHOLD_GEV,
@@ -146,6 +147,111 @@ def test_thinned_showers_are_the_same_on_average(array: DetectorArray) -> None:
     (usual, error), (sampled, its_error) = means
     np.testing.assert_allclose(sampled, usual, atol=5 * np.hypot(error, its_error).max())
     assert (usual > 10 * error).all()
+
+
+@pytest.mark.parametrize("area_m2", [1.57, 3.14, 10.0])
+def test_thinned_showers_keep_their_core(area_m2: float) -> None:
+    """A detector that a sector of 0.2 by 0.3 cannot hold sees as many particles as in a shower that is whole."""
+    rng, axis, n = np.random.default_rng(1), Axis(0.0, 0.0), 1_000_000
+    r, phi = 100.0 * rng.random(n), 2 * np.pi * rng.random(n)  # as many in each ring: density 1 / r
+
+    def ground(weight: float) -> Ground:
+        kept = np.sort(rng.choice(n, int(n / weight), replace=False))
+        x, y = r[kept] * np.cos(phi[kept]), r[kept] * np.sin(phi[kept])
+        order = np.argsort(x)
+        time = (r[kept] ** 2 / 2000.0 / LIGHT_M_PER_NS)[order]
+        ones = np.ones(len(kept))
+        return Ground((2 * ones).astype(int), ones, ones, x[order], y[order], time, weight * ones)
+
+    squares, sectors = corsika._Squares(ground(1.0)), corsika._Sectors(ground(10.0), axis)
+    for distance in (2.0, 4.0, 7.0, 13.0, 50.0):
+        places = [(distance * np.cos(a), distance * np.sin(a)) for a in np.linspace(0, 6, 150)]
+        whole, thinned = ([find(*place, area_m2, rng) for place in places] for find in (squares, sectors))
+        means = [np.mean([len(rows) for rows, _ in found]) for found in (whole, thinned)]
+        # All places of a ring share some thousand particles; a square at 2 m reaches into the steep core.
+        assert means[1] == pytest.approx(means[0], rel=0.25 if distance < 3 else 0.15)
+        times = [np.concatenate([time for _, time in found]) for found in (whole, thinned)]
+        assert np.mean(times[1]) == pytest.approx(np.mean(times[0]), abs=1.0)
+
+
+def test_an_array_of_muon_detectors_alone_has_times(tmp_path: Path, array: DetectorArray) -> None:
+    file = write_file(tmp_path / "DAT000001", few(4))
+    table = pl.read_parquet(stations(tmp_path)).drop("electron_area_m2").with_columns(muon_area_m2=pl.lit(10.0))
+    table.write_parquet(tmp_path / "mine" / "stations.parquet")
+    muons = array_in(tmp_path / "mine" / "stations.parquet")
+    folder = convert_corsika(file, tmp_path / "own", GAMMA, muons, uses=10)
+    data, truth = Dataset.open(folder, GAMMA), pl.read_parquet(folder / "truth.parquet")
+    assert len(data) > 30
+    assert np.median(np.abs(data.scalars[:, 1] - truth["zenith_deg"].to_numpy())) < 3
+    assert data.times_ns is not None
+    np.testing.assert_array_equal(np.isfinite(data.times_ns), data.matrices[..., 1] > 0)
+
+
+def test_energy_cuts_that_hide_what_detectors_see_are_told(tmp_path: Path, array: DetectorArray) -> None:
+    def converted(name: str, **cuts: tuple[float, float, float, float]) -> tuple[list[str], list[str]]:
+        told: list[str] = []
+        file = write_file(tmp_path / name, few(), **cuts)
+        folder = convert_corsika(file, tmp_path / "own", GAMMA, array, uses=2, tell=told.append)
+        return [line for line in told if "ECUTS" in line], pl.read_parquet(folder / "truth.parquet").columns
+
+    assert converted("DAT000001")[0] == []
+    (line,), columns = converted("DAT000002", cuts_gev=(0.3, 5.0, 0.003, 0.003))
+    assert "muons below 5 GeV were not followed (ECUTS), but muon detectors see them from 0.23 GeV on" in line
+    assert "lg_nmu" not in columns
+    assert "lg_ne" in columns
+    (line,), columns = converted("DAT000003", cuts_gev=(0.3, 0.3, 0.003, 0.1))
+    assert "electrons and photons below 0.1 GeV" in line
+    assert "lg_ne" not in columns
+    for cuts in ((1e3, 1e3, 0.003, 0.003), (1.0, 0.3, 1e20, 1e20)):
+        with pytest.raises(InputError, match="nothing is left for them to see"):
+            converted("DAT000004", cuts_gev=cuts)
+
+
+ODD = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "1e30": 1e30}
+
+
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+def test_words_that_are_no_numbers_are_named(tmp_path: Path, array: DetectorArray, value: float) -> None:
+    file = write_file(tmp_path / "DAT000001", few(), thinned=True, marks=False)
+    good = np.fromfile(file, "<f4")
+    headers = [("run header", 0, place) for place in (5, 6, 16, 17, 18, 93, 255, 260, 265)]
+    headers += [("event 1", 1, place) for place in (3, 4, 7, 11, 12, 76)]
+    particles = [("event 1: particle 1", 2, place) for place in range(1, 9)]
+    for where, block, place in [*headers, *particles]:
+        changed = good.copy()
+        changed[312 * block + place - 1] = value
+        changed.tofile(file)
+        with pytest.raises(InputError, match=rf"DAT000001: {where}"):
+            convert_corsika(file, tmp_path / f"{block}-{place}", GAMMA, array, uses=1)
+
+
+def test_weights_and_marks_of_damaged_files(tmp_path: Path, array: DetectorArray) -> None:
+    file = write_file(tmp_path / "DAT000001", few(), thinned=True, marks=False)
+    good = np.fromfile(file, "<f4")
+    for weight, message in ((-1.0, "particle 1 has weight -1"), (1e14, "would see .* particles")):
+        changed = good.copy()
+        rows = changed[2 * 312 :][: 39 * 8].reshape(39, 8)
+        rows[0, 7] = weight
+        if weight > 0:
+            rows[:, 7] = weight
+        changed.tofile(file)
+        with pytest.raises(InputError, match=message):
+            convert_corsika(file, tmp_path / "own", GAMMA, array, uses=20)
+    marked = write_file(tmp_path / "DAT000002", few()).read_bytes()
+    for mark in (0, 5):
+        (tmp_path / "DAT000002").write_bytes(mark.to_bytes(4, "little") + marked[4:])
+        with pytest.raises(InputError, match=r"a record mark says|holds no event"):
+            convert_corsika(tmp_path / "DAT000002", tmp_path / "own", GAMMA, array, uses=1)
+
+
+def test_a_file_that_was_completed_is_converted_again(tmp_path: Path, array: DetectorArray) -> None:
+    file = write_file(tmp_path / "DAT000001", few(4), marks=False)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2].ljust(len(whole), b"\0"))  # a copy into a file of full length
+    convert_corsika(file, tmp_path / "own", GAMMA, array, uses=2)
+    file.write_bytes(whole)
+    with pytest.raises(InputError, match="exists already, made otherwise"):
+        convert_corsika(file, tmp_path / "own", GAMMA, array, uses=2)
 
 
 def test_only_particles_at_the_ground_count() -> None:
@@ -448,6 +554,9 @@ def test_a_real_file(tmp_path: Path) -> None:
     array = array_in(stations(tmp_path, pitch_m=1.5))  # its muons are those above a TeV, within metres
     thrown = throw(ground, Axis.of(header), array, 5, np.random.default_rng(1))
     assert len(thrown) == 5
+    assert opened.cuts_gev[1] > 100
+    with pytest.raises(InputError, match=r"followed \(ECUTS\), but e/gamma detectors see them"):
+        convert_corsika(tmp_path / "DAT000021", tmp_path / "own", COMPOSITION, array)
     assert thrown.direction_deg[:, 0].max() < 20
     half = list(ParticleFile.open(tmp_path / "DAT000017", None).showers(told.append))
     assert len(half) == 25 or f"{len(half)} whole events of 25" in told[0]
