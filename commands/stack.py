@@ -246,7 +246,12 @@ def export(
     learners: Annotated[
         str | None, typer.Option(help="Comma-separated names; default: those that the run predicts with.")
     ] = None,
-    check: Annotated[Path | None, typer.Option(help="Dataset folder: 10,000 events through runs and files.")] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            help="Dataset folder or table: 10,000 events through run and files; 1,000 of the training always."
+        ),
+    ] = None,
     *,
     output: OutputFormat,
 ) -> None:

@@ -6,6 +6,7 @@ are predicted by them and by the run.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from showerstack.features.build import build_table
 from showerstack.features.catalogue import CATALOGUE
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.onnx.graph import LOG_PROBABILITY, OPSETS, NotPortable, Portable
@@ -27,18 +27,23 @@ from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, hash_file, write_json
+from showerstack.runtime.packages import lacking
 from showerstack.scoring.metrics.classes import SCORE_OF_HALF
 from showerstack.showers.schema import AGE, EXPORT_FILE, GAMMA, GAMMA_CLASS, HADRON, SCALARS
 from showerstack.stacking.chain import Chain
 from showerstack.stacking.estimates import POOL, PosteriorMean
-from showerstack.stacking.events import CONTEXT_SCALARS, ShowerEvents
+from showerstack.stacking.events import CONTEXT_SCALARS, Events
 from showerstack.stacking.exported import EXPORT_FORMAT
+from showerstack.stacking.predict import open_events
 from showerstack.stacking.stated import Configuration, Export, ExportedFit, ExportedLearner, Graph, Inputs
 from showerstack.stacking.store import CHAIN_FILES, COLUMNS_FILE, Run, SavedFits, load
 
+LOG = logging.getLogger(__name__)
+
 TOLERANCE = 1e-5
 """Largest difference of a probability."""
-CHECK_EVENTS = 10_000
+CHECK_EVENTS, ALWAYS_EVENTS = 10_000, 1_000
+"""Events that are compared: of a set that was given, and of the training events otherwise."""
 RUN_OPTIONS = ("threads", "label", "group", "weight", "split", "id", "separator")
 """Options of the run that predictions need."""
 RUN_INPUTS = ("train_source", "train_scalars", "train_quantities")
@@ -180,7 +185,8 @@ def export_run(
     learners
         Names; by default those that the shipped system needs.
     check
-        Dataset folder: up to 10,000 of its events go through every fit and its file, and must agree to 1e-5.
+        Dataset folder or table: up to 10,000 of its events go through every fit and its file, and must agree to 1e-5.
+        Without it, 1,000 training events do where they and onnxruntime are there.
 
     Raises
     ------
@@ -194,9 +200,9 @@ def export_run(
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise InputError(f"{run} has no learner {', '.join(unknown) or 'to export'}: choose from {', '.join(known)}")
-    events = None if check is None else _open_events(opened, Path(check), bars)
+    events = _events_to_compare(opened, names, check, bars)
     with atomic_folder(Path(out)) as folder, bars("exporting", "fits") as progress:
-        writer = _Writer(opened, folder, events)
+        writer = _Writer(opened, folder, events, ALWAYS_EVENTS if check is None else CHECK_EVENTS)
         for k, name in enumerate(names):
             writer.write_learner(name)
             progress(k + 1, len(names), name)
@@ -220,8 +226,8 @@ def export_run(
 class _Writer:
     """Writes the files of one export and collects the content of its JSON."""
 
-    def __init__(self, run: Run, folder: Path, events: ShowerEvents | None) -> None:
-        self.run, self.folder, self.events = run, folder, events
+    def __init__(self, run: Run, folder: Path, events: Events | None, most: int) -> None:
+        self.run, self.folder, self.events, self.most = run, folder, events, most
         self.learners: list[ExportedLearner] = []
         self.refused: dict[str, str] = {}
         self.difference: float | None = None
@@ -240,7 +246,7 @@ class _Writer:
         learner = load_learner(saved.fits[fold].place, classes=self.run.task.classes)
         graphs, space, files = graphs_of(learner), space_of(learner), []
         if self.events is not None:
-            rows = np.arange(min(CHECK_EVENTS, len(self.events)))
+            rows = np.arange(min(self.most, len(self.events)))
             batch = self.events.batch(rows, saved.columns, grids=saved.needs_grid)
             self.difference = max(largest_difference(graphs, space, learner, batch), self.difference or 0.0)
         for k, graph in enumerate(graphs):
@@ -311,7 +317,15 @@ def describe_columns(names: set[str]) -> dict[str, dict[str, str]]:
     return {name: {"unit": column.unit, "meaning": column.meaning} if column else {} for name, column in described}
 
 
-def _open_events(run: Run, dataset: Path, bars: Bars) -> ShowerEvents:
-    run.require_showers("--check with a dataset folder")
-    table = build_table(dataset, ctx=Context(bars=bars, device="cpu"))
-    return ShowerEvents(dataset, table.folder, run.task)
+def _events_to_compare(run: Run, names: Sequence[str], check: Path | None, bars: Bars) -> Events | None:
+    """Return the events that go through fits and files, those of the training where none are given; None without."""
+    columns = tuple(dict.fromkeys(column for name in names for column in run.fits(name).columns))
+    ctx = Context(bars=bars, device="cpu")
+    if check is not None:
+        return open_events(run, Path(check), columns, ctx)
+    place = Path(str(run.manifest.config.table if run.of_table else run.manifest.data.train))
+    if lacking("onnx") or not place.exists():
+        LOG.warning("the files are not compared with the run: %s", "onnxruntime is not installed" if place.exists() else
+                    f"{place}, which it was trained on, is not there (give --check)")  # fmt: skip
+        return None
+    return open_events(run, place, columns, ctx, no_table=True)

@@ -245,9 +245,15 @@ class _Rows(_Source):
         return self.events
 
 
-def open_events(run: Run, data: str | Path | Events, columns: tuple[str, ...], ctx: Context = Context()) -> Events:
+def open_events(
+    run: Run,
+    data: str | Path | Events,
+    columns: tuple[str, ...],
+    ctx: Context = Context(),
+    **options: Unpack[Options],
+) -> Events:
     """Return events that a run can predict, with these columns; see :func:`predict`."""
-    return _source(run, data, {}, ctx).open(columns)
+    return _source(run, data, options, ctx).open(columns)
 
 
 def _source(run: Run, data: str | Path | Events, options: Options, ctx: Context) -> _Source:

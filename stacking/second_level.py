@@ -544,7 +544,7 @@ def decide_gate(
     shipped, size = True, f"{abs(gain.mean):.5f} ± {gain.error:.5f}"
     is_last = float(sample.losses(stacked).mean()) > max(float(one.mean()) for one in losses.values()) + ROUNDING
     is_shown = gain.mean > max(CLAIM_SIGMA * gain.error, ROUNDING)
-    if len(learners) == 1:
+    if len(learners) == 1 and not is_shown:  # of one learner the stack is its temperature alone
         shipped, reason = False, f"{best} is the only learner with all fits"
     elif gain.mean < -max(WORSE_SIGMA * gain.error, ROUNDING):
         shipped, reason = False, f"the log-loss of the stack is {size} higher than that of {best}"

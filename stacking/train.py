@@ -212,7 +212,7 @@ def fold_tasks(data: Data, devices: Mapping[str, str], ends: float | None = None
     specs = sorted(config.learner_specs(data.task), key=order_in_limit if ends else lambda spec: not spec.needs_grid)
     n_fits = config.n_folds * config.repeats
     deadline = None if ends is None else ends - FOLLOWS_SHARE * seconds_of(config.time_limit or "")
-    never_given_up = next((spec.name for spec in reversed(specs) if not spec.needs_grid), specs[-1].name)
+    kept_late = _kept_late(specs)
 
     def registered(spec: LearnerSpec) -> list[Any]:
         return [spec.learner, spec.version, spec.features, spec.settings_for(config.preset)]
@@ -237,7 +237,7 @@ def fold_tasks(data: Data, devices: Mapping[str, str], ends: float | None = None
             rows=config.rows_of(spec.name),
             deadline=deadline,
             share=share_of_time(fold, n_fits, sum(processes.values()), last=spec is specs[-1]),
-            gives_up=spec.name != never_given_up,
+            gives_up=spec.name != kept_late,
             context_hash=hash_json([fits_hash, STACKING_VERSION, registered(spec)]),
         )
         for spec in specs
@@ -308,7 +308,16 @@ def _fit_all(
         survival = stacking_of(data.task).survival
         raced = leaving(first, sample, data.task.n_classes, config.prune, config.seed, survival=survival)
     gone = failed | {learner.name for learner in raced}
-    return failures + fit([task for task in tasks if task.name not in gone]), raced
+    left = [task for task in tasks if task.name not in gone]
+    if left and all(task.gives_up for task in left):
+        stays = _kept_late([task.spec for task in left])
+        left = [replace(task, gives_up=task.name != stays) for task in left]
+    return failures + fit(left), raced
+
+
+def _kept_late(specs: Sequence[LearnerSpec]) -> str:
+    """Return the learner that is not given up at the end of a time limit: the last one that reads no grids."""
+    return next((spec.name for spec in reversed(specs) if not spec.needs_grid), specs[-1].name)
 
 
 @dataclass(frozen=True)

@@ -77,12 +77,16 @@ def moved_summaries(
     return y, how
 
 
+NEEDED = frozenset({"world", "split", "seed", "model", "cuts", "reuse"})
+"""Entries of ``source.json`` by which a set can be simulated again; converted archives have no cuts, nor a split."""
+
+
 def world_of(dataset: Dataset) -> Any:
     """Return the simulated world's constants where a set can be simulated again, else None."""
     source = dataset.source
     if source.get("generator") != SIMULATION or source.get("simulation_version") != SIMULATION_VERSION:
         return None
-    if "rare" in source or dataset.array != KASCADE or not dataset.has_truth:
+    if "rare" in source or dataset.array != KASCADE or not dataset.has_truth or not source.keys() >= NEEDED:
         return None
     try:
         settings = load_settings(str(source["world"]))

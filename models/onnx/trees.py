@@ -164,13 +164,20 @@ def xgboost_margins(learner: XGBoost, nodes: Nodes) -> tuple[str, int]:
     """Add XGBoost's margins; return their name and number."""
     content = json.loads(bytes(learner.booster_.save_raw("json")))["learner"]
     booster = content["gradient_booster"]
-    if booster["name"] != "gbtree" or int(content["learner_model_param"]["num_target"]) > 1:
+    # DART's trees have weights, which newer versions keep in a booster called gbtree.
+    if (
+        booster["name"] != "gbtree"
+        or booster.get("weight_drop")
+        or int(content["learner_model_param"]["num_target"]) > 1
+    ):
         raise NotPortable(f"XGBoost's booster {booster['name']!r} is not supported: only gbtree with single outputs")
     n_margins = max(1, int(content["learner_model_param"]["num_class"]))
     table = TreeTable(n_margins)
     for k, (tree, sum_number) in enumerate(zip(booster["model"]["trees"], booster["model"]["tree_info"], strict=True)):
         if any(tree["split_type"]):
             raise NotPortable("XGBoost splits on categories, which is not supported")
+        if int(tree["tree_param"]["size_leaf_vector"]) > 1:
+            raise NotPortable("XGBoost's leaves hold vectors (multi_strategy), which is not supported")
         for number, left in enumerate(tree["left_children"]):
             border, right = tree["split_conditions"][number], tree["right_children"][number]
             if left == -1:

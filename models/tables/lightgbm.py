@@ -212,4 +212,5 @@ def _reporter(progress: Progress) -> Any:
         if not goes_on(progress, environment.iteration + 1, environment.end_iteration, loss):
             raise lgb.callback.EarlyStopException(best[1], environment.evaluation_result_list)
 
+    report.order = 25  # type: ignore[attr-defined]  # after the losses are recorded, before early stopping
     return report

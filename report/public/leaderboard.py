@@ -229,6 +229,10 @@ def _empty(first: str, *others: str) -> Table:
     return drawn
 
 
+MOST_NAMED = 6
+"""So many classes name a list."""
+
+
 @dataclass(frozen=True)
 class TableStanding:
     """One run of a list."""
@@ -255,7 +259,11 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
         mark = str(identity.test_fingerprint if tested else identity.train_fingerprint)[:8]
         # Rows left out of training differ from run to run: such runs share a list only with the same folds and seed.
         drawn = "" if tested else f", seed {identity.seed}, {identity.folds} folds, holdout {identity.holdout}"
-        key = f"{file} ({mark}), {metrics['judged_on']}{drawn}"
+        # Other classes, labels or weights are another task, of whatever rows.
+        some = ", ".join(map(str, run.task.classes[:MOST_NAMED]))
+        named = some + (f" and {more} more" if (more := run.task.n_classes - MOST_NAMED) > 0 else "")
+        counts = f", weights {config.weight}" if config.weight else ""
+        key = f"{file} ({mark}), label {config.label} ({named}){counts}, {metrics['judged_on']}{drawn}"
         steps = totals(run.manifest.steps)
         shown = {name: metrics["systems"][run.shipped][name] for name in TABLE_HEADS}
         by_list[key].append(TableStanding(run.name, key, run.shipped, shown, duration(steps.wall_s)))

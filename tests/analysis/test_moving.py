@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,3 +97,12 @@ def test_deposits_are_multiplied_where_nothing_can_be_simulated_again(
     pairs, _ = moved_summaries(predicted, Dataset.open(tiny_composition / "composition_test", COMPOSITION), Context())
     now = mass_summary(_posteriors(data))[:, None]
     assert np.nanmean(pairs[:, :2] - now) == pytest.approx(np.nanmean(y[:, :2] - now), abs=0.05)
+
+
+@pytest.mark.parametrize("lacking", ["cuts", "split", "reuse"])
+def test_a_set_that_does_not_say_how_it_was_made_is_multiplied(lacking: str, tiny_composition: Path) -> None:
+    """Raw archives of our own simulation are converted without cuts and split."""
+    dataset = Dataset.open(tiny_composition / "composition_test", COMPOSITION)
+    assert moving.world_of(dataset) is not None
+    source = {name: value for name, value in dataset.source.items() if name != lacking}
+    assert moving.world_of(replace(dataset, source=source)) is None

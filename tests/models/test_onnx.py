@@ -108,6 +108,13 @@ def test_class_weights_and_label_smoothing_of_networks_are_undone() -> None:
     assert largest_difference(graphs_of(learner), space_of(learner), learner, test) < TOLERANCE / 10
 
 
+@pytest.mark.parametrize("native", [{"multi_strategy": "multi_output_tree"}, {"booster": "dart", "rate_drop": 0.5}])
+def test_trees_of_another_kind_are_refused_not_written_as_others(native: dict[str, Any]) -> None:
+    learner, _ = fitted("xgboost", native=native)
+    with pytest.raises(NotPortable, match=r"not supported"):
+        graphs_of(learner)
+
+
 def test_another_graph_is_noticed() -> None:
     learner, test = fitted("xgboost")
     other, _ = fitted("xgboost", rounds=3)

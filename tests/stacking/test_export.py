@@ -203,6 +203,7 @@ def test_an_export_that_lacks_something_is_refused(
     shape = tuple(file[GRID]) if GRID in file else None
     graph = Portable(onnx.load(exported / file["file"]), tuple(file[COLUMNS]), shape)
     monkeypatch.setattr("showerstack.stacking.export.graphs_of", lambda learner: [graph])  # traced already
+    monkeypatch.setattr("showerstack.stacking.export._events_to_compare", lambda *arguments: None)  # of any learner
     export_run(finished, tmp_path / "part", [name for name in LEARNERS if name != needed])
     with pytest.raises(InputError, match=rf"part lacks .*{needed}.*, which predictions need: export the run without"):
         open_run(tmp_path / "part")

@@ -28,7 +28,7 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.fits import FIT_SHARE, LEARNER_SHARE, order_in_limit, share_of_time
 from showerstack.stacking.store import RunFolder
 from showerstack.stacking.tables import ROW_GROUP, TableEvents, write_table
-from showerstack.stacking.train import stack
+from showerstack.stacking.train import _kept_late, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES, Linear
 
@@ -43,6 +43,26 @@ def test_lengths_of_time() -> None:
     with pytest.raises(InputError, match="at most 1000d"):
         seconds_of("99999999999999999999d")
     assert [in_words(s) for s in (5, 600, 9000, 360_000)] == ["5 s", "10 min", "2.5 h", "100 h"]
+
+
+def test_one_learner_of_those_that_stay_is_never_given_up() -> None:
+    names = ("pretrained", "mlp", "lightgbm", "quadratic_logit")
+    assert _kept_late([spec(name) for name in names]) == "quadratic_logit"
+    assert _kept_late([spec(name) for name in ("lightgbm", "lenet")]) == "lightgbm"
+    assert _kept_late([spec("lenet")]) == "lenet"
+
+
+@pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost", "hist_boosting", "mlp"])
+def test_a_learner_that_is_told_to_end_before_its_first_round_has_a_result(name: str) -> None:
+    points, labels = gaussians(600, 1)
+    events = Batch(np.arange(600), np.asfortranarray(points), ("x", "y"), labels=labels.astype(np.int64))
+
+    def enough(*values: object) -> None:
+        raise Enough
+
+    learner = create(spec(name), CLASSES, overrides={})
+    learner.fit(events.take(np.arange(400)), events.take(np.arange(400, 600)), seed=1, progress=enough)
+    assert np.isfinite(learner.predict_log_proba(events)).all()
 
 
 def test_learners_go_by_their_worth() -> None:

@@ -305,7 +305,12 @@ def test_the_gate_goes_by_weights_and_says_what_is_level() -> None:
     assert decide_gate(systems["a"], systems, sample).best_learner == "b"
     gate = decide_gate(systems["a"], systems, replace(sample, weights=weights))
     assert (gate.best_learner, gate.reason) == ("a", "the log-losses of the stack and of a differ by less than 0.00001")
-    assert decide_gate(systems["b"], {"a": systems["a"]}, sample).reason == "a is the only learner with all fits"
+    assert decide_gate(systems["a"], {"a": systems["a"]}, sample).reason == "a is the only learner with all fits"
+    # One learner that is too sure by far: its pool, which is its temperature, is used where that is shown.
+    sure = {"a": 8.0 * systems["a"] - np.log(np.exp(8.0 * systems["a"]).sum(axis=1, keepdims=True))}
+    gate = decide_gate(systems["a"], sure, replace(sample, weights=None))
+    assert gate.shipped
+    assert gate.reason.endswith("lower than that of a")
     kept = {one.name for one in left_out(systems, replace(sample, weights=weights), 0.2)}
     assert kept == {"b"}
 
