@@ -503,7 +503,9 @@ class PhotonLimits(PhotonResult):
 
 
 def _energy(one: Limit) -> str:
-    return f"> {one.lg_energy_low:.2f}" if one.integral else f"{one.lg_energy_low:.2f}-{one.lg_energy_high:.2f}"
+    if one.integral:
+        return f"> {one.lg_energy_low:.2f}, < {one.lg_energy_high:.2f}"
+    return f"{one.lg_energy_low:.2f}-{one.lg_energy_high:.2f}"
 
 
 def _cells(one: Limit) -> tuple[str, ...]:
@@ -561,7 +563,8 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
     fraction = total.limit * total.fraction_per_event
     lead = numbers(
         [
-            ("candidates", f"{total.candidates:,}", f"of {total.measured:,} from lg(E/eV) {total.lg_energy_low:g}"),
+            ("candidates", f"{total.candidates:,}",
+             f"of {total.measured:,} at lg(E/eV) {total.lg_energy_low:g} to {total.lg_energy_high:g}"),
             ("expected", f"{expected.mean:.1f} ± {expected.error:.1f}", "from the sideband"),
             ("significance", f"{total.significance:.1f} sigma",
              "see the warning above" if excess else "of an excess; 0 for a deficit"),
@@ -598,7 +601,8 @@ def _limit_pictures(photon_search: PhotonSearch, integral: bool) -> Iterator[tup
     if photon_search.efficiency_known:
         flux = "photon flux, m⁻² sr⁻¹ s⁻¹" + ("" if integral else " eV⁻¹")
         scales.append((flux, [one.flux_per_event for one in chosen]))
-    what = "for all energies from the lower end of each bar on" if integral else "in bins of energy"
+    highest = f"lg(E/eV) {max(one.lg_energy_high for one in chosen):g}"
+    what = f"for all energies from the lower end of each bar to {highest}" if integral else "in bins of energy"
     for label, each in scales:
         scale = np.array(each)
         limit = np.array([one.limit for one in chosen]) * scale

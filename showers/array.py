@@ -246,6 +246,29 @@ class DetectorArray:
         """Return whether stations stand and answer alike, whatever the arrays are called."""
         return replace(self, name=other.name) == other
 
+    def difference(self, other: DetectorArray) -> str:
+        """Return in words in what another array differs."""
+        if self.n_stations != other.n_stations:
+            return f"{self.n_stations} stations instead of {other.n_stations}"
+        here, there = (np.column_stack([one.x_m.ravel(), one.y_m.ravel()])[one.cells] for one in (self, other))
+        differing = []
+        apart = float(np.hypot(*(here - there).T).max())
+        if apart > 0:
+            in_order = [np.lexsort(places.round(3).T) for places in (here, there)]
+            reordered = np.abs(here[in_order[0]] - there[in_order[1]]).max() < 1e-3
+            differing.append("the order of the stations" if reordered else f"places by up to {apart:.3g} m")
+        for kind in ("electron", "muon"):
+            areas = [getattr(one, f"{kind}_area_m2").ravel()[one.cells] for one in (self, other)]
+            if not np.array_equal(*areas):
+                differing.append(f"{kind} areas by up to {np.abs(areas[0] - areas[1]).max():.3g} m2")
+        if self.depth_g_cm2 != other.depth_g_cm2:
+            depths = ("not said" if one.depth_g_cm2 is None else f"{one.depth_g_cm2:.0f}" for one in (self, other))
+            differing.append("depth in g/cm2, {} instead of {}".format(*depths))
+        cards = [one.card.as_json() for one in (self, other)]
+        keys = [key for key in cards[0] | cards[1] if cards[0].get(key) != cards[1].get(key) and key != "depth_g_cm2"]
+        differing += [f"[{key}] of the card" for key in keys]
+        return ", ".join(differing) or "clusters or the shape of the grid"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DetectorArray) and self.digest == other.digest
 

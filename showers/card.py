@@ -22,6 +22,8 @@ UNITS = ("mev", "mip", "vem")
 """What signals are counted in: MeV, or the mean signal of one vertical particle (two names of the same thing)."""
 DEPTHS_G_CM2 = (300.0, 1090.0)
 """Where surface arrays are: some 9 km above to 400 m below sea level."""
+FOOT_M, HIGHEST_ARRAY_M = 0.3048, 5_500.0
+"""A foot, and an altitude above every array of detectors."""
 DEPTH_TOLERANCE_G_CM2 = 10.0
 """Depth and altitude that differ by no more agree: the weather changes it by as much."""
 THRESHOLD, MUON_THRESHOLD = "threshold_mev", "muon_threshold_mev"
@@ -146,7 +148,8 @@ def read_card(file: Path, n_stations: int | None = None) -> tuple[str | None, Ar
         )
     if (altitude := content.pop("altitude_m", None)) is not None:
         low, high = sorted(round(float(altitude_of(depth))) for depth in DEPTHS_G_CM2)
-        _check_number(altitude, (low, high), f"{file}: altitude_m")
+        feet = "; is it in feet?" if isinstance(altitude, int | float) and low <= FOOT_M * altitude <= high else ""
+        _check_number(altitude, (low, high), f"{file}: altitude_m", feet)
         from_altitude = float(depth_at(altitude))
         depth = content.setdefault("depth_g_cm2", from_altitude)
         _check_number(depth, DEPTHS_G_CM2, f"{file}: depth_g_cm2")
@@ -168,10 +171,19 @@ def _check_keys(content: Any, known: Iterable[str], where: str) -> None:
             raise InputError(f"{where}: unknown key {key}: {hint}")
 
 
-def _check_number(value: Any, limits: tuple[float, float], where: str) -> None:
+def _check_number(value: Any, limits: tuple[float, float], where: str, hint: str = "") -> None:
     low, high = limits
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InputError(f"{where} is {value!r}, expected a number from {low:g} to {high:g}")
+        raise InputError(f"{where} is {value!r}, expected a number from {low:g} to {high:g}{hint}")
+
+
+def altitude_remarks(file: Path) -> list[str]:
+    """Return a remark on an altitude that looks like km or feet instead of m."""
+    altitude = read_toml(file).get("altitude_m")
+    if altitude is None or not (0.5 < altitude < 9.0 or altitude > HIGHEST_ARRAY_M):
+        return []
+    unit, metres = ("feet", FOOT_M * altitude) if altitude > HIGHEST_ARRAY_M else ("km", 1e3 * altitude)
+    return [f"{file}: altitude_m is {altitude:g}: is it in {unit}? Then give {metres:.0f}"]
 
 
 def _table(content: Any, keys: Mapping[str, tuple[float, float]], where: str) -> dict[str, float]:

@@ -432,7 +432,7 @@ def open_showers(config: StackConfig, ctx: Context, *, strict: bool) -> Data:
     if not train_set.array.is_like(test_set.array):
         raise InputError(
             f"{config.test_folder} holds events of another array ({test_set.array.name}) than {config.train_folder} "
-            f"({train_set.array.name}): simulate or convert both alike"
+            f"({train_set.array.name}): {test_set.array.difference(train_set.array)}; simulate or convert both alike"
         )
     config, left_out = config.for_array(train_set.array, task)
     unusable = unusable_remarks(train_set, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)

@@ -282,10 +282,9 @@ def refuse_other_kind(run: Run, data: Dataset) -> None:
     """Refuse events of another array, or of scalars rounded otherwise, than those that a run was trained on."""
     source, dtype = run.trained.data.train_source, run.trained.data.train_scalars
     if source is not None and not (array := array_of(source)).is_like(data.array):
-        here, there = (f"{one.name}, {int(one.has_station.sum())} stations" for one in (data.array, array))
         raise InputError(
-            f"{data.path} holds events of another array ({here}) than {run.folder} was trained on ({there}): train a "
-            "run on showers of this array"
+            f"{data.path} holds events of another array ({data.array.name}) than {run.folder} was trained on "
+            f"({array.name}): {data.array.difference(array)}; train a run on showers of this array"
         )
     if dtype is not None and dtype != str(data.scalars.dtype) and not (dtype == "float16" and _holds_halves(data)):
         raise InputError(

@@ -332,6 +332,26 @@ class TableData(Data):
         return self.schema.label_type
 
 
+def _group_remarks(config: TableConfig, train: pl.DataFrame) -> list[str]:
+    """Read weights and groups of the test table, if it has them; a remark where groups are of the training as well."""
+    file = config.test_table
+    assert file is not None
+    there = [name for name in (config.weight, config.group) if name in column_names(file, config.separator)]
+    frame = read_table(file, there, config.separator) if there else pl.DataFrame()
+    if config.weight in there:
+        read_weights(frame, file, config.weight)  # refused before the fits
+    if config.group is None or config.group not in there:
+        return []
+    here, known = (as_text(one[config.group]).drop_nulls().unique() for one in (frame, train))
+    both = here.filter(here.is_in(known.implode())).sort()
+    if both.is_empty():
+        return []
+    return [
+        f"{file}: {both.len():,} of {here.len():,} groups in column {config.group!r} are in the training table too, "
+        f"such as {both[0]!r}: scores on them say nothing about new groups"
+    ]
+
+
 TASK_NAME = "table"
 TINY = 20_000
 """Rows times columns times classes below which the fits of ``quick`` take less time than another process to begin."""
@@ -372,7 +392,7 @@ def open_table(config: TableConfig, ctx: Context, *, strict: bool) -> TableData:
         test_frame, identifiers, more = read_new_rows(
             config.test_table, schema, config.reserved, config.id, config.separator
         )
-        remarks += more
+        remarks += more + _group_remarks(config, train)
         test_hash = hash_file(config.test_table)
         test = TableEvents(run.test_table, schema.names, test_hash, categories=schema.categories)
     remarks += telling_remarks(str(config.table), {name: frame[name].to_numpy() for name in frame.columns}, labels)

@@ -41,6 +41,8 @@ REACH = 50
 AROUND = 1.5
 """Chances are smoothed where their logarithms are so close to the one that is looked for."""
 TIE = 1e-7
+EXCESS = 3.0
+"""So many errors above the background, counts no longer tell what would be expected without a signal."""
 
 
 @dataclass(frozen=True)
@@ -203,12 +205,16 @@ def signal_limits(counts: OnOff, level: float, common: Common | None = None) -> 
             return cls_limit(round(observed), counted, level, efficiency_error=error)
         return float(expected_limits(counted, level, efficiency_error=error, shares=(share,))[0])
 
+    if observed - expected > EXCESS * np.sqrt(expected + background_error**2 + 1.0):
+        # What fits the data best without a signal takes an excess for background.
+        band = expected_limits(counted, level, efficiency_error=error)
+    else:
+        # Limits by both ways cross by their random errors alone.
+        chances = zip(bands, bands_alone, BAND, strict=True)
+        band = np.maximum.accumulate([limit(one, none, share) for one, none, share in chances])
     return SignalLimits(
         limit(sums, alone),
-        # Limits by both ways cross by their random errors alone.
-        np.maximum.accumulate(
-            [limit(one, none, share) for one, none, share in zip(bands, bands_alone, BAND, strict=True)]
-        ),
+        band,
         _accepted_interval(signals, inside, 1 - level, errors.toys),
     )
 

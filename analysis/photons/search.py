@@ -247,14 +247,24 @@ def search_events(
     hadrons = _hadrons_sent(measuring, thrown, bins, np.bincount(hadron_bin[hadron_bin >= 0], minlength=bins.n_bins))
     if thrown is not None:
         flux = hadrons / (exposure.m2_sr_s * bins.widths_ev)
+        # At the edge of the cuts the few showers that pass say more of the simulation than of the exposure.
+        passing = np.where(hadrons > 0, np.bincount(hadron_bin[hadron_bin >= 0], minlength=bins.n_bins), 0.0)
+        passing /= np.where(hadrons > 0, hadrons, 1.0)
+        inner = regions.usable & (passing > PLATEAU * np.nanmax(np.where(regions.usable, passing, np.nan)))
         new_remarks += check_flux_of_exposure(
-            flux[regions.usable],
-            bins.centres_ev[regions.usable],
+            flux[inner],
+            bins.centres_ev[inner],
             simulated=simulated_data,
             given=options.exposure is not None,
         )
     limits = []
     usable = [int(b) for b in np.flatnonzero(regions.usable)]
+    above = int(counts.all[usable[-1] + 1 :].sum())
+    if above:
+        new_remarks.append(
+            f"limits for all energies end at lg(E/eV) {bins.edges[usable[-1] + 1]:g}: {above:,} measured events above "
+            "are left out, since too few photons or hadrons were simulated there"
+        )
     ranges = [(b, b + 1, False) for b in usable]
     ranges += [(b, usable[-1] + 1, True) for b in usable]
     for number, (low, high, integral) in enumerate(ranges):
@@ -350,6 +360,8 @@ def _limit(
     )  # fmt: skip
 
 
+PLATEAU = 0.7
+"""Share of the largest efficiency for hadrons from which a bin tells of the exposure."""
 LIMITS_CSV, CANDIDATES_CSV, SEARCH_FILE = "limits.csv", "candidates.csv", "gamma_limit.json"
 WORKSPACES = "pyhf"
 """Folder of the models, a file an energy range."""

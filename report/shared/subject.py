@@ -232,7 +232,6 @@ def score_test_table(run: Run) -> dict[str, Any] | None:
     classes = run.task.classes
     rows, labels, remarks = result
     (weights, more), (groups, others) = (_test_column(run, name) for name in _TEST_COLUMNS)
-    others += _shared_groups(run)
     weights, groups = (None if values is None else values[rows] for values in (weights, groups))
     content = {
         "judged_on": f"{len(rows)} labelled rows of the test table",
@@ -265,27 +264,6 @@ def _test_column(run: Run, option: str) -> tuple[np.ndarray | None, list[str]]:
     if column not in column_names(file, config.separator):
         return None, [f"{file} has no column {column!r}: {without}"]
     return read(read_table(file, [column], config.separator), file, column), []
-
-
-def _shared_groups(run: Run) -> list[str]:
-    """Return a remark where groups of the test table are in the training table as well."""
-    config = run.manifest.config
-    files = [Path(str(each)) for each in (config.test_table, config.table)]
-    if config.group is None or not all(
-        file.is_file() and config.group in column_names(file, config.separator) for file in files
-    ):
-        return []
-    there, known = (
-        as_text(read_table(file, [config.group], config.separator)[config.group]).drop_nulls().unique()
-        for file in files
-    )
-    both = there.filter(there.is_in(known.implode()))
-    if both.is_empty():
-        return []
-    return [
-        f"{files[0]}: {both.len():,} of {there.len():,} groups in column {config.group!r} are in the training table "
-        f"too, such as {both.sort()[0]!r}: scores on them say nothing about new groups"
-    ]
 
 
 def log_proba_of_test(run: Run, system: str) -> np.ndarray:

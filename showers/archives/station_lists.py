@@ -35,7 +35,7 @@ from showerstack.showers.archives.formats import (
     numbers_of_labels,
 )
 from showerstack.showers.array import DetectorArray
-from showerstack.showers.card import CARD_FILE, NO_CARD, ArrayCard, read_card
+from showerstack.showers.card import CARD_FILE, NO_CARD, ArrayCard, altitude_remarks, read_card
 from showerstack.showers.card import UNITS as CARD_UNITS
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.front import front_of
@@ -313,8 +313,10 @@ def array_in(path: Path) -> DetectorArray:
 
 
 def _card_remarks(folder: Path, array: DetectorArray) -> list[str]:
-    """Return a line on what is assumed of an array without a card; none of KASCADE's, or where there is one."""
-    if (folder / CARD_FILE).exists() or array.card != NO_CARD:
+    """Return a line on what is assumed of an array without a card, none of KASCADE's, or on the unit of an altitude."""
+    if (folder / CARD_FILE).exists():
+        return altitude_remarks(folder / CARD_FILE)
+    if array.card != NO_CARD:
         return []
     response = array.response
     return [

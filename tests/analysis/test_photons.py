@@ -372,6 +372,12 @@ def test_limits_of_many_events_are_those_of_the_closed_form() -> None:
     assert signal_limits(pair, 0.9, Common(toys=2000)).limit == pytest.approx(expected, rel=0.06)
 
 
+def test_what_is_expected_comes_from_the_background_where_there_is_an_excess() -> None:
+    many, few, none = (signal_limits(_known(n, 3.0), 0.9, Common(toys=1000)).expected for n in (43, 3, 0))
+    np.testing.assert_allclose(many, few, rtol=0.15, atol=0.3)
+    np.testing.assert_allclose(none, few, rtol=0.15, atol=0.3)
+
+
 def test_no_half_events_are_added_where_none_is_left() -> None:
     """Twenty energies with .2 simulated events each above the threshold, each of which stands for one measured."""
     rng = np.random.default_rng(3)

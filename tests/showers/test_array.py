@@ -221,3 +221,17 @@ def test_importing_the_package_changes_no_setting_of_scipy() -> None:
     assert setting == "None"
     of_torch, of_numpy = map(float, values.split())
     assert of_torch == pytest.approx(of_numpy, rel=1e-5)
+
+
+def test_arrays_say_in_what_they_differ() -> None:
+    def changed(**planes: object) -> DetectorArray:
+        return dataclasses.replace(KASCADE, name="other", **planes)
+
+    near = KASCADE.x_m.copy()
+    near[0, 0] += 2.5
+    assert changed(x_m=near).difference(KASCADE) == "places by up to 2.5 m"
+    assert changed(x_m=KASCADE.x_m.T, y_m=KASCADE.y_m.T).difference(KASCADE) == "the order of the stations"
+    assert changed(muon_area_m2=1.25 * KASCADE.muon_area_m2).difference(KASCADE) == "muon areas by up to 0.81 m2"
+    high = dataclasses.replace(KASCADE.card, depth_g_cm2=700.0, site={"latitude_deg": 1.0})
+    assert changed(card=high).difference(KASCADE) == "depth in g/cm2, 700 instead of 1023, [site] of the card"
+    assert KASCADE.without([0], []).difference(KASCADE) == "251 stations instead of 252"

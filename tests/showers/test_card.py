@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray, lattice, square_clusters
 from showerstack.showers.atmosphere import air_density, altitude_of, depth_at
-from showerstack.showers.card import NO_CARD, ArrayCard, read_card
+from showerstack.showers.card import NO_CARD, ArrayCard, altitude_remarks, read_card
 from showerstack.showers.particles import DetectorResponse
 from showerstack.showers.response import PUBLISHED
 
@@ -146,3 +147,19 @@ def test_depth_and_altitude_are_each_others_inverse():
     h = np.array([500.0, 6000.0, 20_000.0])
     slope = (depth_at(h - 0.5) - depth_at(h + 0.5)) * 10.0  # g/cm2 a metre to kg/m3
     assert np.allclose(air_density(depth_at(h)), slope, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("altitude", "said"), [(2.8, "is it in km? Then give 2800"), (8000, "in feet? Then give 2438")]
+)
+def test_altitudes_in_km_and_feet_are_told(tmp_path: Path, altitude: float, said: str) -> None:
+    file = tmp_path / "array.toml"
+    file.write_text(f"altitude_m = {altitude}\n")
+    (line,) = altitude_remarks(file)
+    assert said in line
+    for sound in ("altitude_m = 110", "altitude_m = 0", "altitude_m = 5200", "depth_g_cm2 = 700"):
+        file.write_text(sound)
+        assert altitude_remarks(file) == []
+    file.write_text("altitude_m = 9843")
+    with pytest.raises(InputError, match=r"expected a number from .*; is it in feet\?"):
+        read_card(file)

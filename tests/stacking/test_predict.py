@@ -455,7 +455,7 @@ def test_events_of_another_array_or_rounding_are_refused(
         shutil.copy(tiny_composition / "composition_test" / name, folder)
     other = replace(KASCADE, name="another", x_m=KASCADE.x_m * 2)
     write_json(folder / "source.json", {"array": other.as_json()})
-    with pytest.raises(InputError, match=r"another array \(another, 252 stations\) than .* \(KASCADE, 252 stations\)"):
+    with pytest.raises(InputError, match=r"another array \(another\) than .* was trained on \(KASCADE\): "):
         predict(run, folder)
     write_json(folder / "source.json", {})
     predict(run, folder)

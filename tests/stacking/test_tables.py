@@ -744,6 +744,11 @@ def test_weights_of_the_test_table_count(two_gaussians: tuple[Path, Path], tmp_p
     right = (pl.read_parquet(run.folder / "predictions.parquet")["predicted"] == test["kind"]).to_numpy()
     weights = np.where(test["kind"] == "near", 3.0, 1.0)
     assert scored["systems"][run.shipped]["accuracy"]["value"] == pytest.approx(np.average(right, weights=weights))
+    gaps = test.with_columns(w=pl.when(pl.int_range(pl.len()) > 3).then(1.0))
+    gaps.write_parquet(tmp_path / "test.parquet")
+    with pytest.raises(InputError, match=r"test\.parquet: row 0, column 'w'"):
+        stack(_config(tmp_path / "gaps", tmp_path / "train.parquet", **options))
+    assert not (tmp_path / "gaps" / "learners").exists()
     test.write_parquet(tmp_path / "test.parquet")
     options = options | {"test_table": tmp_path / "test.parquet"}
     scored = score_test_table(load(stack(_config(tmp_path / "alike", tmp_path / "train.parquet", **options)).run))
@@ -768,6 +773,13 @@ def test_errors_of_a_table_count_its_groups(two_gaussians: tuple[Path, Path], tm
     assert scored is not None
     assert alone is not None
     assert scored["counted"] == "groups of rows, 800 of them"
+    shared = "800 of 800 groups in column 'box' are in the training table too, such as '0'"
+    assert any(shared in line for line in run.manifest.remarks)
+    new = pl.read_parquet(tmp_path / "test8.parquet").with_columns(pl.col("box") + 10**6)
+    new.write_parquet(tmp_path / "new8.parquet")
+    options = options | {"test_table": tmp_path / "new8.parquet"}
+    again = load(stack(_config(tmp_path / "new", tmp_path / "train8.parquet", **options)).run)
+    assert not any("groups in column" in line for line in again.manifest.remarks)
     for name in ("accuracy", "log_loss", "auc"):
         ours, theirs = (one["systems"]["fake_linear"][name] for one in (scored, alone))
         assert ours["high"] - ours["low"] == pytest.approx(theirs["high"] - theirs["low"], rel=0.05)
