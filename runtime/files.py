@@ -53,10 +53,12 @@ def read_toml(file: Path) -> dict[str, Any]:
     try:
         with open_regular(file) as content:
             return tomllib.loads(content.read().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # numbers of too many digits are no TOMLDecodeError
         raise InputError(f"{file} is not TOML: {error}") from None
 
 
+ONE_PAGE = 4096
+"""With fewer bytes free a disk is full."""
 _TEMPORARY = re.compile(
     r"\.(partial|replaced)-(?P<process>[0-9]{1,9})-((?P<host>[0-9a-f]{8})[0-9a-f]{8}-)?(?P<name>.*)", re.DOTALL
 )
@@ -84,8 +86,34 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except Exception as error:
+        if is_full := _tells_of_a_full_disk(error, path.parent):
+            raise is_full from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _tells_of_a_full_disk(error: Exception, folder: Path) -> OSError | None:
+    """Return the system's own error with the folder, where a disk is full; a library may say it otherwise."""
+    is_systems = isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
+    is_librarys = type(error).__module__.startswith("polars") and shutil.disk_usage(folder).free < ONE_PAGE
+    if is_systems or is_librarys:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    return None
+
+
+@contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``path``, removed at the end; those that killed processes left are removed first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path)
+    temporary = _temporary_name(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager

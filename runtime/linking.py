@@ -39,9 +39,14 @@ class MachineCode:
 
     def to_bytes(self, sources: str) -> bytes:
         """Return the file: one line of JSON, and the object file."""
-        sha256 = hashlib.sha256(self.code).hexdigest()
-        head = {"sources": sources, "symbol": self.symbol, "outside": self.outside, "sha256": sha256}
+        head = {"sources": sources, "symbol": self.symbol, "outside": self.outside, "sha256": self._sha256}
         return json.dumps(head).encode() + b"\n" + self.code
+
+    @property
+    def _sha256(self) -> str:
+        """Of all that is linked by."""
+        named = json.dumps([self.symbol, *self.outside]).encode()
+        return hashlib.sha256(named + self.code).hexdigest()
 
     @classmethod
     def from_bytes(cls, content: bytes, sources: str) -> MachineCode | None:
@@ -58,7 +63,7 @@ class MachineCode:
             raise ValueError("it is cut or damaged") from error
         if made_of != sources:
             return None
-        if hashlib.sha256(code).hexdigest() != sha256:
+        if found._sha256 != sha256:
             raise ValueError("it is cut or damaged")
         return found
 

@@ -24,6 +24,8 @@ DEPTHS_G_CM2 = (300.0, 1090.0)
 """Where surface arrays are: some 9 km above to 400 m below sea level."""
 FOOT_M, HIGHEST_ARRAY_M = 0.3048, 5_500.0
 """A foot, and an altitude above every array of detectors."""
+MOST_SHOWN = 100
+"""Characters of a value in a message."""
 DEPTH_TOLERANCE_G_CM2 = 10.0
 """Depth and altitude that differ by no more agree: the weather changes it by as much."""
 THRESHOLD, MUON_THRESHOLD = "threshold_mev", "muon_threshold_mev"
@@ -143,12 +145,13 @@ def read_card(file: Path, n_stations: int | None = None) -> tuple[str | None, Ar
         raise InputError(f"{file}: name is {name!r}, expected a text")
     if stations is not None and n_stations is not None and stations != n_stations:
         raise InputError(
-            f"{file} is the card of an array of {stations} stations, but {n_stations} are listed beside it: "
+            f"{file} is the card of an array of {_short(stations)} stations, but {n_stations} are listed beside it: "
             "is it of another array?"
         )
     if (altitude := content.pop("altitude_m", None)) is not None:
         low, high = sorted(round(float(altitude_of(depth))) for depth in DEPTHS_G_CM2)
-        feet = "; is it in feet?" if isinstance(altitude, int | float) and low <= FOOT_M * altitude <= high else ""
+        is_foot = isinstance(altitude, int | float) and high < altitude < high / FOOT_M
+        feet = "; is it in feet?" if is_foot else ""
         _check_number(altitude, (low, high), f"{file}: altitude_m", feet)
         from_altitude = float(depth_at(altitude))
         depth = content.setdefault("depth_g_cm2", from_altitude)
@@ -174,7 +177,16 @@ def _check_keys(content: Any, known: Iterable[str], where: str) -> None:
 def _check_number(value: Any, limits: tuple[float, float], where: str, hint: str = "") -> None:
     low, high = limits
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InputError(f"{where} is {value!r}, expected a number from {low:g} to {high:g}{hint}")
+        raise InputError(f"{where} is {_short(value)}, expected a number from {low:g} to {high:g}{hint}")
+
+
+def _short(value: Any) -> str:
+    """Return a value for a message; a number may have more digits than Python writes."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."
 
 
 def altitude_remarks(file: Path) -> list[str]:

@@ -21,7 +21,7 @@ import polars as pl
 from showerstack.analysis.spectra.folding import MOVE, mass_summary
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import write_npz
+from showerstack.runtime.files import temporary_folder, write_npz
 from showerstack.runtime.versions import FEATURES_VERSION, SIMULATION_VERSION, STACKING_VERSION
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
@@ -99,8 +99,9 @@ def world_of(dataset: Dataset) -> Any:
 def moved_set(dataset: Dataset, size: int, shift: float, ctx: Context, keep: Path | None) -> Iterator[Path]:
     """Write a set with one size (0 muons, 1 electrons) moved by ``shift`` in lg, for as long as it is needed."""
     settings = world_of(dataset)
-    with tempfile.TemporaryDirectory(prefix="moved-", dir=keep if keep is not None and keep.exists() else None) as work:
-        folder = Path(work) / dataset.path.name
+    place = keep if keep is not None and keep.exists() else Path(tempfile.gettempdir())
+    with temporary_folder(place / "moved") as work:
+        folder = work / dataset.path.name
         if settings is None:
             _multiply(dataset, folder, size, shift)
         else:

@@ -61,7 +61,7 @@ from showerstack.models.pretraining.weights import (
 )
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import locked, read_json, write_json
+from showerstack.runtime.files import CHECKSUM, is_as_written, locked, read_json, with_checksum, write_json
 from showerstack.runtime.processes import end_with_parent, safe_path
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray
@@ -151,6 +151,9 @@ def open_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     file = Path(folder) / PLAN_FILE
     if file.exists():
         plan: dict[str, Any] = read_json(file)
+        if CHECKSUM in plan and not is_as_written(plan):
+            raise InputError(f"{file} is damaged or was changed: give another folder, or restore it")
+        plan.pop(CHECKSUM, None)
         if plan.get("identity") != identity:
             raise InputError(
                 f"{file} is of a pretraining with other settings or another version of the features: "
@@ -176,7 +179,7 @@ def open_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     plan = {**wanted, "identity": identity, "inputs": plain(inputs.state()), "showers": 0}
     plan["seeds"] = [*seeds, settings.seed]
     plan |= {"cpu_hours": 0.0, "log_loss": {}}
-    write_json(file, plan)
+    write_json(file, with_checksum(plan))
     return plan
 
 
@@ -302,7 +305,7 @@ def pretrain(
             }
             # The state last: killed before it is written, the whole round with all its files is done again.
             _write_weights(folder, state, inputs, plan, settings)
-            write_json(folder / PLAN_FILE, plan)
+            write_json(folder / PLAN_FILE, with_checksum(plan))
             write_checkpoint(folder / STATE_FILE, state)
             expected = plan["showers"] * settings.rounds / (number + 1)
             progress(plan["showers"], expected, ", ".join(f"{name} {x:.4f}" for name, x in loss.items()))

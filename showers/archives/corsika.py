@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -559,12 +560,15 @@ def convert_corsika(
         }
         | ({} if slope is None else {"slope": slope}),
     }
+    parts = out / f".{folder.name}.showers-{hash_json(source)[:12]}"
     if folder.exists():
         stored = EventFiles.open(folder).source()
         if {name: stored.get(name) for name in source} != source:
             raise InputError(f"{folder} exists already, made otherwise: choose another folder or remove it")
+        if parts.exists():  # of a conversion that was killed while it removed them
+            with suppress(InputError), locked(parts):
+                shutil.rmtree(parts)
         return folder
-    parts = out / f".{folder.name}.showers-{hash_json(source)[:12]}"
     with locked(parts), bars(f"throwing {folder.name}", "showers") as progress:
         known = _throw_all(files, parts, task, array, uses, seed, tell, progress, unseen)
         weights = None if slope is None else _weights(files, known, slope, tell)

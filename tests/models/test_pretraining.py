@@ -490,6 +490,10 @@ def test_weights_from_a_file_need_their_hash(tmp_path: Path) -> None:
 def test_a_plan_is_not_mixed_with_that_of_other_feature_code(tmp_path: Path, toy_stream: None) -> None:
     first = open_plan(tmp_path, SMALL)
     assert open_plan(tmp_path, SMALL) == first
+    written = (tmp_path / plan.PLAN_FILE).read_text()
+    (tmp_path / plan.PLAN_FILE).write_text(written.replace('"showers": 0', '"showers": 1', 1))
+    with pytest.raises(InputError, match=r"pretraining\.json is damaged or was changed"):
+        open_plan(tmp_path, SMALL)
     (tmp_path / plan.PLAN_FILE).write_text(json.dumps(first | {"identity": "older code"}))
     with pytest.raises(InputError, match="another version of the features"):
         open_plan(tmp_path, SMALL)

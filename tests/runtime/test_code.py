@@ -197,6 +197,7 @@ DAMAGES = {
     "empty": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],
     "one bit": lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+    "another name": lambda content: content.replace(b'"symbol": "', b'"symbol": "x', 1),
     "no line of JSON": lambda content: b"\0" * len(content),
 }
 

@@ -13,6 +13,7 @@ import resource
 import subprocess
 import time
 import zipfile
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,33 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         _half_file(target)
     assert read_json(target) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+class ComputeError(Exception):
+    """As Polars raises it where a disk is full."""
+
+    __module__ = "polars.exceptions"
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), ComputeError("out of specification")]
+)
+def test_a_full_disk_is_told_with_its_folder(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = namedtuple("usage", "free")
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: free(0))
+    with pytest.raises(OSError, match="No space left") as raised, atomic_path(tmp_path / "a.parquet"):
+        raise error
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(tmp_path))
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: free(10**9))
+    with pytest.raises(ComputeError), atomic_path(tmp_path / "a.parquet"):
+        raise ComputeError("damaged")
+
+
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    (tmp_path / f".partial-999999-{files._host_hash()}00000000-moved" / "inner").mkdir(parents=True)
+    with files.temporary_folder(tmp_path / "moved") as work:
+        assert [one.name for one in tmp_path.iterdir()] == [work.name]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_failed_folder_does_not_appear(tmp_path: Path) -> None:

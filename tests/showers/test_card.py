@@ -163,3 +163,17 @@ def test_altitudes_in_km_and_feet_are_told(tmp_path: Path, altitude: float, said
     file.write_text("altitude_m = 9843")
     with pytest.raises(InputError, match=r"expected a number from .*; is it in feet\?"):
         read_card(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["altitude_m = 1" + 5000 * "0", "altitude_m = 0x" + 6000 * "f", "stations = 0x" + 6000 * "f", "altitude_m = nan",
+     "[fit]\ncore_limit_m = 0x" + 6000 * "f", "x = " + 3000 * "[" + 3000 * "]"],
+    ids=["decimal", "hexadecimal", "stations", "nan", "of a table", "nested"],
+)  # fmt: skip
+def test_numbers_that_python_does_not_write_end_in_a_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "array.toml"
+    file.write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_card(file, 16)
+    assert len(str(refused.value)) < 500
