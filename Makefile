@@ -1,6 +1,6 @@
 # make demo   simulate, features, stack, predict, verify, report: both tasks, minutes on 2 cores
-# make test   the test suite, in as many processes as there are cores (at most 4); a part of it: make test TESTS=tests/scoring
-# make test-faults  kills, damages, hostile servers and whole journeys in full number (make test has a sample of each)
+# make test   the test suite in some three minutes, in as many processes as there are cores (at most 4); a part of it: make test TESTS=tests/scoring
+# make test-all  with what takes longer: pages, notebooks, installations, scripts, toys in full size, kills and damages in full number
 # make lint   ruff and mypy
 # make docs   the documentation as a site in site/, with the API reference and executed notebooks; offline once its packages are installed
 # make pictures  the figures of the documentation, from stored results and from the simulation
@@ -17,15 +17,18 @@ TESTED ?= $(if $(shell command -v nvidia-smi),test,test-cpu)
 # One numerical thread a process and several processes, for which modules are compiled once; LightGBM's OpenMP threads would otherwise spin while they wait.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test test-faults lint docs pictures release clean env
+.PHONY: demo test test-all lint docs pictures release clean env
 demo: env
 	$(BIN)/python cli.py demo
 
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 test: env
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS)
+	$(PYTEST) $(TESTS)
 
-test-faults: env
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m faults --numprocesses auto --maxprocesses 4 --dist loadgroup
+# A part of it: make test-all SELECT=slow
+SELECT ?=
+test-all: env
+	$(PYTEST) -m "$(SELECT)" $(TESTS)
 
 lint: env
 	$(BIN)/ruff check .

@@ -53,6 +53,8 @@ def read_toml(file: Path) -> dict[str, Any]:
     try:
         with open_regular(file) as content:
             return tomllib.loads(content.read().decode())
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:  # numbers of too many digits are no TOMLDecodeError
         raise InputError(f"{file} is not TOML: {error}") from None
 

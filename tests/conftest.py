@@ -53,6 +53,7 @@ VERSION_OF = {
     "stacking": "STACKING_VERSION",
 }
 """What to raise when reference tables of a package's tests change."""
+BEGAN_S = pytest.StashKey[float]()
 SURVIVED = pytest.StashKey[Counter[str]]()
 
 
@@ -171,9 +172,36 @@ def reference(request: pytest.FixtureRequest, dataframe_regression: DataFrameReg
     return check
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files."""
+    """Keep the tests of a file in one process, but each page of the documentation by itself; begin with the longest."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            is_page = item.path.name in ("test_journey.py", "test_notebooks.py")
+            item.add_marker(pytest.mark.xdist_group(item.name if is_page else item.path.name))
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+MOST_S = 3.0
+"""Processor time of a test that is not marked as slow, its child processes included."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Fail a test that takes longer than those of ``make test`` may."""
+    report = yield
+    if call.when == "setup":
+        item.stash[BEGAN_S] = _processor_s()
+    took_s = _processor_s() - item.stash.get(BEGAN_S, _processor_s())
+    is_long = any(item.get_closest_marker(name) for name in ("slow", "faults"))
+    if call.when == "call" and report.passed and took_s > MOST_S and not is_long:
+        report.outcome = "failed"
+        report.longrepr = f"{took_s:.1f} s of processor time, at most {MOST_S:g}: make it smaller, or mark it as slow"
+    return report
+
+
+def _processor_s() -> float:
+    return sum(os.times()[:4])
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -118,6 +118,7 @@ def test_a_bar_is_drawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "100%" in cells[1]
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_options_as_toml(
     table: tuple[np.ndarray, np.ndarray],
     tmp_path: Path,
@@ -249,6 +250,7 @@ plain = st.text() | st.integers(-(2**60), 2**60) | st.booleans() | st.floats(all
 values = plain | st.lists(plain, max_size=3) | st.none()
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # cores are shared
 @given(st.dictionaries(st.text(), values | st.dictionaries(st.text(), values, min_size=1, max_size=3), max_size=4))
 def test_toml_is_read_back(tmp_path_factory: pytest.TempPathFactory, options: dict) -> None:
@@ -311,6 +313,7 @@ def test_data_that_cannot_be_written_are_predicted(
     assert {path.name for path in tmp_path.iterdir()} == {"data", "table"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
 def test_predictions_in_threads_are_those_of_one_after_the_other(
     table: tuple[np.ndarray, np.ndarray], tmp_path: Path
@@ -331,6 +334,7 @@ def test_predictions_in_threads_are_those_of_one_after_the_other(
                 np.testing.assert_array_equal(got, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
 def test_arrays_that_cannot_be_written_are_used(table: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     options = {"preset": "quick", "learners": ["table.logistic", "table.extra_trees"], "folds": 2, "repeats": 1}
@@ -401,6 +405,7 @@ def test_predictions_of_other_events_are_not_scored(tmp_path: Path) -> None:
         showerstack.score(tmp_path / "predictions.npz", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
 def test_examples_in_docstrings(
     tiny_composition: Path, composition_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

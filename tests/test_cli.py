@@ -339,6 +339,7 @@ def test_an_interruption_of_the_imports_is_one_line(module: str, program: str) -
     assert (asked.returncode, asked.stderr) == (130, "interrupted before anything was begun\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_was_ended_gives_the_same_bytes_when_given_again(number: int, tmp_path: Path) -> None:
     def command(out: str) -> tuple[str | Path, ...]:
@@ -362,6 +363,7 @@ def test_a_command_that_was_ended_gives_the_same_bytes_when_given_again(number: 
     assert not list(tmp_path.glob("ended/.*")), "no lock and nothing half-written is left"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
 def test_names_are_utf_8_in_a_c_locale(off: dict[str, str], tmp_path: Path) -> None:
     pl.DataFrame({"Größe": np.arange(60) % 7, "kind": ["ja", "nö"] * 30}).write_csv(tmp_path / "Tä[red]fel.csv")
@@ -692,6 +694,7 @@ def test_the_folder_above_a_dataset_is_recognised(tmp_path: Path) -> None:
         Dataset.open(tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
     tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -752,6 +755,7 @@ def test_help_shows_an_example(
     assert f"Example: python cli.py {command}" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_commands_answer(
     composition_world: tuple[Path, Path],
     tmp_path: Path,

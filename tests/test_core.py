@@ -193,6 +193,7 @@ def test_a_library_that_is_met_later_is_one_line_too(tmp_path: Path, core_alone:
     assert (code, err) == (2, "error: events.h5 needs h5py: pip install 'showerstack[files]'\n")
 
 
+@pytest.mark.slow
 def test_the_core_simulates_converts_makes_features_and_scores(tmp_path: Path, core_alone: dict[str, str]) -> None:
     commands = (
         "simulate --raw --task gamma --out raw --train 1500 --workers 1",
@@ -216,6 +217,7 @@ def test_the_core_simulates_converts_makes_features_and_scores(tmp_path: Path, c
         assert (code, word in out) == (0, True), err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", ["mlp", "lightgbm"])
 def test_the_core_predicts_as_the_libraries_do(
     learner: str, tiny_composition: Path, tmp_path: Path, core_alone: dict[str, str]
@@ -259,6 +261,7 @@ def test_help_of_no_command_imports_a_library(tmp_path: Path) -> None:
     assert modules & (HEAVY | {"numpy", "rich.progress"}) == set()
 
 
+@pytest.mark.slow
 def test_scores_and_reports_import_only_what_they_use(
     composition_run: Path, tiny_composition: Path, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return out, small_call("cli.py", *DEMO, "--workers", "1", "--out", out).stdout, small_call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "key", "guess"), [("composition", "mean_fraction_error", 0.30), ("gamma", "hadron_survival", 0.75)]
 )
@@ -90,6 +91,7 @@ def test_stack_predict_and_verify(
         np.testing.assert_array_equal(ours["log_proba"], new["log_proba"])
 
 
+@pytest.mark.slow
 def test_a_demo_continues_and_refuses_other_numbers(demo: tuple[Path, str, Callable[..., Shown]]) -> None:
     out, shown, program = demo
     files = [
@@ -105,6 +107,7 @@ def test_a_demo_continues_and_refuses_other_numbers(demo: tuple[Path, str, Calla
     assert "remove" in program("cli.py", "demo", "--out", out, "--train", "800", "--test", "200", code=2).stderr
 
 
+@pytest.mark.slow
 def test_entry_points_are_scripts(tmp_path: Path) -> None:
     assert "Nmu" in run_script("cli.py", "features", "--list").stdout
     test = tmp_path / "composition_test"
@@ -115,6 +118,7 @@ def test_entry_points_are_scripts(tmp_path: Path) -> None:
     assert "fraction error 0.0" in run_script("verify.py", "--data", tmp_path, tmp_path / "predictions.npz").stdout
 
 
+@pytest.mark.slow
 def test_features_command_builds(tiny_gamma: Path, tmp_path: Path) -> None:
     data = tiny_gamma / "gamma_test"
     shown = call("cli.py", "features", data, "--out", tmp_path / "table", "--device", "cpu", "--workers", "1")
@@ -122,6 +126,7 @@ def test_features_command_builds(tiny_gamma: Path, tmp_path: Path) -> None:
     assert (tmp_path / "table" / "catalogue.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -40,6 +40,7 @@ EXPECTED_FAILURES = {
 }
 
 
+@pytest.mark.slow
 @parametrize_with_checks([StackClassifier(**QUICK)], expected_failed_checks=lambda _: EXPECTED_FAILURES)
 def test_scikit_learns_contract(estimator: StackClassifier, check: object) -> None:
     check(estimator)  # type: ignore[operator]
@@ -79,6 +80,7 @@ def _two_classes(n: int = 200, seed: int = 2) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(n, 2)) + 2 * y[:, None], y
 
 
+@pytest.mark.slow
 def test_an_estimator_survives_its_process(tmp_path: Path) -> None:
     x, y = _two_classes()
     model = StackClassifier(**QUICK)
@@ -331,6 +333,7 @@ def test_showers_come_in_folders(model: ShowerClassifier | EnergyRegressor, tmp_
         model.fit(tmp_path, sample_weight=np.ones(3))
 
 
+@pytest.mark.slow
 def test_showers_are_classified(tiny_composition: Path, tmp_path: Path) -> None:
     options = QUICK | {"holdout": None, "learners": "quadratic_logit"}
     model = ShowerClassifier(tmp_path / "run", **options).fit(tiny_composition)

@@ -118,6 +118,7 @@ def test_a_pool(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
         pools.pool_specs.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "TASKS", dict(schema.TASKS))

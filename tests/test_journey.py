@@ -2,7 +2,7 @@
 
 Every command and every block of Python on the pages of ``STORIES`` does, with fewer showers, what the page says; what
 needs a network, a GPU or hours is parsed, so that its options exist. Every other block of a page stands in
-``ELSEWHERE_TOLD`` with the reason. All that happens in this process with small learners; ``make test-faults`` tells the
+``ELSEWHERE_TOLD`` with the reason. All that happens in this process with small learners; ``make test-all`` tells the
 whole again, in processes of its own and with what users get, and compares the numbers that the README and the pages
 show.
 """
@@ -60,7 +60,7 @@ ELSEWHERE = re.compile(
 INSTALLED = re.compile(r"(python -m )?pip install ")
 HOURS = "python -m benchmarks.world.cascade "
 ELSEWHERE_TOLD = {
-    ("README.md", "console", "$ make env && "): "the set-up; the demo is in tests/test_demo.py",
+    ("README.md", "console", "$ make demo "): "the set-up; the demo is in tests/test_demo.py",
     ("README.md", "text", "composition, 8,000"): "the demo's output: tests/test_demo.py",
     ("docs/install.md", "console", "$ python -m pip"): "the set-up: tests/test_package.py",
     ("docs/cluster.md", "bash", "#!/bin/bash\n#SBATCH --job-name=stack --cpus"): "SLURM",
@@ -265,6 +265,7 @@ def beginning(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
 WHOLE_STORY = pytest.param("train.md", True, marks=WHOLE)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")  # pyhf's own use of jsonschema
 @pytest.mark.parametrize(("page", "processes"), [*((page, False) for page in STORIES), WHOLE_STORY])
 def test_every_command_works_and_says_what_the_page_shows(

@@ -17,6 +17,7 @@ PACKAGES = ("runtime", "showers", "scoring", "features", "models", "stacking", "
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
+@pytest.mark.slow
 def test_no_compiled_kernel_takes_means() -> None:
     """Numba adds up float32 in float32, one after the other: sums are written out, in float64 where they are long."""
     compiled = [

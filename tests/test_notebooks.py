@@ -32,6 +32,7 @@ SMALLER = {
 """What a notebook does, made smaller."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_notebooks_run_and_are_kept_without_outputs(
     file: Path, undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

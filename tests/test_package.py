@@ -126,6 +126,7 @@ def test_notebooks_run_after_an_installation(
     assert min(map(len, pictures)) > 10_000
 
 
+@pytest.mark.slow
 def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     build = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
     command = [sys.executable, "-c", build]
@@ -164,6 +165,7 @@ def test_a_checkout_without_links_says_what_to_do(left: str, wheel: Path, tmp_pa
     assert not list((source / "wheel").glob("*.whl"))
 
 
+@pytest.mark.slow
 def test_coverage_sees_every_module(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "coverage"]
     kept, told = f"--data-file={tmp_path / 'measured'}", tmp_path / "coverage.json"
@@ -227,6 +229,7 @@ def test_the_conda_recipe_has_the_requirements_of_the_project() -> None:
     assert script.split(" = ") == list(*project["scripts"].items())
 
 
+@pytest.mark.slow
 def test_commands_of_an_installation(installed: Path, tmp_path: Path, composition_labels: Path) -> None:
     data = str(composition_labels)
     (tmp_path / "models.py").write_text("raise SystemExit('the user has a module of this name')\n")
@@ -251,6 +254,7 @@ def composition_labels(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 def test_training_in_processes_of_an_installation(installed: Path, tmp_path: Path) -> None:
     program = """
 import numpy as np
@@ -280,6 +284,7 @@ def test_python_dash_m(installed: Path, tmp_path: Path) -> None:
     assert outside(installed, tmp_path, "-m", "showerstack", "--version").stdout.startswith("showerstack ")
 
 
+@pytest.mark.slow
 def test_other_packages_of_the_same_names_are_left_alone(installed: Path, tmp_path: Path) -> None:
     """Modules of the user's folder, and another distribution that owns ``report``; ours are not found by bare names."""
     refusal = "raise SystemExit('this module belongs to the user')\n"
@@ -321,6 +326,7 @@ print(convert_foreign(Path("mine"), Path("out"), None)[0].name)
 """
 
 
+@pytest.mark.slow
 def test_plug_ins_of_another_distribution(installed: Path, tmp_path: Path) -> None:
     """The example package: its learner and its feature are found, used and opened again by their entry points."""
     site = tmp_path / "site"

@@ -62,6 +62,7 @@ def _imports() -> dict[str, set[str]]:
     return {module: _imported(path) for module, path in MODULES.items()}
 
 
+@pytest.mark.slow
 def test_public_classes_have_names_of_their_own() -> None:
     places = defaultdict(list)
     for module, path in MODULES.items():
@@ -84,6 +85,7 @@ def test_nothing_imports_a_package_by_its_bare_name() -> None:
     assert [str(file) for file in files if bare.search(file.read_text(encoding="utf-8"))] == []
 
 
+@pytest.mark.slow
 def test_packages_import_only_from_packages_before_them() -> None:
     wrong = []
     for module, imported in _imports().items():
@@ -148,6 +150,7 @@ def test_paths_on_the_architecture_page_exist() -> None:
     assert {f"{package}/" for package in OWN} <= set(paths)
 
 
+@pytest.mark.slow
 def test_the_confidence_level_is_written_in_one_place() -> None:
     # Contours and bands at 68 and 95 % are what papers draw, whatever the level of ours.
     contours = {

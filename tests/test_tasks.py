@@ -49,6 +49,7 @@ def test_labels_are_the_true_energies(data: Path) -> None:
     np.testing.assert_array_equal(opened.labels, truth)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
@@ -69,6 +70,7 @@ def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, caps
     assert "quadratic_logit" in shown
 
 
+@pytest.mark.slow
 def test_what_is_predicted_and_scored_is_the_pool(data: Path, tmp_path: Path) -> None:
     config = StackConfig(
         task="energy", data=data, run=tmp_path / "run", preset="quick", learners=("quadratic_logit", "pretrained"),

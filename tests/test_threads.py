@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import re
 
+import pytest
+
 from tests.shared_state import ROOT, _objects, _switches, found
 
 ROW = re.compile(r"\| (?P<file>[\w/]+\.py) \| (?P<names>`[^|]+`) \| (?P<guard>[^|]+) \|")
 
 
+@pytest.mark.slow
 def test_the_page_on_threads_lists_all_that_is_shared() -> None:
     rows = [match for line in (ROOT / "docs/threads.md").read_text().splitlines() if (match := ROW.fullmatch(line))]
     listed = {f"{row['file']}:{name}" for row in rows for name in re.findall(r"`([^`]+)`", row["names"])}

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
+from polars import read_parquet_metadata as polars_metadata
 
 from showerstack.runtime.code import installed_modules
 from showerstack.runtime.errors import InputError, did_you_mean
@@ -326,7 +327,8 @@ def _table(reader: EventReader, file: Path, path: Path, tell: Callable[[str], No
 
 def _origin_of(file: Path) -> str | None:
     try:
-        return pl.read_parquet_metadata(file).get(CONVERTED_FROM)
+        with file.open("rb") as content:
+            return polars_metadata(content).get(CONVERTED_FROM)
     except (pl.exceptions.PolarsError, OSError):
         return None
 

@@ -116,6 +116,7 @@ def _two_runs(source: Path, out: Path, dead: list[int], factor: float = 1.0, *, 
     return out
 
 
+@pytest.mark.slow
 def test_dead_stations_of_a_run_are_dead_in_its_simulation(world: Path, tmp_path: Path) -> None:
     source, dead = world / "new" / "composition_test", np.flatnonzero(KASCADE.has_muon)[20:110:6].tolist()
     check = check_data(world / "run", _two_runs(source, tmp_path / "dead", dead), **OPTIONS)

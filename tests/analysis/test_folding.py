@@ -105,6 +105,7 @@ def _pulls(fit: FoldedFit) -> tuple[float, np.ndarray]:
     return float((fit.parameters[knee] - LG_RIGIDITY) / np.sqrt(fit.covariance()[knee, knee])), away
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hypothesis", ["rigidity", "free", "none"])
 def test_gradient_and_value_are_those_of_differences_and_of_iminuit(
     world: tuple[Cells, MovableEvents, np.ndarray], hypothesis: str
@@ -257,6 +258,7 @@ def test_recovered_primaries_scatter_as_their_errors_say() -> None:
     assert relative[1] > 1.2 * relative[0], "the step has an error of its own"
 
 
+@pytest.mark.slow
 def test_errors_of_recovered_primaries_are_those_of_fluxes(toys: list[FoldedFit]) -> None:
     fit, thrown = toys[0], toys[0].likelihood.response.thrown
     change = np.zeros_like(thrown)
@@ -293,6 +295,7 @@ def test_knee_and_fluxes_come_back_with_errors_that_cover(toys: list[FoldedFit])
     assert 0.03 < np.mean([one.p_value() for one in toys]) < 0.97
 
 
+@pytest.mark.slow
 def test_errors_without_those_of_the_simulation_are_too_small() -> None:
     fits = [_toy(seed, 60_000, finite=False) for seed in range(5)]
     fluxes = np.array([_pulls(one)[1] for one in fits])
@@ -313,6 +316,7 @@ def test_energies_alone_leave_groups_undetermined(toys: list[FoldedFit]) -> None
     assert (relative[0] > 2 * relative[1]).all()
 
 
+@pytest.mark.slow
 def test_a_wrong_scale_is_fitted_and_the_response_made_anew(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
     cells = world[0]
     data = measured(SKY, 9, exposure=EXPOSURE)
@@ -544,6 +548,7 @@ def test_the_spread_of_models_is_told_from_noise_of_their_responses() -> None:
     assert spread_of_models([0.0, 1.0], [[[0.0]], [[0.0]]])[0, 0] == pytest.approx(0.75), "exact responses"
 
 
+@pytest.mark.slow
 def test_responses_of_one_model_differ_by_their_stated_noise() -> None:
     """The same counts, and 12 responses of 40,000 showers of one model: taken by four they show no spread."""
     counts, fits = None, []

@@ -48,6 +48,7 @@ def _foreign(folder: Path, out: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_set_is_simulated_again_with_other_sizes(
     tiny_composition: Path, tmp_path: Path, predicted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_showers_are_paired_by_number_and_core(tiny_composition: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_deposits_are_multiplied_where_nothing_can_be_simulated_again(
     tiny_composition: Path, tmp_path: Path, predicted: Any
 ) -> None:

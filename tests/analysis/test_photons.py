@@ -108,6 +108,7 @@ def _search(data: SearchEvents, simulation: tuple[SimulatedSearch, Thrown], **ch
     return search_events(data, *simulation, BINS, replace(OPTIONS, **changes), EXPOSURE)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_photons_come_back(simulation: tuple[SimulatedSearch, Thrown]) -> None:
     data, truth = _sky(2, photons=2e-3)
     whole = next(one for one in _search(data, simulation).limits if one.integral)
@@ -122,6 +123,7 @@ def test_photons_come_back(simulation: tuple[SimulatedSearch, Thrown]) -> None:
     assert abs(sent - (low + high) / 2) < 1.5 * (high - low)
 
 
+@pytest.mark.slow
 def test_limits_without_photons_are_as_expected(simulation: tuple[SimulatedSearch, Thrown]) -> None:
     inside, below = [], []
     for seed in range(3):
@@ -184,6 +186,7 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SearchOption
     return SearchOptions(run, [sky], "1e8", out, **({"edges": COMMAND_EDGES, "toys": 200} | changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
     """The test set holds one photon to about eight protons, far more than any sky."""
     result = PhotonLimits(search_photons(_options(gamma_run, gamma_sky, tmp_path), Context()))

@@ -88,6 +88,7 @@ def test_azimuths_are_read_by_the_stated_convention() -> None:
     assert np.median(_apart(*usual, *equatorial(seconds, zenith, azimuth, Azimuth(180.0)))) > 20
 
 
+@pytest.mark.slow
 def test_astropy_is_asked_for_in_one_line_and_imported_only_where_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = "sys, showerstack.analysis.sky.map, showerstack.report.check_pages, cli"
     code = f"import {modules}; assert 'astropy' not in sys.modules"
@@ -153,6 +154,7 @@ def test_significance_of_nothing_and_after_trials() -> None:
     assert after_trials(3.0, 100) == pytest.approx(1 - norm.cdf(3.0) ** 100)
 
 
+@pytest.mark.slow
 def test_an_isotropic_sky_gives_standard_normal_significances() -> None:
     pytest.importorskip("astropy_healpix")
     options = SkyOptions([], scrambles=10)

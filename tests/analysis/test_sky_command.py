@@ -98,6 +98,7 @@ def _best(out: Path) -> dict[str, float]:
     return table.sort("significance_sigma", descending=True, nulls_last=True).row(0, named=True)
 
 
+@pytest.mark.slow
 def test_an_injected_source_comes_back(runs: Path, tmp_path: Path, say: Say) -> None:
     from astropy import units
 
@@ -176,6 +177,7 @@ def test_gammapy_reads_the_map(written: tuple[SkyMap, Path]) -> None:
     np.testing.assert_allclose(centres.skycoord.dec.deg, expected[1], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_wrong_convention_of_azimuths_loses_the_source(runs: Path, tmp_path: Path, say: Say) -> None:
     code, said = say("--data", runs, "--out", tmp_path, "--nside", "16", "--scrambles", "5", "--anticlockwise")
     assert code == 0, said

@@ -43,7 +43,6 @@ from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.showers.archives.convert import convert
-from showerstack.showers.archives.measured import convert_measured
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, random_generator
@@ -89,6 +88,7 @@ def test_cells_cover_the_bins_and_what_comes_out_too_high() -> None:
     np.testing.assert_allclose(cell_binning((17.0, 17.9)).edges[-1], 18.0)
 
 
+@pytest.mark.slow
 def test_every_source_has_a_full_covariance(analysed: Spectra) -> None:
     truth = true_flux(SKY, binning(EDGES))
     pull = (analysed.fluxes.flux - truth) / np.sqrt(np.diag(analysed.covariance())).reshape(truth.shape)
@@ -141,6 +141,7 @@ def test_the_rigidity_is_found_and_its_interval_closes(analysed: Spectra) -> Non
     assert content["hypotheses"]["none"]["lg_knee_eV"] == [None] * 5
 
 
+@pytest.mark.slow
 def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     analysed: Spectra, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +193,7 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
         assert ">unknown<" not in write_spectra_page(analysed, tmp_path, []).read_text()
 
 
+@pytest.mark.slow
 def test_bins_without_events_and_refused_fits_are_marked(response: tuple[Simulated, Thrown]) -> None:
     events, thrown = response
     one_model = replace(events, model=np.zeros(len(events), dtype=int))
@@ -210,6 +212,7 @@ def test_bins_without_events_and_refused_fits_are_marked(response: tuple[Simulat
     assert result.table().filter(~pl.col("used"))["flux_m2_sr_s_eV"].is_null().all()
 
 
+@pytest.mark.slow
 def test_what_so_few_events_cannot_tell_is_not_determined(response: tuple[Simulated, Thrown]) -> None:
     """By the number of events and the simulation, and not by what comes out."""
     few, remarks = _spectra(response, exposure=EXPOSURE / 400, knees=False)
@@ -295,6 +298,7 @@ def test_a_model_without_a_class_on_its_plateau_is_left_out_for_that_class(
         plateau_primaries(nowhere, BINS)
 
 
+@pytest.mark.slow
 def test_a_model_whose_own_fit_is_refused_is_left_out(
     response: tuple[Simulated, Thrown], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +317,7 @@ def test_a_model_whose_own_fit_is_refused_is_left_out(
     assert result.used.all()
 
 
+@pytest.mark.slow
 def test_a_lower_minimum_on_the_way_is_the_result(analysed: Spectra, monkeypatch: pytest.MonkeyPatch) -> None:
     fit = analysed.fit
     place = fit.likelihood.layout.names.index("lg_r0")
@@ -414,6 +419,7 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptio
     return SpectraOptions(run, [sky], out=out, **(entries | changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_spectra_of_a_small_sky(
     composition_run: Path, composition_sky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -518,6 +524,7 @@ def _thrown_before_the_last(raw: Path, edges: tuple[float, ...]) -> np.ndarray:
     raise AssertionError("the last event was not thrown")
 
 
+@pytest.mark.slow
 def test_spectra_with_converted_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raw archives hold accepted events only: the primaries are recovered from the plateau."""
     monkeypatch.setattr("showerstack.analysis.spectra.run.fit_knees", lambda *_, **__: None)
@@ -547,28 +554,6 @@ def test_spectra_with_converted_simulation(tmp_path: Path, monkeypatch: pytest.M
     rows = result.table().filter(pl.col("group") == "all")
     flux, error = rows["flux_m2_sr_s_eV"].to_numpy(), rows["flux_error_statistical_m2_sr_s_eV"].to_numpy()
     assert (np.abs(flux - true) < 6 * error).all(), flux / true
-
-
-def test_spectra_of_public_files_end_in_marked_bins_or_one_line(tmp_path: Path) -> None:
-    public = Path(__file__).parents[2].parent / "shared" / "public_files"
-    if not public.is_dir():
-        pytest.skip(f"{public} with stand-ins for the public files is not there")
-    train, test = convert(public / "raw", tmp_path / "data", COMPOSITION, protocol="2026")
-    run = _quick_run(train.parent, tmp_path / "run")
-    runs = convert_measured(public / "measured_raw", tmp_path / "runs", protocol="2026").folders
-    for simulation in ([], [test]):
-        options = _options(run, runs[0], tmp_path / "out", simulation=simulation, edges=(14.9, 15.5, 16.2))
-        line = ""
-        try:
-            result, remarks = measure_spectra(replace(options, data=list(runs)), Context())
-        except InputError as error:
-            line = str(error)
-        if line:
-            assert "\n" not in line
-            assert "are needed" in line or "plateau" in line
-        else:
-            assert any("no two hadronic models" in remark for remark in remarks)
-            assert result.table()["flux_error_total_m2_sr_s_eV"].is_null().all(), "unknown, never 0"
 
 
 def test_models_of_raw_archives_have_the_numbers_of_the_simulated_ones() -> None:

@@ -58,6 +58,7 @@ def test_pyhf_has_the_same_likelihood(counts: OnOff, common: Common) -> None:
     np.testing.assert_allclose(np.diff(theirs), np.diff([ours(signal) for signal in signals]), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_limits_agree_where_events_are_many() -> None:
     pytest.importorskip("pyhf")
     from pyhf.infer.intervals.upper_limits import toms748_scan
@@ -83,6 +84,7 @@ def test_a_modifier_changes_a_sample_once() -> None:
             assert len(modifiers) == len(set(modifiers))
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_page_give_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

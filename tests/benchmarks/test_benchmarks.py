@@ -66,6 +66,8 @@ from showerstack.showers.simulation.sky import Sky
 from showerstack.stacking.sample import Sample
 from tests.analysis.skies import simulated
 
+pytestmark = pytest.mark.slow
+
 START = RECORD.with_name("calibration_start.toml")
 ORDER = ("hadrons", "models")
 """The photons keep the constants with which these fits began."""

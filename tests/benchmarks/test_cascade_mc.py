@@ -17,6 +17,8 @@ from showerstack.runtime.errors import InputError
 from showerstack.showers.atmosphere import air_density, altitude_of
 from showerstack.showers.simulation.monte_carlo import GROUND_DEPTH
 
+pytestmark = pytest.mark.slow
+
 GROUNDS = np.array([600.0, 1023.0])
 SITE = transport.site_at(0.0, GROUNDS, showers.production_depths(GROUNDS))
 

@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks.quality.interval_coverage import ALL
 
+pytestmark = pytest.mark.slow
+
 TOYS = {toy.name: toy for toy in ALL}
 
 

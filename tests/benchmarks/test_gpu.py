@@ -22,6 +22,8 @@ from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import load_settings, simulate
 from showerstack.showers.simulation.blocks import BlockJob, simulate_block
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fits() -> np.ndarray:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from benchmarks.physics.hadronic_nature import share_bias
+
+pytestmark = pytest.mark.slow
 
 CENTRES = np.arange(5.0) * 1.2
 

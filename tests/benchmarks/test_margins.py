@@ -11,6 +11,8 @@ import torch
 
 from benchmarks.quality.margins import NOTES, Assertions, Notes, shift_seeds
 
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 assert 1.0 < 3.0
 assert 2.0 <= value < 5.0

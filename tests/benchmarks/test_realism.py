@@ -15,6 +15,8 @@ from benchmarks.world.moments import Sizes, realism, rendered, sample_moments
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import load_settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:

@@ -13,6 +13,8 @@ from benchmarks.shared import results
 from showerstack.report.pictures.style import drawing
 from showerstack.showers.simulation import load_settings
 
+pytestmark = pytest.mark.slow
+
 STORED = sorted(results.FOLDER.glob("*.md"))
 PAGES = [results.ROOT / "README.md", *(results.ROOT / "docs").rglob("*.md")]
 

@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.speed import soak
 
+pytestmark = pytest.mark.slow
+
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

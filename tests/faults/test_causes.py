@@ -50,6 +50,7 @@ def _stack(
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unlucky")
 @pytest.mark.parametrize("reason", REASONS)
 def test_what_is_not_the_learners_fault_is_tried_again(
@@ -181,6 +182,7 @@ def test_workers_end_when_the_run_is_killed(tmp_path: Path) -> None:
         assert not _wait_for_their_end(workers)
 
 
+@pytest.mark.slow
 def test_a_polite_end_takes_workers_and_temporary_files_along(tmp_path: Path) -> None:
     with _run("folds", tmp_path, "fake_waiting") as (child, workers):
         assert list(tmp_path.rglob(".partial-*"))

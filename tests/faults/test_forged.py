@@ -96,6 +96,7 @@ def _forge(run: Path, copy: Path, name: str, content: Any) -> None:
         (copy / made).unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 @rounds(30, 1000)
 @pytest.mark.parametrize("name", FILES)
 def test_changed_entries_are_one_line(

@@ -41,6 +41,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table.parquet"
 
 
+@pytest.mark.slow
 @rounds(1, 20)
 def test_stack(n: int, table: Path, tmp_path: Path, survived: Counter[str]) -> None:
     assert _kill("stack", table, tmp_path, "moments", n, survived) == n
@@ -51,6 +52,7 @@ def test_stack_at_changes_of_files(table: Path, tmp_path: Path, survived: Counte
     assert _kill("stack", table, tmp_path, "steps", 15, survived) >= 16
 
 
+@pytest.mark.slow
 @rounds(1, 10)
 def test_features(n: int, tiny_composition: Path, tmp_path: Path, survived: Counter[str]) -> None:
     assert _kill("features", tiny_composition / "composition_test", tmp_path, "moments", n, survived) == n

@@ -114,6 +114,7 @@ def test_kascade_has_every_column_and_its_own_recipe():
     assert KASCADE.fit_unit_m == 1.0
 
 
+@pytest.mark.slow
 def test_kascade_without_muon_detectors_is_fitted_as_well(kascade_showers):
     grids, scalars, truth = kascade_showers
     with_muons = table_of(KASCADE, kascade_showers)
@@ -206,6 +207,7 @@ ARRAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARRAYS)
 def test_cuda_gives_what_the_cpu_gives(name, compiled, monkeypatch):
     array = ARRAYS[name]

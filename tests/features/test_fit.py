@@ -233,6 +233,7 @@ def test_background_of_muons_matters(draw):
 N = 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
 @pytest.mark.parametrize("text_of", [kernel_source, sum_source])
 def test_nvrtc_compiles_the_kernels_without_spills(text_of, architecture):

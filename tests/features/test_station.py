@@ -226,6 +226,7 @@ def _slopes(terms_of, p, steps):
     return np.array([(terms_of(p + move) - terms_of(p - move)) / (2 * move.sum()) for move in moves])
 
 
+@pytest.mark.slow
 def test_gradient_is_the_derivative_of_the_deviance(channels):
     for p, q, z, axis in channels:
         numeric = _slopes(lambda p, z=z, axis=axis: _electron(p, z, axis), p, (0.05, 0.05, 5e-3, 5e-3))[:, 0]

@@ -69,6 +69,7 @@ def test_grids_in_float32_give_the_same_features(write, draw, tmp_path):
     _same_bits(_all(build_table(wide)), _all(usual))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_shards")
 def test_same_bits_for_any_number_of_workers_and_shards(write, draw, tmp_path, monkeypatch):
     folder = write(draw(1_300))
@@ -211,6 +212,7 @@ def test_labels_are_not_needed_nor_in_the_table(tiny_composition, tmp_path):
     assert np.nanmean(converged) > 0.995
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_events(write, draw):
     folder = write(draw(3_000))
     build_table(folder, ctx=Context(workers=1))

@@ -46,6 +46,7 @@ def test_whole_range_against_the_sum(backend, dispersion, deposit):
         np.testing.assert_allclose(_kernel(*arguments, dispersion), values, rtol=RELATIVE, atol=ABSOLUTE)
 
 
+@pytest.mark.slow
 def test_against_mpmath():
     for mean, signal, dispersion in ((0.01, 1.0, 1.17), (0.3, 4.0, 2.1), (12.0, 40.0, 2.1), (150.0, 260.0, 1.17)):
         shape = mpmath.mpf(1) / (mpmath.mpf(dispersion) - 1)

@@ -84,6 +84,7 @@ def all_kernels(cells, scalars):
     }
 
 
+@pytest.mark.slow
 def test_lanes_in_any_order_give_the_same_bits(showers, warp):
     results = []
     for order in (FORWARD, BACKWARD, RANDOM):

@@ -79,6 +79,7 @@ def test_the_catalogue_says_how_many_weights_networks_have() -> None:
         assert entry.weights == (sum(counts) if counts else None), entry.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(registry.LEARNERS))
 def test_contract(name: str, tmp_path: Path) -> None:
     entry = registry.spec(name)

@@ -90,6 +90,7 @@ def test_counted_weights_are_those_of_a_trained_network(showers: tuple[Batch, Ba
         assert learner.n_parameters == learner.count_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_learns_a_few_showers_by_heart(kind: type[NetworkLearner], showers: tuple[Batch, Batch]) -> None:
     few = showers[0].take(np.arange(20))
@@ -231,6 +232,7 @@ def test_a_fit_of_less_than_two_seconds_keeps_no_state(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_training_does_not_import_the_compiler() -> None:
     code = (
         "import sys; from showerstack.models.networks.modes import torch_as_asked as asked; import torch\n"

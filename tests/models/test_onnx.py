@@ -91,6 +91,7 @@ def test_a_graphs_inputs_are_the_networks(tail: str) -> None:
     np.testing.assert_array_equal(InputModule(inputs)(torch.as_tensor(table)).numpy(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_probabilities_are_those_of_the_learner(name: str) -> None:
     learner, test = fitted(name)

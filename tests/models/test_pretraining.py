@@ -167,6 +167,7 @@ def test_the_hadronic_model_of_a_world_is_an_input(
     np.testing.assert_array_equal(world[0, : len(PRIORS)], position)
 
 
+@pytest.mark.slow
 def test_portions_come_in_order_from_other_processes_and_a_lost_one_is_told() -> None:
     entries = [portion for portion, seconds in draw_ahead(4, range(12), 1, numbered) if seconds >= 0]
     assert [(seed, number) for seed, number, _ in entries] == [(4, number) for number in range(12)]
@@ -203,6 +204,7 @@ def test_pretraining_goes_on_where_it_was_ended(tmp_path: Path, monkeypatch: pyt
         pretrain(tmp_path / "cut", replace(SMALL, seed=2))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("toy_stream")
 @pytest.mark.parametrize("is_renamed", [False, True], ids=["before", "after"])
 def test_interrupted_at_any_of_its_files_it_ends_with_the_same_bytes(
@@ -351,6 +353,7 @@ def own_stations(file: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_showers")
 def test_an_array_gets_weights_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = array_in(own_stations(tmp_path / "mine" / "stations.parquet"))
@@ -725,6 +728,7 @@ def fitted(small_trained: dict[str, Any], train: Batch, **changes: Any) -> Pretr
     return PretrainedLearner(COMPOSITION.classes, {**small_trained, **changes}).fit(train, events(2), seed=1)
 
 
+@pytest.mark.slow
 def test_estimates_follow_the_truth_and_their_errors_hold(small_trained: dict[str, Any], tmp_path: Path) -> None:
     learner, new = fitted(small_trained, events(1, 3000), truth_weight=0.1, epochs=12), events(3, 2000)
     result = learner.predict_targets(bare(new))

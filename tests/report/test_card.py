@@ -120,6 +120,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_both_cards_pass_their_own_checks(data: Path, tmp_path: Path) -> None:
     result = write_cards(data, tmp_path, tuple(CARDS))
     assert [checks[1].startswith("gold 0, with rows exchanged") for checks in result.values()] == [True, True]
@@ -162,6 +163,7 @@ def test_mlgym_tasks_hide_labels_and_are_evaluated(data: Path, tmp_path: Path) -
     assert json.loads(printed.split("---")[-1]) == {"HadronSurvival": pytest.approx(3 / np.sum(labels == 1))}
 
 
+@pytest.mark.slow
 def test_a_variant_is_of_new_showers_in_another_world(data: Path, tmp_path: Path) -> None:
     sizes = {"n_train": 200, "n_test": 300}
     names = [

@@ -54,6 +54,7 @@ from tests.report.conftest import LEARNER
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["composition", "gamma"])
 def test_report_is_one_self_contained_file(task: str, request: pytest.FixtureRequest) -> None:
     file = request.getfixturevalue(f"{task}_report")
@@ -118,6 +119,7 @@ print(learners(EvaluatedRun.read(run, data)).body)
 """
 
 
+@pytest.mark.slow
 def test_intervals_follow_one_constant_and_errors_do_not(composition_world: tuple[Path, Path]) -> None:
     errors, spans = {}, {}
     command = [sys.executable, "-c", AT_A_LEVEL, *map(str, composition_world), "0.5"]
@@ -157,6 +159,7 @@ def test_gamma_report_has_its_sections(gamma_report: Path) -> None:
     assert "hadrons left, one threshold" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("spread", "quoted"), [(0.0, True), (2.5, False)])
 def test_report_of_weighted_hadrons_quotes_what_weights_determine(
@@ -215,6 +218,7 @@ def _renamed(run: Path, target: Path) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_hostile_names_in_report_and_submission(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
     run = _renamed(composition_world[0], tmp_path / "run")
     data = composition_world[1]

@@ -65,6 +65,7 @@ def other_run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_predictions_of_any_origin_stand_beside_runs(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
     run, data = composition_world
     truth = np.load(data / "composition_test" / "labels_composition.npy").astype(np.int64)

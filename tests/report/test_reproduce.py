@@ -67,6 +67,7 @@ def test_known_hashes_are_those_of_the_public_rules(tmp_path: Path, task: Task) 
     assert _by_hand(tmp_path, task) == converted_hash(tmp_path / "ours", task) == HASHES[task.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.faults)])
 def test_a_result_cut_off_is_continued_and_says_how_it_was_made(
     killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +133,7 @@ class _Lines(logging.Handler):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("showerstack.report.reproduce.write_report", _empty_report)
     made = simulate_raw(COMPOSITION, tmp_path / "made", 1_500, workers=1, modes=("qgs_spectra",))

@@ -146,6 +146,7 @@ def test_a_library_of_another_version_gives_new_code(run, monkeypatch):
     assert after != before
 
 
+@pytest.mark.slow
 def test_processes_that_begin_together_compile_once(run, tmp_path):
     run()
     for old in (tmp_path / "kernel_case" / "__pycache__").iterdir():
@@ -283,6 +284,7 @@ def test_types_have_code_of_their_own(run, tmp_path):
     assert len(list((tmp_path / "kernel_case" / "__pycache__").glob("*.kernel"))) == len(first) + 1
 
 
+@pytest.mark.slow
 def test_features_of_a_second_process_need_no_numba(tmp_path):
     """Nor does a prediction; what is compiled lies on disk after the first. All can be linked, the simulation too."""
     code = (
@@ -313,6 +315,7 @@ def test_features_of_a_second_process_need_no_numba(tmp_path):
     assert not second.stderr
 
 
+@pytest.mark.slow
 def test_the_first_code_that_is_linked_may_call_the_c_library(tmp_path):
     """That of the simulation needs the logarithm of the Gamma function."""
     code = (
@@ -395,6 +398,7 @@ def test_a_table_is_kept_until_its_source_changes(tmp_path, monkeypatch):
     np.testing.assert_array_equal(changed.table(1.5), [1.5, 6.0])
 
 
+@pytest.mark.slow
 def test_kernels_leave_extensions_of_numba_to_others():
     code = (
         "import numpy as np; from numba.core import entrypoints; from showerstack.features.compute import warm_up\n"

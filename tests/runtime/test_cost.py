@@ -40,6 +40,7 @@ def test_peak_memory_is_of_the_step_alone() -> None:
     assert small.wall_s >= 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
 def test_a_process_knows_when_it_was_started() -> None:
     program = (

@@ -113,6 +113,7 @@ def failed(outcome: tuple[int, int, bool]) -> bool:
     return outcome[2]
 
 
+@pytest.mark.slow
 def test_a_spoilt_process_is_replaced_and_its_work_tried_once_more(tmp_path: Path) -> None:
     work = {
         "cuda": [(k, {1: 1, 3: 2}.get(k, 0), tmp_path / "cuda") for k in range(6)],

@@ -58,6 +58,7 @@ def test_paired_tests_do_not_find_differences_that_groups_make() -> None:
     assert all(0.01 < count / 300 < 0.1 for count in entries.values()), entries
 
 
+@pytest.mark.slow
 def test_one_event_a_group_is_no_group() -> None:
     rng = np.random.default_rng(1)
     labels, each = rng.integers(0, 5, 4000), np.arange(4000)

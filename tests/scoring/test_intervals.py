@@ -201,6 +201,7 @@ def test_equal_systems_differ_by_nothing() -> None:
     assert (result.difference, result.p_value, result.standard_error) == (0.0, 1.0, pytest.approx(0.0, abs=1e-12))
 
 
+@pytest.mark.slow
 def test_p_values_of_equally_good_systems_are_uniform_enough() -> None:
     rng = np.random.default_rng(3)
     small = 0

@@ -289,6 +289,7 @@ def _weighted_classes(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.
     return labels, *pair, rng.integers(0, 4, n).astype(np.float64)
 
 
+@pytest.mark.slow
 def test_a_weight_of_a_class_counts_as_so_many_copies() -> None:
     labels, a, b, weights = _weighted_classes(4000, np.random.default_rng(5))
     many, energy = np.repeat(np.arange(4000), weights.astype(int)), np.full(4000, 15.2, np.float32)
@@ -314,6 +315,7 @@ def test_a_weight_of_a_class_counts_as_so_many_copies() -> None:
     assert paired.interval.low < paired.difference < paired.interval.high < 0
 
 
+@pytest.mark.slow
 def test_intervals_of_weighted_fraction_errors_cover() -> None:
     """Weights 0 to 3 leave events the error of sum(w)^2 / sum(w^2) = 0.643 as many."""
     rng, widths, inside = np.random.default_rng(6), [], 0
@@ -424,6 +426,7 @@ def test_a_survival_is_quoted_only_where_weights_allow_it() -> None:
     assert none.limit() == pytest.approx(-np.log(0.05) / 5000), "three events at 95 %"
 
 
+@pytest.mark.slow
 def test_intervals_of_weighted_survivals_cover_the_truth() -> None:
     """Hadrons from a proposal: the score's tail is drawn often, and its weights give back the natural share."""
     truth, inside, widths, spread = float(norm.sf(2.0)), 0, [], []

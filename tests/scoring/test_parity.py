@@ -164,6 +164,7 @@ ENERGIES = st.sampled_from([*EDGES, 14.7, 15.2])
 ZENITHS = st.sampled_from([0.0, 9.9921875, 10.0, 19.984375, 20.0, 29.984375, 30.0, -1.0])
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=12, deadline=None)
 def test_composition_on_tiny_sets_equals_the_plain_definition(data: st.DataObject) -> None:

@@ -116,6 +116,7 @@ def test_scores_and_labels_of_another_sense_are_told() -> None:
     assert said.startswith("0.0 % of the labels are right, by chance 20 % would be")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_said_of_scores_that_know_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -242,6 +243,7 @@ def test_a_gaussian_has_its_width() -> None:
     assert resolution(far) == pytest.approx(0.1, rel=0.03), "one per cent of outliers leaves the central 68 % alone"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [150, 1200])
 def test_intervals_cover(n: int) -> None:
     rng = np.random.default_rng(2)
@@ -253,6 +255,7 @@ def test_intervals_cover(n: int) -> None:
     assert (share > 0.79).all(), dict(zip(TRUE, share, strict=True))
 
 
+@pytest.mark.slow
 def test_rare_events_count_by_their_weight() -> None:
     rng = np.random.default_rng(8)
     inside, widths = [], []

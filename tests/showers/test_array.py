@@ -210,6 +210,7 @@ def test_float32_stays_float32_and_agrees() -> None:
     assert single == pytest.approx(rho_electron(r, 1e5, np.float64(1.2)), rel=2e-5)
 
 
+@pytest.mark.slow
 def test_importing_the_package_changes_no_setting_of_scipy() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SCIPY_ARRAY_API"}
     code = (

@@ -130,6 +130,7 @@ def test_stations_read_density_times_area(array: DetectorArray) -> None:
     assert (np.hypot(*thrown.core_m.T) <= 0.875 * array.half_side_m).all()
 
 
+@pytest.mark.slow
 def test_thinned_showers_are_the_same_on_average(array: DetectorArray) -> None:
     axis = Axis(np.radians(30), 1.0)
     means = []
@@ -429,6 +430,7 @@ def test_weights_keep_the_mixture_and_their_own_spectrum_is_flat() -> None:
         spectrum_weights([DrawnSpectrum("b", -2.0, 1e5, 2e5)], run, kind, energy, -3.0)
 
 
+@pytest.mark.slow
 def test_a_slope_gives_weights(tmp_path: Path, array: DetectorArray) -> None:
     rng = np.random.default_rng(1)
     showers = [draw_shower(rng, lg_energy_gev=5.5 + 0.4 * k, share=0.2) for k in range(4)]
@@ -507,6 +509,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert "DAT000003 holds no CORSIKA particle files: these begin with a run header" in err
 
 
+@pytest.mark.slow
 def test_from_files_to_predictions(tmp_path: Path, undrawn: None) -> None:
     """Showers of one energy, five classes: converted with weights, fitted, stacked, and new ones predicted."""
     table, rng = stations(tmp_path), np.random.default_rng(3)
@@ -531,6 +534,7 @@ def test_from_files_to_predictions(tmp_path: Path, undrawn: None) -> None:
     assert predicted.height == len(Dataset.open(own / "composition_test", COMPOSITION))
 
 
+@pytest.mark.slow
 def test_a_real_file(tmp_path: Path) -> None:
     """CORSIKA 7.75 with muon histories, from a package's source archive."""
     archived = archive_of("corsika-panama==1.0.4", tmp_path, "--no-binary", ":all:")

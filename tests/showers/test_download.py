@@ -409,6 +409,7 @@ def test_true_quantities_are_fetched_where_there_are_some(server: Server, tmp_pa
             download_raw(task, tmp_path / "raw", protocol, base_url=server.url)
 
 
+@pytest.mark.slow
 def test_raw_archives_are_continued_and_converted(server: Server, tmp_path: Path) -> None:
     simulate_raw(COMPOSITION, tmp_path / "there", 400, seed=3)
     for file in (tmp_path / "there").glob("qgs_spectra_*.npz"):

@@ -500,6 +500,7 @@ def test_which_station_is_which_follows_from_the_cores(numbered: tuple[np.ndarra
         stations_by_cores([few], Path("events.h5"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hdf5", "root", "rntuple"])
 def test_signals_of_a_kcdc_download_become_grids(
     tmp_path: Path, numbered: tuple[np.ndarray, dict[str, np.ndarray]], kind: str, monkeypatch: pytest.MonkeyPatch
@@ -540,6 +541,7 @@ def test_signals_of_a_kcdc_download_become_grids(
     np.testing.assert_allclose(fraction, np.arange(n) * 1e-6, atol=2e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["by station", "by number"])
 def test_azimuths_of_a_kcdc_download_are_turned_by_its_arrival_times(
     tmp_path: Path, numbered: tuple[np.ndarray, dict[str, np.ndarray]], form: str

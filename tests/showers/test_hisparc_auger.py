@@ -105,6 +105,7 @@ def _packed(kind: np.dtype) -> list[tuple]:
     return [(name, kind[name].base, kind[name].shape) for name in kind.names or ()]
 
 
+@pytest.mark.slow
 def test_real_events_of_hisparc(tmp_path: Path) -> None:
     """Those of a package's own tests."""
     with zipfile.ZipFile(archive_of("hisparc-sapphire==3.1.0", tmp_path)) as archive:

@@ -136,6 +136,7 @@ def test_at_kascades_depth_the_worlds_coefficients_stay() -> None:
     assert all(rows[5] == 0.0 for name, each in AT_KASCADE.rows.items() if name != "hM" for rows in each.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cascade", CASCADES)
 def test_coefficients_are_smooth_in_depth(cascade: str) -> None:
     zero = np.zeros(1)

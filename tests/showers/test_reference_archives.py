@@ -298,7 +298,7 @@ def test_events_of_other_formats(task: Task | None, reference: Reference, tmp_pa
     assert of_rows.startswith("4 of 24 rows")
     bare = Listed()
     bare.units = {name: "" for name in Listed.units if name != "Az"}
-    table = pl.read_parquet(formats._table(bare, tmp_path, told.append))
+    table = pl.read_parquet(formats._table(bare, tmp_path / f"{bare.name}.parquet", tmp_path, told.append))
     assert table.columns == [name for name in bare.units if name != DEPOSITS]
     assert table.height == 24
     elsewhere = Listed()

@@ -31,6 +31,7 @@ def _hashes(folder: Path) -> dict[str, str]:
     return {file.name: hash_file(file) for file in sorted(folder.iterdir())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [COMPOSITION, GAMMA], ids=lambda task: task.name)
 def test_same_bytes_for_any_number_of_workers(task: Task, tmp_path: Path) -> None:
     made = [
@@ -66,6 +67,7 @@ def test_seed_and_split_change_the_events(tmp_path: Path) -> None:
     assert not np.array_equal(first[0], first[2])
 
 
+@pytest.mark.slow
 def test_more_events_begin_with_the_same_ones(tmp_path: Path) -> None:
     few, _ = simulate(COMPOSITION, tmp_path / "a", n_train=500, n_test=1)
     many, _ = simulate(COMPOSITION, tmp_path / "b", n_train=3_000, n_test=1)
@@ -124,6 +126,7 @@ def test_reused_showers_share_truth_and_group(tmp_path: Path) -> None:
     assert (counts["cores"] == counts["len"]).all()
 
 
+@pytest.mark.slow
 def test_preselection_loses_less_than_a_thousandth() -> None:
     job = BlockJob(COMPOSITION, "train", 11, "mix", "test", load_settings())
     without = replace(job, preselect=False)
@@ -173,6 +176,7 @@ def test_existing_sets_are_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "composition_train").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_simulation_goes_on_with_the_second_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def wanted(out: Path, **options: int) -> list[dict[str, str]]:
         return [_hashes(folder) for folder in simulate(COMPOSITION, out, **({"n_train": 20, "n_test": 10} | options))]
@@ -194,6 +198,7 @@ def test_an_interrupted_simulation_goes_on_with_the_second_set(tmp_path: Path, m
         wanted(tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_a_damaged_set_is_not_taken_for_a_finished_one(tmp_path: Path) -> None:
     simulate(COMPOSITION, tmp_path, n_train=20, n_test=10)
     file = tmp_path / "composition_train" / "matrices.npy"
@@ -206,6 +211,7 @@ def test_a_damaged_set_is_not_taken_for_a_finished_one(tmp_path: Path) -> None:
     assert problems(tmp_path / "composition_train") == []
 
 
+@pytest.mark.slow
 def test_protocol_2026_is_stored_in_float32_with_the_age(tmp_path: Path) -> None:
     for task, age in ((COMPOSITION, True), (GAMMA, False)):
         for folder in simulate(task, tmp_path, n_train=300, n_test=100, model="qgs", protocol="2026"):
@@ -281,6 +287,7 @@ def test_wrong_name_in_changed_is_refused() -> None:
         Settings().changed(cascade__nonsense=1.0)
 
 
+@pytest.mark.slow
 def test_rare_hadrons_come_with_their_weights(tmp_path: Path) -> None:
     wanted = {"n_train": 600, "n_test": 300, "train_cuts": "test", "seed": 5, "proposal": RARE}
     first = simulate(GAMMA, tmp_path / "a", **wanted, workers=1, reuse=3)

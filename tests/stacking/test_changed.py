@@ -24,6 +24,7 @@ def data(tiny_composition: Path, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_set_that_is_exchanged_during_the_fits_ends_the_run(data: Path, tmp_path: Path, split: str) -> None:
     folder, run = data / f"composition_{split}", tmp_path / "run"

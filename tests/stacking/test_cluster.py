@@ -66,6 +66,7 @@ def _hold_to_this_machine(scheduler: str, train: Path, test: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fakes")
 def test_threads_of_a_worker_give_the_same_predictions(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -89,6 +90,7 @@ def small() -> Iterator[Any]:
         yield client
 
 
+@pytest.mark.slow
 def test_without_workers_it_ends_with_a_line(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.1)
     monkeypatch.setattr(schedule, "NO_WORKERS_S", 1.0)
@@ -171,6 +173,7 @@ def test_a_result_that_nobody_can_send_any_more_ends_the_wait(
     assert schedule._fetched(Slow(tmp_path / "go on"), small) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fakes")
 def test_a_fit_of_another_start_is_thrown_away(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,6 +200,7 @@ def test_a_fit_of_another_start_is_thrown_away(
     assert not config.run.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fakes")
 def test_a_fit_that_was_put_there_by_others_is_not_collected(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     options = {"table": two_gaussians[0], "label": "kind", "preset": "quick", "folds": 3, "workers": 1}

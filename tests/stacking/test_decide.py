@@ -35,6 +35,7 @@ def test_log_survivals_agree_with_the_benchmark_definition_and_stay_finite() -> 
     assert np.isfinite(mean_log_survival(labels, -1e6 * labels.astype(float)))
 
 
+@pytest.mark.slow
 def test_paired_error_covers_repeated_experiments() -> None:
     differences, errors = [], []
     for seed in range(200):

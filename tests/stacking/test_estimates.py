@@ -155,6 +155,7 @@ def _copy(data: Path, to: Path) -> Path:
     return to
 
 
+@pytest.mark.slow
 def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_composition: Path, tmp_path: Path) -> None:
     data = _copy(tiny_composition, tmp_path / "data")
     truth = pl.read_parquet(data / "composition_test" / "truth.parquet")

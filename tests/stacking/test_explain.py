@@ -106,6 +106,7 @@ def table_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     return load(run.folder), place / "new.csv"
 
 
+@pytest.mark.slow
 def test_groups_and_base_sum_to_what_was_predicted(table_run: tuple[Run, Path]) -> None:
     run, new = table_run
     log_proba = predict(run, new).concatenated()
@@ -160,6 +161,7 @@ def test_a_shower_is_explained_and_drawn(
     assert result.base + sum(result.groups.values()) == pytest.approx(result.score)
 
 
+@pytest.mark.slow
 def test_the_report_says_what_moved_the_showers_that_it_shows(gamma_run: Path, tiny_gamma: Path) -> None:
     page = write_report(gamma_run, tiny_gamma).read_text()
     assert page.count("ln p(gamma)/p(hadron) is") == page.count("of the test set. ") > 3

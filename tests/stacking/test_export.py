@@ -92,6 +92,7 @@ def exported(finished: Path, tiny_gamma: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, tiny_gamma: Path) -> None:
     described = json.loads((exported / "export.json").read_text())
     events = ShowerEvents(tiny_gamma / "gamma_test", tiny_gamma / "gamma_test.features", GAMMA)
@@ -114,6 +115,7 @@ def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, 
     assert set(described["combination"]["outputs"]) == set(result)
 
 
+@pytest.mark.slow
 def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path: Path) -> None:
     result = stack(
         StackConfig(
@@ -151,6 +153,7 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     np.testing.assert_allclose(np.exp(outcome["log_probability"]), np.exp(result.predictions.log_proba), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_export_predicts_as_its_run_without_the_learners_libraries(
     exported: Path, finished: Path, tiny_gamma: Path, tmp_path: Path
 ) -> None:
@@ -177,6 +180,7 @@ def test_an_export_predicts_as_its_run_without_the_learners_libraries(
     assert made.stderr == f"error: predicting with {exported} needs onnxruntime: pip install 'showerstack[onnx]'\n"
 
 
+@pytest.mark.slow
 def test_an_export_on_a_table_predicts_rows_from_python(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     y = rng.integers(0, 3, 600)
@@ -192,6 +196,7 @@ def test_an_export_on_a_table_predicts_rows_from_python(tmp_path: Path) -> None:
     assert set(again.labels.tolist()) == {5, 6, 7}
 
 
+@pytest.mark.slow
 def test_an_export_that_lacks_something_is_refused(
     exported: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +236,7 @@ def test_an_error_takes_back_predictions_that_have_not_begun(monkeypatch: pytest
     assert len(begun) < 50
 
 
+@pytest.mark.slow
 def test_check_finds_damage_to_an_export(exported: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(exported, tmp_path / "copy")
     assert check_folder(copy) == ("export", [])
@@ -241,6 +247,7 @@ def test_check_finds_damage_to_an_export(exported: Path, tmp_path: Path) -> None
     assert problems == [f"{file} is not the file that was written (damaged, truncated or replaced)"]
 
 
+@pytest.mark.slow
 def test_every_column_has_its_unit(exported: Path) -> None:
     described = json.loads((exported / "export.json").read_text())
     used = {name for row in described["learners"] for name in row["fits"][0]["files"][0]["columns"]}
@@ -250,6 +257,7 @@ def test_every_column_has_its_unit(exported: Path) -> None:
     assert described["classes"] == list(GAMMA.classes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POOLS)
 def test_every_pool_has_a_graph(name: str, finished: Path) -> None:
     rng = np.random.default_rng(2)

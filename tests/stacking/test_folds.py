@@ -144,6 +144,7 @@ def test_a_lost_worker_ends_every_device(tmp_path: Path) -> None:
         assert _ended(int((tmp_path / "b").read_text()))
 
 
+@pytest.mark.slow
 def test_no_device_works_on_while_an_error_is_told(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ def test_one_process_trains_on_a_gpu(workers: int, where: str, processes: dict[s
     assert Processes(config, devices, 1 << 30).by_device == processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("always", [False, True])
 def test_a_gpu_that_fails_once_loses_no_learner_and_twice_is_told(
     always: bool, two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +213,7 @@ def _stack(
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fakes")
 def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -57,6 +57,7 @@ def _copy(data: Path, task: Task, to: Path) -> Path:
     return to
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize(("task", "damage"), [(COMPOSITION, "poisoned"), (GAMMA, "absent")])
 def test_test_labels_are_never_opened_and_change_nothing(
@@ -286,6 +287,7 @@ def test_leak_remark_names_the_learner_that_differs_from_the_others() -> None:
     assert leak_remarks({"b": (entropy(log_softmax(4 * values)), entropy(new))}) == {}, "one alone cannot be judged"
 
 
+@pytest.mark.slow
 def test_of_a_hundred_pairs_of_equal_learners_few_claim_a_gain() -> None:
     """Two learners that know the same, each with an error of its own that no pool can tell from the truth.
 

@@ -143,6 +143,7 @@ class Endless(Linear):
             return super().fit(train, valid, seed=seed)
 
 
+@pytest.mark.slow
 def test_a_run_under_a_limit_ends_in_time_with_the_best_so_far(
     tmp_path: Path, fakes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def _twins(n: int = 20_000, n_classes: int = 3) -> tuple[LogProba, Sample]:
     return log_proba | {"twin": twin}, sample
 
 
+@pytest.mark.slow
 def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
     log_proba, sample = _twins(60_000)
     found = fit_stack(log_proba, sample)

@@ -275,7 +275,6 @@ def test_failing_learners_are_reported_and_left_out(tiny_composition: Path, tmp_
     assert rows["fake_linear"].status == "ok"
     assert rows["fake_failing"].error == "fold 0: RuntimeError: this learner always fails"
     assert "expected finite" in rows["fake_notanumber"].error
-    assert not result.manifest.gate.shipped
     assert result.manifest.gate.best_learner == "fake_linear"
     with pytest.raises(InputError, match=r"no learner could be trained; fake_failing: .*always fails"):
         _run(tiny_composition, tmp_path / "none", learners=("fake_failing",), settings={})
@@ -339,6 +338,7 @@ def test_two_processes_do_not_write_one_run(tiny_composition: Path, tmp_path: Pa
             _run(tiny_composition, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -661,6 +661,7 @@ def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None
     assert "too few events" in choose_holdout(in_evaluation, labels, 0.05, seed=3)[1]
 
 
+@pytest.mark.slow
 def test_rare_hadrons_carry_their_weights_through_a_run(tmp_path: Path) -> None:
     """Training, calibration, choice and thresholds go by weights; events to be predicted show none to anybody."""
     wanted = {"n_train": 2_500, "n_test": 400, "train_cuts": "test", "seed": 4}

@@ -301,6 +301,7 @@ def _strange_config(folder: Path, run: Path, **options: object) -> TableConfig:
     return TableConfig(run=run, table=folder / "train.tsv", label="class", **{**standard, **options})
 
 
+@pytest.mark.slow
 def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) -> None:
     result = stack(_strange_config(tables, tmp_path / "run", learners=tuple(MADE_FOR_TABLES)))
     assert [row.error for row in result.manifest.learners] == [None] * len(MADE_FOR_TABLES)
