@@ -1,4 +1,4 @@
-"""A user's whole way in small: features, stack, predict, verify and the report, of both public tasks and of energies."""
+"""A user's whole way in small: features, stack, predict, verify and the report, of three tasks."""
 
 from __future__ import annotations
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import DetectorArray
-from showerstack.showers.card import MUON_THRESHOLD, THRESHOLD, ArrayCard
-from showerstack.showers.response import PUBLISHED
+from showerstack.showers.card import THRESHOLD, ArrayCard
 from showerstack.showers.schema import Task
 from showerstack.showers.simulation.cascade import develop
 from showerstack.showers.simulation.deposits import CLUMP_AMPLITUDE
 from showerstack.showers.simulation.detector import read_out
-from showerstack.showers.simulation.ground import ground_of, trigger_stations
+from showerstack.showers.simulation.ground import answering, ground_of, trigger_stations
 from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.settings import Settings
 
@@ -247,39 +245,12 @@ NOISE_SHARE = 0.03
 """Probability that strays alone trigger, at most."""
 
 
-def answering(settings: Settings, array: DetectorArray) -> Settings:
-    """Return the world whose stations answer as an array's card says, and trigger on showers.
-
-    The card's constants are those of the fits; the simulation's move by the same factor.
-    """
-    given, detector, response = array.card.response, settings.detector, array.response
-    changes: dict[str, Any] = {"trigger__stations": trigger_stations(settings, array, NOISE_SHARE)}
-    for channel, cap in (("electron", "saturation_mev"), ("muon", "muon_saturation_mev")):
-        deposit = f"{channel}_deposit_mev"
-        factor = getattr(response, deposit) / getattr(PUBLISHED, deposit)
-        changes |= {f"detector__{channel}_{name}": factor for name in ("mev", "threshold_mev") if deposit in given}
-        if deposit in given or cap in given:
-            changes[f"detector__{channel}_cap_mev"] = getattr(response, cap) / getattr(PUBLISHED, cap)
-    if threshold := given.get(THRESHOLD):
-        changes["detector__electron_threshold_mev"] = threshold / KASCADE_THRESHOLD_MEV
-    if threshold := given.get(MUON_THRESHOLD):
-        changes["detector__muon_threshold_mev"] = threshold / detector.muon_threshold_mev
-    if "electron_dispersion" in given:
-        spread = (PUBLISHED.electron_dispersion - 1.0) / max(response.electron_dispersion - 1.0, LEAST_SPREAD)
-        changes["detector__electron_shape"] = spread
-    for name, factor in changes.items():
-        section, _, field = name.partition("__")
-        if section == "detector":
-            changes[name] = min(getattr(detector, field) * factor, LARGEST_MEV)
-    return settings.changed(**changes)
+def triggering(settings: Settings, array: DetectorArray) -> Settings:
+    """Return the world whose stations answer as an array's card says, and trigger on showers."""
+    stations = trigger_stations(settings, array, NOISE_SHARE)
+    return answering(settings, array).changed(trigger__stations=stations)
 
 
-LEAST_SPREAD = 0.05
-"""Relative variance of a particle's signal below which none is simulated."""
-LARGEST_MEV = 65_504.0
-"""The largest number of the datasets' files."""
-KASCADE_THRESHOLD_MEV = 3.0
-"""Threshold that the fits' response is made for."""
 PILOTS, BINS = 384, 16
 TENTH = 0.1
 LG_ENERGY = (14.0, 18.0)

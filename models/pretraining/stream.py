@@ -26,11 +26,11 @@ from showerstack.models.pretraining.arrays import (
     DEPTH_NOT_SAID,
     KASCADE_SHARE,
     LG_ENERGY,
-    answering,
     description,
     draw_array,
     in_clusters,
     lowest_energy,
+    triggering,
     without_depth,
 )
 from showerstack.showers.array import KASCADE, DetectorArray
@@ -259,7 +259,7 @@ EDGE = 17.5
 def suited(settings: Settings, task: int, array: DetectorArray, rng: np.random.Generator) -> Settings:
     """Return a world as an array sees it: stations answer as its card says, cores lie all over it, and energies begin
     where a tenth of the showers triggers. ``task`` is an index into :data:`TASKS`."""
-    settings = answering(covering(settings, array), array)
+    settings = triggering(covering(settings, array), array)
     lowest = min(max(lowest_energy(TASKS[task], settings, array, rng), LOWEST_LG_ENERGY[task]), EDGE)
     soft_end = min(max(settings.spectrum.low_lg_energy_max, lowest + ENERGIES_ABOVE), LG_ENERGY[1])
     changes = {"spectrum__lg_energy_min": lowest, "spectrum__low_lg_energy_max": soft_end}

@@ -32,7 +32,7 @@ from showerstack.showers.simulation.blocks import (
 )
 from showerstack.showers.simulation.cascade import Proposal
 from showerstack.showers.simulation.fronts import arrival_times
-from showerstack.showers.simulation.ground import check_trigger, covering, ground_of
+from showerstack.showers.simulation.ground import answering, check_trigger, covering, ground_of
 from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.settings import Settings, load_settings
 from showerstack.showers.writer import ARRIVAL_STEM, BLOCKS, PRIMARIES, already_made, refuse_foreign, write_dataset
@@ -102,9 +102,9 @@ def simulate(
         ``v2``; ``matched`` or ``2026``: composition under the matched protocol's cuts (``train_cuts`` does not
         count) and with ages, scalars (2026: grids too) in float32. Their published numbers are for ``model="qgs"``.
     array
-        The stations. Depth of the ground and lateral scales follow the array's card, cores cover as much of its side
-        as of KASCADE's; the reconstruction and the world's other constants stay KASCADE's. With ``[times]``
-        in its card arrival times are written.
+        The stations. Depth of the ground, lateral scales and the stations' response follow the array's card, cores
+        cover as much of its side as of KASCADE's; the reconstruction and the world's other constants stay KASCADE's.
+        With ``[times]`` in its card arrival times are written.
     proposal
         Gamma sets: throw muon-poor hadrons from this density (:data:`showerstack.showers.simulation.cascade.RARE`) and
         write their weights into ``weight.npy``.
@@ -121,7 +121,7 @@ def simulate(
     """
     settings = settings or load_settings(world)
     if array != KASCADE:
-        settings = covering(settings, array)
+        settings = answering(covering(settings, array), array)
     if train_cuts not in TRAIN_CUTS:
         raise InputError(f"unknown train cuts {train_cuts!r}: choose one of {', '.join(TRAIN_CUTS)}")
     if task.name in TASKS:

@@ -11,7 +11,8 @@ from scipy.special import gammainc
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.atmosphere import air_density
-from showerstack.showers.card import CARD_FILE, DEPTH_TOLERANCE_G_CM2
+from showerstack.showers.card import CARD_FILE, DEPTH_TOLERANCE_G_CM2, MUON_THRESHOLD, THRESHOLD
+from showerstack.showers.response import PUBLISHED
 from showerstack.showers.simulation.monte_carlo import AT_KASCADE, FITTED, GROUND_DEPTH, check_depth, coefficients
 from showerstack.showers.simulation.settings import Settings
 
@@ -94,6 +95,57 @@ def covering(settings: Settings, array: DetectorArray) -> Settings:
         trigger__stations=trigger_stations(settings, array, _noise_at_kascade(settings)),
         **muons,
     )
+
+
+LEAST_SPREAD = 0.05
+"""Relative variance of a particle's signal below which none is simulated."""
+LARGEST_MEV = 65_504.0
+"""The largest number of the datasets' files."""
+KASCADE_THRESHOLD_MEV = 3.0
+"""Threshold that the fits' response is made for."""
+BY_FACTOR = {
+    "electron_strays": "electron_stray", "muon_strays": "muon_stray", "punch_through": "punch",
+    "punch_through_scale_m": "punch_range_m", "core_excess": "photon_share_core",
+    "core_excess_scale_m": "photon_core_m",
+}  # fmt: skip
+"""Keys of ``[response]`` and the constants of the simulation that move by the same factor from KASCADE's."""
+BY_SPREAD = {
+    "electron_dispersion": "electron_shape", "muon_dispersion": "muon_shape",
+    "muon_in_electron_dispersion": "muon_in_electron_shape",
+}  # fmt: skip
+"""Keys that are variances over means, 1 + 1 / shape of the simulated Gamma distribution."""
+
+
+def answering(settings: Settings, array: DetectorArray) -> Settings:
+    """Return the world whose stations answer as ``[response]`` of an array's card says.
+
+    The card's constants are those of the fits; the simulation's move by the same factor. Shares lost below a threshold
+    follow from thresholds, and ages are those of the showers.
+    """
+    given, detector, response = array.card.response, settings.detector, array.response
+    changes: dict[str, float] = {}
+    for channel, cap in (("electron", "saturation_mev"), ("muon", "muon_saturation_mev")):
+        deposit = f"{channel}_deposit_mev"
+        factor = getattr(response, deposit) / getattr(PUBLISHED, deposit)
+        changes |= {f"{channel}_{name}": factor for name in ("mev", "threshold_mev") if deposit in given}
+        if deposit in given or cap in given:
+            changes[f"{channel}_cap_mev"] = getattr(response, cap) / getattr(PUBLISHED, cap)
+    if threshold := given.get(THRESHOLD):
+        changes["electron_threshold_mev"] = threshold / KASCADE_THRESHOLD_MEV
+    if threshold := given.get(MUON_THRESHOLD):
+        changes["muon_threshold_mev"] = threshold / detector.muon_threshold_mev
+    for key, name in BY_SPREAD.items():
+        if key in given:
+            changes[name] = (getattr(PUBLISHED, key) - 1.0) / max(given[key] - 1.0, LEAST_SPREAD)
+    for key, name in BY_FACTOR.items():
+        if key in given:
+            changes[name] = given[key] / getattr(PUBLISHED, key)
+    moved = {name: min(getattr(detector, name) * factor, LARGEST_MEV) for name, factor in changes.items()}
+    if "gamma_fraction" in given:  # of photons and the electron together
+        moved["photon_share"] = max(
+            (1 + detector.photon_share) * given["gamma_fraction"] / PUBLISHED.gamma_fraction - 1, 0
+        )
+    return settings.changed(**{f"detector__{name}": value for name, value in moved.items()})
 
 
 MOST_STATIONS = 16

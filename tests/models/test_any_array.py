@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from benchmarks.fits.arrays import cases
+from showerstack.features.build import build_table
 from showerstack.models.base.inputs import InputTransform
 from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining import SHOWERS_SEEN, train
@@ -25,7 +27,6 @@ from showerstack.models.pretraining.arrays import (
     SEEN,
     SPACING_M,
     STATIONS,
-    answering,
     check_seen,
     description,
     draw_array,
@@ -33,6 +34,7 @@ from showerstack.models.pretraining.arrays import (
     in_clusters,
     lowest_energy,
     outside,
+    triggering,
     without_depth,
 )
 from showerstack.models.pretraining.learner import PretrainedLearner
@@ -61,8 +63,9 @@ from showerstack.runtime.files import hash_file, read_json
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.card import ArrayCard
 from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.blocks import BlockJob, simulate_block
-from showerstack.showers.simulation.ground import trigger_stations
+from showerstack.showers.simulation.ground import answering, trigger_stations
 from showerstack.showers.simulation.settings import Settings
 from tests.models.test_pretraining import SMALL, toy_portion
 
@@ -175,7 +178,7 @@ def test_energies_begin_where_a_tenth_triggers() -> None:
 def test_stations_answer_as_the_card_says() -> None:
     card = ArrayCard(response={"threshold_mev": 12.0, "saturation_mev": 1500.0, "electron_dispersion": 1.3})
     array, plain = replace(spread_out(13.0), card=card), Settings()
-    world = answering(plain, array)
+    world = triggering(plain, array)
     assert world.detector.electron_threshold_mev == pytest.approx(4 * plain.detector.electron_threshold_mev)
     assert world.detector.electron_cap_mev == pytest.approx(plain.detector.electron_cap_mev / 20)
     assert world.detector.electron_shape == pytest.approx(plain.detector.electron_shape * 1.1 / 0.3)
@@ -186,9 +189,9 @@ def test_stations_answer_as_the_card_says() -> None:
     assert events.grids[..., 0].max() <= world.detector.electron_cap_mev < before.grids[..., 0].max()
     assert events.grids[..., 0][events.grids[..., 0] > 0].min() >= world.detector.electron_threshold_mev
     twice = replace(array, card=ArrayCard(response={"electron_deposit_mev": 19.0, "muon_deposit_mev": 4.2}))
-    other = answering(plain, twice).detector
+    other = triggering(plain, twice).detector
     deaf = replace(array, card=ArrayCard(response={"muon_threshold_mev": 6.0}))
-    assert answering(plain, deaf).detector.muon_threshold_mev == pytest.approx(6.0)
+    assert triggering(plain, deaf).detector.muon_threshold_mev == pytest.approx(6.0)
     for name, factor in (
         ("electron_mev", 2.0),
         ("electron_threshold_mev", 2.0),
@@ -197,7 +200,7 @@ def test_stations_answer_as_the_card_says() -> None:
     ):
         assert getattr(other, name) == pytest.approx(factor * getattr(plain.detector, name)), name
     assert other.electron_cap_mev == 65_504.0
-    assert answering(plain, KASCADE) == plain
+    assert triggering(plain, KASCADE) == plain
 
 
 def test_showers_of_an_array_without_muon_detectors_have_no_muon_number() -> None:
@@ -419,3 +422,51 @@ def _after(calls: int, function: Any) -> Any:
         function(*arguments)
 
     return call
+
+
+EACH_KEY = {
+    "electron_deposit_mev": (240.0, ("electron_mev", "electron_threshold_mev", "electron_cap_mev")),
+    "muon_deposit_mev": (4.2, ("muon_mev", "muon_threshold_mev", "muon_cap_mev")),
+    "threshold_mev": (6.0, ("electron_threshold_mev",)),
+    "muon_threshold_mev": (6.0, ("muon_threshold_mev",)),
+    "saturation_mev": (900.0, ("electron_cap_mev",)),
+    "muon_saturation_mev": (900.0, ("muon_cap_mev",)),
+    "electron_dispersion": (1.5, ("electron_shape",)),
+    "muon_dispersion": (1.5, ("muon_shape",)),
+    "muon_in_electron_dispersion": (1.5, ("muon_in_electron_shape",)),
+    "electron_strays": (0.03, ("electron_stray",)),
+    "muon_strays": (0.03, ("muon_stray",)),
+    "punch_through": (0.0, ("punch",)),
+    "punch_through_scale_m": (20.0, ("punch_range_m",)),
+    "core_excess": (0.0, ("photon_share_core",)),
+    "core_excess_scale_m": (20.0, ("photon_core_m",)),
+    "gamma_fraction": (1.5, ("photon_share",)),
+}
+
+
+@pytest.mark.parametrize("key", EACH_KEY)
+def test_each_key_of_the_response_moves_its_constants_and_no_others(key: str) -> None:
+    plain, (value, names) = Settings(), EACH_KEY[key]
+    moved = answering(plain, replace(spread_out(13.0), card=ArrayCard(response={key: value})))
+    before, after = plain.detector.model_dump(), moved.detector.model_dump()
+    assert {name for name in before if before[name] != after[name]} == set(names)
+    assert moved.changed(**{f"detector__{name}": before[name] for name in names}) == plain
+
+
+@pytest.mark.slow
+def test_sets_are_simulated_with_the_response_of_the_card(tmp_path: Path) -> None:
+    """Deposits of 38 MeV a particle: four times the signals, and fits that know it find the same sizes."""
+    found = []
+    for deposit in (9.5, 38.0):
+        card = ArrayCard(depth_g_cm2=1023.0, response={"electron_deposit_mev": deposit})
+        folder, _ = simulate(
+            COMPOSITION, tmp_path / str(deposit), n_train=150, n_test=1, seed=2, workers=1,
+            array=replace(KASCADE, name="own", card=card),
+        )  # fmt: skip
+        grids = np.asarray(np.load(folder / "matrices.npy"), np.float64)[..., 0]
+        sizes = build_table(folder).matrix(["fit_lg_ne"])[:, 0]
+        truth = pl.read_parquet(folder / "truth.parquet")["lg_ne"].to_numpy()
+        found.append((np.median(grids[grids > 0]), np.nanmedian(sizes - truth)))
+    (low, bias), (high, its_bias) = found
+    assert high == pytest.approx(4 * low, rel=0.1)
+    assert its_bias == pytest.approx(bias, abs=0.03)
