@@ -1,0 +1,160 @@
+r"""What a training shower is worth: the pretrained network fine-tuned on few of them, beside one trained from scratch.
+
+    python -m benchmarks.learning.few_showers --choose
+    python -m benchmarks.learning.few_showers --store
+
+With ``--choose`` ways of fine-tuning are compared at drawn arrays and in drawn worlds, on which they are chosen: how
+many showers a step sees, and whether some are kept back to stop early. Without it the chosen way is measured at KASCADE
+and the arrays of :mod:`benchmarks.learning.any_array`, where nothing is chosen. Showers and losses are kept below OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.fits.arrays import cases
+from benchmarks.learning.any_array import ARRAYS, DRAWN, FOREIGN_AT, N_TEST, SCRATCH, STARTED
+from benchmarks.learning.pretraining import DATA_SEED, only
+from benchmarks.shared.drawn import FOREIGN, RANDOM, drawn
+from benchmarks.shared.results import HELP, store
+from showerstack.features.catalogue import feature_set
+from showerstack.models.base.learner import Batch
+from showerstack.models.pretraining.arrays import draw_array
+from showerstack.models.pretraining.weights import ANY, ANY_SHA256
+from showerstack.models.registry import create, spec
+from showerstack.runtime.files import write_npz
+from showerstack.scoring.metrics.losses import event_losses
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.schema import TASKS
+
+CHOSEN, TODAY = "chosen", "256, stopped"
+WAYS: dict[str, tuple[dict[str, Any], bool]] = {
+    TODAY: ({"batch_size": 256}, False),
+    "32, stopped": ({"batch_size": 32}, False),
+    "64, stopped": ({"batch_size": 64}, False),
+    "128, stopped": ({"batch_size": 128}, False),
+    "32, all": ({"batch_size": 32}, True),
+    "64, all": ({"batch_size": 64}, True),
+    "128, all": ({"batch_size": 128}, True),
+}
+"""Settings, and whether all showers train; else 15 % of them stop early."""
+VALID_SHARE, LEAST_VALID = 0.15, 20
+CHOICE_SIZES, SIZES, SCRATCH_SIZES = (50, 100, 300, 1000, 2000, 4000), (100, 300, 1000, 5000), (1000, 5000, 17_000)
+MOST = 20_000
+
+
+def loss(name: str, system: str, way: str, n: int, seed: int, sets: tuple[Batch, Batch], task: str, out: Path) -> float:
+    """Return the mean log-loss of the test showers of one fit, made where it is not kept; 0 showers: no training."""
+    file = out / "losses" / f"{name}-{task}-{system}-{way}-{n}-{seed}.npz".replace(" ", "_").replace("/", "_")
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        entry = spec(system)
+        assert isinstance(entry.features, str)
+        columns = feature_set(entry.features, sets[0].columns)
+        events, test = (only(batch, columns) for batch in sets)
+        settings, all_train = WAYS.get(way, ({}, False))
+        settings = settings | ({"weights": ANY, "weights_sha256": ANY_SHA256} if system == STARTED else {})
+        settings |= {} if n else {"learning_rate": 1e-12, "epochs": 1, "batch_size": 256}
+        rows = np.random.default_rng([n, seed]).permutation(len(events))[: n or 400]
+        n_valid = max(round(VALID_SHARE * len(rows)), LEAST_VALID)
+        parts = (rows, rows) if all_train else (rows[n_valid:], rows[:n_valid])
+        train, valid = (events.take(np.sort(part)) for part in parts)
+        learner = create(entry, TASKS[task].classes, overrides=settings)
+        learner.fit(train, valid, seed=seed)
+        assert test.labels is not None
+        write_npz(file, loss=event_losses(learner.predict_log_proba(replace(test, labels=None)), test.labels))
+    with np.load(file) as kept:
+        return float(kept["loss"].mean())
+
+
+def sets_of(world: str, task: str, array: DetectorArray, out: Path, seed: int = DATA_SEED) -> tuple[Batch, Batch]:
+    """Return training and test showers."""
+    train, test = (
+        drawn(world, task, n, seed=seed, split=split, data=out / "data", array=array, elsewhere=array != KASCADE)[0]
+        for n, split in ((MOST, "train"), (N_TEST, "test"))
+    )
+    return train, test
+
+
+def choose(n_arrays: int, seeds: list[int], out: Path) -> list[str]:
+    """Return a table of ways at drawn arrays in drawn worlds, means over both and the training seeds."""
+    losses = np.zeros((len(WAYS), len(CHOICE_SIZES), n_arrays, len(seeds)))
+    for k in range(n_arrays):
+        sets = sets_of(RANDOM, "composition", draw_array(np.random.default_rng([DRAWN, k])), out, DATA_SEED + k)
+        for j, n in enumerate(CHOICE_SIZES):
+            for i, way in enumerate(WAYS):
+                for s, seed in enumerate(seeds):
+                    losses[i, j, k, s] = loss(f"drawn {k}", STARTED, way, n, seed, sets, "composition", out)
+        print(f"drawn {k} of {n_arrays}", flush=True)
+    rows = [
+        f"| showers a step | {' | '.join(f'{n:,}' for n in CHOICE_SIZES)} |",
+        "|" + "---|" * (len(CHOICE_SIZES) + 1),
+    ]
+    for i, way in enumerate(WAYS):
+        gaps = (losses[i] - losses[0]).reshape(len(CHOICE_SIZES), -1)
+        cells = [f"{losses[0, j].mean():.4f}" if way == TODAY else
+                 f"{gaps[j].mean():+.4f} ± {gaps[j].std(ddof=1) / gaps.shape[1] ** 0.5:.4f}"
+                 for j in range(len(CHOICE_SIZES))]  # fmt: skip
+        rows.append(f"| {way} | {' | '.join(cells)} |")
+    return rows
+
+
+def curve(tasks: list[str], worlds: list[str], seeds: list[int], out: Path) -> list[str]:
+    """Return a table of log-losses by array: no shower, few, and a network from scratch with more."""
+    known = {case.name: case.array for case in cases()}
+    heads = ["task", "world", "array", "none", *(f"{n:,}" for n in SIZES), *(f"`mlp` {n:,}" for n in SCRATCH_SIZES)]
+    rows = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for task in tasks:
+        for world in worlds:
+            for name in FOREIGN_AT if world == FOREIGN else ARRAYS:
+                sets = sets_of(world, task, known[name], out)
+                cells = [f"{loss(f'{world} {name}', STARTED, CHOSEN, 0, 1, sets, task, out):.4f}"]
+                for system, sizes in ((STARTED, SIZES), (SCRATCH, SCRATCH_SIZES)):
+                    for n in sizes:
+                        each = [loss(f"{world} {name}", system, CHOSEN, n, seed, sets, task, out) for seed in seeds]
+                        spread = np.std(each, ddof=1) / len(each) ** 0.5 if len(each) > 1 else np.nan
+                        cells.append(f"{np.mean(each):.4f} ± {spread:.4f}")
+                rows.append(f"| {task} | {world} | {name} | {' | '.join(cells)} |")
+                print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    """Parse, fit what is missing, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("bench/few_showers"), help="folder of showers and losses")
+    parser.add_argument("--choose", action="store_true", help="compare ways at drawn arrays and worlds")
+    parser.add_argument("--drawn", type=int, default=4, help="with --choose: so many of them")
+    parser.add_argument("--tasks", default="composition")
+    parser.add_argument("--worlds", default=f"harder,{FOREIGN}")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--store", action="store_true", help=HELP)
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    torch.set_num_threads(1)
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    if options.choose:
+        rows = choose(options.drawn, seeds, options.out)
+        words = f"Log-loss of {N_TEST:,} test showers at {options.drawn} drawn arrays in drawn worlds, {len(seeds)} "
+        words += "training seeds; from the second line on differences to the first, ± one standard error over both.\n\n"
+        name, title = "few_showers_choice", "How to fine-tune on few showers"
+    else:
+        rows = curve(options.tasks.split(","), options.worlds.split(","), seeds, options.out)
+        words = (
+            f"Log-loss of {N_TEST:,} test showers, means of training seeds {options.seeds}, ± their standard error.\n\n"
+        )
+        name, title = "few_showers", "What a training shower is worth"
+    print("\n".join(rows))
+    if options.store:
+        store(name, title, words + "\n".join(rows), worlds=(), pretrained=True)
+
+
+if __name__ == "__main__":
+    main()
