@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -25,8 +25,9 @@ from showerstack.runtime.resources import cores
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset, state_of
 from showerstack.showers.event_files import EventFiles, zero_if_not_finite
-from showerstack.showers.schema import Task
-from showerstack.stacking.events import CORE_COLUMNS, EVERY, ShowerEvents
+from showerstack.showers.schema import AGE, SCALAR_NAMES, Task
+from showerstack.stacking.events import CONTEXT_SCALARS, CORE_COLUMNS, EVERY, Events, ShowerEvents
+from showerstack.stacking.sample import Labelled
 
 BLOCK_EVENTS = 4_096
 """Events whose features a thread computes at once: whole chunks of the feature code, for the last digits of a table."""
@@ -147,6 +148,78 @@ class ComputedEvents(ShowerEvents):
                 self._cores[number] = block[:, core_places]
         if state_of(self.dataset) != self.opened:
             raise InputError(f"{self.dataset} changed while its features were computed: start again")
+
+
+@dataclass(frozen=True, eq=False)
+class EventsInMemory(Events):
+    """Showers in memory with the features that learners read; use :meth:`of`."""
+
+    grids: np.ndarray
+    scalars: np.ndarray
+    """(N, 5) float32, as rounded in files."""
+    age: np.ndarray | None
+    columns: tuple[str, ...]
+    table: np.ndarray
+    """(N, F) float32, Fortran-ordered."""
+    array: DetectorArray
+
+    @classmethod
+    def of(
+        cls, grids: np.ndarray, scalars: np.ndarray, age: np.ndarray | None, columns: tuple[str, ...],
+        array: DetectorArray,
+    ) -> Self:  # fmt: skip
+        """Compute the features of showers as files hold them: (N, rows, columns, 2), (N, 5), (N,)."""
+        scalars = zero_if_not_finite(scalars.astype(np.float32))
+        age = None if age is None else zero_if_not_finite(age.astype(np.float32))
+        table = compute_columns(decoded(grids), scalars, age, columns, array) if columns else np.empty((len(grids), 0))
+        return cls(grids, scalars, age, columns, table, array)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the showers of several as one."""
+        first = parts[0]
+        age = None if first.age is None else np.concatenate([part.age for part in parts])
+        grids, scalars = (np.concatenate([getattr(part, one) for part in parts]) for one in ("grids", "scalars"))
+        table = np.concatenate([part.table.T for part in parts], axis=1).T
+        return cls(grids, scalars, age, first.columns, table, first.array)
+
+    def __len__(self) -> int:
+        return len(self.grids)
+
+    @property
+    def location(self) -> None:
+        return None
+
+    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
+        raise TypeError("these events are for predictions alone")
+
+    def known(self) -> Labelled:
+        raise TypeError("these events are for predictions alone")
+
+    def fingerprint(self) -> str:
+        return ""
+
+    def events_fingerprint(self) -> None:
+        return None
+
+    def context(self, rows: slice = EVERY) -> np.ndarray:
+        places = [SCALAR_NAMES.index(name) for name in CONTEXT_SCALARS]
+        return self.scalars[rows][:, places].astype(np.float64)
+
+    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
+        places = np.array([self.columns.index(name) for name in columns], dtype=np.int64)
+        scalars, names = self.scalars[rows], SCALAR_NAMES
+        if self.age is not None:
+            scalars, names = np.column_stack([scalars, self.age[rows]]), (*SCALAR_NAMES, AGE.name)
+        return Batch(
+            index=np.asarray(rows, dtype=np.int64),
+            table=np.asfortranarray(self.table[np.ix_(rows, places)]) if columns else None,
+            columns=columns,
+            grids=self.grids if grids else None,
+            scalars=scalars,
+            scalar_columns=names,
+            array=self.array,
+        )
 
 
 def compute_columns(

@@ -245,6 +245,11 @@ class _Rows(_Source):
         return self.events
 
 
+def columns_needed(run: Run) -> tuple[str, ...]:
+    """Return the features that the shipped learners read."""
+    return tuple(dict.fromkeys(name for fits in _needed_fits(run, everything=False) for name in fits.columns))
+
+
 def open_events(
     run: Run,
     data: str | Path | Events,

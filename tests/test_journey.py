@@ -84,7 +84,9 @@ FEWER = {
     "--simulation data/gamma_test --exposure 1.75e12": "--exposure 1e8",
     # All limits, to their last digit, in tests/analysis/test_workspace.py.
     'glob("*.json"))': 'glob("*.json"))[:1]',
-    "level=0.1)": "level=0.1, rtol=0.5)",
+    "limit, _ = toms748_scan(workspace.data(model), model, 0.0, highest, level=0.1)": (
+        "limit = pyhf.infer.hypotest(highest, workspace.data(model), model)"
+    ),
     "--run runs/wine --preset quick": "--run runs/wine --preset quick --learners table.logistic",
     "--run runs/scalars --preset quick": "--run runs/scalars --preset quick --learners table.logistic",
     'categories=["colour"])': 'categories=["colour"], learners=["table.logistic"], folds=2)',

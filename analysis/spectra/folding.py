@@ -39,6 +39,8 @@ ENERGY_DEGREE, CURVATURE_DEGREE = 6, 2
 wrong near the threshold, with more they are noisier (docs/benchmarks/closure.md)."""
 CUT_MARGIN = 0.15
 """How far below the cuts in lg Ne and lg Nmu simulated events are kept: they may pass them when moved."""
+MANY_ROWS = 100
+"""Rows from which normal equations of seven columns lose nothing that counts, in a tenth of the time."""
 MOVE = 0.04
 """How far sizes are moved, in lg, where events are predicted again."""
 PARTS, SPLITS = 20, 10
@@ -133,7 +135,8 @@ def make_movable(
         raise InputError("--simulation: a simulated set without truth.parquet has no true energies to fold with")
     y = mass_summary(simulated.log_proba)
     lg_widths = np.array([widths.lg_muon, widths.lg_electron])
-    moved = regressed_moves(simulated, lg_widths)
+    known = simulated.y_again is not None and np.isfinite(simulated.y_again).reshape(-1, 2, 2).any(axis=2).all()
+    moved = np.zeros((4, len(y))) if known else regressed_moves(simulated, lg_widths)
     if simulated.y_again is not None:
         down, up = simulated.y_again.reshape(-1, 2, 2).transpose(2, 1, 0)  # (2, N) each
         both = np.isfinite(down) & np.isfinite(up)
@@ -187,7 +190,11 @@ def regressed_moves(simulated: Simulated, lg_widths: np.ndarray) -> np.ndarray:
     e, m, z = simulated.lg_ne - 5.0, simulated.lg_nmu - 4.5, simulated.zenith_deg / 30.0
     design = np.stack([np.ones_like(e), e, m, z, e * e, e * m, m * m], axis=1)
     centred = np.clip(simulated.log_proba - simulated.log_proba.mean(axis=1, keepdims=True), -30, 30)
-    by = np.linalg.lstsq(design, centred, rcond=None)[0]
+    # Seven columns of numbers near one: their normal equations lose nothing that counts and take a tenth of the time.
+    if len(design) > MANY_ROWS:
+        by = np.linalg.solve(design.T @ design, design.T @ centred)
+    else:
+        by = np.linalg.lstsq(design, centred, rcond=None)[0]
     columns = design[:, :3]
     slopes = (columns @ np.stack([by[2], by[5], 2 * by[6]]), columns @ np.stack([by[1], 2 * by[4], by[5]]))
     y, coefficients = mass_summary(simulated.log_proba), []

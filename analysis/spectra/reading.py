@@ -194,7 +194,8 @@ def read_response(
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
         predictions = predict_folder(run, folder, ctx, keep)
         remarks += predictions.remarks
-        y_again, how = moved_summaries(run, dataset, ctx, keep) if moved else (None, "")
+        used = spectra_cuts(zenith_max_deg, CUT_MARGIN).mask(scalars(dataset))
+        y_again, how = moved_summaries(run, dataset, ctx, keep, used) if moved else (None, "")
         if how == DEPOSITS:
             remarks.append(f"{folder}: {DEPOSITS_REMARK}")
         events, primaries, new_remarks = _simulated(

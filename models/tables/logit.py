@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 from showerstack.models.base.inputs import InputTransform
 from showerstack.models.base.learner import Batch
@@ -45,6 +43,9 @@ class QuadraticLogit(TableLearner):
     }
 
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+
         rows = _at_most(int(self.chosen["max_events"]), np.arange(len(train.labels)), seed)
         self.inputs_ = InputTransform.fit(_as_batch(train.table[rows], self.columns_), self.columns_)
         limit = self._most_events(self.inputs_.n_inputs)
@@ -103,7 +104,27 @@ class QuadraticLogit(TableLearner):
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
         parts = [table[k : k + TERM_ROWS] for k in range(0, len(table), TERM_ROWS)]
         with limited_threads(self.threads):
-            return np.concatenate([log_of_margins(self._terms(part) @ self.weights_.T + self.bias_) for part in parts])
+            return np.concatenate([log_of_margins(self._margins(part)) for part in parts])
+
+    def _margins(self, table: np.ndarray) -> np.ndarray:
+        """Return (n, C) sums of all terms: products as quadratic forms of the inputs that have them."""
+        x = self.inputs_.apply(_as_batch(table, self.columns_)).astype(np.float64)
+        n_inputs, n_classes = x.shape[1], len(self.weights_)
+        margins = x @ self.weights_[:, :n_inputs].T + self.bias_
+        if self.chosen["degree"] == 1:
+            return margins
+        n_squares = self.n_squares(n_inputs)
+        first, second = self.products(n_inputs)
+        squared = x[:, :n_squares]
+        margins += (squared * squared) @ self.weights_[:, n_inputs : n_inputs + n_squares].T
+        if len(second):
+            m = int(second.max()) + 1
+            form = np.zeros((m, n_classes, m))
+            form[first, :, second] = self.weights_[:, n_inputs + n_squares :].T
+            inner = np.ascontiguousarray(x[:, :m])
+            halves = (inner @ form.reshape(m, -1)).reshape(len(x), n_classes, m)
+            margins += np.matmul(halves, inner[:, :, None])[:, :, 0]
+        return margins
 
     @property
     def n_parameters(self) -> int:

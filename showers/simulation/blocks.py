@@ -6,8 +6,10 @@ that a simulation has the same events for any number of workers, and two models 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +18,7 @@ from showerstack.showers import protocols
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.kascade import PARTICLE_IDS
 from showerstack.showers.schema import AGE, SCALAR_NAMES, TASKS, Task
-from showerstack.showers.simulation.cascade import Proposal, Showers, develop
+from showerstack.showers.simulation.cascade import Deviates, Proposal, Showers, develop
 from showerstack.showers.simulation.deposits import CLUMP_AMPLITUDE
 from showerstack.showers.simulation.detector import read_out
 from showerstack.showers.simulation.ground import ground_of
@@ -141,6 +143,77 @@ class SimulatedEvents:
         return pl.DataFrame(identity | {k: v[rows].astype(np.float32) for k, v in values.items()} | reconstructed)
 
 
+def names_of_showers(group: np.ndarray, core_x_m: np.ndarray) -> np.ndarray:
+    """Return (n,) complex128 names of showers at their cores: number and core x in float32, as files have them."""
+    return group + 1j * core_x_m.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What was drawn of some showers of a block: the world's offsets move none of it."""
+
+    primaries: Primaries
+    deviates: Deviates
+    group: np.ndarray
+    keys: np.ndarray
+    modes: np.ndarray
+    errors: np.ndarray
+    chance: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Draws]) -> Draws:
+        """Return those of several blocks as one."""
+
+        def both(one: str, of: Sequence[Any]) -> np.ndarray:
+            return np.concatenate([getattr(part, one) for part in of], axis=-1)
+
+        primaries = [part.primaries for part in parts]
+        deviates = [part.deviates for part in parts]
+        return cls(
+            Primaries(**{one.name: both(one.name, primaries) for one in fields(Primaries)}),
+            Deviates(**{one.name: both(one.name, deviates) for one in fields(Deviates)}),
+            both("group", parts), both("keys", parts), np.concatenate([part.modes for part in parts]),
+            both("errors", parts), both("chance", parts),
+        )  # fmt: skip
+
+
+def draw_block(job: BlockJob, block: int, only: np.ndarray) -> Draws:
+    """Draw a block's random numbers as :func:`simulate_block` does; return those of the showers of these names."""
+    rng = random_generator(job, block)
+    n_showers = -(-PRIMARIES_PER_BLOCK // job.reuse)
+    primaries = throw_primaries(job.task, n_showers, job.model, job.settings.spectrum, rng)
+    deviates = Deviates.draw(n_showers, rng)
+    of_copy = np.arange(n_showers)
+    core_x_m, core_y_m = primaries.core_x_m, primaries.core_y_m
+    if job.reuse > 1:
+        of_copy = np.repeat(of_copy, job.reuse)[:PRIMARIES_PER_BLOCK]
+        core_x_m, core_y_m = throw_cores(len(of_copy), job.settings.spectrum.core_radius_m, rng)
+    n, group = len(of_copy), block * PRIMARIES_PER_BLOCK + of_copy
+    keys, modes, errors, chance = _observation(n, rng)
+    rows = np.flatnonzero(np.isin(names_of_showers(group, core_x_m), only))
+    columns = {one.name: getattr(primaries, one.name)[of_copy[rows]] for one in fields(primaries)}
+    columns |= {"core_x_m": core_x_m[rows], "core_y_m": core_y_m[rows]}
+    return Draws(
+        Primaries(**columns), deviates.take(of_copy[rows]), group[rows], keys[rows], modes[rows], errors[:, rows],
+        chance[:, rows],
+    )  # fmt: skip
+
+
+def observe_drawn(draws: Draws, job: BlockJob) -> SimulatedEvents:
+    """Return what passes the job's cuts of drawn showers, the same to the bit as among all of their blocks."""
+    showers = develop(
+        draws.primaries, job.settings, np.random.default_rng(0), None, ground_of(job.array).depth_g_cm2, draws.deviates
+    )
+    return _observe(showers, draws.group, job, (draws.keys, draws.modes, draws.errors, draws.chance), None)
+
+
+def _observation(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
+    modes = rng.standard_normal((n, len(CLUMP_AMPLITUDE), 2))
+    errors, chance = rng.standard_normal((4, n)), rng.random((4, n))
+    return keys, modes, np.concatenate([errors, rng.standard_normal((2, n))]), chance
+
+
 def simulate_block(job: BlockJob, block: int) -> SimulatedEvents:
     """Simulate one block.
 
@@ -180,13 +253,15 @@ def observe(
     SimulatedEvents
         What triggered, was reconstructed and passed the job's cuts.
     """
-    n = len(group)
-    keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
-    modes = rng.standard_normal((n, len(CLUMP_AMPLITUDE), 2))
-    errors, chance = rng.standard_normal((4, n)), rng.random((4, n))
-    errors = np.concatenate([errors, rng.standard_normal((2, n))])
+    return _observe(showers, group, job, _observation(len(group), rng), detector)
 
-    rows = np.arange(n)
+
+def _observe(
+    showers: Showers, group: np.ndarray, job: BlockJob,
+    drawn: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], detector: Settings | None,
+) -> SimulatedEvents:  # fmt: skip
+    keys, modes, errors, chance = drawn
+    rows = np.arange(len(group))
     if job.cuts != "none" and job.preselect:
         rows = np.flatnonzero(
             (showers.lg_ne > job.preselection_lg_ne) & (showers.primaries.zenith_deg < PRESELECTION_ZENITH_DEG)

@@ -103,6 +103,10 @@ class Deviates:
         """Draw the numbers for ``n`` showers."""
         return cls(rng.standard_normal((8, n)), rng.standard_exponential((3, n)), rng.random((3, n)))
 
+    def take(self, rows: np.ndarray) -> Deviates:
+        """Return those of some showers."""
+        return Deviates(self.normal[:, rows], self.exponential[:, rows], self.uniform[:, rows])
+
 
 def capped_exponential(x: np.ndarray, u: np.ndarray) -> np.ndarray:
     """Return Exp(1) - 1 with exponentials beyond 5.5 redrawn uniformly in 0..5.5."""
@@ -115,6 +119,7 @@ def develop(
     rng: np.random.Generator,
     proposal: Proposal | None = None,
     depth_g_cm2: float = GROUND_DEPTH,
+    deviates: Deviates | None = None,
 ) -> Showers:
     """Let the primaries' showers develop to the ground.
 
@@ -132,7 +137,7 @@ def develop(
         Depth of maximum, true electron and total muon numbers, lateral shapes.
     """
     n = len(primaries.mass)
-    deviates = Deviates.draw(n, rng)
+    deviates = Deviates.draw(n, rng) if deviates is None else deviates
     weight = None
     if proposal is not None:
         rows = np.flatnonzero((primaries.mass == 1) & (primaries.label == HADRON))

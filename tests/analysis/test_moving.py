@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +14,14 @@ import pytest
 
 from showerstack.analysis.spectra import moving
 from showerstack.analysis.spectra.folding import MOVE, mass_summary
-from showerstack.analysis.spectra.moving import AGAIN, DEPOSITS, moved_set, moved_summaries, paired_rows
+from showerstack.analysis.spectra.moving import AGAIN, DEPOSITS, moved_summaries, multiplied_set
 from showerstack.runtime.checksums import CHECKSUMS_FILE, write_checksums
 from showerstack.runtime.context import Context
 from showerstack.runtime.files import read_json, write_json
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.kascade import reconstructed_energy
 from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import simulate
 
 
 def _posteriors(dataset: Dataset) -> np.ndarray:
@@ -31,11 +33,13 @@ def _posteriors(dataset: Dataset) -> np.ndarray:
 
 @pytest.fixture
 def predicted(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def predict(run: Any, folder: Path, ctx: Context) -> Any:
-        values = SimpleNamespace(log_proba=_posteriors(Dataset.open(folder, labels=False)))
+    def predict(run: Any, events: Any, ctx: Context, **options: bool) -> Any:
+        events = Dataset.open(events, labels=False) if isinstance(events, Path) else events
+        values = SimpleNamespace(log_proba=_posteriors(events), scalars=events.scalars)
         return SimpleNamespace(concatenated=lambda: values)
 
     monkeypatch.setattr(moving, "predict", predict)
+    monkeypatch.setattr(moving, "columns_needed", lambda run: ())
     return SimpleNamespace(chain=SimpleNamespace(config_hash="0" * 64), task=COMPOSITION)
 
 
@@ -64,17 +68,31 @@ def test_a_set_is_simulated_again_with_other_sizes(
     np.testing.assert_allclose(again, y, atol=1e-5, err_msg="kept")
 
 
-def test_showers_are_paired_by_number_and_core(tiny_composition: Path) -> None:
-    data = Dataset.open(tiny_composition / "composition_test", COMPOSITION)
-    with moved_set(data, 1, MOVE, Context(), None) as folder:
-        other = Dataset.open(folder, COMPOSITION)
-        here, there = paired_rows(data, other)
-        np.testing.assert_array_equal(data.labels[here], other.labels[there])  # type: ignore[index]
-        electrons = np.asarray(other.scalars)[there, 3].astype(float) - np.asarray(data.scalars)[here, 3]
-        muons = np.asarray(other.scalars)[there, 4].astype(float) - np.asarray(data.scalars)[here, 4]
-        assert np.median(electrons) == pytest.approx(MOVE, abs=0.01)
-        assert np.median(muons) == pytest.approx(0, abs=0.01)
-    assert not folder.exists()
+@pytest.mark.parametrize("reuse", [1, 5])
+def test_showers_are_simulated_again_as_themselves(
+    reuse: int, tmp_path: Path, predicted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every shower that passes again is the same one at the same core; with sizes as they were none is lost."""
+    _, folder = simulate(COMPOSITION, tmp_path, n_train=1, n_test=150, seed=3, reuse=reuse, workers=1)
+    data = Dataset.open(folder, COMPOSITION)
+    for move, column in ((1, 4), (3, 3)):
+        monkeypatch.setattr(moving, "mass_summary", lambda log_proba, column=column: log_proba[:, column])
+        monkeypatch.setattr(
+            sys.modules[__name__], "_posteriors", lambda events: np.asarray(events.scalars, dtype=np.float64)
+        )
+        y = moving.simulated_again(predicted, data, Context(workers=1))
+        there = np.isfinite(y[:, move])
+        assert there.mean() > 0.8
+        change = y[there, move] - np.asarray(data.scalars, dtype=np.float64)[there, column]
+        assert np.median(change) == pytest.approx(MOVE, abs=0.01)
+        assert np.std(change) < 0.05, "the same showers, not others of the same kind"
+    monkeypatch.setattr(moving, "MOVE", 0.0)
+    y = moving.simulated_again(predicted, data, Context(workers=1))
+    np.testing.assert_array_equal(y, np.asarray(data.scalars, dtype=np.float64)[:, [3] * 4])
+    some = np.arange(len(data)) % 3 == 0
+    part = moving.simulated_again(predicted, data, Context(workers=1), some)
+    np.testing.assert_array_equal(part[some], y[some])
+    assert np.isnan(part[~some]).all()
 
 
 @pytest.mark.slow
@@ -82,7 +100,7 @@ def test_deposits_are_multiplied_where_nothing_can_be_simulated_again(
     tiny_composition: Path, tmp_path: Path, predicted: Any
 ) -> None:
     data = Dataset.open(_foreign(tiny_composition / "composition_test", tmp_path / "archive"), COMPOSITION)
-    with moved_set(data, 0, MOVE, Context(), None) as folder:
+    with multiplied_set(data, 0, MOVE) as folder:
         moved = Dataset.open(folder, labels=False)
         grids, before = (np.asarray(one.matrices[:50], dtype=np.float64) for one in (moved, data))
         np.testing.assert_array_equal(grids[..., 0], before[..., 0])
