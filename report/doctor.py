@@ -9,8 +9,10 @@ export can be compared with its checksum.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,12 +25,13 @@ from rich.console import Group
 from rich.table import Table
 
 from showerstack.features.compute import FIT_RESULT_GROUPS, compute_events
-from showerstack.features.device import cupy_obstacle, resolve_device
+from showerstack.features.device import cupy_obstacle, gpu_answers, resolve_device
 from showerstack.features.table import CATALOGUE_FILE, CONVERGED, FeatureTable, fit_remark
 from showerstack.report.shared.subject import stated_origin
 from showerstack.report.shared.text import Finding, findings_table
 from showerstack.runtime.arrays import read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
+from showerstack.runtime.code import version_of
 from showerstack.runtime.context import Bars, Progress, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.packages import EXTRAS, lacking
@@ -97,10 +100,7 @@ def _packages() -> Iterator[Finding]:
     for need in map(Requirement, required):
         if need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in extras):
             continue
-        try:
-            version = importlib.metadata.version(need.name)
-        except importlib.metadata.PackageNotFoundError:
-            version = "not installed"
+        version = version_of(need.name)
         if version != "not installed" and need.specifier.contains(version, prereleases=True):
             fitting.append(f"{need.name} {version}")
         else:
@@ -110,36 +110,55 @@ def _packages() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    """Yield what the libraries that are installed can do on a GPU."""
+    """Yield what the libraries that are installed can do on a GPU; they are imported where one answers."""
+    answers = gpu_answers()
     if not lacking("torch"):
-        import torch
+        cuda = _cuda_of_torch()
+        build = f"built for CUDA {cuda}, no GPU answers" if cuda else "CPU build"
+        if answers and cuda:
+            import torch
 
-        cuda = torch.cuda.is_available()
-        build = f"built for CUDA {torch.version.cuda}, no GPU answers" if torch.version.cuda else "CPU build"
-        if cuda:  # without a driver that works, the names of devices that are there cannot be read
-            names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-            build = f"{', '.join(names)}, {'with' if torch.cuda.is_bf16_supported() else 'without'} bf16"
-        yield Finding("torch", f"{torch.__version__}: {build}", "ok" if cuda else "note")
+            # Without a driver that works, the names of devices that are there cannot be read.
+            if answers := torch.cuda.is_available():
+                names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+                build = f"{', '.join(names)}, {'with' if torch.cuda.is_bf16_supported() else 'without'} bf16"
+        yield Finding("torch", f"{version_of('torch')}: {build}", "ok" if answers and cuda else "note")
     if not lacking("xgboost"):
-        import xgboost
-
-        cuda = bool(xgboost.build_info().get("USE_CUDA"))
-        build = "CUDA" if cuda else "CPU"
-        yield Finding("xgboost", f"{xgboost.__version__}: {build} build", "ok" if cuda else "note")
+        # A build for CUDA brings NVIDIA's library of collective operations along.
+        name = next((one for one in ("xgboost", "xgboost-cpu") if _is_installed(one)), "xgboost")
+        has_cuda = any("nccl" in one for one in (importlib.metadata.requires(name) or []) if _is_installed(name))
+        yield Finding("xgboost", f"{version_of('xgboost')}: {'CUDA' if has_cuda else 'CPU'} build",
+                      "ok" if has_cuda else "note")  # fmt: skip
     if not lacking("lightgbm"):
-        import lightgbm
+        trains = False
+        if answers:
+            from showerstack.models.tables.lightgbm import trains_on_cuda
 
-        from showerstack.models.tables.lightgbm import trains_on_cuda
-
-        cuda, build = trains_on_cuda(), "CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
-        build = "trains on the GPU" if cuda else build
-        yield Finding("lightgbm", f"{lightgbm.__version__}: {build}", "ok" if cuda else "note")
+            trains = trains_on_cuda()
+        build = "trains on the GPU" if trains else "CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
+        yield Finding("lightgbm", f"{version_of('lightgbm')}: {build}", "ok" if trains else "note")
     if obstacle := cupy_obstacle():
         yield Finding("cupy", f"features are computed on the CPU: {obstacle}", "note")
     else:
         import cupy
 
         yield Finding("cupy", f"{cupy.__version__}: compiles and runs on the GPU")
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        return bool(importlib.metadata.version(distribution))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def _cuda_of_torch() -> str | None:
+    """Return the CUDA version that torch was built for, from the file that says so; None for a CPU build."""
+    spec = importlib.util.find_spec("torch")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    file = next((each for folder in folders if (each := Path(folder) / "version.py").is_file()), None)
+    found = re.search(r"^cuda[^=]*= *['\"]([^'\"]+)", file.read_text(encoding="utf-8"), re.MULTILINE) if file else None
+    return found[1] if found else None
 
 
 def _room(folder: Path) -> Iterator[Finding]:

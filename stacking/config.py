@@ -21,6 +21,7 @@ from showerstack.models.registry import LEARNERS, spec
 from showerstack.runtime.cost import seconds_of
 from showerstack.runtime.errors import InputError, most_similar
 from showerstack.runtime.files import atomic_path, hash_file
+from showerstack.runtime.packages import listed
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
@@ -47,6 +48,9 @@ TABLE_FOLDS: dict[str, int] = {"quick": 5, "good": 8, "best": 10}
 """The same on tables: they have fewer rows than showers, and each costs less."""
 TABLE_MIN_HOLDOUT = 20
 """Rows of each class without which a table has no holdout: calibration needs fewer than a decision."""
+FEW_SHOWERS = 1_500
+"""Training showers below which learners without pretrained weights are left out of presets: with 300 of them a network
+that starts from weights has a log-loss of 1.06, LightGBM 1.23, LeNet 1.40 (``benchmarks/learning/few_showers.py``)."""
 FEW_ROWS = 3_000
 TABLE_PREFIX = "table."
 """Begins the names of learners that are tuned for tables."""
@@ -254,6 +258,22 @@ class StackConfig(RunConfig, ShowerOptions):
             kept = tuple(learner.name for learner in specs if learner.name not in left_out)
             config = config.model_copy(update={"learners": kept})
         return config, tuple(remarks)
+
+    def for_number(self, n: int, task: Task) -> tuple[StackConfig, tuple[str, ...]]:
+        """Return these options without learners that cannot win with ``n`` training showers, and a remark on them.
+
+        With fewer than :data:`FEW_SHOWERS` what starts from pretrained weights is better than all others by far.
+        """
+        specs = self.learner_specs(task)
+        started = tuple(learner.name for learner in specs if learner.pretrained)
+        if n >= FEW_SHOWERS or not started or len(started) == len(specs):
+            return self, ()
+        others = ", ".join(learner.name for learner in specs if not learner.pretrained)
+        remark = (
+            f"with {n:,} training showers {listed(list(started))} alone is trained: {others} would need "
+            f"{FEW_SHOWERS:,} to be of use beside it (--learners names others)"
+        )
+        return self.model_copy(update={"learners": started}), (remark,)
 
     def _starting_at(self, array: DetectorArray, specs: Iterable[LearnerSpec]) -> StackConfig:
         """Return these options with the released weights for any array where KASCADE's would be those of a learner."""

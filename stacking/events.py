@@ -434,7 +434,11 @@ def open_showers(config: StackConfig, ctx: Context, *, strict: bool) -> Data:
             f"{config.test_folder} holds events of another array ({test_set.array.name}) than {config.train_folder} "
             f"({train_set.array.name}): {test_set.array.difference(train_set.array)}; simulate or convert both alike"
         )
+    by_preset = config.learners is None
     config, left_out = config.for_array(train_set.array, task)
+    if by_preset:
+        config, few = config.for_number(int(train_set.usable.sum()), task)
+        left_out = (*left_out, *few)
     unusable = unusable_remarks(train_set, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
     usable = train_set.usable
     groups = None if train_set.groups is None else np.asarray(train_set.groups)[usable]

@@ -308,7 +308,8 @@ def _labelled_batch(task: FoldTask, rows: np.ndarray) -> Batch:
         by_cuts = np.where(in_evaluation, 1.0, task.off_cut_weight)
         weights = by_cuts if weights is None else by_cuts * weights
     targets = task.train.targets(rows) if task.learns_truth else None
-    return replace(batch, labels=known.labels[rows], weights=weights, targets=targets)
+    groups = None if known.groups is None else known.groups[rows]
+    return replace(batch, labels=known.labels[rows], weights=weights, targets=targets, groups=groups)
 
 
 def predict(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray) -> Posterior:

@@ -43,6 +43,8 @@ WAYS: dict[str, tuple[dict[str, Any], bool]] = {
     "32, all": ({"batch_size": 32}, True),
     "64, all": ({"batch_size": 64}, True),
     "128, all": ({"batch_size": 128}, True),
+    "256, all": ({"batch_size": 256}, True),
+    CHOSEN: ({}, False),
 }
 """Settings, and whether all showers train; else 15 % of them stop early."""
 VALID_SHARE, LEAST_VALID = 0.15, 20
@@ -60,6 +62,7 @@ def loss(name: str, system: str, way: str, n: int, seed: int, sets: tuple[Batch,
         columns = feature_set(entry.features, sets[0].columns)
         events, test = (only(batch, columns) for batch in sets)
         settings, all_train = WAYS.get(way, ({}, False))
+        settings = settings | ({"by_number": False} if settings or not n else {}) if system == STARTED else settings
         settings = settings | ({"weights": ANY, "weights_sha256": ANY_SHA256} if system == STARTED else {})
         settings |= {} if n else {"learning_rate": 1e-12, "epochs": 1, "batch_size": 256}
         rows = np.random.default_rng([n, seed]).permutation(len(events))[: n or 400]

@@ -55,6 +55,8 @@ class Batch:
     NaN where unknown; None for events to be predicted."""
     array: DetectorArray = KASCADE
     """The stations that the grids' cells belong to."""
+    groups: np.ndarray | None = None
+    """(n,) int64, equal value = same simulated shower; None: each is its own."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -73,7 +75,19 @@ class Batch:
             labels=pick(self.labels),
             weights=pick(self.weights),
             targets=pick(self.targets),
+            groups=pick(self.groups),
         )
+
+    def with_others(self, other: Self) -> Self:
+        """Return these events and others of the same dataset, in the order of its rows."""
+
+        def joined(one: np.ndarray | None, more: np.ndarray | None) -> np.ndarray | None:
+            return None if one is None or more is None else np.concatenate([one, more])
+
+        names = ("table", "scalars", "labels", "weights", "targets", "groups")
+        parts = {name: joined(getattr(self, name), getattr(other, name)) for name in names}
+        both = replace(self, index=np.concatenate([self.index, other.index]), **parts)  # type: ignore[arg-type]
+        return both.take(np.argsort(both.index, kind="stable"))
 
 
 class Predictor(ABC):

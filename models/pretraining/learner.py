@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from showerstack.models.base.inputs import TARGETS, InputTransform, has_column
-from showerstack.models.base.learner import Batch
+from showerstack.models.base.learner import Batch, check_training
 from showerstack.models.base.saving import plain
 from showerstack.models.networks.learner import NetworkLearner
 from showerstack.models.networks.loop import History, predict_outputs
@@ -31,6 +31,7 @@ from showerstack.models.pretraining.stream import N_WORLD
 from showerstack.models.pretraining.weights import RELEASED, SHIPPED, Pretrained, read_pretrained
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.losses import event_losses
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.schema import COMPOSITION, GAMMA
 
@@ -39,6 +40,14 @@ def name_released(chosen: dict[str, Any]) -> None:
     """Set the hash of released weights: as that of a file's, it is part of a training's identity."""
     if chosen["weights"] in RELEASED:
         chosen["weights_sha256"] = RELEASED[chosen["weights"]][1]
+
+
+SMALL_BATCH = 32
+"""Showers of a step where few showers have much to teach."""
+FEW = 2_000
+"""Showers of a fit below which none is kept back to stop early, and the size of steps is chosen by the showers."""
+PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
+"""Into so many parts the showers of such a fit are divided for that choice; from how many on they are many."""
 
 
 LEAST_KNOWN = 100
@@ -79,7 +88,8 @@ class PretrainedLearner(NetworkLearner):
     Settings: ``weights``, ``shipped`` (KASCADE's), ``any-array`` or a ``.safetensors`` file whose SHA-256 is then
     ``weights_sha256``; ``dropout``; ``body_rate``, ``world_rate``, learning rates of body and world in units of the
     head's; ``truth_weight``, weight of the true quantities in what the body learns (their heads learn in any case);
-    ``width``, ``blocks``, ``hidden``, which are those of the weights.
+    ``width``, ``blocks``, ``hidden``, which are those of the weights; ``by_number``, whether fits of fewer than 2,000
+    showers keep none back and choose the size of their steps.
     """
 
     needs_table = True
@@ -97,6 +107,7 @@ class PretrainedLearner(NetworkLearner):
         "augment": False,
         "epochs": 10,
         "batch_size": 256,
+        "by_number": True,
         "learning_rate": 1e-3,
         "weight_decay": 0.01,
         "patience": 6,
@@ -107,6 +118,7 @@ class PretrainedLearner(NetworkLearner):
         name_released(self.chosen)
         if self.chosen["truth_weight"] < 0:
             raise InputError(f"truth_weight must be at least 0, got {self.chosen['truth_weight']}")
+        self.usual = self.training
         self.rate_factors = {"body.": self.chosen["body_rate"], "world": self.chosen["world_rate"]}
 
     def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
@@ -124,11 +136,49 @@ class PretrainedLearner(NetworkLearner):
         if train.targets is not None:
             check_targets(train.targets, len(train))
             known = (~np.isnan(train.targets)).sum(axis=0) >= LEAST_KNOWN
+        check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
+        self.training = self.usual
+        if self.chosen["by_number"] and len(train) + len(valid) < FEW:
+            train = valid = train.with_others(valid)
+            size = self._batch_size(train, seed, device, progress)
+            self.training = replace(self.usual, batch_size=size, patience=self.usual.epochs)
         super().fit(train, valid, seed=seed, device=device, progress=progress)
         network = self.network_.network
         assert isinstance(network, FineTuned)
         network.with_targets.copy_(torch.from_numpy(known.astype(np.int64)))
         return self
+
+    def _batch_size(self, events: Batch, seed: int, device: str, progress: Progress | None) -> int:
+        """Return how many showers a step sees in a fit of few: as usual, or few where more steps are shown to help.
+
+        More steps help by a tenth in log-loss where showers are unlike all that the weights have seen, and cost a
+        hundredth where they are like them. The showers tell which: each part is predicted by fits of the others.
+        """
+        usual = self.usual.batch_size
+        assert events.labels is not None
+        showers = events.index if events.groups is None else events.groups
+        number = np.unique(showers, return_inverse=True)[1]
+        n_parts = PARTS if len(events) < MANY else PARTS_OF_MANY
+        part = np.random.default_rng(seed).permutation(number.max() + 1)[number] % n_parts
+        if usual <= SMALL_BATCH or number.max() + 1 < 2 * n_parts:
+            return usual
+        gain = np.zeros(len(events))
+        for k in range(n_parts):
+            inside, outside = events.take(part == k), events.take(part != k)
+            assert inside.labels is not None
+            assert outside.labels is not None
+            if len(np.unique(outside.labels)) < len(self.classes):  # a class is in this part alone
+                return usual
+            for size, sign in ((usual, 1.0), (SMALL_BATCH, -1.0)):
+                settings = {**self.settings, "by_number": False, "batch_size": size, "patience": self.usual.epochs}
+                trial = type(self)(self.classes, settings, threads=self.threads)
+                trial.fit(outside, outside, seed=seed, device=device, progress=progress)
+                unlabelled = replace(inside, labels=None, weights=None, targets=None)
+                gain[part == k] += sign * event_losses(trial.predict_log_proba(unlabelled), inside.labels)
+        weights = np.ones(len(gain)) if events.weights is None else events.weights
+        of_shower = np.bincount(number, weights * gain)
+        error = float(np.sqrt(len(of_shower)) * of_shower.std())
+        return SMALL_BATCH if of_shower.sum() > error else usual
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
         return (

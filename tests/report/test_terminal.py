@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -126,6 +129,7 @@ def test_sets_of_an_earlier_demo_in_another_world_are_not_used(tiny_composition:
 
 def test_the_machine_is_asked_what_its_gpu_can_be_used_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "cupy_obstacle", lambda: "CuPy cannot use the GPU: no headers")
+    monkeypatch.setattr(doctor, "gpu_answers", lambda: True)
     for trains, state in ((True, "ok"), (False, "note")):
         monkeypatch.setattr(lightgbm, "trains_on_cuda", lambda trains=trains: trains)
         by_name = {finding.what: finding for finding in doctor.findings()}
@@ -141,11 +145,36 @@ def test_a_gpu_whose_driver_does_not_work_is_a_finding(monkeypatch: pytest.Monke
 
     for name, value in (("is_available", lambda: False), ("device_count", lambda: 1), ("get_device_name", fail)):
         monkeypatch.setattr(f"torch.cuda.{name}", value)
-    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr(doctor, "_cuda_of_torch", lambda: "13.0")
+    monkeypatch.setattr(doctor, "gpu_answers", lambda: True)
     monkeypatch.setattr(lightgbm, "trains_on_cuda", lambda: False)
     (torch,) = [finding for finding in doctor.findings() if finding.what == "torch"]
     assert torch.state == "note"
     assert torch.outcome.endswith("built for CUDA 13.0, no GPU answers")
+
+
+def test_versions_and_builds_are_read_without_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    assert doctor._cuda_of_torch() == torch.version.cuda
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.13'\ncuda: Optional[str] = '12.8'\n")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: SimpleNamespace(
+        submodule_search_locations=[str(tmp_path / name)]))  # fmt: skip
+    assert doctor._cuda_of_torch() == "12.8"
+    monkeypatch.undo()
+    program = (
+        "import sys; from showerstack.report import doctor; found = [*doctor.findings()]; "
+        "print({'torch', 'xgboost', 'lightgbm', 'catboost'} & sys.modules.keys(), len(found) > 8)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "set() True"
+
+
+def test_a_library_of_another_distribution_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: ["xgboost>=3.1"])
+    assert [finding.state for finding in doctor._packages()] == ["ok"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
