@@ -97,7 +97,7 @@ def verify(
 
     Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
     """
-    from showerstack.scoring.score import COUNTED_PROTOCOL, metrics_path, score_file, task_of
+    from showerstack.scoring.score import COUNTED_PROTOCOL, metrics_path, own_metrics_path, score_file, task_of
     from showerstack.scoring.tasks import summarise
 
     if tried is not None:
@@ -112,7 +112,8 @@ def verify(
         predictions, data, scored_task, protocol=protocol, log=log, description=description, intervals=intervals,
         published_order=published_order,
     )  # fmt: skip
-    lines = [Text(f"written: {metrics_path(predictions, scored_task)}")]
+    lasting = own_metrics_path(predictions, scored_task) or metrics_path(predictions, scored_task)
+    lines = [Text(f"written: {lasting}")]
     if log is not None:
         lines.insert(0, attempts_line(log, scored_task))
     output.show(lambda: Group(*summarise(metrics, scored_task), *lines), lambda: metrics)

@@ -214,8 +214,9 @@ def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, c
     axes.set_xlim(-edge, edge)
     axes.set_ylim(-edge, edge)
     axes.set_aspect("equal")
-    # 100 m at KASCADE; elsewhere the largest power of ten that lies within, or half of it.
-    tick = 10.0 ** np.floor(np.log10(edge))
+    # 100 m at KASCADE; elsewhere the largest of 1, 2, 5 times a power of ten that lies within.
+    power = 10.0 ** np.floor(np.log10(edge))
+    tick = max(step * power for step in (1, 2, 5) if step * power <= edge)
     axes.set_xticks([-tick, 0, tick])
     axes.set_yticks([-tick, 0, tick])
     axes.set_xlabel("x, m", labelpad=0)

@@ -149,7 +149,7 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
     source_format = format_of(path)
     if source_format is None:
         known = "; ".join(f"{each.name}: {each.holds}" for each in formats() if each.is_foreign)
-        raise InputError(f"{path} is of no known format: {known}")
+        raise InputError(f"{path} {_nearly_lists(path) or f'is of no known format: {known}'}")
     if not source_format.is_foreign:
         following = source_format.next_commands(path)[0]
         raise InputError(f"{path} holds {source_format.name}, which --from does not take; next: {following}")
@@ -165,6 +165,25 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
             raise InputError(f"{path} holds two tables that would be {file}: rename one, or convert them one by one")
         written.append(_table(reader, file, path, tell))
     return written
+
+
+LISTS = ("stations", "signals", "events")
+"""Files of lists of stations (:mod:`showerstack.showers.archives.station_lists`)."""
+
+
+def _nearly_lists(path: Path) -> str | None:
+    """Return in words what keeps a folder from being lists of stations, None where it is not nearly such."""
+    there = [name for name in LISTS if (path / f"{name}.parquet").exists()]
+    if there:
+        missing = ", ".join(f"{name}.parquet" for name in LISTS if name not in there)
+        return f"has {there[0]}.parquet, but no {missing}: lists of stations are three files"
+    text = next((file for name in LISTS for file in sorted(path.glob(f"{name}.*"))), None)
+    if text is not None:
+        return (
+            f"has {text.name}, but lists are read as Parquet: polars.read_csv(...).write_parquet('{text.stem}.parquet')"
+        )
+    inside = [file.parent for file in sorted(path.glob("*/stations.parquet"))] if path.is_dir() else []
+    return f"holds folders of lists: did you mean {' or '.join(map(str, inside[:3]))}?" if inside else None
 
 
 _CORES = {Path(CORE_X_FILE).stem: "Xc", Path(CORE_Y_FILE).stem: "Yc"}

@@ -562,6 +562,11 @@ def measured_folders(path: Path) -> list[Path]:
     if (path / SOURCE_FILE).exists() or (path / "matrices.npy").exists() or not path.is_dir():
         return [path]
     folders = sorted(folder for folder in path.iterdir() if (folder / "matrices.npy").exists())
+    if not folders and any(path.glob("*_matrices.npz")):
+        raise InputError(
+            f"{path} holds raw archives: convert them first (python cli.py convert --measured {path} --times --out "
+            "data) and give data/measured"
+        )
     if not folders:
         raise InputError(f"{path} is neither a dataset folder nor a folder of runs")
     return folders

@@ -17,6 +17,7 @@ from showerstack.showers.archives import kcdc
 from showerstack.showers.archives import station_lists as lists
 from showerstack.showers.archives.formats import DEPOSITS, UNITS, convert_foreign, format_of, formats
 from showerstack.showers.archives.kcdc import TextTable, stations_by_cores
+from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import StoredGrids
@@ -817,3 +818,21 @@ def test_a_text_column_is_of_one_type_whichever_rows_are_read(tmp_path: Path) ->
     assert {name: values.dtype for name, values in first.items()} == {"R": np.int64, "Gt": np.float64}
     assert {name: values.dtype for name, values in second.items()} == {"R": np.int64, "Gt": np.float64}
     assert np.isnan(second["Gt"][2])
+
+
+def test_what_keeps_a_folder_from_being_lists_is_said(tmp_path: Path) -> None:
+    for name, files, said in (
+        ("one", ("stations.parquet", "events.parquet"), "has stations.parquet, but no signals.parquet: lists"),
+        ("text", ("stations.csv", "signals.csv", "events.csv"), "has stations.csv, but lists are read as Parquet"),
+        ("above", ("gamma_test/stations.parquet",), "did you mean .*above/gamma_test"),
+        ("other", ("a.txt",), "is of no known format: HiSPARC"),
+    ):
+        for file in files:
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).touch()
+        with pytest.raises(InputError, match=said):
+            convert_foreign(tmp_path / name, tmp_path / "out", GAMMA)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "004000_matrices.npz").touch()
+    with pytest.raises(InputError, match="raw holds raw archives: convert them first"):
+        measured_folders(tmp_path / "raw")
