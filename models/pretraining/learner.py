@@ -44,10 +44,14 @@ def name_released(chosen: dict[str, Any]) -> None:
 
 SMALL_BATCH = 32
 """Showers of a step where few showers have much to teach."""
+NOT_AT_ALL: dict[str, Any] = {"learning_rate": 1e-12, "epochs": 1}
+"""A training that changes nothing."""
+LEAST_GAIN = 1.0
+"""Standard errors by which more training must help, to be done."""
 FEW = 2_000
-"""Showers of a fit below which none is kept back to stop early, and the size of steps is chosen by the showers."""
+"""Showers of a fit below which none is kept back to stop early, and how they train is chosen by the showers."""
 PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
-"""Into so many parts the showers of such a fit are divided for that choice; from how many on they are many."""
+"""Into so many parts the showers of such a fit are divided for that choice; from how many on training always helps."""
 
 
 LEAST_KNOWN = 100
@@ -89,7 +93,7 @@ class PretrainedLearner(NetworkLearner):
     ``weights_sha256``; ``dropout``; ``body_rate``, ``world_rate``, learning rates of body and world in units of the
     head's; ``truth_weight``, weight of the true quantities in what the body learns (their heads learn in any case);
     ``width``, ``blocks``, ``hidden``, which are those of the weights; ``by_number``, whether fits of fewer than 2,000
-    showers keep none back and choose the size of their steps.
+    showers keep none back and choose how they train.
     """
 
     needs_table = True
@@ -140,45 +144,52 @@ class PretrainedLearner(NetworkLearner):
         self.training = self.usual
         if self.chosen["by_number"] and len(train) + len(valid) < FEW:
             train = valid = train.with_others(valid)
-            size = self._batch_size(train, seed, device, progress)
-            self.training = replace(self.usual, batch_size=size, patience=self.usual.epochs)
+            way = self._way(train, seed, device, progress)
+            self.training = replace(self.usual, patience=self.usual.epochs, **way)
         super().fit(train, valid, seed=seed, device=device, progress=progress)
         network = self.network_.network
         assert isinstance(network, FineTuned)
         network.with_targets.copy_(torch.from_numpy(known.astype(np.int64)))
         return self
 
-    def _batch_size(self, events: Batch, seed: int, device: str, progress: Progress | None) -> int:
-        """Return how many showers a step sees in a fit of few: as usual, or few where more steps are shown to help.
+    def _way(self, events: Batch, seed: int, device: str, progress: Progress | None) -> dict[str, Any]:
+        """Return how few showers train: not at all, in steps of the usual size, or in many small ones.
 
-        More steps help by a tenth in log-loss where showers are unlike all that the weights have seen, and cost a
-        hundredth where they are like them. The showers tell which: each part is predicted by fits of the others.
+        Small steps help by a tenth in log-loss where showers are unlike all that the weights have seen, and cost a
+        hundredth where they are like them; fifty showers can make weights worse that know them. The showers tell which:
+        each part of them is predicted by fits of the others.
         """
-        usual = self.usual.batch_size
+        usual = {"batch_size": self.usual.batch_size}
+        ways: list[dict[str, Any]] = [usual, {"batch_size": SMALL_BATCH}]
+        if len(events) < MANY:
+            ways.insert(0, NOT_AT_ALL | usual)
         assert events.labels is not None
         showers = events.index if events.groups is None else events.groups
         number = np.unique(showers, return_inverse=True)[1]
-        n_parts = PARTS if len(events) < MANY else PARTS_OF_MANY
-        part = np.random.default_rng(seed).permutation(number.max() + 1)[number] % n_parts
-        if usual <= SMALL_BATCH or number.max() + 1 < 2 * n_parts:
+        n_showers, n_parts = int(number.max()) + 1, PARTS if len(events) < MANY else PARTS_OF_MANY
+        part = np.random.default_rng(seed).permutation(n_showers)[number] % n_parts
+        if self.usual.batch_size <= SMALL_BATCH or n_showers < 2 * n_parts:
             return usual
-        gain = np.zeros(len(events))
+        losses = np.zeros((len(ways), len(events)))
         for k in range(n_parts):
             inside, outside = events.take(part == k), events.take(part != k)
             assert inside.labels is not None
             assert outside.labels is not None
             if len(np.unique(outside.labels)) < len(self.classes):  # a class is in this part alone
                 return usual
-            for size, sign in ((usual, 1.0), (SMALL_BATCH, -1.0)):
-                settings = {**self.settings, "by_number": False, "batch_size": size, "patience": self.usual.epochs}
+            for way, row in zip(ways, losses, strict=True):
+                settings = {**self.settings, "by_number": False, "patience": self.usual.epochs, **way}
                 trial = type(self)(self.classes, settings, threads=self.threads)
                 trial.fit(outside, outside, seed=seed, device=device, progress=progress)
                 unlabelled = replace(inside, labels=None, weights=None, targets=None)
-                gain[part == k] += sign * event_losses(trial.predict_log_proba(unlabelled), inside.labels)
-        weights = np.ones(len(gain)) if events.weights is None else events.weights
-        of_shower = np.bincount(number, weights * gain)
-        error = float(np.sqrt(len(of_shower)) * of_shower.std())
-        return SMALL_BATCH if of_shower.sum() > error else usual
+                row[part == k] = event_losses(trial.predict_log_proba(unlabelled), inside.labels)
+        weights = np.ones(len(events)) if events.weights is None else events.weights
+        chosen = 0
+        for other in range(1, len(ways)):
+            gain = np.bincount(number, weights * (losses[chosen] - losses[other]))
+            if gain.sum() > LEAST_GAIN * np.sqrt(n_showers) * gain.std():
+                chosen = other
+        return ways[chosen]
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
         return (

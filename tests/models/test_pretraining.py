@@ -27,10 +27,11 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_softmax
 from showerstack.models.base.saving import plain
 from showerstack.models.networks.forward import ResidualForward
+from showerstack.models.networks.learner import NetworkLearner
 from showerstack.models.pretraining import stream, train
 from showerstack.models.pretraining import train as plan
 from showerstack.models.pretraining.arrays import N_ARRAY
-from showerstack.models.pretraining.learner import FineTuned, PretrainedLearner, inputs_of
+from showerstack.models.pretraining.learner import SMALL_BATCH, FineTuned, PretrainedLearner, inputs_of
 from showerstack.models.pretraining.network import IGNORED, Architecture, ShowerNetwork, pretraining_loss
 from showerstack.models.pretraining.stream import (
     COLUMNS,
@@ -52,6 +53,7 @@ from showerstack.models.pretraining.weights import (
     read_pretrained,
     write_pretrained,
 )
+from showerstack.models.registry import create, spec
 from showerstack.models.tables.sklearn import RandomForest
 from showerstack.report.outcome import learner_table
 from showerstack.runtime.errors import InputError
@@ -65,6 +67,7 @@ from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents
 from showerstack.showers.simulation.ground import covering
 from showerstack.showers.simulation.settings import Settings
 from showerstack.stacking.config import StackConfig
+from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.train import stack
 from tests.models.numbered import numbered
 
@@ -825,3 +828,63 @@ def test_events_to_be_predicted_may_not_carry_the_truth(small_trained: dict[str,
         learner.predict_targets(events(3))
     with pytest.raises(TypeError, match="estimates no true quantities"):
         RandomForest(COMPOSITION.classes).predict_targets(bare(events(3)))
+
+
+@pytest.fixture
+def few(tiny_composition: Path) -> Batch:
+    """240 labelled showers that the released weights know well, each twice in a group."""
+    folder = tiny_composition / "composition_train"
+    events = ShowerEvents(folder, folder.with_name(f"{folder.name}.features"), COMPOSITION)
+    batch = events.batch(np.arange(240), events.columns_for(spec("pretrained")), grids=False)
+    labels = np.asarray(Dataset.open(folder, COMPOSITION).labels[:240], dtype=np.int64)  # type: ignore[index]
+    return replace(batch, labels=labels, groups=np.arange(240) // 2)
+
+
+@pytest.mark.slow
+def test_few_showers_choose_how_they_train(few: Batch) -> None:
+    assert few.labels is not None
+    learner = create(spec("pretrained"), COMPOSITION.classes, n_rows=240)
+    assert isinstance(learner, PretrainedLearner)
+    known = learner._way(few, 1, "cpu", None)
+    assert known["batch_size"] == learner.usual.batch_size, "they are like what the weights have seen"
+    # Labels that the weights never saw: only many steps can learn them.
+    strange = replace(few, labels=(few.labels + 2) % 5)
+    assert learner._way(strange, 1, "cpu", None)["batch_size"] == SMALL_BATCH
+    assert learner._way(few.take(np.arange(6)), 1, "cpu", None)["batch_size"] == learner.usual.batch_size
+
+
+def test_few_showers_all_train_and_stay_together(few: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, int]] = []
+    parts: list[np.ndarray] = []
+
+    def fit(self: PretrainedLearner, train: Batch, valid: Batch, **options: object) -> PretrainedLearner:
+        seen.append((len(train), len(valid), self.training.batch_size))
+        parts.append(np.unique(train.groups))
+        self.network_ = Mock(network=FineTuned(Architecture(3, 8, 1, 8), 5, 0.0))
+        return self
+
+    monkeypatch.setattr(NetworkLearner, "fit", fit)
+    monkeypatch.setattr(
+        PretrainedLearner, "predict_log_proba", lambda self, batch: np.log(np.full((len(batch), 5), 0.2))
+    )
+    learner = create(spec("pretrained"), COMPOSITION.classes, n_rows=240)
+    learner.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)
+    assert seen[-1][:2] == (240, 240)
+    assert len(seen) == 3 * 4 + 1
+    assert sum(len(one) for one in parts[:12:3]) == 3 * 120, "a group is in one part"
+    big = learner.usual
+    learner.chosen["by_number"] = False
+    learner.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)
+    assert seen[-1] == (200, 40, big.batch_size)
+
+
+def test_events_of_two_batches_come_in_the_order_of_their_rows() -> None:
+    table = np.asfortranarray(np.arange(12, dtype=np.float32).reshape(6, 2))
+    events = Batch(np.arange(6), table, ("a", "b"), labels=np.arange(6), weights=np.ones(6))
+    both = events.take(np.array([4, 1])).with_others(events.take(np.array([3, 0])))
+    assert both.index.tolist() == [0, 1, 3, 4]
+    assert both.labels is not None
+    assert both.table is not None
+    np.testing.assert_array_equal(both.table, table[[0, 1, 3, 4]])
+    assert both.labels.tolist() == [0, 1, 3, 4]
+    assert (both.groups, both.targets) == (None, None)
