@@ -42,6 +42,22 @@ def stated_as(shape: type[S], content: Any, file: Path) -> S:
         raise InputError(f"{file}: {place} holds {shown(first['input'])}, expected {message}") from None
 
 
+def problem_of(error: ValidationError) -> str:
+    """Return in words the first thing that is wrong with options or the content of a file, and where."""
+    first = error.errors(include_url=False)[0]
+    parts = [str(one) for one in first["loc"] if one != "[key]"]
+    place, key = ".".join(parts) or "the file", (parts or [""])[-1]
+    if first["type"] == "extra_forbidden":
+        return f"{place}: unknown key {key}"
+    if first["type"] == "string_pattern_mismatch":
+        return f"{place} holds {shown(first['input'])}: it is none of the names that are known"
+    message = str(first["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    expected = (
+        message if message == first["msg"] or str(first["msg"]).startswith("Value error") else f"expected {message}"
+    )
+    return f"{place}: {expected} (got {shown(first['input'])})"
+
+
 WRONG_CONTENT = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, AssertionError)
 """What Python raises where content that was changed is used."""
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.stated import problem_of
 from showerstack.showers.kascade import CORE_RADIUS_M
 from showerstack.showers.lateral import MAX_ELECTRON_AGE
 
@@ -275,9 +276,7 @@ def validated(content: dict[str, Any], origin: str) -> Settings:
     try:
         return Settings.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{origin}: {where}: {first['msg']} (got {first['input']!r})") from None
+        raise InputError(f"{origin}: {problem_of(error)}") from None
 
 
 def load_settings(world: str | Path = "default") -> Settings:

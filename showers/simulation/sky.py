@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import kind_of
+from showerstack.runtime.stated import problem_of
 from showerstack.showers.kascade import CHARGES, CORE_RADIUS_M, MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.primaries import PHOTON, Primaries, model_shares, throw_cores
@@ -199,10 +200,6 @@ def load_sky(path: Path) -> Sky:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid TOML: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(
-            f"{path}: {place}: {first['msg']} (got {first['input']!r}){_suggestion(first['loc'])}"
-        ) from None
+        raise InputError(f"{path}: {problem_of(error)}{_suggestion(error.errors()[0]['loc'])}") from None
     beside = path.parent / sky.world
     return sky.model_copy(update={"world": str(beside)}) if beside.is_file() else sky
