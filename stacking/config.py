@@ -49,8 +49,8 @@ TABLE_FOLDS: dict[str, int] = {"quick": 5, "good": 8, "best": 10}
 TABLE_MIN_HOLDOUT = 20
 """Rows of each class without which a table has no holdout: calibration needs fewer than a decision."""
 FEW_SHOWERS = 1_500
-"""Training showers below which learners without pretrained weights are left out of presets: with 1,000 of them an MLP is
-worse than the weights without any (``benchmarks/results/few_showers.md``)."""
+"""Training showers below which learners without pretrained weights are left out of presets: with 1,000 of them an MLP
+is worse than the weights without any (``benchmarks/results/few_showers.md``)."""
 FEW_ROWS = 3_000
 TABLE_PREFIX = "table."
 """Begins the names of learners that are tuned for tables."""
