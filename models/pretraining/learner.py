@@ -161,7 +161,7 @@ class PretrainedLearner(NetworkLearner):
         """
         usual = {"batch_size": self.usual.batch_size}
         ways: list[dict[str, Any]] = [usual, {"batch_size": SMALL_BATCH}]
-        if len(events) < MANY:
+        if len(events) < MANY and self.classes in (COMPOSITION.classes, GAMMA.classes):  # others have a new head
             ways.insert(0, NOT_AT_ALL | usual)
         assert events.labels is not None
         showers = events.index if events.groups is None else events.groups
