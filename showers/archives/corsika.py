@@ -40,7 +40,13 @@ from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import atomic_path, hash_file, hash_json, locked
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers.archives.convert import shuffled_order
-from showerstack.showers.archives.spectrum import DrawnSpectrum, check_slope, effective_number, spectrum_weights
+from showerstack.showers.archives.spectrum import (
+    DrawnSpectrum,
+    check_slope,
+    common_energies,
+    effective_number,
+    spectrum_weights,
+)
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.card import DEPTH_TOLERANCE_G_CM2
 from showerstack.showers.event_files import EventFiles
@@ -581,12 +587,22 @@ def _weights(files: list[ParticleFile], known: list[Known], slope: float, tell: 
     """Return what each shower counts, (n,) float64, and say what that costs."""
     kind, run = (np.array([getattr(one, name) for one in known]) for name in ("particle_id", "run"))
     energy = 10.0 ** (np.array([one.truth["lg_energy"] for one in known]) - 9.0)
-    weights = spectrum_weights([file.spectrum for file in files], run, kind, energy, slope)
-    slopes = sorted({f"E^{file.spectrum.slope:g}" for file in files})
+    spectra = [file.spectrum for file in files]
+    weights = spectrum_weights(spectra, run, kind, energy, slope)
+    slopes = sorted({f"E^{one.slope:g}" for one in spectra})
     tell(
         f"{path_of(files)}: showers drawn from {', '.join(slopes)} are weighted to E^{slope:g}: {len(known):,} are "
         f"worth {effective_number(weights):,.0f} of equal weight"
     )
+    if len({(spectra[number].least_gev, spectra[number].most_gev) for number in np.unique(run)}) > 1:
+        low, high = common_energies(spectra, run, kind)
+        kinds, number = np.unique(kind, return_counts=True)
+        sums = [weights[kind == one].sum() for one in kinds]
+        tell(
+            f"{path_of(files)}: from {1e9 * low:.3g} to {1e9 * high:.3g} eV, where every primary was drawn, they count "
+            f"as simulated; at all energies primaries {' : '.join(map(str, kinds))} count "
+            f"{' : '.join(f'{one:.3g}' for one in sums)} for {' : '.join(f'{one:,}' for one in number)} showers"
+        )
     return weights
 
 

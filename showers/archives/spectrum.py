@@ -47,8 +47,9 @@ def spectrum_weights(
     """Return what each shower counts in a spectrum of another slope.
 
     A shower of energy E counts E^slope over the density at which showers of its kind were drawn by all runs together,
-    sum over runs r of n_r p_r(E): runs may overlap, or have other slopes. The weights of each kind have the mean 1, so
-    that the mixture of kinds stays as it was simulated.
+    sum over runs r of n_r p_r(E): runs may overlap, or have other slopes. At the energies that all kinds have in common
+    (:func:`common_energies`) the kinds' weights add up as their numbers of showers do: there the mixture stays as it
+    was simulated. The weights of all showers have the mean 1.
 
     Parameters
     ----------
@@ -70,7 +71,8 @@ def spectrum_weights(
     Raises
     ------
     InputError
-        For runs at one energy, which have no slope, or without limits.
+        For runs at one energy, which have no slope, or without limits, and for kinds with no shower at the energies
+        that all have in common.
     """
     for number in np.unique(run):
         one = runs[number]
@@ -79,6 +81,7 @@ def spectrum_weights(
                 f"{one.name}: energies are drawn from {one.least_gev:g} to {one.most_gev:g} GeV, which is no spectrum "
                 "to be weighted: leave out --slope"
             )
+    low, high = common_energies(runs, run, kind)
     weights = np.empty(len(energy_gev))
     for one_kind in np.unique(kind):
         rows = np.flatnonzero(kind == one_kind)
@@ -91,9 +94,25 @@ def spectrum_weights(
             raise InputError(
                 f"{runs[run[row]].name}: a shower of {energy_gev[row]:g} GeV lies outside the limits of its run header"
             )
-        wanted = (energy / energy.max()) ** slope / drawn
-        weights[rows] = wanted / wanted.mean()
-    return weights
+        common = (energy >= low * (1 - ROUNDING)) & (energy <= high * (1 + ROUNDING))
+        if not common.any():
+            raise InputError(
+                f"{runs[run[rows[0]]].name}: primary {one_kind} has no shower at energies that all primaries have in "
+                f"common ({low:g} to {high:g} GeV): --slope cannot tell what it counts beside the others"
+            )
+        wanted = (energy / low) ** slope / drawn
+        weights[rows] = wanted * (len(rows) / wanted[common].sum())
+    return weights / weights.mean()
+
+
+def common_energies(runs: Sequence[DrawnSpectrum], run: np.ndarray, kind: np.ndarray) -> tuple[float, float]:
+    """Return the least and the greatest energy, GeV, at which every kind of shower was drawn.
+
+    Arguments as of :func:`spectrum_weights`. The first exceeds the second where there is no such energy.
+    """
+    by_kind = [[runs[number] for number in np.unique(run[kind == one])] for one in np.unique(kind)]
+    low = max(min(one.least_gev for one in drawn) for drawn in by_kind)
+    return low, min(max(one.most_gev for one in drawn) for drawn in by_kind)
 
 
 def effective_number(weights: np.ndarray) -> float:

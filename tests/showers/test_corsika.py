@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -414,6 +415,21 @@ def test_weights_give_runs_together_another_spectrum(slope: float) -> None:
     assert effective_number(weights) < 0.9 * len(weights)
 
 
+def test_primaries_from_other_energies_count_alike_where_both_were_drawn() -> None:
+    """Protons from 1e5 GeV and as many iron nuclei from 1e6: above 1e6 and 1e7 GeV they are as many."""
+    rng = np.random.default_rng(3)
+    runs = [DrawnSpectrum("p", -1.0001, 1e5, 1e8), DrawnSpectrum("Fe", -2.0, 1e6, 1e8)]
+    run = np.repeat([0, 1], N)
+    energy = np.concatenate([drawn_energies(rng, one.slope, one.least_gev, 1e8, N) for one in runs])
+    weights = spectrum_weights(runs, run, np.where(run == 0, 14, 5626), energy, -2.7)
+    assert weights.mean() == pytest.approx(1)
+    for least, margin in ((1e6, 1e-9), (1e7, None)):
+        above = weights * (energy > least * (1 - 1e-5))
+        sums = np.bincount(run, above)
+        error = margin or 5 * np.hypot(*(np.sqrt(np.bincount(run, above**2)) / sums))
+        assert sums[1] / sums[0] == pytest.approx(1, abs=error)
+
+
 def test_weights_keep_the_mixture_and_their_own_spectrum_is_flat() -> None:
     rng = np.random.default_rng(2)
     energy = drawn_energies(rng, -2.0, 1e5, 1e7, 1000)
@@ -424,6 +440,9 @@ def test_weights_keep_the_mixture_and_their_own_spectrum_is_flat() -> None:
     assert weights[:300].mean() == pytest.approx(1)
     assert weights[300:].mean() == pytest.approx(1)
     np.testing.assert_allclose(weights[:300] * energy[:300], weights[0] * energy[0])
+    twice = [DrawnSpectrum("p", -2.0, 1e5, 1e7), DrawnSpectrum("Fe", -2.0, 2 * energy[:300].max(), 1e8)]
+    with pytest.raises(InputError, match="primary 14 has no shower at energies that all primaries have in common"):
+        spectrum_weights(twice, np.arange(400) // 300, kind[:400], np.append(energy[:300], np.full(100, 5e7)), -3.0)
     with pytest.raises(InputError, match="from 100000 to 100000 GeV, which is no spectrum"):
         spectrum_weights([DrawnSpectrum("b", -2.0, 1e5, 1e5)], run, kind, energy, -3.0)
     with pytest.raises(InputError, match="outside the limits of its run header"):
@@ -446,6 +465,19 @@ def test_a_slope_gives_weights(tmp_path: Path, array: DetectorArray) -> None:
     np.testing.assert_allclose(product, product[0], rtol=1e-5)
     with pytest.raises(InputError, match="exists already, made otherwise"):
         convert_corsika(file, tmp_path / "weighted", COMPOSITION, array, uses=3)
+    (tmp_path / "both").mkdir()
+    shutil.copy(file, tmp_path / "both")
+    iron = [replace(flat(5, 10.0, seed=k), particle_id=5626, energy_gev=10**e) for k, e in enumerate((6.1, 6.4))]
+    write_file(tmp_path / "both" / "DAT000002", iron, spectrum=(-2.0, 1e6, 1e7))
+    convert_corsika(tmp_path / "both", tmp_path / "two", COMPOSITION, array, uses=1, slope=-2.7, tell=told.append)
+    found = re.search(
+        r"from 1e\+15 to 1e\+16 eV, where every primary was drawn, they count as simulated; at all energies primaries "
+        r"14 : 5626 count ([\d.]+) : ([\d.]+) for 4 : 2 showers",
+        "".join(told),
+    )
+    assert found
+    assert float(found[1]) + float(found[2]) == pytest.approx(6, abs=0.02)
+    assert float(found[1]) > 4 * float(found[2])
     for slope in (2.7, -9.0, float("nan")):
         with pytest.raises(InputError, match=r"--slope is .*, expected a number from -5 to 0"):
             convert_corsika(file, tmp_path / "other", COMPOSITION, array, slope=slope)
