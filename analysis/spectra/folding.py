@@ -39,8 +39,6 @@ ENERGY_DEGREE, CURVATURE_DEGREE = 6, 2
 wrong near the threshold, with more they are noisier (docs/benchmarks/closure.md)."""
 CUT_MARGIN = 0.15
 """How far below the cuts in lg Ne and lg Nmu simulated events are kept: they may pass them when moved."""
-MANY_ROWS = 100
-"""Rows from which normal equations of seven columns lose nothing that counts, in a tenth of the time."""
 MOVE = 0.04
 """How far sizes are moved, in lg, where events are predicted again."""
 PARTS, SPLITS = 20, 10
@@ -191,10 +189,7 @@ def regressed_moves(simulated: Simulated, lg_widths: np.ndarray) -> np.ndarray:
     design = np.stack([np.ones_like(e), e, m, z, e * e, e * m, m * m], axis=1)
     centred = np.clip(simulated.log_proba - simulated.log_proba.mean(axis=1, keepdims=True), -30, 30)
     # Seven columns of numbers near one: their normal equations lose nothing that counts and take a tenth of the time.
-    if len(design) > MANY_ROWS:
-        by = np.linalg.solve(design.T @ design, design.T @ centred)
-    else:
-        by = np.linalg.lstsq(design, centred, rcond=None)[0]
+    by = np.linalg.lstsq(design.T @ design, design.T @ centred, rcond=None)[0]
     columns = design[:, :3]
     slopes = (columns @ np.stack([by[2], by[5], 2 * by[6]]), columns @ np.stack([by[1], 2 * by[4], by[5]]))
     y, coefficients = mass_summary(simulated.log_proba), []
