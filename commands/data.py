@@ -262,6 +262,13 @@ def convert(
             "-2.7; default: the files' own, without weights."
         ),
     ] = None,
+    core_radius: Annotated[
+        float | None,
+        typer.Option(
+            help="With CORSIKA files: radius of the disc of cores, m; default: 0.875 of half the array's side.",
+            show_default=False,
+        ),
+    ] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
     delete_raw: DeleteRawOption = False,
@@ -286,6 +293,7 @@ def convert(
             "say what to convert: --raw FOLDER (simulation), --measured FOLDER (measured runs) or --from FOLDER "
             "(another format)"
         )
+    corsika_options = ("array", "uses", "seed", "slope", "core_radius")
     if foreign is not None:
         from showerstack.showers.archives import corsika
         from showerstack.showers.archives.formats import convert_foreign, format_of
@@ -297,7 +305,7 @@ def convert(
                 f"{foreign} holds no {corsika.FORMAT.name}: these begin with a run header (RUNH); is the run finished?"
             )
         if found is corsika.FORMAT:
-            refuse_unused(context, "with CORSIKA files", all_but=(*used, "array", "uses", "seed", "slope"))
+            refuse_unused(context, "with CORSIKA files", all_but=(*used, *corsika_options))
             if array is None:
                 raise InputError(
                     f"{foreign}: say onto which array its showers are to be thrown: --array stations.parquet"
@@ -306,8 +314,9 @@ def convert(
 
             stations = array_in(array)
             folder = corsika.convert_corsika(
-                foreign, out, task_named(task), stations, uses=uses, seed=seed, slope=slope, bars=bar
-            )
+                foreign, out, task_named(task), stations, uses=uses, seed=seed, slope=slope, core_radius_m=core_radius,
+                bars=bar,
+            )  # fmt: skip
             console.print(f"wrote {folder}", soft_wrap=True)
             return
         refuse_unused(context, "with --from", all_but=used)
@@ -317,7 +326,7 @@ def convert(
     if raw is not None:
         refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict", "times_of_arrival"))
     else:
-        refuse_unused(context, "with --measured", ("task", "array", "uses", "seed", "slope"))
+        refuse_unused(context, "with --measured", ("task", *corsika_options))
     chosen_protocol = protocol or ("2026" if raw is not None else "v2")
     if measured is not None:
         convert_measured(

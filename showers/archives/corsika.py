@@ -77,7 +77,12 @@ BLOCKS_AT_ONCE = 100
 TRIGGER_STATIONS = 4
 """Hit stations below which a shower is not seen."""
 CORE_SHARE = 0.875
-"""Radius of the disc of cores over half the side of the array: KASCADE's 91 m of 104 m."""
+"""Usual radius of the disc of cores over half the side of the array: KASCADE's 91 m of 104 m."""
+RIM = 0.9
+"""Share of the disc's radius beyond which its outermost fifth lies."""
+LARGE, SEEN_OUTSIDE = 0.25, 0.1
+"""Share of the showers, of highest energy, of which no more than a tenth of the uses at the rim should be seen: more
+come from outside."""
 SECTOR_LN_R, SECTOR_RAD = 0.2, 0.3
 """Width of the sectors from which stations take thinned particles."""
 WIDER_LN_R, WIDER_RAD = 1.03, 1.15
@@ -380,8 +385,10 @@ class ThrownShower:
         return len(self.core_m)
 
 
-def throw(ground: Ground, axis: Axis, array: DetectorArray, uses: int, rng: np.random.Generator) -> ThrownShower:
-    """Throw a shower onto an array; cores are uniform in a disc of 0.875 of half the array's side.
+def throw(
+    ground: Ground, axis: Axis, array: DetectorArray, uses: int, rng: np.random.Generator, radius_m: float | None = None
+) -> ThrownShower:
+    """Throw a shower onto an array; cores are uniform in a disc, usually of 0.875 of half the array's side.
 
     Uses with fewer than four hit stations, or whose times no direction fits, are not seen.
     """
@@ -389,7 +396,7 @@ def throw(ground: Ground, axis: Axis, array: DetectorArray, uses: int, rng: np.r
     station_x, station_y = array.x_m.ravel()[cells], array.y_m.ravel()[cells]
     areas = [plane.ravel()[cells] for plane in (array.electron_area_m2, array.muon_area_m2)]
     response, model = DetectorResponse.of(array), FrontModel(**array.card.times)
-    radius = CORE_SHARE * array.half_side_m * np.sqrt(rng.random(uses))
+    radius = (radius_m or usual_radius_m(array)) * np.sqrt(rng.random(uses))
     angle = 2 * np.pi * rng.random(uses)
     cores = np.column_stack([radius * np.cos(angle), radius * np.sin(angle)])
     find = _Sectors(ground, axis) if (ground.weight > 1).any() else _Squares(ground)
@@ -509,6 +516,7 @@ def convert_corsika(
     uses: int = 10,
     seed: int = 1,
     slope: float | None = None,
+    core_radius_m: float | None = None,
     tell: Callable[[str], None] = lambda line: LOG.warning("%s", line),
     bars: Bars = silent,
 ) -> Path:
@@ -531,9 +539,14 @@ def convert_corsika(
     slope
         Of the energy spectrum dN/dE that ``weight.npy`` gives the showers, such as -2.7; None: that of the files, and
         no weights.
+    core_radius_m
+        Of the disc in which cores are uniform; None: :func:`usual_radius_m`. A line says how many of the largest
+        showers are seen from its rim.
     """
     if uses < 1:
         raise InputError(f"--uses must be at least 1, got {uses}")
+    if core_radius_m is not None and not 0 < core_radius_m < np.inf:
+        raise InputError(f"--core-radius must be a number of metres above 0, got {core_radius_m:g}")
     if slope is not None:
         check_slope(slope)
         if task.target:
@@ -564,7 +577,8 @@ def convert_corsika(
             "depth_g_cm2": round(files[0].depth_g_cm2, 1),
             "energy_spectrum_slope": float(files[0].header["energy_spectrum_slope"]),
         }
-        | ({} if slope is None else {"slope": slope}),
+        | ({} if slope is None else {"slope": slope})
+        | ({} if core_radius_m is None else {"core_radius_m": core_radius_m}),
     }
     parts = out / f".{folder.name}.showers-{hash_json(source)[:12]}"
     if folder.exists():
@@ -576,7 +590,9 @@ def convert_corsika(
                 shutil.rmtree(parts)
         return folder
     with locked(parts), bars(f"throwing {folder.name}", "showers") as progress:
-        known = _throw_all(files, parts, task, array, uses, seed, tell, progress, unseen)
+        radius = core_radius_m or usual_radius_m(array)
+        known = _throw_all(files, parts, task, array, uses, seed, radius, tell, progress, unseen)
+        _tell_rim(files, known, uses, radius, tell)
         weights = None if slope is None else _weights(files, known, slope, tell)
         _write(folder, parts, known, source, task, array, weights)
     shutil.rmtree(parts)
@@ -655,6 +671,8 @@ class Known:
     truth: dict[str, Any]
     run: int
     """Number of its file."""
+    at_rim: int
+    """Events with a core in the outermost fifth of the disc."""
 
     @property
     def particle_id(self) -> int:
@@ -669,6 +687,7 @@ def _throw_all(
     array: DetectorArray,
     uses: int,
     seed: int,
+    radius_m: float,
     tell: Callable[[str], None],
     progress: Callable[..., None],
     hidden: Collection[str] = (),
@@ -696,13 +715,14 @@ def _throw_all(
             if not part.exists():
                 rng = np.random.default_rng([seed, len(known)])
                 with atomic_path(part) as temporary, temporary.open("wb") as opened:
-                    np.savez(opened, **vars(throw(ground, axis, array, uses, rng)))
+                    np.savez(opened, **vars(throw(ground, axis, array, uses, rng, radius_m)))
             with np.load(part, allow_pickle=False) as stored:
-                events = len(stored["core_m"])
+                distance = np.hypot(*stored["core_m"].T)
+            events = len(distance)
             unseen += uses - events
             truth = {name: one for name, one in _truth(header, ground, axis, particle_id).items() if name not in hidden}
             value = truth[task.target.name] if task.target else label
-            known.append(Known(part, events, value, truth, run))
+            known.append(Known(part, events, value, truth, run, int((distance > RIM * radius_m).sum())))
             progress(len(known), max(promised, len(known)))
     if others and not task.target and task.primaries == COMPOSITION.name:
         named = ", ".join(f"{n} of {particle}" for particle, n in sorted(others.items()))
@@ -715,6 +735,25 @@ def _throw_all(
     if unseen:
         tell(f"{path_of(files)}: {unseen:,} of {uses * len(known):,} uses hit fewer than {TRIGGER_STATIONS} stations")
     return known
+
+
+def usual_radius_m(array: DetectorArray) -> float:
+    """Return the radius, m, of the disc in which cores are uniform unless another is asked for."""
+    return CORE_SHARE * array.half_side_m
+
+
+def _tell_rim(
+    files: list[ParticleFile], known: list[Known], uses: int, radius_m: float, tell: Callable[[str], None]
+) -> None:
+    """Say how many of the largest showers are seen from the rim of the disc, if measured ones come from outside too."""
+    large = sorted(known, key=lambda one: one.truth["lg_energy"])[-max(int(LARGE * len(known)), 1) :]
+    share = sum(one.at_rim for one in large) / (len(large) * uses * (1 - RIM**2))
+    if share > SEEN_OUTSIDE:
+        tell(
+            f"{path_of(files)}: cores lie within {radius_m:.0f} m, but of the {LARGE:.0%} of showers with the highest "
+            f"energy about {min(share, 1):.0%} of the uses at that rim are seen: measured showers come from outside "
+            "too, which training then does not know; give a larger --core-radius, or cut both on the fitted core"
+        )
 
 
 def path_of(files: list[ParticleFile]) -> Path:

@@ -449,6 +449,24 @@ def test_weights_keep_the_mixture_and_their_own_spectrum_is_flat() -> None:
         spectrum_weights([DrawnSpectrum("b", -2.0, 1e5, 2e5)], run, kind, energy, -3.0)
 
 
+def test_showers_that_are_seen_from_the_rim_are_told(tmp_path: Path, array: DetectorArray) -> None:
+    """A shower that covers 400 m square is seen from every core within 70 m, and from none beyond 370 m."""
+    file = write_file(tmp_path / "DAT000001", [flat(5, 10.0, half_m=190.0)])
+    seen, told, rim = {}, list[str](), "of the uses at that rim are seen: measured showers come from outside"
+    for radius in (None, 500.0):
+        folder = convert_corsika(file, tmp_path / f"{radius}", COMPOSITION, array, uses=200, core_radius_m=radius,
+                                 tell=told.append)  # fmt: skip
+        seen[radius] = np.hypot(
+            *(pl.read_parquet(folder / "truth.parquet")[name].to_numpy() for name in ("core_x_m", "core_y_m"))
+        )
+        assert (rim in "".join(told)) == (radius is None)
+        told.clear()
+    assert len(seen[None]) == 200
+    assert seen[None].max() < 0.875 * array.half_side_m < 150 < seen[500.0].max() < 370
+    with pytest.raises(InputError, match="--core-radius must be a number of metres above 0, got -1"):
+        convert_corsika(file, tmp_path / "own", COMPOSITION, array, core_radius_m=-1.0)
+
+
 @pytest.mark.slow
 def test_a_slope_gives_weights(tmp_path: Path, array: DetectorArray) -> None:
     rng = np.random.default_rng(1)
