@@ -24,7 +24,7 @@ import numpy as np
 
 from showerstack.analysis.options import Widths
 from showerstack.analysis.spectra.counting import count_moved
-from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
+from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.errors import InputError
 from showerstack.showers.kascade import LN_MASSES, MASS_NUMBERS, corrected_sizes
@@ -227,11 +227,6 @@ def count_parts(
         counts, np.empty(len(events.labels), np.int64) if cell is None else cell,
     )  # fmt: skip
     return counts
-
-
-def count_accepted(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASS_NUMBERS)) -> np.ndarray:
-    """Return m (K, C, T), simulated events accepted at scales x (3,)."""
-    return count_parts(events, cells, x, n_groups, parts=1)[0].astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -459,9 +454,3 @@ def plateau_thrown(
         error = np.sqrt(squares[:, high].sum() / above / above + squares[:, low].sum() / below / below)
         changes[-1] = thrown * np.where(middle > STEP_LG_ENERGY, 1 - share, -share) * error
     return np.asarray(thrown), changes
-
-
-def thrown_by_models(thrown: Thrown, models: tuple[int, ...] | None) -> np.ndarray:
-    """Return N (K, T) of some hadronic models together, None: of all."""
-    counts = thrown.counts if models is None else thrown.counts[list(models)]
-    return np.asarray(counts.sum(axis=0), dtype=np.float64)

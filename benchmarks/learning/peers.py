@@ -34,7 +34,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, read_json, write_json, write_npz
 from showerstack.runtime.processes import in_processes
 from showerstack.runtime.versions import FEATURES_VERSION
-from showerstack.scoring.metrics.intervals import accuracy_interval
+from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.scoring.metrics.paired import paired_log_loss, paired_mean
 from showerstack.scoring.tasks import metric_for
@@ -172,7 +172,7 @@ def _row(job: Training, log_proba: np.ndarray, labels: np.ndarray, base: np.ndar
     task, result = TASKS[job.task], Result(**read_json(job.folder / "result.json"))
     metric, output = metric_for(task), output_of(log_proba, task)
     hard = log_proba.argmax(axis=1)
-    accuracy = accuracy_interval(labels, hard)
+    accuracy = clopper_pearson(int((hard == labels).sum()), len(labels))
     each = event_losses(log_proba, labels)
     loss, values = paired_mean(each), metric.interval(labels, output)
     digits = ".1e" if task is GAMMA else ".4f"

@@ -32,7 +32,6 @@ from benchmarks.shared.samples import sample
 from showerstack.analysis.events import open_run
 from showerstack.analysis.photons.events import read_simulation
 from showerstack.analysis.photons.search import SearchOptions
-from showerstack.analysis.spectra.folding import thrown_by_models
 from showerstack.analysis.spectra.reading import Response, plateau_primaries, read_response
 from showerstack.analysis.spectra.response import Simulated, binning
 from showerstack.analysis.spectra.run import EDGES, cell_binning
@@ -164,7 +163,7 @@ def composition_truth(given: argparse.Namespace) -> CompositionTruth:
     run, test = trained(COMPOSITION, given)
     opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar)
     response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions", moved=False)
-    pool, thrown = response.events, thrown_by_models(response.thrown, None)
+    pool, thrown = response.events, response.thrown.counts.sum(axis=0, dtype=np.float64)
     return CompositionTruth(SmoothTruth.of(pool, thrown, BINS), pool, thrown)
 
 
@@ -190,9 +189,9 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
 
     def plateau(seed: int) -> dict[str, Any]:
         """Compare the primaries recovered from accepted events with those counted, from lg E = 15.3 to 17."""
-        recovered = thrown_by_models(
-            plateau_primaries(pool.take((pool.lg_ne > LG_NE_MIN) & (pool.lg_nmu > LG_NMU_MIN)), BINS), None
-        )
+        recovered = plateau_primaries(
+            pool.take((pool.lg_ne > LG_NE_MIN) & (pool.lg_nmu > LG_NMU_MIN)), BINS
+        ).counts.sum(axis=0)
         inside = (BINS.fine[:-1] > 15.3 - 1e-9) & (BINS.fine[1:] < 17 + 1e-9)
         ratio = recovered[:, inside].sum(axis=1) / thrown[:, inside].sum(axis=1)
         events = np.array([(pool.labels[pool.true_lg_energy > 15.6] == k).sum() for k in range(5)])

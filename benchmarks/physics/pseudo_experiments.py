@@ -32,7 +32,7 @@ from showerstack.analysis.spectra.folding import (
     Cells,
     MovableEvents,
     Widths,
-    count_accepted,
+    count_parts,
     make_cells,
     make_movable,
     make_response,
@@ -96,7 +96,7 @@ class SmoothTruth:
 
     def expected(self, sky: Sky, scales: np.ndarray) -> np.ndarray:
         """Return expected counts (C,) for an exposure of 1 m2 sr s."""
-        accepted = count_accepted(self.copies, self.cells, scales)
+        accepted = count_parts(self.copies, self.cells, scales, parts=1)[0].astype(np.float64)
         particles = self.particles(sky, float(scales[0]) * self.copies.widths.lg_energy)
         weight = np.divide(particles, self.thrown, out=np.zeros_like(self.thrown), where=self.thrown > 0)
         return np.asarray(np.einsum("kct,kt->c", accepted, weight))

@@ -20,7 +20,7 @@ from benchmarks.world.networks import (
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.composition import confusion_matrix, row_normalised
-from showerstack.scoring.metrics.intervals import Interval, accuracy_interval
+from showerstack.scoring.metrics.intervals import Interval, clopper_pearson
 from showerstack.scoring.metrics.level import LEVEL
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.blocks import BlockJob
@@ -193,7 +193,7 @@ def _areas(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], s
 
 def _accuracy(labels: np.ndarray, said: np.ndarray) -> tuple[float, Interval]:
     predicted = said.argmax(axis=1)
-    return float((predicted == labels).mean()), accuracy_interval(labels, predicted)
+    return float((predicted == labels).mean()), clopper_pearson(int((predicted == labels).sum()), len(labels))
 
 
 def _log_loss(labels: np.ndarray, said: np.ndarray) -> tuple[float, Interval]:

@@ -34,7 +34,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.gamma import hadron_survival
-from showerstack.scoring.metrics.intervals import Interval, accuracy_interval
+from showerstack.scoring.metrics.intervals import Interval, clopper_pearson
 from showerstack.scoring.metrics.survival_bootstrap import survival_interval
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
@@ -165,7 +165,7 @@ def composition_rows(data: Path, world: str, size: float, preset: str, seed: int
         predicted = trained(case.learner, COMPOSITION, train, test, case.columns, preset, seed).argmax(axis=1)
         labels = np.asarray(test.labels)
         value = float((predicted == labels).mean())
-        interval = accuracy_interval(labels, predicted)
+        interval = clopper_pearson(int((predicted == labels).sum()), len(labels))
         ok = case.real[0] - POINT <= value <= case.real[1] + POINT
         yield Row(f"composition, {case.what}: accuracy", case.real, value, interval, ok)
 

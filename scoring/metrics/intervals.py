@@ -79,15 +79,6 @@ def clopper_pearson(n_hits: int, n_trials: int, level: float = LEVEL) -> Interva
     return Interval(low, high, level)
 
 
-def accuracy_interval(labels: np.ndarray, predicted: np.ndarray) -> Interval:
-    """Return the interval of the accuracy.
-
-    Resampling events makes the number of hits binomial, so the exact binomial interval needs no resampling and,
-    unlike the bootstrap's, does not collapse to a point at 0 or 1.
-    """
-    return clopper_pearson(int(np.count_nonzero(labels == predicted)), len(labels))
-
-
 def linearised(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     """Return values (N,) whose plain mean is the weighted mean, and whose spread gives that mean's standard error.
 

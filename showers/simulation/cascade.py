@@ -82,11 +82,6 @@ RARE = Proposal()
 """The proposal of ``simulate --rare``: weights are at most 1.92 and fall below 1e-3 from x = 11 on."""
 
 
-def coefficient(name: str, mass: int, e: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """Evaluate one quantity of the closed form that the worlds are fitted with (:meth:`Coefficients.at`)."""
-    return AT_KASCADE.at(name, mass, e, s)
-
-
 @dataclass(frozen=True)
 class Deviates:
     """Standard random numbers of a block of showers, drawn in fixed number whatever the settings say."""

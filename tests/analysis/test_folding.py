@@ -29,13 +29,12 @@ from showerstack.analysis.spectra.folding import (
     MovableEvents,
     Widths,
     corrected_sizes,
-    count_accepted,
+    count_parts,
     make_cells,
     make_movable,
     make_response,
     mass_summary,
     plateau_thrown,
-    thrown_by_models,
 )
 from showerstack.analysis.spectra.likelihood import (
     FoldedFit,
@@ -72,7 +71,7 @@ def pool() -> tuple[Simulated, Thrown]:
 @pytest.fixture(scope="module")
 def world(pool: tuple[Simulated, Thrown]) -> tuple[Cells, MovableEvents, np.ndarray]:
     events, thrown = pool
-    return make_cells(BINS, events), make_movable(events, BINS, Widths()), thrown_by_models(thrown, None)
+    return make_cells(BINS, events), make_movable(events, BINS, Widths()), thrown.counts.sum(axis=0, dtype=np.float64)
 
 
 def _problem(
@@ -90,7 +89,7 @@ def _toy(seed: int, n: int, *, finite: bool = True, summaries: int = 8, exposure
     rng = np.random.default_rng(seed)
     events, thrown = simulated(n, 1000 + seed, BINS)
     cells = make_cells(BINS, events, summaries)
-    world = cells, make_movable(events, BINS, Widths()), thrown_by_models(thrown, None)
+    world = cells, make_movable(events, BINS, Widths()), thrown.counts.sum(axis=0, dtype=np.float64)
     counts = cells.counts(measured(SKY, seed, exposure=exposure))
     problem = _problem(world, counts, exposure, finite=finite)
     return replace(problem, priors=Priors(index=rng.normal(2.7, 0.2, 5))).fit()
@@ -168,7 +167,7 @@ def test_moved_events_are_those_of_moved_sizes(pool: tuple[Simulated, Thrown]) -
     slopes = ready.y_moved
     y = mass_summary(events.log_proba) + slopes[0] * 2 + slopes[1] * 4 - slopes[2] + slopes[3]
     cell = np.where(lg_nmu > 4.0, cells.cell_of(lg_energy, y), -1)
-    counts = count_accepted(ready, cells, x)
+    counts = count_parts(ready, cells, x, parts=1)[0].astype(np.float64)
     np.testing.assert_array_equal(counts.sum(axis=(0, 2)), np.bincount(cell[cell >= 0], minlength=cells.n_cells))
     # More muons at the same electrons are heavier primaries, fewer electrons as well.
     assert np.mean(slopes[0]) > 0.01
@@ -403,7 +402,9 @@ def test_halves_tell_the_noise_of_derivatives() -> None:
         cells = (
             Cells(BINS, np.quantile(mass_summary(events.log_proba), np.arange(1, 8) / 8)) if not made else made[0].cells
         )
-        made.append(make_response(make_movable(events, BINS, Widths()), cells, thrown_by_models(thrown, None)))
+        made.append(
+            make_response(make_movable(events, BINS, Widths()), cells, thrown.counts.sum(axis=0, dtype=np.float64))
+        )
     away = made[0].moves(phi).linear - made[1].moves(phi).linear
     noise = [np.mean(one.noise(phi) ** 2, axis=0) for one in made]
     weight = made[0].accepted.sum(axis=2)
@@ -554,7 +555,11 @@ def test_responses_of_one_model_differ_by_their_stated_noise() -> None:
     counts, fits = None, []
     for k in range(12):
         events, thrown = simulated(40_000, 3000 + k, BINS)
-        world = make_cells(BINS, events, 8), make_movable(events, BINS, Widths()), thrown_by_models(thrown, None)
+        world = (
+            make_cells(BINS, events, 8),
+            make_movable(events, BINS, Widths()),
+            thrown.counts.sum(axis=0, dtype=np.float64),
+        )
         if counts is None:
             cells, counts = world[0], world[0].counts(measured(SKY, 5, exposure=EXPOSURE / 4))
         fits.append(free_fluxes(_problem((cells, *world[1:]), counts, EXPOSURE / 4, scales=True).fit(), BANDS))
@@ -654,7 +659,7 @@ def test_fluxes_of_few_events_do_not_run_away() -> None:
     Weights by the expectations of the factors themselves gave chi-squares of up to 310.
     """
     events, thrown = simulated(150_000, 1, BINS)
-    world = make_cells(BINS, events), make_movable(events, BINS, Widths()), thrown_by_models(thrown, None)
+    world = make_cells(BINS, events), make_movable(events, BINS, Widths()), thrown.counts.sum(axis=0, dtype=np.float64)
     exposure = EXPOSURE / 180
     true = true_flux(SKY, binning(tuple(BANDS)))
     for seed in range(8):
@@ -719,7 +724,7 @@ def test_a_scale_that_noise_seems_to_tell_is_what_was_expected(
 def test_the_cut_moves_with_the_sizes(pool: tuple[Simulated, Thrown]) -> None:
     """Of a set cut at its lowest sizes, those that leave stand for those that would enter."""
     events, thrown = pool
-    primaries = thrown_by_models(thrown, None)
+    primaries = thrown.counts.sum(axis=0, dtype=np.float64)
     least = (5.05, 4.2)
     whole = events.take((events.lg_ne > least[0] - 0.2) & (events.lg_nmu > least[1] - 0.2))
     cut = events.take((events.lg_ne > least[0]) & (events.lg_nmu > least[1]))
@@ -729,7 +734,10 @@ def test_the_cut_moves_with_the_sizes(pool: tuple[Simulated, Thrown]) -> None:
     def slopes(some: Simulated) -> np.ndarray:
         """Return d ln n / dx of muons and electrons in the first bins."""
         ready = make_movable(some, BINS, Widths(), least)
-        up, down = ([count_accepted(ready, cells, s * np.eye(3)[j]).sum(axis=(0, 2)) for j in (1, 2)] for s in (1, -1))
+        up, down = (
+            [count_parts(ready, cells, s * np.eye(3)[j], parts=1)[0].sum(axis=(0, 2), dtype=np.float64) for j in (1, 2)]
+            for s in (1, -1)
+        )
         first = slice(0, 3 * cells.n_summaries)
         return np.log([a[first].sum() / b[first].sum() for a, b in zip(up, down, strict=True)]) / 2
 
@@ -738,8 +746,8 @@ def test_the_cut_moves_with_the_sizes(pool: tuple[Simulated, Thrown]) -> None:
     assert (np.abs(slopes(cut) / known - 1) > 0.4).any(), "without them the cut would not be seen to move"
     copies = make_movable(mirrored, BINS, Widths(), least)
     assert primaries.any()
-    more = count_accepted(copies, cells, np.array([0.0, 0.0, 1.0])).sum()
-    assert more > count_accepted(make_movable(cut, BINS, Widths(), least), cells, np.array([0.0, 0.0, 1.0])).sum()
+    more = count_parts(copies, cells, np.array([0.0, 0.0, 1.0])).sum()
+    assert more > count_parts(make_movable(cut, BINS, Widths(), least), cells, np.array([0.0, 0.0, 1.0])).sum()
 
 
 def test_events_move_as_they_were_predicted_again(pool: tuple[Simulated, Thrown]) -> None:

@@ -88,6 +88,11 @@ def signals(events: EventBatch) -> Signals:
     )
 
 
+def muon_hit(events: EventBatch) -> Any:
+    """Return (n, cells) float32, 1 where a muon station reports a deposit."""
+    return events.xp.astype(events.muon_mev > 0.0, events.xp.float32)
+
+
 def _limited(deposits_mev: Any, limit_mev: float, xp: ModuleType) -> Any:
     return xp.minimum(deposits_mev, xp.ones_like(deposits_mev) * limit_mev)
 
@@ -248,9 +253,9 @@ def _far(events: EventBatch, frame: StationExpectation, far: Any) -> Sums:
     muon_age = xp.ones_like(n_mu) * response.muon_age_mean
     reconstructed = measured.muon_area_m2 * rho_muon(frame.r_m, n_mu[:, None], muon_age[:, None], xp=xp) * far
     sums = {
-        "muon_age_hits": xp.sum(events.muon_hit * xp.astype(frame.r_m > MUON_AGE_FROM_M, xp.float32), axis=1),
+        "muon_age_hits": xp.sum(muon_hit(events) * xp.astype(frame.r_m > MUON_AGE_FROM_M, xp.float32), axis=1),
         "far_seen": xp.sum(measured.muon * far, axis=1),
-        "far_hits": xp.sum(events.muon_hit * far, axis=1),
+        "far_hits": xp.sum(muon_hit(events) * far, axis=1),
         "far_live": xp.sum(live, axis=1),
         "far_area": xp.sum(measured.muon_area_m2 * far, axis=1),
         "far_max": xp.max(measured.muon * far, axis=1),
@@ -277,7 +282,7 @@ def _near(events: EventBatch, frame: StationExpectation, far: Any) -> Sums:
     return {
         "near_seen": xp.sum(signal * near, axis=1),
         "near_expected": xp.sum(frame.muon_expected * near, axis=1),
-        "near_hits": xp.sum(events.muon_hit * near, axis=1),
+        "near_hits": xp.sum(muon_hit(events) * near, axis=1),
         "unexplained": xp.sum(xp.maximum(beyond - 2.0 * xp.sqrt(variance), one * 0.0), axis=1),
         "signal": xp.sum(weight * beyond, axis=1),
         "signal_var": xp.sum(weight * weight * variance, axis=1),
@@ -327,7 +332,7 @@ def grid_reference(events: EventBatch) -> dict[str, Any]:
     sums = {
         "inner": xp.sum(events.electron_mev * here.no_muon, axis=1),
         "outer": xp.sum(events.electron_mev * here.has_muon, axis=1),
-        "both_hits": xp.sum(events.electron_hit * events.muon_hit, axis=1),
+        "both_hits": xp.sum(events.electron_hit * muon_hit(events), axis=1),
     }
     azimuth = events.azimuth_deg * (3.141592653589793 / 180.0)
     cosine, sine = xp.cos(azimuth)[:, None], xp.sin(azimuth)[:, None]
@@ -335,7 +340,7 @@ def grid_reference(events: EventBatch) -> dict[str, Any]:
     rings = xp.asarray((events.array.square_ring.reshape(-1, 1) == np.arange(N_RINGS)).astype(np.float32))
     planes = {
         "e": (events.electron_mev, events.electron_hit, response.saturation_mev),
-        "mu": (events.muon_mev, events.muon_hit, response.muon_saturation_mev),
+        "mu": (events.muon_mev, muon_hit(events), response.muon_saturation_mev),
     }
     for c, (cells, hit, limit) in planes.items():
         w = xp.log1p(cells)
@@ -358,7 +363,7 @@ def order_reference(events: EventBatch) -> dict[str, Any]:
     xp, result = events.xp, {}
     for c, ordered, hit in (
         ("e", events.electron_sorted, events.electron_hit),
-        ("mu", events.muon_sorted, events.muon_hit),
+        ("mu", events.muon_sorted, muon_hit(events)),
     ):
         result[f"{c}_max"], result[f"{c}_top5"] = ordered[:, -1], xp.sum(ordered[:, -N_TOP:], axis=1)
         hits = xp.sum(hit, axis=1)

@@ -12,7 +12,6 @@ from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.composition import (
     class_fraction_errors,
     confusion_intervals,
-    confusion_matrix,
     draw_variance,
     fraction_error,
     fraction_error_interval,
@@ -20,7 +19,7 @@ from showerstack.scoring.metrics.composition import (
     paired_fraction_error,
 )
 from showerstack.scoring.metrics.gamma import hadron_survival
-from showerstack.scoring.metrics.intervals import accuracy_interval, basic_interval, clopper_pearson, widened
+from showerstack.scoring.metrics.intervals import basic_interval, clopper_pearson, widened
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
 from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
 from showerstack.scoring.tasks import metric_for
@@ -123,13 +122,6 @@ def test_clopper_pearson_known_values() -> None:
     assert clopper_pearson(10, 10).high == 1.0
     with pytest.raises(InputError, match="0 <= hits"):
         clopper_pearson(3, 2)
-
-
-def test_accuracy_interval_holds_the_accuracy() -> None:
-    labels = np.arange(100) % 5
-    result = accuracy_interval(labels, np.zeros(100, int))
-    assert result.low < 0.2 < result.high
-    assert confusion_matrix(labels, labels).trace() == 100
 
 
 @pytest.mark.parametrize(("n_gamma", "n_hadron", "gap"), [(200, 3000, 2.0), (60, 1500, 3.0)])

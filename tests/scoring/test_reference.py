@@ -25,7 +25,7 @@ from showerstack.scoring.metrics.composition import (
     share_errors,
 )
 from showerstack.scoring.metrics.gamma import SurvivorWeights, gamma_area
-from showerstack.scoring.metrics.intervals import accuracy_interval, clopper_pearson, share_interval
+from showerstack.scoring.metrics.intervals import clopper_pearson, share_interval
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy, paired_log_loss, paired_mean
 from showerstack.scoring.metrics.residuals import (
     bias_interval,
@@ -143,7 +143,7 @@ def test_intervals_and_paired_tests(reference: Reference) -> None:
     reference(
         {
             "clopper": [clopper_pearson(k, n, level) for k, n in ((0, 9), (3, 40), (40, 40)) for level in (0.68, 0.95)],
-            "accuracy": accuracy_interval(labels, a),
+            "accuracy": clopper_pearson(int((a == labels).sum()), len(labels)),
             "shares": [
                 share_interval(a == labels, g, weights=w)
                 for g, w in ((None, None), (groups, None), (None, gamma.weights))

@@ -5,6 +5,7 @@ import pytest
 
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation.cascade import (
+    AT_KASCADE,
     BELOW_MAXIMUM,
     GROUND_DEPTH,
     PIVOT_E,
@@ -13,7 +14,6 @@ from showerstack.showers.simulation.cascade import (
     Deviates,
     Proposal,
     capped_exponential,
-    coefficient,
     develop,
     develop_mass,
     hadron_offset,
@@ -341,16 +341,16 @@ def test_muon_poor_protons_keep_their_electrons_and_get_a_photons_front() -> Non
     np.testing.assert_array_equal(same_nmu, lg_nmu)
     deviates = Deviates.draw(len(lg_nmu), np.random.default_rng(8))
     zero = np.zeros(len(lg_nmu))
-    h = -coefficient("tM", 1, zero, zero) * (deviates.exponential[2] - 1.0)
-    h += coefficient("sM", 1, zero, zero) * deviates.normal[3] - 0.05 * np.maximum(0.0, deviates.exponential[2] - 8.0)
+    h = -AT_KASCADE.at("tM", 1, zero, zero) * (deviates.exponential[2] - 1.0)
+    h += AT_KASCADE.at("sM", 1, zero, zero) * deviates.normal[3] - 0.05 * np.maximum(0.0, deviates.exponential[2] - 8.0)
     h *= usual.cascade.muon_scale
     rich, poor = h > -0.199, h < -0.21
     np.testing.assert_array_equal(more_ne[rich], lg_ne[rich])
     np.testing.assert_array_equal(steeper[rich], age[rich])
     gained = more_ne[poor] - lg_ne[poor]
-    np.testing.assert_allclose(gained, coefficient("nh", 1, zero, zero)[poor] * (-0.2 - h[poor]))
+    np.testing.assert_allclose(gained, AT_KASCADE.at("nh", 1, zero, zero)[poor] * (-0.2 - h[poor]))
     share = 10.0 ** (2.0 * (h[poor] + 0.2))
-    photon = (coefficient(name, PHOTON, zero, zero)[poor] for name in ("s0", "sz", "sr", "ss"))
+    photon = (AT_KASCADE.at(name, PHOTON, zero, zero)[poor] for name in ("s0", "sz", "sr", "ss"))
     s0, sz, sr, ss = photon
     xmax_z = _z_and_r(usual, deviates)
     expected = share * age[poor] + (1 - share) * (s0 + sz * xmax_z[0][poor] + sr * xmax_z[1][poor])
@@ -363,8 +363,8 @@ def _z_and_r(world: Settings, deviates: Deviates) -> list[np.ndarray]:
     result = []
     widths = (("tX", "sX", world.cascade.xmax_scale / 100), ("tR", "sR", world.cascade.size_scale))
     for k, (t, s, scale) in enumerate(widths):
-        wide = coefficient(t, 1, zero, zero) * capped_exponential(deviates.exponential[k], deviates.uniform[k])
-        result.append(scale * (wide + coefficient(s, 1, zero, zero) * deviates.normal[k]))
+        wide = AT_KASCADE.at(t, 1, zero, zero) * capped_exponential(deviates.exponential[k], deviates.uniform[k])
+        result.append(scale * (wide + AT_KASCADE.at(s, 1, zero, zero) * deviates.normal[k]))
     return result
 
 

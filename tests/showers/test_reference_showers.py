@@ -19,7 +19,6 @@ from showerstack.showers.simulation.cascade import (
     Deviates,
     Showers,
     capped_exponential,
-    coefficient,
     develop,
     develop_mass,
     hadron_offset,
@@ -126,7 +125,7 @@ def test_coefficients(reference: Reference) -> None:
     e, s = (np.array(values) for values in zip(*product((-2.5, -1.3, 0.4, 1.6, 2.4), (0.1, 0.6)), strict=True))
     reference(
         {
-            name: summary(np.array([coefficient(name, mass, e, s) for mass in table]))
+            name: summary(np.array([AT_KASCADE.at(name, mass, e, s) for mass in table]))
             for name, table in AT_KASCADE.rows.items()
             if name not in ("hM", "lN0", "lK")
         }
