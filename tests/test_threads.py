@@ -1,4 +1,4 @@
-"""What threads share is listed on a page, with who guards it, and grows nowhere unseen."""
+"""What threads share is listed, with who guards it, and grows nowhere unseen."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ROW = re.compile(r"\| (?P<file>[\w/]+\.py) \| (?P<names>`[^|]+`) \| (?P<guard>[^
 
 
 @pytest.mark.slow
-def test_the_page_on_threads_lists_all_that_is_shared() -> None:
-    rows = [match for line in (ROOT / "docs/threads.md").read_text().splitlines() if (match := ROW.fullmatch(line))]
+def test_all_that_is_shared_is_listed() -> None:
+    rows = [match for line in (ROOT / "tests/shared_state.md").read_text().splitlines() if (match := ROW.fullmatch(line))]
     listed = {f"{row['file']}:{name}" for row in rows for name in re.findall(r"`([^`]+)`", row["names"])}
     new, gone = sorted(found() - listed), sorted(listed - found())
-    assert not new, f"shared by all threads and not in docs/threads.md: say there who guards {new}"
-    assert not gone, f"in docs/threads.md, and no longer in the sources: {gone}"
+    assert not new, f"shared by all threads and not in tests/shared_state.md: say there who guards {new}"
+    assert not gone, f"in tests/shared_state.md, and no longer in the sources: {gone}"
 
 
 def test_what_is_shared_is_found() -> None:
