@@ -429,8 +429,9 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         yield Finding("origin", f"{task.name}, {'public, ' if origin.public else ''}{origin.protocol}")
         counts = np.bincount(np.asarray(data.labels)[data.usable], minlength=task.n_classes)
         named = ", ".join(f"{name} {count:,}" for name, count in zip(task.classes, counts, strict=True))
-        yield Finding("classes", named, "ok" if counts.min() else "note")
         split = folder.resolve().name.removeprefix(f"{task.name}_")
+        absent = task.absent(counts)
+        yield Finding("classes", named + absent, "note" if absent and split == "test" else "bad" if absent else "ok")
         if not is_simulated(data.source) and data.array == KASCADE:
             rows = rows_line(task.name, data.protocol, split, len(data))
             if rows is not None:

@@ -5,6 +5,7 @@ Every other package takes these names from here; nothing in this module reads a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from showerstack.runtime.errors import InputError
@@ -126,6 +127,14 @@ class Task:
     def n_classes(self) -> int:
         """Number of classes."""
         return len(self.classes)
+
+    def absent(self, counts: Iterable[int]) -> str:
+        """Return what is to be said of classes without showers, to be put behind other words; "" if all have some."""
+        none = [name for name, count in zip(self.classes, counts, strict=True) if not count]
+        if not none:
+            return ""
+        needed = "" if self.target else f": stack --task {self.name} needs some of each of its {self.n_classes} classes"
+        return f"; no showers of {', '.join(none)}{needed}"
 
     @property
     def label_type(self) -> str:

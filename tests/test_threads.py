@@ -14,7 +14,9 @@ ROW = re.compile(r"\| (?P<file>[\w/]+\.py) \| (?P<names>`[^|]+`) \| (?P<guard>[^
 
 @pytest.mark.slow
 def test_all_that_is_shared_is_listed() -> None:
-    rows = [match for line in (ROOT / "tests/shared_state.md").read_text().splitlines() if (match := ROW.fullmatch(line))]
+    rows = [
+        match for line in (ROOT / "tests/shared_state.md").read_text().splitlines() if (match := ROW.fullmatch(line))
+    ]
     listed = {f"{row['file']}:{name}" for row in rows for name in re.findall(r"`([^`]+)`", row["names"])}
     new, gone = sorted(found() - listed), sorted(listed - found())
     assert not new, f"shared by all threads and not in tests/shared_state.md: say there who guards {new}"

@@ -732,6 +732,10 @@ def _throw_all(
             f"{path_of(files)}: none of {len(known)} showers at {uses} places hits {TRIGGER_STATIONS} stations: "
             "is the energy too low for the array's spacing?"
         )
+    if not task.target:
+        counts = np.bincount([int(one.label) for one in known if one.events], minlength=task.n_classes)
+        if absent := task.absent(counts):
+            tell(f"{path_of(files)}: {len(known):,} showers{absent}")
     if unseen:
         tell(f"{path_of(files)}: {unseen:,} of {uses * len(known):,} uses hit fewer than {TRIGGER_STATIONS} stations")
     return known

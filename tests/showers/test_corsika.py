@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from showerstack.features.build import build_table
+from showerstack.report.doctor import dataset_findings
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import corsika, formats
 from showerstack.showers.archives.corsika import Axis, Ground, ParticleFile, convert_corsika, throw
@@ -487,7 +488,7 @@ def test_a_slope_gives_weights(tmp_path: Path, array: DetectorArray) -> None:
     shutil.copy(file, tmp_path / "both")
     iron = [replace(flat(5, 10.0, seed=k), particle_id=5626, energy_gev=10**e) for k, e in enumerate((6.1, 6.4))]
     write_file(tmp_path / "both" / "DAT000002", iron, spectrum=(-2.0, 1e6, 1e7))
-    convert_corsika(tmp_path / "both", tmp_path / "two", COMPOSITION, array, uses=1, slope=-2.7, tell=told.append)
+    two = convert_corsika(tmp_path / "both", tmp_path / "two", COMPOSITION, array, uses=1, slope=-2.7, tell=told.append)
     found = re.search(
         r"from 1e\+15 to 1e\+16 eV, where every primary was drawn, they count as simulated; at all energies primaries "
         r"14 : 5626 count ([\d.]+) : ([\d.]+) for 4 : 2 showers",
@@ -496,6 +497,10 @@ def test_a_slope_gives_weights(tmp_path: Path, array: DetectorArray) -> None:
     assert found
     assert float(found[1]) + float(found[2]) == pytest.approx(6, abs=0.02)
     assert float(found[1]) > 4 * float(found[2])
+    absent = "no showers of helium, carbon, silicon: stack --task composition needs some of each of its 5 classes"
+    assert f"6 showers; {absent}" in "".join(told)
+    said = [(one.state, one.outcome) for one in dataset_findings(two) if one.what == "classes"]
+    assert said == [("bad", f"proton 4, helium 0, carbon 0, silicon 0, iron 2; {absent}")]
     for slope in (2.7, -9.0, float("nan")):
         with pytest.raises(InputError, match=r"--slope is .*, expected a number from -5 to 0"):
             convert_corsika(file, tmp_path / "other", COMPOSITION, array, slope=slope)
