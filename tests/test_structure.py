@@ -262,13 +262,3 @@ def test_sizes_of_test_sets() -> None:
     for column, protocol in ((0, "v2"), (2, "2026")):
         photons, hadrons = TEST_CLASSES["gamma", protocol]
         assert gamma[column] == f"{photons + hadrons:,} ({photons:,} photons)"
-
-
-def test_measured_speeds_are_those_of_the_page_on_size() -> None:
-    scale = (Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "scale.md").read_text(encoding="utf-8")
-    seconds = dict(re.findall(r"^\| (simulate|features) \| ([\d,]+) \|", scale, re.MULTILINE))
-    message = re.search(
-        r"([\d.]+) minutes of processor time to simulate, ([\d.]+) for the features", DATA_PAGE.replace("\n", " ")
-    )
-    assert message
-    assert list(message.groups()) == [f"{float(seconds[step]) / 60:.1f}" for step in ("simulate", "features")]
