@@ -754,9 +754,10 @@ def _tell_rim(
     share = sum(one.at_rim for one in large) / (len(large) * uses * (1 - RIM**2))
     if share > SEEN_OUTSIDE:
         tell(
-            f"{path_of(files)}: cores lie within {radius_m:.0f} m, but of the {LARGE:.0%} of showers with the highest "
-            f"energy about {min(share, 1):.0%} of the uses at that rim are seen: measured showers come from outside "
-            "too, which training then does not know; give a larger --core-radius, or cut both on the fitted core"
+            f"{path_of(files)}: cores lie within {radius_m:.0f} m, but of the {100 * LARGE:.0f} % of showers with the "
+            f"highest energy about {100 * min(share, 1):.0f} % of the uses at that rim are seen: measured showers come "
+            "from outside too, which training then does not know; give a larger --core-radius, or cut both on the "
+            "fitted core"
         )
 
 
