@@ -436,12 +436,12 @@ def open_showers(config: StackConfig, ctx: Context, *, strict: bool) -> Data:
         )
     by_preset = config.learners is None
     config, left_out = config.for_array(train_set.array, task)
-    if by_preset:
-        config, few = config.for_number(int(train_set.usable.sum()), task)
-        left_out = (*left_out, *few)
     unusable = unusable_remarks(train_set, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
     usable = train_set.usable
     groups = None if train_set.groups is None else np.asarray(train_set.groups)[usable]
+    if by_preset:
+        config, few = config.for_number(int(usable.sum()) if groups is None else len(np.unique(groups)), task)
+        left_out = (*left_out, *few)
     labels = class_numbers(train_set)[usable]
     refuse_small_classes(labels, config.n_folds, task.classes, groups, where=f"{config.train_folder}: ")
     ordered = (ordering_of(data).remark(data.path.name) for data in (train_set, test_set))

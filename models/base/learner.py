@@ -61,6 +61,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def showers(self) -> np.ndarray:
+        """(n,) number of each event's shower, from 0: those of one group are one."""
+        return np.unique(self.index if self.groups is None else self.groups, return_inverse=True)[1]
+
     def take(self, rows: np.ndarray) -> Self:
         """Return the events at the given positions of this batch (integer array or boolean mask)."""
 

@@ -49,7 +49,7 @@ NOT_AT_ALL: dict[str, Any] = {"learning_rate": 1e-12, "epochs": 1}
 LEAST_GAIN = 1.0
 """Standard errors by which more training must help, to be done."""
 FEW = 2_000
-"""Showers of a fit below which none is kept back to stop early, and how they train is chosen by the showers."""
+"""Showers of a fit, however often used, below which none is kept back and how they train is chosen by them."""
 PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
 """Into so many parts the showers of such a fit are divided for that choice; from how many on training always helps."""
 
@@ -142,7 +142,7 @@ class PretrainedLearner(NetworkLearner):
             known = (~np.isnan(train.targets)).sum(axis=0) >= LEAST_KNOWN
         check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
         self.training = self.usual
-        if self.chosen["by_number"] and len(train) + len(valid) < FEW:
+        if self.chosen["by_number"] and sum(np.unique(part.showers).size for part in (train, valid)) < FEW:
             train = valid = train.with_others(valid)
             way = self._way(train, seed, device, progress)
             self.training = replace(self.usual, patience=self.usual.epochs, **way)
@@ -161,12 +161,12 @@ class PretrainedLearner(NetworkLearner):
         """
         usual = {"batch_size": self.usual.batch_size}
         ways: list[dict[str, Any]] = [usual, {"batch_size": SMALL_BATCH}]
-        if len(events) < MANY and self.classes in (COMPOSITION.classes, GAMMA.classes):  # others have a new head
+        number = events.showers
+        n_showers = int(number.max()) + 1
+        if n_showers < MANY and self.classes in (COMPOSITION.classes, GAMMA.classes):  # others have a new head
             ways.insert(0, NOT_AT_ALL | usual)
         assert events.labels is not None
-        showers = events.index if events.groups is None else events.groups
-        number = np.unique(showers, return_inverse=True)[1]
-        n_showers, n_parts = int(number.max()) + 1, PARTS if len(events) < MANY else PARTS_OF_MANY
+        n_parts = PARTS if n_showers < MANY else PARTS_OF_MANY
         part = np.random.default_rng(seed).permutation(n_showers)[number] % n_parts
         if self.usual.batch_size <= SMALL_BATCH or n_showers < 2 * n_parts:
             return usual

@@ -872,6 +872,10 @@ def test_few_showers_all_train_and_stay_together(few: Batch, monkeypatch: pytest
     assert seen[-1][:2] == (240, 240)
     assert len(seen) == 3 * 4 + 1
     assert sum(len(one) for one in parts[:12:3]) == 3 * 120, "a group is in one part"
+    many = few.take(np.arange(2_600) % 240)  # ten and more uses of 120 showers are few
+    seen.clear()
+    learner.fit(replace(many, index=np.arange(2_600)), few.take(np.arange(200, 240)), seed=1)
+    assert seen[-1][:2] == (2_640, 2_640)
     big = learner.usual
     learner.chosen["by_number"] = False
     learner.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)

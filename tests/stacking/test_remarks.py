@@ -10,7 +10,10 @@ import pytest
 
 from showerstack.models.base.learner import Batch
 from showerstack.runtime.context import Context
-from showerstack.stacking.config import TableConfig
+from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation import simulate
+from showerstack.stacking.config import StackConfig, TableConfig
+from showerstack.stacking.events import open_showers
 from showerstack.stacking.remarks import heap_remarks, telling_remarks, weight_remarks
 from showerstack.stacking.tables import open_table
 from showerstack.stacking.train import stack
@@ -122,3 +125,16 @@ def test_no_column_of_overlapping_classes_is_called_the_label(seed: int) -> None
     labels = rng.integers(0, 3, 200)
     columns = {"x": labels + rng.normal(size=200), "few": rng.integers(0, 3, 200).astype(float), "same": np.zeros(200)}
     assert telling_remarks("t.csv", columns, labels) == []
+
+
+@pytest.mark.parametrize(("n", "reuse"), [(1_499, 1), (1_500, 1), (1_600, 5)])
+def test_presets_of_few_showers_train_what_starts_from_weights(tmp_path: Path, n: int, reuse: int) -> None:
+    """320 showers that are used five times each are few."""
+    simulate(COMPOSITION, tmp_path, n_train=n, n_test=20, train_cuts="test", workers=1, reuse=reuse)
+    config = StackConfig(task="composition", data=tmp_path, run=tmp_path / "run", preset="quick", workers=1)
+    data = open_showers(config, Context(), strict=False)
+    is_few = (n, reuse) != (1_500, 1)
+    assert (data.config.learners == ("pretrained",)) == is_few
+    assert any("pretrained alone is trained" in one for one in data.remarks) == is_few
+    told = config.model_copy(update={"learners": ("lightgbm",)})
+    assert open_showers(told, Context(), strict=False).config.learners == ("lightgbm",)
