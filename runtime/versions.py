@@ -8,7 +8,7 @@ their tolerance, and name the version to raise.
 
 from __future__ import annotations
 
-SIMULATION_VERSION = 1
+SIMULATION_VERSION = 2
 """Simulated events: ``showers/simulation``, ``showers/array.py``, ``showers/lateral.py``, cuts and protocols."""
 
 CONVERSION_VERSION = 2

@@ -21,6 +21,8 @@ MAX_ELECTRON_AGE = 1.55
 """From this age on the electron distribution has no finite integral over the plane."""
 MUON_R0_M = 420.0
 """Scale radius of the muon distribution in KASCADE's reconstruction."""
+MUON_ALPHA = 2.0
+MUON_BETA = 4.5
 MIN_R_M = 1.0
 """Densities are held constant inside this radius; the power law diverges on the axis."""
 
@@ -38,88 +40,78 @@ def special_functions(xp: Any) -> Any:
     return importlib.import_module("torch.special" if is_torch_namespace(xp) else "scipy.special")
 
 
-def electron_normalisation(age: Any, r0_m: float = ELECTRON_R0_M, xp: Any = np) -> Any:
-    """Return C(s), which makes the electron density integrate to one over the plane.
+def normalisation(age: Any, r0_m: float, alpha: float, beta: float, xp: Any = np) -> Any:
+    """Return C(s), which makes :func:`density` integrate to one over the plane.
 
-    C(s) = Gamma(3.6 - s) / [2 pi r0^2 Gamma(s + 0.5) Gamma(3.1 - 2 s)].
+    C(s) = Gamma(beta - s) / [2 pi r0^2 Gamma(s + 2 - alpha) Gamma(alpha + beta - 2 - 2 s)].
 
     Parameters
     ----------
     age
-        Lateral age s, any shape, floating.
+        Age s, any shape, floating.
     r0_m
         Scale radius in metres.
+    alpha, beta
+        Exponents of the form.
     xp
         Array namespace of ``age``.
 
     Returns
     -------
     array
-        C(s) in m^-2; NaN outside -0.5 < s < 1.55, where the integral diverges.
+        C(s) in m^-2; NaN outside alpha - 2 < s < (alpha + beta) / 2 - 1, where the integral diverges.
     """
     gammaln = special_functions(xp).gammaln
-    log_c = gammaln(3.6 - age) - gammaln(age + 0.5) - gammaln(3.1 - 2.0 * age)
+    both = (beta - 2.0) + alpha
+    log_c = gammaln(beta - age) - gammaln(age + (2.0 - alpha)) - gammaln(both - 2.0 * age)
     c = xp.exp(log_c) / (2.0 * math.pi * r0_m * r0_m)
-    return xp.where((age > -0.5) & (age < MAX_ELECTRON_AGE), c, c * math.nan)
+    return xp.where((age > alpha - 2.0) & (age < 0.5 * both), c, c * math.nan)
+
+
+def density(r_m: Any, number: Any, age: Any, r0_m: float, alpha: float, beta: float, xp: Any = np) -> Any:
+    """Return the particle density in the shower plane, N C(s) (r/r0)^(s - alpha) (1 + r/r0)^(s - beta).
+
+    Parameters
+    ----------
+    r_m
+        Distance from the axis, metres; values below 1 m count as 1 m.
+    number, age
+        Particle number N and age s, broadcastable against ``r_m``.
+    r0_m
+        Scale radius in metres.
+    alpha, beta
+        Exponents of the form: 2 and 4.5 are those of Nishimura, Kamata and Greisen.
+    xp
+        Array namespace.
+
+    Returns
+    -------
+    array
+        Particles per m2 perpendicular to the axis.
+    """
+    x = xp.clip(r_m, MIN_R_M, None) / r0_m
+    shape = xp.exp((age - alpha) * xp.log(x) + (age - beta) * xp.log1p(x))
+    return number * normalisation(age, r0_m, alpha, beta, xp) * shape
+
+
+def electron_normalisation(age: Any, r0_m: float = ELECTRON_R0_M, xp: Any = np) -> Any:
+    """Return :func:`normalisation` of KASCADE's electrons; NaN outside -0.5 < s < 1.55."""
+    return normalisation(age, r0_m, ELECTRON_ALPHA, ELECTRON_BETA, xp)
 
 
 def rho_electron(r_m: Any, n_e: Any, age: Any, r0_m: float = ELECTRON_R0_M, xp: Any = np) -> Any:
-    """Return the electron density in the shower plane.
-
-    rho_e = N_e C(s) (r/r0)^(s - 1.5) (1 + r/r0)^(s - 3.6).
-
-    Parameters
-    ----------
-    r_m
-        Distance from the axis, metres; values below 1 m count as 1 m.
-    n_e, age
-        Electron number and lateral age, broadcastable against ``r_m``.
-    r0_m
-        Scale radius in metres.
-    xp
-        Array namespace.
-
-    Returns
-    -------
-    array
-        Electrons per m2 perpendicular to the axis.
-    """
-    log_x, log_1x = _log_radius(r_m, r0_m, xp)
-    shape = xp.exp((age - ELECTRON_ALPHA) * log_x + (age - ELECTRON_BETA) * log_1x)
-    return n_e * electron_normalisation(age, r0_m, xp) * shape
+    """Return :func:`density` of KASCADE's electrons, N_e C(s) (r/r0)^(s - 1.5) (1 + r/r0)^(s - 3.6)."""
+    return density(r_m, n_e, age, r0_m, ELECTRON_ALPHA, ELECTRON_BETA, xp)
 
 
 def muon_normalisation(age: Any, r0_m: float = MUON_R0_M, xp: Any = np) -> Any:
-    """Return Gamma(4.5 - s) / [2 pi r0^2 Gamma(s) Gamma(4.5 - 2 s)] in m^-2; NaN outside 0 < s < 2.25."""
-    gammaln = special_functions(xp).gammaln
-    log_c = gammaln(4.5 - age) - gammaln(age) - gammaln(4.5 - 2.0 * age)
-    c = xp.exp(log_c) / (2.0 * math.pi * r0_m * r0_m)
-    return xp.where((age > 0.0) & (age < 2.25), c, c * math.nan)
+    """Return :func:`normalisation` of KASCADE's muons; NaN outside 0 < s < 2.25."""
+    return normalisation(age, r0_m, MUON_ALPHA, MUON_BETA, xp)
 
 
 def rho_muon(r_m: Any, n_mu: Any, age: Any, r0_m: float = MUON_R0_M, xp: Any = np) -> Any:
-    """Return the muon density in the shower plane.
-
-    rho_mu = N_mu C(s) (r/r0)^(s - 2) (1 + r/r0)^(s - 4.5).
-
-    Parameters
-    ----------
-    r_m
-        Distance from the axis, metres; values below 1 m count as 1 m.
-    n_mu, age
-        Total muon number and muon age, broadcastable against ``r_m``.
-    r0_m
-        Scale radius in metres.
-    xp
-        Array namespace.
-
-    Returns
-    -------
-    array
-        Muons per m2 perpendicular to the axis.
-    """
-    log_x, log_1x = _log_radius(r_m, r0_m, xp)
-    return n_mu * muon_normalisation(age, r0_m, xp) * xp.exp((age - 2.0) * log_x + (age - 4.5) * log_1x)
+    """Return :func:`density` of KASCADE's muons, N_mu C(s) (r/r0)^(s - 2) (1 + r/r0)^(s - 4.5)."""
+    return density(r_m, n_mu, age, r0_m, MUON_ALPHA, MUON_BETA, xp)
 
 
 def axis_distance(
@@ -141,8 +133,3 @@ def axis_distance(
     along = (dx * xp.cos(azimuth) + dy * xp.sin(azimuth)) * sine
     square = dx * dx + dy * dy - along * along
     return xp.sqrt(xp.clip(square, 0.0, None))
-
-
-def _log_radius(r_m: Any, r0_m: float, xp: Any) -> tuple[Any, Any]:
-    x = xp.clip(r_m, MIN_R_M, None) / r0_m
-    return xp.log(x), xp.log1p(x)

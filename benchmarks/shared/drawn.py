@@ -27,7 +27,7 @@ from showerstack.models.pretraining.arrays import in_clusters
 from showerstack.models.pretraining.stream import draw_world, quantities_of, suited
 from showerstack.runtime.versions import FEATURES_VERSION, SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.lateral import MUON_R0_M
+from showerstack.showers.lateral import ELECTRON_ALPHA, MUON_R0_M
 from showerstack.showers.schema import AGE, TASKS
 from showerstack.showers.simulation import blocks, detector, load_settings
 from showerstack.showers.simulation.blocks import BlockJob
@@ -150,14 +150,20 @@ def foreign_detector() -> Iterator[None]:
         )
 
     with (
-        mock.patch.object(detector, "rho_electron", standard_nkg),
-        mock.patch.object(detector, "rho_muon", greisen),
+        mock.patch.object(detector, "density", foreign_density),
         mock.patch.object(blocks, "read_out", uneven),
     ):
         yield
 
 
-def standard_nkg(r_m: np.ndarray, n_e: np.ndarray, age: np.ndarray, r0_m: float) -> np.ndarray:
+def foreign_density(
+    r_m: np.ndarray, number: np.ndarray, age: np.ndarray, r0_m: float, alpha: float, beta: float
+) -> np.ndarray:
+    """Return the standard function's density in place of KASCADE's electrons, Greisen's in place of its muons."""
+    return standard_nkg(r_m, number, age) if alpha == ELECTRON_ALPHA else greisen(r_m, number, age, r0_m)
+
+
+def standard_nkg(r_m: np.ndarray, n_e: np.ndarray, age: np.ndarray) -> np.ndarray:
     """Return the standard function's density; ``age`` is KASCADE's, translated so that slopes agree at 40 m."""
     s = np.clip(1.217 + 1.145 * (age - 1.0), 0.3, 2.0)
     log_c = gammaln(4.5 - s) - gammaln(s) - gammaln(4.5 - 2.0 * s)

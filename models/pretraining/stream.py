@@ -29,6 +29,7 @@ from showerstack.models.pretraining.arrays import (
     description,
     draw_array,
     in_clusters,
+    log_uniform,
     lowest_energy,
     triggering,
     without_depth,
@@ -159,6 +160,51 @@ def draw_world(rng: np.random.Generator) -> tuple[Settings, np.ndarray]:
     return Settings().changed(**values), position.astype(np.float32)
 
 
+UNFAMILIAR = 0.5
+"""Share of blocks, in a stream of many arrays, of worlds whose forms, gains and sizes are not KASCADE's."""
+FORMS: dict[str, tuple[float, float]] = {
+    "shape__electron_alpha": (1.3, 2.2),
+    "shape__electron_beta": (3.3, 4.9),
+    "shape__electron_curvature": (-0.05, 0.12),
+    "shape__muon_alpha": (1.7, 2.4),
+    "shape__muon_beta": (3.6, 5.4),
+}
+"""Constants of an unfamiliar world, uniform between these; the network is told none of them."""
+SCALES: dict[str, tuple[float, float]] = {
+    "shape__electron_r0_m": (25.0, 120.0),
+    "shape__muon_r0_m": (220.0, 700.0),
+    "detector__gain_spread": (0.02, 0.15),
+}
+"""The same, uniform in their logarithm."""
+PARTICLE_SCALE = 0.2
+"""Standard deviation of ln(deposit of a particle) that calibration does not know there."""
+OFFSETS = np.array([0.1, 0.15, 0.15])
+"""Standard deviations of offsets of the reconstruction's lg E, lg Ne and lg Nmu there."""
+
+
+def unfamiliar(settings: Settings, rng: np.random.Generator) -> tuple[Settings, np.ndarray]:
+    """Return a world with lateral forms, gains and deposits unlike KASCADE's, and offsets of lg E, lg Ne, lg Nmu, (3,).
+
+    Forms are N C(s) (r/r0)^(s - alpha) (1 + r/r0)^(s - beta) with free exponents and scales, times a parabola in double
+    logarithms for electrons: those of Nishimura, Kamata and Greisen at any density of the air lie inside.
+    """
+    changes: dict[str, float | int] = {name: rng.uniform(*limits) for name, limits in FORMS.items()}
+    changes |= {name: log_uniform(rng, limits) for name, limits in SCALES.items()}
+    for name in ("electron_mev", "muon_mev"):
+        changes[f"detector__{name}"] = getattr(settings.detector, name) * np.exp(PARTICLE_SCALE * rng.standard_normal())
+    changes["detector__gain_seed"] = int(rng.integers(2**31))
+    return settings.changed(**changes), OFFSETS * rng.standard_normal(3)
+
+
+def _drawn(rng: np.random.Generator, *, told: bool) -> tuple[Settings, np.ndarray, np.ndarray]:
+    """Return a block's world, its position in the priors, and offsets of lg E, lg Ne and lg Nmu, (3,)."""
+    settings, position = draw_world(rng)
+    if told and rng.random() < UNFAMILIAR:
+        settings, offsets = unfamiliar(settings, rng)
+        return settings, position, offsets
+    return settings, position, np.zeros(3)
+
+
 FEATURES = "fits+profile"
 """Feature set that the network reads; columns that a table lacks are missing values to it."""
 COLUMNS: tuple[str, ...] = feature_set(FEATURES, CATALOGUE)
@@ -234,7 +280,7 @@ def _block(
     task: int, cuts: str, split: str, seed: int, block: int, rng: np.random.Generator, *, told: bool = False
 ) -> SimulatedBatch:
     """Return a block of showers at KASCADE."""
-    settings, position = draw_world(rng)
+    settings, position, offsets = _drawn(rng, told=told)
     if cuts != "none":
         settings = _enriched(settings, task)
     model = str(rng.choice(MODELS))
@@ -243,7 +289,8 @@ def _block(
     if cuts == "none":
         events = events.head(MAX_OFF_CUT)
     world = _numbers(position, model, KASCADE if told else None)
-    return _as_batch(events, task, world, rng, KASCADE, quantities_of(KASCADE), in_evaluation=cuts != "none")
+    kept = cuts != "none"
+    return _as_batch(events, task, world, rng, KASCADE, quantities_of(KASCADE), offsets, in_evaluation=kept)
 
 
 OPEN_SHARE = 0.5
@@ -280,7 +327,7 @@ def _block_elsewhere(
 ) -> SimulatedBatch:
     """Return a block of showers at another array, from the energy on from where a tenth triggers."""
     array = in_clusters(array)
-    settings, position = draw_world(rng)
+    settings, position, offsets = _drawn(rng, told=told)
     cuts = "none" if rng.random() < OPEN_SHARE else "test"
     settings = suited(settings, task, array, rng)
     model = str(rng.choice(MODELS))
@@ -293,7 +340,7 @@ def _block_elsewhere(
     if rng.random() < WITHOUT_SIZES:
         quantities = tuple(name for name in quantities if name in ("Ze", "Az"))
     world = _numbers(position, model, seen_as if told else None)
-    return _as_batch(events, task, world, rng, seen_as, quantities)
+    return _as_batch(events, task, world, rng, seen_as, quantities, offsets)
 
 
 def _numbers(position: np.ndarray, model: str, array: DetectorArray | None) -> np.ndarray:
@@ -310,11 +357,14 @@ def _as_batch(
     rng: np.random.Generator,
     array: DetectorArray,
     quantities: tuple[str, ...],
+    offsets: np.ndarray,
     *,
     in_evaluation: bool = True,
 ) -> SimulatedBatch:
     n = len(events)
-    table, reconstructed_core = _features(events, array, quantities, rounded=bool(rng.random() < ROUNDED_SHARE))
+    table, reconstructed_core = _features(
+        events, array, quantities, offsets, rounded=bool(rng.random() < ROUNDED_SHARE)
+    )
     return SimulatedBatch(
         table=table,
         task=np.full(n, task),
@@ -334,12 +384,12 @@ def _enriched(settings: Settings, task: int) -> Settings:
 
 
 def _features(
-    events: SimulatedEvents, array: DetectorArray, quantities: tuple[str, ...], *, rounded: bool
+    events: SimulatedEvents, array: DetectorArray, quantities: tuple[str, ...], offsets: np.ndarray, *, rounded: bool
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return (n, F) float32 features of events with these reconstructed quantities, and the fitted core, x and y (n,)
-    each."""
+    """Return (n, F) float32 features of events with these reconstructed quantities, lg E, lg Ne and lg Nmu moved by
+    offsets, and the fitted core, x and y (n,) each."""
     grids = events.grids.astype(np.float16).astype(np.float32)
-    scalars = events.scalars.astype(np.float32)
+    scalars = (events.scalars + offsets[[0, 0, 0, 1, 2]] * (1, 0, 0, 1, 1)).astype(np.float32)
     if rounded:
         scalars = scalars.astype(np.float16).astype(np.float32)
     table = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, array)

@@ -12,7 +12,16 @@ from typing import NamedTuple
 import numpy as np
 
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.lateral import MUON_R0_M, axis_distance, rho_electron, rho_muon
+from showerstack.showers.lateral import (
+    ELECTRON_ALPHA,
+    ELECTRON_BETA,
+    ELECTRON_R0_M,
+    MUON_ALPHA,
+    MUON_BETA,
+    MUON_R0_M,
+    axis_distance,
+    density,
+)  # fmt: skip
 from showerstack.showers.simulation.cascade import Showers
 from showerstack.showers.simulation.deposits import CLUMP_NEGLIGIBLE, DetectorConstants, draw_deposits, stations_of
 from showerstack.showers.simulation.ground import ground_of
@@ -140,6 +149,11 @@ def read_out(
             *work,
             *(values[part] for values in readings[:4]),
         )
+    if settings.detector.gain_spread:
+        draws = np.random.default_rng(settings.detector.gain_seed).standard_normal((2, n_stations))
+        gains = np.exp(settings.detector.gain_spread * draws).astype(np.float32)
+        np.minimum(readings.electron * gains[0], response.electron_cap_mev, out=readings.electron)
+        np.minimum(readings.muon * gains[1], response.muon_cap_mev, out=readings.muon)
     return readings
 
 
@@ -168,9 +182,43 @@ def expected(
     r_m = axis_distance(here.x_m, here.y_m, column(p.core_x_m), column(p.core_y_m), zenith, column(p.azimuth_deg))
     cosine = np.cos(np.radians(zenith))
     n_e, n_mu = column(10.0**showers.lg_ne), column(10.0**showers.lg_nmu)
-    electrons = rho_electron(r_m, n_e, column(showers.age), settings.shape.electron_r0_m * ground.electron_scale)
-    muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age), MUON_R0_M * ground.muon_scale)
+    shape = settings.shape
+    alpha, beta, r0_m = shape.electron_alpha, shape.electron_beta, shape.electron_r0_m
+    age = as_steep(
+        column(showers.age), (alpha, beta, r0_m), (ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M), ELECTRONS_AT_M
+    )
+    electrons = density(r_m, n_e, age, r0_m * ground.electron_scale, alpha, beta)
+    if shape.electron_curvature:
+        electrons *= np.exp(-shape.electron_curvature * np.log(np.maximum(r_m, CURVED_FROM_M) / CURVED_ABOUT_M) ** 2)
+    alpha, beta, r0_m = shape.muon_alpha, shape.muon_beta, shape.muon_r0_m
+    age = as_steep(column(showers.muon_age), (alpha, beta, r0_m), (MUON_ALPHA, MUON_BETA, MUON_R0_M), MUONS_AT_M)
+    muons = density(r_m, n_mu * cosine, age, r0_m * ground.muon_scale, alpha, beta)
     content = None if showers.content is None else column(showers.content)
     punch = electrons * punch_through(r_m, column(p.mass), settings, content) * here.muon_area_m2
     through = (electrons * cosine + settings.detector.electrons_per_muon * muons) * here.electron_area_m2
     return through, muons, punch, energy_per_electron(r_m, settings)
+
+
+ELECTRONS_AT_M, MUONS_AT_M = 40.0, 200.0
+"""Where another lateral form than KASCADE's is as steep as that is."""
+CURVED_ABOUT_M, CURVED_FROM_M = 100.0, 5.0
+AGE_MARGIN = 0.05
+"""Ages keep so far from where a form has no finite integral."""
+
+
+def as_steep(
+    age: np.ndarray, form: tuple[float, float, float], known: tuple[float, float, float], r_m: float
+) -> np.ndarray:
+    """Return the ages with which a lateral form falls at a distance as the known one does with ``age``.
+
+    d ln rho / d ln r = (s - alpha) + (s - beta) w with w = r / (r + r0); a form is alpha, beta and r0 (m). Forms that
+    differ from the known one in their scale alone keep the age.
+    """
+    (alpha, beta, r0_m), (alpha_0, beta_0, r0_0_m) = form, known
+    if (alpha, beta) == (alpha_0, beta_0):
+        return age
+    w, w_0 = r_m / (r_m + r0_m), r_m / (r_m + r0_0_m)
+    slope = (1.0 + w_0) * age - alpha_0 - beta_0 * w_0
+    wanted = (slope + alpha + beta * w) / (1.0 + w)
+    least, most = alpha - 2.0 + AGE_MARGIN, 0.5 * (alpha + beta) - 1.0 - AGE_MARGIN
+    return np.clip(wanted, least, most).astype(age.dtype)

@@ -32,18 +32,23 @@ class GroundScales:
 KASCADES = GroundScales(GROUND_DEPTH, 1.0, 1.0)
 
 
+SCATTERED_ABOVE = 2 * 37.0
+"""Matter between the ground and where its electrons were scattered, g/cm2."""
+
+
 @functools.cache
 def ground_at(depth_g_cm2: float) -> GroundScales:
     """Return the ground at a vertical depth, g/cm2.
 
     Multiple scattering spreads electrons over a Moliere radius, which is a length over the air's density (J. Nishimura,
-    Handbuch der Physik XLVI/2 (1967) 1). Muons spread in proportion to the height above the ground at which they are
+    Handbuch der Physik XLVI/2 (1967) 1), where they were scattered: two cascade units above the ground (K. Greisen,
+    Ann. Rev. Nucl. Sci. 10 (1960) 63). Muons spread in proportion to the height above the ground at which they are
     made, with the transverse momentum that they get there: the cascade Monte Carlo's mean for protons of 10^15.5 eV.
     """
     if depth_g_cm2 == GROUND_DEPTH:
         return KASCADES
     here = coefficients(FITTED, depth_g_cm2)
-    density = float(air_density(GROUND_DEPTH) / air_density(depth_g_cm2))
+    density = float(air_density(GROUND_DEPTH - SCATTERED_ABOVE) / air_density(depth_g_cm2 - SCATTERED_ABOVE))
     return GroundScales(depth_g_cm2, density, float(here.rows["hM"][1][0] / AT_KASCADE.rows["hM"][1][0]))
 
 
@@ -85,11 +90,24 @@ def covering(settings: Settings, array: DetectorArray) -> Settings:
     """Return the world with cores as far from the centre of an array, in units of its side, as KASCADE's are.
 
     Without muon detectors no event is lost for want of muons. Clusters that are larger need
-    more hit stations, so that strays alone trigger no more often than at KASCADE.
+    more hit stations, so that strays alone trigger no more often than at KASCADE. Elsewhere than there
+    photons come from zenith angles of up to :data:`MOST_ZENITH_DEG`.
+
+    Raises
+    ------
+    InputError
+        If a world's hadrons come from larger ones.
     """
+    most_deg = 90.0 if array == KASCADE else MOST_ZENITH_DEG
+    if settings.spectrum.hadron_zenith_max_deg > most_deg:
+        raise InputError(
+            f"hadron_zenith_max_deg = {settings.spectrum.hadron_zenith_max_deg:g}: showers of zenith angles beyond "
+            f"{MOST_ZENITH_DEG:g} deg are simulated for KASCADE's public sets alone, whose photons have them"
+        )
     scale = array.half_side_m / KASCADE.half_side_m
     muons = {} if array.n_muon_detectors else {"trigger__lg_nmu_min": 0.0}
     return settings.changed(
+        spectrum__photon_zenith_max_deg=min(settings.spectrum.photon_zenith_max_deg, most_deg),
         spectrum__core_radius_m=settings.spectrum.core_radius_m * scale,
         trigger__core_max_m=settings.trigger.core_max_m * scale,
         trigger__stations=trigger_stations(settings, array, _noise_at_kascade(settings)),
@@ -97,6 +115,8 @@ def covering(settings: Settings, array: DetectorArray) -> Settings:
     )
 
 
+MOST_ZENITH_DEG = 50.0
+"""Up to here showers are those of the Monte Carlo, to 0.04 in lg Ne."""
 LEAST_SPREAD = 0.05
 """Relative variance of a particle's signal below which none is simulated."""
 LARGEST_MEV = 65_504.0

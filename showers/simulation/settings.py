@@ -18,7 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.stated import problem_of
 from showerstack.showers.kascade import CORE_RADIUS_M
-from showerstack.showers.lateral import MAX_ELECTRON_AGE
+from showerstack.showers.lateral import (
+    ELECTRON_ALPHA,
+    ELECTRON_BETA,
+    MAX_ELECTRON_AGE,
+    MUON_ALPHA,
+    MUON_BETA,
+    MUON_R0_M,
+)  # fmt: skip
 
 WORLDS = ("default", "harder", "easier", "gammas")
 
@@ -134,6 +141,18 @@ class Shape(SettingsSection):
     """Lateral shapes of the shower."""
 
     electron_r0_m: Positive = Field(default=38.7, description="scale radius of the electrons [f]")
+    electron_alpha: float = Field(
+        default=ELECTRON_ALPHA, description="exponent of their form near the axis; another form is as steep at 40 m [p]"
+    )
+    electron_beta: float = Field(default=ELECTRON_BETA, description="the same far away [p]")
+    electron_curvature: float = Field(
+        default=0.0, description="densities times exp(-curvature ln^2(r / 100 m)), a parabola in double logarithms [g]"
+    )
+    muon_r0_m: Positive = Field(default=MUON_R0_M, description="scale radius of the muons [p]")
+    muon_alpha: float = Field(
+        default=MUON_ALPHA, description="exponent of their form near the axis; another form is as steep at 200 m [p]"
+    )
+    muon_beta: float = Field(default=MUON_BETA, description="the same far away [p]")
     age_offset: float = Field(default=0.970, description="lateral age of the mean shower [f]")
     age_longitudinal: float = Field(default=0.925, description="slope in the longitudinal age - 1.31 [f]")
     age_depth: float = Field(default=0.0467, description="slope in (X - Xmax - 480)/100 g/cm2 [f]")
@@ -209,6 +228,10 @@ class Detector(SettingsSection):
         default=0.0, description="share of the muons through a station's e/gamma detectors that its muon one sees [f]"
     )
     dead: Share = Field(default=0.0, description="probability that a station is dead for an event [g]")
+    gain_spread: NotNegative = Field(
+        default=0.0, description="standard deviation of ln(gain) of detectors, which calibration does not know [g]"
+    )
+    gain_seed: int = Field(default=1, ge=0, description="random number that these gains are drawn with")
 
 
 class Trigger(SettingsSection):

@@ -3,6 +3,7 @@
 Random numbers of the compiled kernels are tested by moments, distributions and independence of streams.
 """
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,13 +13,15 @@ import pytest
 from scipy import stats
 
 from showerstack.showers.array import KASCADE
+from showerstack.showers.atmosphere import altitude_of
+from showerstack.showers.front import FrontModel
 from showerstack.showers.kascade import reconstructed_energy
-from showerstack.showers.lateral import axis_distance
+from showerstack.showers.lateral import axis_distance, density
 from showerstack.showers.schema import GAMMA
 from showerstack.showers.simulation import compiled
 from showerstack.showers.simulation.cascade import Showers, develop
 from showerstack.showers.simulation.deposits import stream_offsets
-from showerstack.showers.simulation.detector import Readings, clump_sigma, expected, punch_through, read_out
+from showerstack.showers.simulation.detector import Readings, as_steep, clump_sigma, expected, punch_through, read_out
 from showerstack.showers.simulation.fronts import arrival_times
 from showerstack.showers.simulation.primaries import Primaries, throw_primaries
 from showerstack.showers.simulation.reconstruction import (
@@ -285,6 +288,55 @@ def test_front_thickens_with_distance_and_thins_with_particles() -> None:
     gap = times[:, 1:4] - times[:, :1]
     error = gap.std(axis=0) / np.sqrt(n)
     assert np.abs((gap.mean(axis=0) - (late[1:] - late[0])) / error).max() < 5.5
+
+
+@pytest.mark.parametrize(
+    ("xmax", "zenith_deg", "distance"), [(570.0, 0.0, 1.0), (400.0, 0.0, None), (570.0, 42.0, None)]
+)
+def test_a_far_maximum_makes_a_flat_front(xmax: float, zenith_deg: float, distance: float | None) -> None:
+    """The radius follows the distance to the maximum: the card's is that of a vertical shower's at 570 g/cm2."""
+    cosine = math.cos(math.radians(zenith_deg))
+    away = [(float(altitude_of(x * c)) - float(altitude_of(1023.0))) / c for x, c in ((xmax, cosine), (570.0, 1.0))]
+    if distance is not None:
+        assert away[0] / away[1] == distance
+    x_m = np.array([[0.0, 300.0]])
+    array = SimpleNamespace(x_m=0 * x_m, y_m=x_m, depth_g_cm2=None)
+    axis = {"core_x_m": 0.0, "core_y_m": 0.0, "zenith_deg": zenith_deg, "azimuth_deg": 0.0}
+    showers = SimpleNamespace(
+        primaries=SimpleNamespace(**{name: np.array([v]) for name, v in axis.items()}), xmax=np.array([xmax])
+    )
+    grids = np.full((1, 1, 2, 2), 10.0, np.float32)
+    events = SimpleNamespace(showers=showers, rows=np.zeros(1, dtype=int), array=array, grids=grids)
+    exact = FrontModel(resolution_ns=0.0, thickness_ns=0.0)
+    times = arrival_times(events, np.random.default_rng(1), exact)[0, 0]
+    late_ns = 300.0**2 / (2 * 0.299792458 * exact.curvature_m * away[0] / away[1])
+    assert times[1] - times[0] == pytest.approx(late_ns, rel=1e-4)
+
+
+def test_unequal_gains_and_other_lateral_forms() -> None:
+    """Gains are of detectors, not of events; another form is as steep at 40 m as KASCADE's."""
+    rng = np.random.default_rng(4)
+    settings = load_settings()
+    showers = develop(throw_primaries(GAMMA, N, "mix", settings.spectrum, rng), settings, rng)
+    seeing = np.arange(N), rng.integers(0, 2**64, N, dtype=np.uint64), rng.standard_normal((N, 6, 2))
+    known, uneven = (
+        read_out(showers, seeing[0], world, *seeing[1:])
+        for world in (settings, settings.changed(detector__gain_spread=0.1))
+    )
+    for one, other in ((known.electron, uneven.electron), (known.muon, uneven.muon)):
+        gain = np.where((one > 0) & (one < 1e4), other / np.where(one > 0, one, 1.0), np.nan)
+        gain = gain[:, np.isfinite(gain).any(axis=0)]
+        assert np.nanstd(gain, axis=0).max() < 1e-4
+        assert 0.07 < np.log(np.nanmean(gain, axis=0)).std() < 0.13
+    r_m, age = np.array([35.0, 45.0]), np.array([0.7, 1.0, 1.3])[:, None]
+    nkg = (2.0, 4.5, 89.0)
+    same = as_steep(age, nkg, (1.5, 3.6, 40.0), 40.0)
+    assert same[1, 0] == pytest.approx(1.217, abs=2e-3)
+    slopes = [
+        np.diff(np.log(density(r_m, 1e5, s, r0, alpha, beta)))
+        for s, (alpha, beta, r0) in ((age, (1.5, 3.6, 40.0)), (same, nkg))
+    ]
+    assert slopes[0] == pytest.approx(slopes[1], abs=2e-3)
 
 
 N_DEVIATES = 20_000

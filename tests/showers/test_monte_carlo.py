@@ -63,6 +63,17 @@ def lg_sizes(mass: int, lg_energy: float, depth: float, model: str = FITTED) -> 
     return showers.lg_ne, showers.lg_nmu
 
 
+@pytest.mark.parametrize(("zenith_deg", "depth"), [(42.0, 600.0), (42.0, 700.0), (50.0, 600.0)])
+@pytest.mark.parametrize("mass", [0, 1, 56])
+def test_strongly_inclined_showers_have_no_more_electrons(mass: int, zenith_deg: float, depth: float) -> None:
+    """A straight line through 0 and 30 degrees makes lg Ne 0.04 to 0.08 too large at 42 degrees, 0.16 to 0.3 at 50."""
+    secant = 1 / np.cos(np.radians(zenith_deg))
+    here, below = coefficients(FITTED, depth), coefficients(FITTED, depth * secant)
+    zero = np.zeros(1)
+    gap = here.at("n0", mass, zero, zero + secant - 1) - below.at("n0", mass, zero, zero)
+    assert abs(np.squeeze(gap)) < 0.05, "measured: -0.040 to 0.036"
+
+
 @pytest.mark.parametrize("mass", [0, 1, 56])
 @pytest.mark.parametrize("depth", [600.0, 700.0, 800.0])
 def test_inclined_showers_are_vertical_ones_of_their_slant_depth(mass: int, depth: float) -> None:
@@ -133,7 +144,13 @@ def test_at_kascades_depth_the_worlds_coefficients_stay() -> None:
     assert AT_KASCADE.rows["mX"][1].tolist() == [612.8, 61.3, -1.9, 0.8, 0.4, 0.0]
     assert AT_KASCADE.rows["mM"][56].tolist() == [4.6423, 0.9162, 0.003, -0.4621, 0.0701, 0.0]
     assert not any(AT_KASCADE.rows[name][0].any() for name in ("lN0", "lK"))
-    assert all(rows[5] == 0.0 for name, each in AT_KASCADE.rows.items() if name != "hM" for rows in each.values())
+    straight = [each for name, each in AT_KASCADE.rows.items() if name not in ("hM", "n0")]
+    assert all(rows[5] == 0.0 for each in straight for rows in each.values())
+    # lg Ne bends with the zenith angle, about what the earlier run has at 0 and 30 degrees.
+    a, _, _, d, _, g = AT_KASCADE.rows["n0"][1]
+    secant = 1 / np.cos(np.radians(30.0)) - 1
+    assert (a, d * secant + g * secant**2) == pytest.approx((5.6879, -2.9082 * secant), abs=1e-4)
+    assert -2.0 < g < -0.8
 
 
 @pytest.mark.slow
@@ -166,8 +183,9 @@ def test_grounds() -> None:
     assert ground_of(KASCADE) is KASCADES
     assert ground_of(square()) is KASCADES
     high = ground_of(square(ArrayCard(depth_g_cm2=700.0)))
-    assert high.electron_scale == pytest.approx(float(air_density(1023.0) / air_density(700.0)))
-    assert high.electron_scale == pytest.approx(1.36, abs=0.05)
+    # The Moliere radius two cascade units above the ground: 1.76 at 550 g/cm2, not 1.66.
+    assert high.electron_scale == pytest.approx(float(air_density(1023.0 - 74.0) / air_density(700.0 - 74.0)))
+    assert ground_at(550.0).electron_scale == pytest.approx(1.76, abs=0.02)
     assert 0.4 < high.muon_scale < 0.95
     assert ground_at(600.0).muon_scale < high.muon_scale
     with pytest.raises(InputError, match=r"array square does not say how high .* altitude_m in array\.toml"):
@@ -185,6 +203,9 @@ def test_cores_cover_the_array() -> None:
     wide = replace(square(), x_m=10 * square().x_m, y_m=10 * square().y_m, pitch_m=200.0)
     assert covering(world, wide).spectrum.core_radius_m == pytest.approx(world.spectrum.core_radius_m * 600 / 104)
     assert covering(world, KASCADE) == world
+    assert covering(world, wide).spectrum.photon_zenith_max_deg == 50.0
+    with pytest.raises(InputError, match="hadron_zenith_max_deg = 55: showers of zenith angles beyond 50 deg"):
+        covering(world.changed(spectrum__hadron_zenith_max_deg=55.0), wide)
 
 
 def test_strays_alone_do_not_trigger_a_large_cluster() -> None:
