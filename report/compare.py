@@ -79,6 +79,7 @@ def _read_entries(runs: Sequence[Path], data: Path) -> tuple[list[Entry], Truth,
         raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(tasks))}")
     task = task_named(tasks.pop())
     truth = read_truth(data, task)
+    task = truth.task
     return [_entry(run, name, truth, task) for run, name in zip(runs, _names(runs), strict=True)], truth, task
 
 

@@ -33,7 +33,7 @@ from showerstack.scoring.metrics.reliability import RELIABILITY_BINS, reliabilit
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.base import Quantity
 from showerstack.scoring.tasks.text import short
-from showerstack.showers.kascade import LN_MASSES
+from showerstack.showers.kascade import LN_MASSES, mass_moments
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, Task
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def fraction_errors(evaluated: EvaluatedRun) -> Section:
 
 def mass_posteriors(evaluated: EvaluatedRun) -> Section:
     """Return the reliability diagram, and the Ne-Nmu plane coloured by the mean logarithmic mass."""
-    value, limits = np.exp(evaluated.final) @ LN_MASSES, (0.0, float(LN_MASSES[-1]))
+    value, limits = mass_moments(evaluated.final, evaluated.task)[0], (0.0, float(LN_MASSES[-1]))
     return posteriors(evaluated, value, "mean posterior ln A (0 proton, 4.03 iron)", limits)
 
 

@@ -217,6 +217,11 @@ def score_file(
     scoring_of(task)  # refuses a task of the user's own
     data_origin = _origin_by_protocol(data, task, protocol)
     truth = read_truth(data, task)
+    if log is not None and truth.task != task:
+        raise InputError(
+            f"--log lists attempts at {task.n_classes} classes, but {truth.folder} has {truth.task.n_classes}"
+        )
+    task = truth.task
     output, origin = read_output(predictions, task, len(truth.labels))
     remarks = check_predictions(Path(predictions), origin, truth.folder)
     if data_origin.takes_raw_labels(task):
@@ -270,6 +275,8 @@ def score_attempt(
     check_attempt(log, description, task)
     _origin_by_protocol(data, task, COUNTED_PROTOCOL)
     truth = read_truth(data, task)
+    if truth.task != task:
+        raise InputError(f"attempts are at {task.n_classes} classes, but {truth.folder} has {truth.task.n_classes}")
     if output.shape != truth.labels.shape:
         raise InputError(f"predictions have shape {output.shape}, expected ({len(truth.labels)},): one value an event")
     metrics = score_arrays(truth, scoring_of(task).check_output(output, "predictions"), task)

@@ -221,14 +221,14 @@ class EventFiles:
             check_true_values(labels, task.target, self.folder / task.label_file)
             return labels
         labels = self.array(task.label_file, (), np.int64, n_events)
-        unknown = (labels < 0) | (labels >= task.n_classes)
+        unknown = ~np.isin(labels, task.labels)
         if unknown.any():
             unknown[[bad.row for bad in self.left_out() if bad.row < n_events]] = False
         bad = np.flatnonzero(unknown)
         if bad.size:
             raise InputError(
                 f"{self.folder / task.label_file}: row {bad[0]} holds label {labels[bad[0]]}, "
-                f"expected 0..{task.n_classes - 1} ({bad.size} bad rows)"
+                f"expected {task.label_words} ({bad.size} bad rows)"
             )
         return labels.astype(task.label_type)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from showerstack.showers.schema import Task
+
 MASS_NUMBERS, CHARGES = (1, 4, 12, 28, 56), (1, 2, 6, 14, 26)
 """Of the nuclei that stand for the five mass groups, in label order."""
 LN_MASSES = np.log(MASS_NUMBERS)
@@ -23,6 +25,13 @@ LARGEST_ZENITH_RAD = 1.05
 """Sizes of more inclined showers are corrected as at this angle."""
 CONSTANT, BY_A, BY_B, BY_AA, BY_BB, BY_AB = 10.93499, 0.25788, 0.66704, 0.07507, 0.09277, -0.16131
 """Coefficients of lg(E/eV) in the corrected sizes a and b."""
+
+
+def mass_moments(log_proba: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of ln A, (N,) float64 each, of posteriors (N, C) of a composition task."""
+    proba, ln_a = np.exp(log_proba.astype(np.float64)), LN_MASSES[list(task.labels)]
+    mean = proba @ ln_a
+    return mean, np.sqrt(np.maximum(proba @ ln_a**2 - mean**2, 0.0))
 
 
 def corrected_sizes(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

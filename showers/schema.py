@@ -6,7 +6,9 @@ Every other package takes these names from here; nothing in this module reads a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from showerstack.runtime.errors import InputError
 
@@ -108,6 +110,8 @@ class Task:
         What is estimated; ``None`` where the classes themselves are asked for. Labels are then float32 true values.
     class_output
         Array of ``predictions.npz`` that is scored where classes are asked for: class numbers, or scores.
+    numbers
+        Label of each class in files, where some of the task's classes are left out (:meth:`among`); empty: 0 to C - 1.
     """
 
     name: str
@@ -116,6 +120,7 @@ class Task:
     primaries: str | None = None
     target: TargetQuantity | None = None
     class_output: str = "predictions"
+    numbers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -128,12 +133,53 @@ class Task:
         """Number of classes."""
         return len(self.classes)
 
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """Label of each class in files."""
+        return self.numbers or tuple(range(self.n_classes))
+
+    @property
+    def label_words(self) -> str:
+        """These labels, in words."""
+        if not self.numbers:
+            return f"0..{self.n_classes - 1}"
+        return ", ".join(f"{label} ({name})" for label, name in zip(self.labels, self.classes, strict=True))
+
+    def with_classes(self, classes: Iterable[str]) -> Task:
+        """Return the task with some of its classes, in its own order."""
+        wanted = set(classes)
+        if unknown := wanted.difference(self.classes):
+            raise InputError(f"task {self.name!r} has no class {sorted(unknown)[0]!r}, but {', '.join(self.classes)}")
+        kept = [(name, label) for name, label in zip(self.classes, self.labels, strict=True) if name in wanted]
+        if len(kept) == self.n_classes:
+            return self
+        names, numbers = zip(*kept, strict=True) if kept else ((), ())
+        return replace(self, classes=names, numbers=numbers)
+
+    def among(self, labels: np.ndarray) -> Task:
+        """Return the task with the mass groups of which a set has showers; other tasks need all their classes."""
+        if self.name != "composition":
+            return self
+        there = [name for name, label in zip(self.classes, self.labels, strict=True) if (labels == label).any()]
+        return self.with_classes(there) if len(there) > 1 else self
+
+    def encoded(self, labels: np.ndarray) -> np.ndarray:
+        """Return class numbers 0..C-1, (N,) int64, of labels in files, which must be those of classes."""
+        return np.searchsorted(self.labels, labels) if self.numbers else np.asarray(labels, dtype=np.int64)
+
+    def decoded(self, numbers: np.ndarray) -> np.ndarray:
+        """Return labels as in files, (N,) of the same type, of class numbers."""
+        return np.asarray(self.numbers, dtype=numbers.dtype)[numbers] if self.numbers else numbers
+
     def absent(self, counts: Iterable[int]) -> str:
         """Return what is to be said of classes without showers, to be put behind other words; "" if all have some."""
         none = [name for name, count in zip(self.classes, counts, strict=True) if not count]
         if not none:
             return ""
         needed = "" if self.target else f": stack --task {self.name} needs some of each of its {self.n_classes} classes"
+        if self.name == "composition":
+            enough = len(none) < self.n_classes - 1
+            needed = ": stack tells the other groups apart" if enough else ": stack needs at least two groups"
         return f"; no showers of {', '.join(none)}{needed}"
 
     @property

@@ -512,6 +512,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     scored_task = task_named(task) if task in TASKS else Task(task, ("0", "1"))
     if isinstance(truth, str | os.PathLike):
         test = read_truth(Path(truth).expanduser(), scored_task)
+        scored_task = test.task
         remarks = check_events("the prediction", fingerprint, test.folder) if fingerprint else []
         checked = scoring_of(scored_task).check_output(np.asarray(output), "predictions")
         if len(checked) != len(test.labels):

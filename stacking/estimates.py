@@ -360,6 +360,8 @@ class Decision:
 class TaskStacking:
     """A task with classes. Other tasks differ in some of the methods; see :func:`stacking_of`."""
 
+    task: Task | None = None
+    """Whose labels answers are; None: class numbers."""
     survival: ClassVar[bool] = False
     """Whether learners stay, and the gate closes, where more hadrons survive without or with the stack."""
     outputs: Mapping[str, str] = {"prediction": "number of the most probable class, (n,) int64"}
@@ -381,7 +383,8 @@ class TaskStacking:
         context
             (N, K) quantities of the events, as :meth:`showerstack.stacking.events.Events.context` returns them.
         """
-        return {"predictions": np.argmax(log_proba, axis=1).astype(np.int8)}
+        numbers = np.argmax(log_proba, axis=1).astype(np.int8)
+        return {"predictions": self.task.decoded(numbers) if self.task else numbers}
 
     def pooled(
         self,
@@ -578,7 +581,11 @@ def stacking_of(task: Task) -> TaskStacking:
     """Return what stacking does for a task: gammas, a target, or classes of any kind."""
     if task == GAMMA:
         return GammaStacking()
-    return TaskStacking() if task.target is None else TargetStacking(task.target, task.n_classes)
+    if task.target is not None:
+        return TargetStacking(task.target, task.n_classes)
+    procedure = TaskStacking()
+    procedure.task = task
+    return procedure
 
 
 def own_estimate(task: Task, estimates: Mapping[str, np.ndarray], context: np.ndarray | None) -> np.ndarray | None:

@@ -235,7 +235,7 @@ class ShowerEvents(Events):
         """Return labels, energies, groups and weights of training events; those to be predicted have none."""
         data = self._labelled_data()
         bins = binned(data) if self.task.target else None
-        labels, usable = np.asarray(data.labels, dtype=np.int64) if bins is None else bins.labels, self.usable()
+        labels, usable = class_numbers(data, self.task) if bins is None else bins.labels, self.usable()
         return Labelled(
             labels=labels if usable is None else np.where(usable, labels, 0),
             passing=self.passes_evaluation_cuts(),
@@ -369,10 +369,10 @@ def binned(data: Dataset) -> Binned:
     return Binned(offsets, np.searchsorted(edges, offsets, side="right"))
 
 
-def class_numbers(data: Dataset) -> np.ndarray:
+def class_numbers(data: Dataset, task: Task) -> np.ndarray:
     """Return the class numbers (N,) int64 of a dataset opened with labels."""
-    assert data.task is not None
-    return np.asarray(data.labels, dtype=np.int64) if data.task.target is None else binned(data).labels
+    assert data.labels is not None
+    return task.encoded(data.labels) if task.target is None else binned(data).labels
 
 
 @dataclass(frozen=True)
@@ -426,6 +426,12 @@ def open_showers(config: StackConfig, ctx: Context, *, strict: bool) -> Data:
     }
     # Before any work: both folders must be readable, and every fold must be able to hold every class.
     train_set = Dataset.open(config.train_folder, task)
+    assert train_set.labels is not None
+    whole, task = task, task.among(train_set.labels)
+    fewer = [] if task == whole else [
+        f"{config.train_folder} has showers of {', '.join(task.classes)} alone: these {task.n_classes} groups are told "
+        f"apart, and showers of others are taken for one of them"
+    ]  # fmt: skip
     test_set = Dataset.open(config.test_folder, labels=False)
     if not len(test_set):
         raise InputError(f"{config.test_folder} holds no events")
@@ -442,7 +448,7 @@ def open_showers(config: StackConfig, ctx: Context, *, strict: bool) -> Data:
     if by_preset:
         config, few = config.for_number(int(usable.sum()) if groups is None else len(np.unique(groups)), task)
         left_out = (*left_out, *few)
-    labels = class_numbers(train_set)[usable]
+    labels = class_numbers(train_set, task)[usable]
     refuse_small_classes(labels, config.n_folds, task.classes, groups, where=f"{config.train_folder}: ")
     ordered = (ordering_of(data).remark(data.path.name) for data in (train_set, test_set))
     shared = shared_showers(train_set, test_set)
@@ -456,6 +462,7 @@ def open_showers(config: StackConfig, ctx: Context, *, strict: bool) -> Data:
         "showers"
     ] if shared else []  # fmt: skip
     remarks = (
+        *fewer,
         *train_set.remarks,
         *test_set.remarks,
         *unusable,

@@ -39,7 +39,8 @@ from showerstack.runtime.stated import stated_as, understood
 from showerstack.runtime.tables import write_frames
 from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import SCALAR_NAMES, TASKS, Task
+from showerstack.showers.kascade import mass_moments
+from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES, TASKS, Task
 from showerstack.stacking.chain import Piece, Predictions, concatenated
 from showerstack.stacking.columns import Schema
 from showerstack.stacking.computed import ComputedEvents
@@ -139,7 +140,8 @@ def prediction_table(
 ) -> pl.DataFrame:
     """Return predictions as a table, whose rows count from ``first``.
 
-    Columns of showers: event, ``p_<class>``; of composition ``predicted``, the most probable class; of gamma the score;
+    Columns of showers: event, ``p_<class>``; of composition ``predicted``, the most probable class, and mean and width
+    of the posterior of ln A; of gamma the score;
     energy and core with errors where a learner learned them (:data:`showerstack.stacking.estimates.UNITS`). Of rows of
     a table: row, identifiers, ``p_<class>``, most probable class.
     """
@@ -148,6 +150,9 @@ def prediction_table(
         columns = stacking_of(task).columns(predictions.arrays)
         frame = frame.rename({"row": "event"})
         frame = frame.drop("predicted").with_columns(columns) if columns else frame
+        if task.name == COMPOSITION.name:
+            moments = zip(("ln_a", "ln_a_error"), mass_moments(predictions.log_proba, task), strict=True)
+            frame = frame.with_columns(pl.Series(name, values) for name, values in moments)
         estimates = {name: values for name, values in predictions.arrays.items() if name in UNITS}
         frame = frame.with_columns(pl.Series(name, values) for name, values in estimates.items())
     return frame

@@ -544,7 +544,7 @@ class Run(RunFolder):
         """The task; classes of a run on a table are those of its labels, as text."""
         name, classes = self.trained.task, tuple(self.trained.classes)
         try:
-            return Task(name, classes) if self.of_table else task_named(name)
+            return Task(name, classes) if self.of_table else task_named(name).with_classes(classes)
         except InputError as error:
             raise InputError(f"{self.folder / MANIFEST_FILE}: {error}") from None
 

@@ -120,16 +120,20 @@ def drawn_once() -> Iterator[None]:
     draw = composition.sampled_errors
 
     @lru_cache(maxsize=512)
-    def made(labels: bytes, predicted: bytes, types: tuple[str, str], state: str) -> tuple[np.ndarray | None, object]:
+    def made(
+        labels: bytes, predicted: bytes, types: tuple[str, str], state: str, n_classes: int
+    ) -> tuple[np.ndarray | None, object]:
         rng = np.random.default_rng()
         rng.bit_generator.state = json.loads(state)
         answers = (np.frombuffer(each, kind) for each, kind in zip((labels, predicted), types, strict=True))
-        return draw(*answers, rng), rng.bit_generator.state
+        return draw(*answers, rng, n_classes), rng.bit_generator.state
 
-    def remembered(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+    def remembered(
+        labels: np.ndarray, predicted: np.ndarray, rng: np.random.Generator, n_classes: int = composition.N_CLASSES
+    ) -> np.ndarray | None:
         types = labels.dtype.str, predicted.dtype.str
         state = json.dumps(rng.bit_generator.state)
-        errors, rng.bit_generator.state = made(labels.tobytes(), predicted.tobytes(), types, state)
+        errors, rng.bit_generator.state = made(labels.tobytes(), predicted.tobytes(), types, state, n_classes)
         return None if errors is None else errors.copy()
 
     with patch.object(composition, "sampled_errors", remembered):

@@ -37,7 +37,7 @@ from showerstack.runtime.logs import remark
 from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import zero_if_not_finite
-from showerstack.showers.kascade import LN_MASSES
+from showerstack.showers.kascade import mass_moments
 from showerstack.showers.schema import COMPOSITION, TASKS
 from showerstack.stacking.store import load
 
@@ -154,10 +154,10 @@ def check_data(
     }
     bands = None
     if opened_run.task.name == COMPOSITION.name and {"E", "Ze"} <= set(s.data.quantities):
-        of_data = MassEvents(energy, zenith, np.exp(posteriors) @ LN_MASSES, np.ones(len(energy)))
+        of_data = MassEvents(energy, zenith, mass_moments(posteriors, opened_run.task)[0], np.ones(len(energy)))
         angles = np.asarray(s.data.scalars[s.rows, 1], dtype=np.float64)
         bands = zenith_bands(
-            of_data, MassEvents(s.reconstructed, angles, np.exp(s.log_proba) @ LN_MASSES, fitted.weights)
+            of_data, MassEvents(s.reconstructed, angles, mass_moments(s.log_proba, opened_run.task)[0], fitted.weights)
         )
     if bands is not None:
         p_values["zenith"] = bands.p

@@ -406,6 +406,11 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         options.exposure, options.data, options.zenith_max_deg, options.dead_time_s, options.exposure_error
     )
     run = open_run(options.run, COMPOSITION.name, "spectra")
+    if run.task != COMPOSITION:
+        raise InputError(
+            f"{options.run} tells {', '.join(run.task.classes)} apart: spectra are of all {len(GROUPS)} mass groups, "
+            "since showers of groups that no simulation has are taken for others"
+        )
     refuse_shared_folders(options.data, options.simulation or ())
     keep = options.out / PREDICTIONS_FOLDER
     data, runs, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)

@@ -113,7 +113,7 @@ def read(folders: Sequence[Path]) -> Learners:
     train_set = Dataset.open(Path(first.manifest.data.train), first.task)
     train_set.refuse_weighted("the worth of learners")
     rows = (folds >= 0) & np.isfinite(log_proba).all(axis=(0, 2))
-    labels, groups = class_numbers(train_set), train_set.groups
+    labels, groups = class_numbers(train_set, first.task), train_set.groups
     sample = Sample(labels[rows], folds[rows], None if groups is None else np.asarray(groups)[rows])
     inner = {name: z[rows] for name, z in zip(names, log_proba, strict=True)}
     test_folder = Path(first.manifest.data.test)

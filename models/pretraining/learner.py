@@ -163,7 +163,7 @@ class PretrainedLearner(NetworkLearner):
         ways: list[dict[str, Any]] = [usual, {"batch_size": SMALL_BATCH}]
         number = events.showers
         n_showers = int(number.max()) + 1
-        if n_showers < MANY and self.classes in (COMPOSITION.classes, GAMMA.classes):  # others have a new head
+        if n_showers < MANY and self._known_rows() is not None:  # others have a new head
             ways.insert(0, NOT_AT_ALL | usual)
         assert events.labels is not None
         n_parts = PARTS if n_showers < MANY else PARTS_OF_MANY
@@ -250,15 +250,21 @@ class PretrainedLearner(NetworkLearner):
         source, body = pretrained.network, pretrained.network.body.state_dict()
         if pretrained.seen is not None:
             body = told(body, self.array_)
-        heads = {COMPOSITION.classes: source.composition, GAMMA.classes: source.gamma}
         try:
             network.body.load_state_dict(body)
         except RuntimeError:
             sizes = ", ".join(f"{name} {getattr(source.sizes, name)}" for name in ("width", "blocks", "hidden"))
             raise InputError(f"these pretrained weights are of another architecture: set {sizes}") from None
         network.truth.load_state_dict(source.truth.state_dict())
-        if self.classes in heads:
-            network.head.load_state_dict(heads[self.classes].state_dict())
+        if (rows := self._known_rows()) is not None:
+            head = source.gamma if self.classes == GAMMA.classes else source.composition
+            network.head.load_state_dict({name: weights[rows] for name, weights in head.state_dict().items()})
+
+    def _known_rows(self) -> list[int] | None:
+        """Return which logits of pretraining are those of the classes; None where it had no such classes."""
+        task = GAMMA if self.classes == GAMMA.classes else COMPOSITION
+        known = set(self.classes) <= set(task.classes)
+        return [task.classes.index(name) for name in self.classes] if known else None
 
 
 def _mean(values: list[torch.Tensor]) -> torch.Tensor:

@@ -155,7 +155,7 @@ def _standing_of_file(file: Path, data: Path | None) -> Standing:
     if data is None:
         raise InputError(f"{file} does not say where its test set is: give the folder that holds it with --data")
     truth = read_truth(data, task)
-    output, stated = read_output(file, task, len(truth.labels))
+    output, stated = read_output(file, truth.task, len(truth.labels))
     check_predictions(file, stated, truth.folder)
     origin = origin_of(truth.folder, task)
     if origin.takes_raw_labels(task):
@@ -165,7 +165,9 @@ def _standing_of_file(file: Path, data: Path | None) -> Standing:
 
 
 def _counted(name: str, truth: Truth, output: np.ndarray, task: Task, protocol: str) -> Standing:
-    """Return the row of answers (N,) to a test set."""
+    """Return the row of answers (N,) to a test set; of fewer mass groups than the benchmark's none."""
+    if truth.task != task_named(task.name):
+        raise InputError(f"{truth.folder} has {truth.task.n_classes} mass groups: lists are of the benchmark's five")
     metrics = score_arrays(truth, output, task)
     value, interval = scoring_of(task).headline(metrics)
     accuracy, n_trials = metrics.get("accuracy"), metrics.get("n_hadron")

@@ -159,6 +159,11 @@ def read_labels(run: Run, data: Path) -> Truth:
     """Read the test labels that a run is scored by; refuse those of other events than it predicted."""
     run.require_showers("a test set of showers")
     truth = read_truth(data, run.task)
+    if truth.task != run.task:
+        raise InputError(
+            f"{truth.folder} has showers of {', '.join(truth.task.classes)} alone, but {run.folder} tells apart "
+            f"{', '.join(run.task.classes)}: score it on a test set that has all of them"
+        )
     check_test_set(run, truth.folder)
     return truth
 

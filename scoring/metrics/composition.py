@@ -43,11 +43,11 @@ DRAW_SEED = 2026
 
 
 @functools.cache
-def mixture_counts() -> np.ndarray:
+def mixture_counts(n_classes: int = N_CLASSES) -> np.ndarray:
     """Return how many events of each class every mixture of the benchmark draws.
 
     The grid holds all vectors of fractions that are multiples of 0.1 and sum to one, in lexicographic order of
-    all but the last: 1001 of them.
+    all but the last: 1001 of them for five classes.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def mixture_counts() -> np.ndarray:
     steps = round(1 / GRID_STEP)
 
     def extend(head: tuple[int, ...], remaining: int) -> Iterator[tuple[int, ...]]:
-        if len(head) == N_CLASSES - 1:
+        if len(head) == n_classes - 1:
             yield (*head, remaining)
             return
         for step in range(remaining + 1):
@@ -69,9 +69,9 @@ def mixture_counts() -> np.ndarray:
     return counts
 
 
-def mixture_fractions() -> np.ndarray:
+def mixture_fractions(n_classes: int = N_CLASSES) -> np.ndarray:
     """Return the true class fractions of the benchmark's mixtures, (G, C) float64."""
-    return mixture_counts() / MIXTURE_SIZE
+    return mixture_counts(n_classes) / MIXTURE_SIZE
 
 
 def confusion_matrix(
@@ -123,10 +123,10 @@ def class_fraction_errors(probabilities: np.ndarray) -> np.ndarray:
     -------
     (..., C) of the same type: mean over the grid of ``|F - F P|``.
     """
-    dtype = probabilities.dtype
-    fractions = mixture_fractions().astype(dtype)
-    residual = (np.eye(N_CLASSES, dtype=dtype) - probabilities).reshape(-1, N_CLASSES, N_CLASSES)
-    columns = residual.transpose(1, 0, 2).reshape(N_CLASSES, -1)
+    dtype, n_classes = probabilities.dtype, probabilities.shape[-1]
+    fractions = mixture_fractions(n_classes).astype(dtype)
+    residual = (np.eye(n_classes, dtype=dtype) - probabilities).reshape(-1, n_classes, n_classes)
+    columns = residual.transpose(1, 0, 2).reshape(n_classes, -1)
     errors, gaps = np.empty(columns.shape[1], dtype=dtype), np.empty((len(fractions), COLUMNS), dtype=dtype)
     for start in range(0, len(errors), COLUMNS):
         part = columns[:, start : start + COLUMNS]
@@ -137,7 +137,9 @@ def class_fraction_errors(probabilities: np.ndarray) -> np.ndarray:
     return errors.reshape(probabilities.shape[:-1])
 
 
-def sampled_errors(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+def sampled_errors(
+    labels: np.ndarray, predicted: np.ndarray, rng: np.random.Generator, n_classes: int = N_CLASSES
+) -> np.ndarray | None:
     """Run the benchmark's sampling experiment.
 
     For each mixture and each class with a positive count, in order, that many events of the class are drawn with
@@ -147,10 +149,10 @@ def sampled_errors(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Gen
     -------
     ``|counts / 5000 - predicted fractions|``, (G, C) float64, or None (nothing drawn) if a class has no event.
     """
-    by_class = [np.asarray(predicted[labels == k], dtype=np.intp) for k in range(N_CLASSES)]
+    by_class = [np.asarray(predicted[labels == k], dtype=np.intp) for k in range(n_classes)]
     if not all(len(members) for members in by_class):
         return None
-    counts = mixture_counts()
+    counts = mixture_counts(n_classes)
     tally = np.empty(counts.shape, dtype=np.int64)
     drawn = np.empty(MIXTURE_SIZE, dtype=np.intp)
     for row, wanted in enumerate(counts.tolist()):
@@ -161,15 +163,18 @@ def sampled_errors(labels: np.ndarray, predicted: np.ndarray, rng: np.random.Gen
                 # "clip" only spares take() a buffer; the drawn indices are always in range
                 np.take(members, index, out=drawn[start : start + size], mode="clip")
                 start += size
-        tally[row] = np.bincount(drawn, minlength=N_CLASSES)
+        tally[row] = np.bincount(drawn, minlength=n_classes)
     return np.abs(counts / MIXTURE_SIZE - tally / MIXTURE_SIZE)
 
 
-def fraction_error(labels: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None = None) -> float:
+def fraction_error(
+    labels: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None = None, n_classes: int = N_CLASSES
+) -> float:
     """Return the benchmark's ``mean_fraction_error`` (lower is better): the sampled value with its fixed seed.
 
-    Perfect labels give 0, uniformly random ones 0.158, one constant class 0.32. Events with importance weights (N,)
-    would be drawn in their proportion: the value is then the closed form, :func:`expected_fraction_error`.
+    Perfect labels give 0, with five classes uniformly random ones 0.158, one constant class 0.32. Events with
+    importance weights (N,) would be drawn in their proportion: the value is then the closed form,
+    :func:`expected_fraction_error`.
 
     Raises
     ------
@@ -177,23 +182,24 @@ def fraction_error(labels: np.ndarray, predicted: np.ndarray, weights: np.ndarra
         If a class has no event.
     """
     if weights is not None:
-        return expected_fraction_error(confusion_matrix(labels, predicted, weights=weights))
+        return expected_fraction_error(confusion_matrix(labels, predicted, n_classes, weights))
     # table, interval and comparisons need the value again and again: it is remembered by content
-    return _remembered_error(np.asarray(labels, np.int8).tobytes(), np.asarray(predicted, np.int8).tobytes())
+    return _remembered_error(np.asarray(labels, np.int8).tobytes(), np.asarray(predicted, np.int8).tobytes(), n_classes)
 
 
 @functools.lru_cache(maxsize=32)
-def _remembered_error(labels: bytes, predicted: bytes) -> float:
+def _remembered_error(labels: bytes, predicted: bytes, n_classes: int) -> float:
     of_labels, of_predicted = np.frombuffer(labels, np.int8), np.frombuffer(predicted, np.int8)
-    check_all_classes(np.bincount(of_labels, minlength=N_CLASSES))
-    errors = sampled_errors(of_labels, of_predicted, np.random.default_rng(DRAW_SEED))
+    check_all_classes(np.bincount(of_labels, minlength=n_classes))
+    errors = sampled_errors(of_labels, of_predicted, np.random.default_rng(DRAW_SEED), n_classes)
     assert errors is not None
     return float(errors.mean())
 
 
 def mixture_errors(confusion: np.ndarray) -> np.ndarray:
     """Return ``|F - F P|``, (G, C) float64: the noise-free error of every mixture and class."""
-    return np.abs(mixture_fractions() @ (np.eye(N_CLASSES) - row_normalised(confusion)))
+    probabilities = row_normalised(confusion)
+    return np.abs(mixture_fractions(len(probabilities)) @ (np.eye(len(probabilities)) - probabilities))
 
 
 def _accuracy(confusion: np.ndarray) -> float:
@@ -214,17 +220,14 @@ def _error_details(errors: np.ndarray | None) -> dict[str, Any] | None:
     }
 
 
-def _per_class(confusion: np.ndarray) -> dict[str, dict[str, float]]:
+def _per_class(confusion: np.ndarray, classes: tuple[str, ...]) -> dict[str, dict[str, float]]:
     hits = np.diag(confusion).astype(np.float64)
     support, predicted = confusion.sum(axis=1), confusion.sum(axis=0)
     precision = np.divide(hits, predicted, out=np.zeros_like(hits), where=predicted > 0)
     recall = np.divide(hits, support, out=np.zeros_like(hits), where=support > 0)
     f1 = np.divide(2 * hits, predicted + support, out=np.zeros_like(hits), where=predicted + support > 0)
     columns = {"precision": precision, "recall": recall, "f1": f1, "support": support}
-    return {
-        name: {column: float(values[k]) for column, values in columns.items()}
-        for k, name in enumerate(COMPOSITION.classes)
-    }
+    return {name: {column: float(values[k]) for column, values in columns.items()} for k, name in enumerate(classes)}
 
 
 def share_errors(log_proba: np.ndarray, labels: np.ndarray, n_events: int) -> np.ndarray:
@@ -259,6 +262,7 @@ def composition_metrics(
     energy: np.ndarray,
     weights: np.ndarray | None = None,
     binning: MetricBins = BENCHMARK,
+    classes: tuple[str, ...] = COMPOSITION.classes,
 ) -> dict[str, Any]:
     """Return every number of the benchmark's ``metrics_composition.json``, and those of its newest printed block.
 
@@ -268,13 +272,15 @@ def composition_metrics(
     Parameters
     ----------
     labels, predicted
-        (N,) integers 0..4.
+        (N,) integers 0..C-1.
     energy
         (N,) lg(E/eV), compared in float32.
     weights
         (N,) importance weights, or None.
     binning
         Bins of energy.
+    classes
+        Names of the C classes.
 
     Raises
     ------
@@ -284,20 +290,20 @@ def composition_metrics(
     rng, rng_of_bins = np.random.default_rng(DRAW_SEED), np.random.default_rng(DRAW_SEED)
 
     def matrices(rows: Any) -> tuple[np.ndarray, np.ndarray]:
-        counts = confusion_matrix(labels[rows], predicted[rows])
+        counts = confusion_matrix(labels[rows], predicted[rows], len(classes))
         if weights is None:
             return counts, counts
-        return counts, confusion_matrix(labels[rows], predicted[rows], weights=weights[rows])
+        return counts, confusion_matrix(labels[rows], predicted[rows], len(classes), weights[rows])
 
     def errors_of(rows: Any, matrix: np.ndarray, random: np.random.Generator) -> np.ndarray | None:
         if weights is None:
-            return sampled_errors(labels[rows], predicted[rows], random)
+            return sampled_errors(labels[rows], predicted[rows], random, len(classes))
         return mixture_errors(matrix) if matrix.sum(axis=1).min() > 0 else None
 
     every = slice(None)
     confusion, worth = matrices(every)
     check_all_classes(worth.sum(axis=1))
-    per_class = _per_class(worth)
+    per_class = _per_class(worth, classes)
     for row, support in zip(per_class.values(), confusion.sum(axis=1), strict=True):
         row["support"] = float(support)
     errors = errors_of(every, worth, rng)
@@ -335,7 +341,11 @@ def composition_metrics(
 
 
 def fraction_error_interval(
-    labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray | None = None, weights: np.ndarray | None = None
+    labels: np.ndarray,
+    predicted: np.ndarray,
+    groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    n_classes: int = N_CLASSES,
 ) -> Interval:
     """Return the interval of the fraction error by a bootstrap over test events.
 
@@ -348,9 +358,9 @@ def fraction_error_interval(
     weights
         (N,) importance weights, or None.
     """
-    value = fraction_error(labels, predicted, weights)
-    drawn = confusion_replicas(labels, predicted, groups, weights)
-    confusion = confusion_matrix(labels, predicted, weights=weights)
+    value = fraction_error(labels, predicted, weights, n_classes)
+    drawn = confusion_replicas(labels, predicted, groups, weights, n_classes)
+    confusion = confusion_matrix(labels, predicted, n_classes, weights)
     return confusion_intervals(confusion, value, drawn=drawn, is_sampled=weights is None)[0]
 
 
@@ -359,6 +369,7 @@ def confusion_replicas(
     predicted: np.ndarray,
     groups: np.ndarray | None,
     weights: np.ndarray | None = None,
+    n_classes: int = N_CLASSES,
     *,
     n_resamples: int = RESAMPLES,
 ) -> np.ndarray | None:
@@ -368,10 +379,10 @@ def confusion_replicas(
     """
     if groups is None and weights is None:
         return None
-    cell = labels.astype(np.int64) * N_CLASSES + predicted
+    cell = labels.astype(np.int64) * n_classes + predicted
     each = np.arange(len(labels)) if groups is None else groups
-    counts = grouped_counts(cell, N_CLASSES**2, labels, each, n_resamples, weights)
-    return counts.reshape(-1, N_CLASSES, N_CLASSES)
+    counts = grouped_counts(cell, n_classes**2, labels, each, n_resamples, weights)
+    return counts.reshape(-1, n_classes, n_classes)
 
 
 def confusion_intervals(
@@ -407,20 +418,20 @@ def confusion_intervals(
     is_sampled
         Whether ``value`` is the sampled one: the closed form lacks the variance of the draws.
     """
-    n_events = confusion.sum(axis=1)
+    n_events, n_classes = confusion.sum(axis=1), len(confusion)
     observed = confusion / n_events[:, None]
-    smooth = (confusion + 1 / N_CLASSES) / (n_events[:, None] + 1)
+    smooth = (confusion + 1 / n_classes) / (n_events[:, None] + 1)
     if per_class is None:
         per_class = class_fraction_errors(observed)
     of_classes = None
     if drawn is None:
         likely = np.random.default_rng(BOOTSTRAP_SEED).standard_gamma(
-            confusion + PRIOR_EVENTS, size=(n_resamples, N_CLASSES, N_CLASSES)
+            confusion + PRIOR_EVENTS, size=(n_resamples, n_classes, n_classes)
         )
         likely /= likely.sum(axis=2, keepdims=True)
         # Turned round: a basic interval turns it back.
         of_classes = class_fraction_errors(observed) - class_fraction_errors(likely.astype(np.float32))
-        drawn = np.random.default_rng(BOOTSTRAP_SEED).multinomial(n_events, smooth, size=(n_resamples, N_CLASSES))
+        drawn = np.random.default_rng(BOOTSTRAP_SEED).multinomial(n_events, smooth, size=(n_resamples, n_classes))
         centre = smooth
     else:
         centre = observed
@@ -428,17 +439,17 @@ def confusion_intervals(
     totals = drawn.sum(axis=2, keepdims=True)
     replicas = class_fraction_errors((drawn / np.where(totals > 0, totals, 1)).astype(np.float32))
     deviations = replicas - class_fraction_errors(centre)
-    sign = np.sign(mixture_fractions() @ (np.eye(N_CLASSES) - smooth))
-    draws = draw_variance(smooth, np.repeat(sign[:, None], N_CLASSES, axis=1))
+    sign = np.sign(mixture_fractions(n_classes) @ (np.eye(n_classes) - smooth))
+    draws = draw_variance(smooth, np.repeat(sign[:, None], n_classes, axis=1))
     draws *= is_sampled
     overall = _not_negative(basic_interval(value, widened(deviations.mean(axis=1), draws)))
     of_classes = deviations if of_classes is None else of_classes
     # for one class alone the draws are binomial
-    counts = mixture_counts()
+    counts = mixture_counts(n_classes)
     draws_of_class = is_sampled * (counts.sum(axis=0) @ (smooth * (1 - smooth))) / (MIXTURE_SIZE * len(counts)) ** 2
     classes = [
         _not_negative(basic_interval(float(per_class[k]), widened(of_classes[:, k], draws_of_class[k])))
-        for k in range(N_CLASSES)
+        for k in range(n_classes)
     ]
     return overall, classes
 
@@ -460,11 +471,11 @@ def draw_variance(probabilities: np.ndarray, weights: np.ndarray) -> float:
     weights
         (G, C, M) what drawing the outcome adds to the sum over classes of the signed error.
     """
-    counts = mixture_counts()
+    counts = mixture_counts(len(probabilities))
     mean = np.einsum("gcm,cm->gc", weights, probabilities)
     variance = np.einsum("gcm,cm->gc", weights**2, probabilities) - mean**2
     total = float((counts * variance).sum()) / MIXTURE_SIZE**2
-    return total / (len(counts) * N_CLASSES) ** 2
+    return total / counts.size**2
 
 
 def paired_fraction_error(
@@ -473,6 +484,7 @@ def paired_fraction_error(
     b: np.ndarray,
     groups: np.ndarray | None = None,
     weights: np.ndarray | None = None,
+    n_classes: int = N_CLASSES,
     *,
     n_resamples: int = RESAMPLES,
 ) -> Paired:
@@ -490,28 +502,28 @@ def paired_fraction_error(
     weights
         (N,) importance weights, or None.
     """
-    n_pairs = N_CLASSES**2
-    cell = (labels.astype(np.int64) * N_CLASSES + a) * N_CLASSES + b
-    joint = np.bincount(cell, weights, minlength=N_CLASSES * n_pairs).reshape(N_CLASSES, n_pairs)
+    n_pairs = n_classes**2
+    cell = (labels.astype(np.int64) * n_classes + a) * n_classes + b
+    joint = np.bincount(cell, weights, minlength=n_classes * n_pairs).reshape(n_classes, n_pairs)
     n_events = joint.sum(axis=1)
     probabilities = joint / n_events[:, None]
     if weights is not None and groups is None:
         groups = np.arange(len(labels))
     if groups is None:
         rng = np.random.default_rng(BOOTSTRAP_SEED)
-        drawn = rng.multinomial(n_events, probabilities, size=(n_resamples, N_CLASSES))
+        drawn = rng.multinomial(n_events, probabilities, size=(n_resamples, n_classes))
     else:
         counted = grouped_counts(cell, joint.size, labels, groups, n_resamples, weights)
-        drawn = counted.reshape(-1, N_CLASSES, n_pairs)
-    tables = np.concatenate([drawn, joint[None]]).reshape(-1, N_CLASSES, N_CLASSES, N_CLASSES)
+        drawn = counted.reshape(-1, n_classes, n_pairs)
+    tables = np.concatenate([drawn, joint[None]]).reshape(-1, n_classes, n_classes, n_classes)
     totals = tables.sum(axis=(2, 3), keepdims=True)
     shares = tables / np.where(totals > 0, totals, 1)
     of_a, of_b = shares.sum(axis=3), shares.sum(axis=2)
     gaps = (class_fraction_errors(of_a) - class_fraction_errors(of_b)).mean(axis=1)
-    fractions, identity = mixture_fractions(), np.eye(N_CLASSES)
+    fractions, identity = mixture_fractions(n_classes), np.eye(n_classes)
     sign_a = np.sign(fractions @ (identity - of_a[-1]))
     sign_b = np.sign(fractions @ (identity - of_b[-1]))
     signs = (sign_a[:, :, None] - sign_b[:, None, :]).reshape(len(fractions), 1, n_pairs)
-    draws = draw_variance(probabilities, np.repeat(signs, N_CLASSES, axis=1)) if weights is None else 0.0
-    difference = fraction_error(labels, a, weights) - fraction_error(labels, b, weights)
+    draws = draw_variance(probabilities, np.repeat(signs, n_classes, axis=1)) if weights is None else 0.0
+    difference = fraction_error(labels, a, weights, n_classes) - fraction_error(labels, b, weights, n_classes)
     return compare_replicas(difference, widened(gaps[:-1] - gaps[-1], draws))

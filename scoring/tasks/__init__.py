@@ -19,10 +19,10 @@ def scoring_of(task: Task) -> TaskScoring:
         from showerstack.scoring.tasks.target import TargetScoring
 
         return TargetScoring(task)
-    if task == COMPOSITION:
+    if task.name == COMPOSITION.name:
         from showerstack.scoring.tasks.composition import CompositionScoring
 
-        return CompositionScoring()
+        return CompositionScoring(task)
     if task == GAMMA:
         from showerstack.scoring.tasks.gamma import GammaScoring
 

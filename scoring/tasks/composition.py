@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from showerstack.scoring.metrics.composition import (
     expected_fraction_error,
     fraction_error,
     fraction_error_interval,
+    mixture_fractions,
     paired_fraction_error,
 )
 from showerstack.scoring.metrics.intervals import MIN_CLASS_EVENTS, RESAMPLES, share_interval
@@ -26,53 +28,71 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy, paired_mean
 from showerstack.scoring.tasks.base import Metric, Named, Quantity, TaskScoring
 from showerstack.scoring.tasks.text import TOO_FEW, mcnemar_table, table, with_interval
-from showerstack.scoring.tasks.truth import Truth, check_range
-from showerstack.showers.schema import COMPOSITION
+from showerstack.scoring.tasks.truth import Truth, check_labels
+from showerstack.showers.schema import COMPOSITION, Task
 
 CHANCE_SIGMA = 5.0
 """Standard errors by which labels must be right more rarely than by chance to be told."""
 BIN_RESAMPLES = 1000
 """Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""
-FRACTION_ERROR = Metric(
-    "fraction error", "mean |true - predicted fraction|", fraction_error, fraction_error_interval,
-    paired_fraction_error,
-)  # fmt: skip
 
 
 class CompositionScoring(TaskScoring):
-    """Class numbers 0..4."""
+    """Class numbers: 0..4 of the benchmark's mass groups, or of those of them that there are."""
 
-    task = COMPOSITION
     dtype = np.int8
-    metric = FRACTION_ERROR
     headline_key = "mean_fraction_error"
     title = "Mass composition"
     metric_words = metric_column = "fraction error"
     right_words = "right label"
-    meaning = (
-        "Fraction error: 1001 mixtures of the classes, 5000 test showers each, are drawn; the error is the mean "
-        "difference between the true and the predicted fraction of a class. 0 is perfect, 0.158 random labels, "
-        "0.320 one label for all."
-    )
+
+    def __init__(self, task: Task = COMPOSITION) -> None:
+        self.task = task
+        n_classes = task.n_classes
+        self.metric = Metric(
+            "fraction error",
+            "mean |true - predicted fraction|",
+            partial(fraction_error, n_classes=n_classes),
+            partial(fraction_error_interval, n_classes=n_classes),
+            partial(paired_fraction_error, n_classes=n_classes),
+        )
+        self._fractions = mixture_fractions(task.n_classes)
+        self.meaning = (
+            f"Fraction error: {len(self._fractions)} mixtures of the classes, 5000 test showers each, are drawn; the "
+            "error is the mean difference between the true and the predicted fraction of a class. 0 is perfect, "
+            f"{self.random_error:.3f} random labels, {self._error_of(np.eye(task.n_classes)[0]):.3f} one label for all."
+        )
+
+    def _error_of(self, shares: np.ndarray) -> float:
+        return float(np.abs(self._fractions - shares).mean())
+
+    @property
+    def random_error(self) -> float:
+        """The fraction error of random labels."""
+        return self._error_of(np.full(self.task.n_classes, 1 / self.task.n_classes))
 
     @property
     def published(self) -> str:
         """The best published fraction error."""
+        if self.task != COMPOSITION:
+            return ""
         from showerstack.scoring.tasks.published import best_published  # of pages alone
 
         return f"The best published is {best_published(COMPOSITION.name):.3f} (public test sets)."
 
     def check_output(self, output: np.ndarray, where: str) -> np.ndarray:
-        """Return (N,) int64."""
-        n_classes = self.task.n_classes
+        """Return (N,) int64: class numbers of labels."""
         if output.dtype.kind not in "iu":
-            raise InputError(f"{where} has type {output.dtype}, expected integers 0..{n_classes - 1}, one an event")
-        check_range(output, n_classes, where)
-        return output.astype(np.int64)
+            words = self.task.label_words
+            raise InputError(f"{where} has type {output.dtype}, expected integers {words}, one an event")
+        check_labels(output, self.task, where)
+        return self.task.encoded(output)
 
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
         """Return the benchmark's keys; with intervals also the table by zenith."""
-        metrics = composition_metrics(truth.labels, output, truth.energy, truth.weights, truth.binning)
+        metrics = composition_metrics(
+            truth.labels, output, truth.energy, truth.weights, truth.binning, self.task.classes
+        )
         if intervals:
             add_composition_intervals(metrics, truth, output)
             metrics["zenith_binned"] = composition_by_zenith(truth, output)
@@ -127,16 +147,21 @@ class CompositionScoring(TaskScoring):
             yield by_zenith
 
     def warnings(self, truth: Truth, output: np.ndarray) -> list[str]:
-        """Return whether labels are right more rarely than by chance: they may be in another order."""
+        """Return whether groups are fewer than five, and whether labels are right more rarely than by chance."""
+        few = [
+            f"{self.task.n_classes} mass groups, {', '.join(self.task.classes)}: random labels have a fraction error "
+            f"of {self.random_error:.3f}, and no error of other groups compares"
+        ] if self.task != COMPOSITION else []  # fmt: skip
         groups = None if truth.groups is None or len(np.unique(truth.groups)) < 2 else truth.groups
         right = paired_mean((output == truth.labels).astype(np.float64), groups)
         chance = 1 / self.task.n_classes
         if not right.difference < chance - CHANCE_SIGMA * right.standard_error:
-            return []
+            return few
         share, classes = 100 * right.difference, ", ".join(self.task.classes)
         return [
+            *few,
             f"{share:.1f} % of the labels are right, by chance {100 * chance:.0f} % would be: are they the numbers of "
-            f"{classes}, in the order of the test set's rows?"
+            f"{classes}, in the order of the test set's rows?",
         ]
 
     def second_metric(
@@ -210,7 +235,7 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
         if not mask.any():
             continue
         in_bin, predicted_in_bin = truth.take(mask), predicted[mask]
-        counts = confusion_matrix(in_bin.labels, predicted_in_bin)
+        counts = confusion_matrix(in_bin.labels, predicted_in_bin, truth.task.n_classes)
         hits = predicted_in_bin == in_bin.labels
         binned[name] = {
             "accuracy": share_of(hits, in_bin.weights),
@@ -218,7 +243,7 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
             "too_few_events": _has_too_few(counts),
             "intervals": {"accuracy": _accuracy_interval(in_bin, predicted_in_bin)},
         }
-        matrix = confusion_matrix(in_bin.labels, predicted_in_bin, weights=in_bin.weights)
+        matrix = confusion_matrix(in_bin.labels, predicted_in_bin, truth.task.n_classes, in_bin.weights)
         if matrix.sum(axis=1).min() > 0:
             error = expected_fraction_error(matrix)
             interval, _ = confusion_intervals(
@@ -237,7 +262,8 @@ def share_of(hits: np.ndarray, weights: np.ndarray | None) -> float:
 
 
 def _replicas(truth: Truth, predicted: np.ndarray, n_resamples: int) -> np.ndarray | None:
-    return confusion_replicas(truth.labels, predicted, truth.groups, truth.weights, n_resamples=n_resamples)
+    n_classes = truth.task.n_classes
+    return confusion_replicas(truth.labels, predicted, truth.groups, truth.weights, n_classes, n_resamples=n_resamples)
 
 
 def _has_too_few(matrix: np.ndarray) -> bool:
@@ -255,7 +281,7 @@ def _intervals_of(
     intervals: dict[str, Any] = {"accuracy": _accuracy_interval(truth, predicted)}
     if details is not None:
         overall, classes = confusion_intervals(
-            confusion_matrix(truth.labels, predicted, weights=truth.weights),
+            confusion_matrix(truth.labels, predicted, truth.task.n_classes, truth.weights),
             details["mean_fraction_error"],
             np.array(details["per_class_fraction_error"]),
             n_resamples=n_resamples,

@@ -51,7 +51,7 @@ class Truth:
 
     folder: Path
     labels: np.ndarray
-    """(N,) int8 class numbers, or float32 true values of a target."""
+    """(N,) int8 class numbers of :attr:`task`, or float32 true values of a target."""
     energy: np.ndarray
     """(N,) float32, lg(E/eV); what is not finite is in no bin."""
     zenith_deg: np.ndarray
@@ -66,6 +66,8 @@ class Truth:
     """(N,) float64 importance weights of mean 1; None where all events count alike."""
     binning: MetricBins = BENCHMARK
     """Bins of energy and zenith angle: the benchmark's, or of another array those that its events fill."""
+    task: Task = COMPOSITION
+    """The task, of composition with the mass groups of which the set has showers."""
 
     @property
     def counted(self) -> dict[str, Any]:
@@ -121,7 +123,7 @@ def read_truth(data: Path, task: Task) -> Truth:
         return read(checked(name), len(labels)) if (folder / name).exists() else None
 
     label_file, scalar_file = checked(str(task.label_file)), checked(SCALARS_FILE)
-    labels = _read_labels(label_file, task)
+    labels, task = _read_labels(label_file, task)
     scalars = open_npy(scalar_file)
     widths = (len(SCALAR_NAMES), len(SCALAR_NAMES) + 1)
     if scalars.ndim != 2 or scalars.shape[1] not in widths or scalars.dtype.kind != "f":
@@ -148,20 +150,26 @@ def read_truth(data: Path, task: Task) -> Truth:
         groups=read_optional(GROUPS_FILE, _read_groups),
         weights=read_optional(WEIGHT_FILE, partial(_read_weights, task=task)),
         binning=binning,
+        task=task,
     )
 
 
-def _read_labels(file: Path, task: Task) -> np.ndarray:
-    """Return the labels (N,) of a test set in the task's type, or refuse them."""
+def _read_labels(file: Path, task: Task) -> tuple[np.ndarray, Task]:
+    """Return the class numbers (N,) of a test set, or its true values, in the task's type, and the task with the mass
+    groups that are there; or refuse them."""
     labels = np.asarray(open_npy(file))
     if labels.ndim != 1 or labels.dtype.kind not in ("f" if task.target else "iu"):
         expected = f"(N,) {task.label_type}"
         raise InputError(f"{file} has shape {labels.shape} and type {labels.dtype}, expected {expected}")
     if task.target:
         check_finite(labels, str(file))
-    else:
-        check_classes(labels, task, file)
-    return labels.astype(task.label_type)
+        return labels.astype(task.label_type), task
+    check_labels(labels, task, str(file))
+    task = task.among(labels)
+    missing = [name for name, label in zip(task.classes, task.labels, strict=True) if not (labels == label).any()]
+    if missing:
+        raise InputError(f"{file} holds no event of class {', '.join(missing)} among {len(labels)}: all needed")
+    return task.encoded(labels).astype(task.label_type), task
 
 
 def _read_groups(file: Path, n_events: int) -> np.ndarray | None:
@@ -187,20 +195,12 @@ def _read_weights(file: Path, n_events: int, task: Task) -> np.ndarray:
     return checked_weights(weights, task, file)
 
 
-def check_classes(labels: np.ndarray, task: Task, file: Path) -> None:
-    """Refuse labels (N,) out of range, and a truth without all classes."""
-    check_range(labels, task.n_classes, str(file))
-    missing = [name for k, name in enumerate(task.classes) if not (labels == k).any()]
-    if missing:
-        raise InputError(f"{file} holds no event of class {', '.join(missing)} among {len(labels)}: all needed")
-
-
-def check_range(labels: np.ndarray, n_classes: int, where: str) -> None:
-    """Refuse labels (N,) outside ``0..n_classes - 1``."""
-    bad = np.flatnonzero((labels < 0) | (labels >= n_classes))
+def check_labels(labels: np.ndarray, task: Task, where: str) -> None:
+    """Refuse labels (N,) that are none of a task's."""
+    bad = np.flatnonzero(~np.isin(labels, task.labels))
     if bad.size:
         raise InputError(
-            f"{where}: {bad.size} of {len(labels)} labels are outside 0..{n_classes - 1}, "
+            f"{where}: {bad.size} of {len(labels)} labels are outside {task.label_words}, "
             f"the first at index {bad[0]} ({labels[bad[0]]})"
         )
 

@@ -297,9 +297,17 @@ def tell_azimuths(name: str, azimuth: AzimuthConvention, tell: Callable[[str], N
         tell(f"{name}: {azimuth.words}: turned, it counts {OURS}")
 
 
+NAMES_OF_NUCLEI = {
+    "proton": ("p", "H"), "helium": ("He",), "carbon": ("C", "N", "O", "CNO", "nitrogen", "oxygen"),
+    "silicon": ("Mg", "Al", "Si", "magnesium", "aluminium"), "iron": ("Fe",),
+}  # fmt: skip
+"""What the field calls nuclei of each mass group, which count as the group of the nearest ln A."""
+
+
 def numbers_of_labels(task: Task) -> dict[Any, int]:
     """Return the class number of each label of a task, by number and by name."""
-    return {name: k for k, name in enumerate(task.classes)} | {k: k for k in range(task.n_classes)}
+    others = {other: k for k, name in enumerate(task.classes) for other in NAMES_OF_NUCLEI.get(name, ())}
+    return {name: k for k, name in enumerate(task.classes)} | {k: k for k in range(task.n_classes)} | others
 
 
 def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarray:

@@ -99,10 +99,15 @@ def test_equal_runs_have_equal_cards(world: tuple[Path, Path]) -> None:
     assert write_card(run).read_bytes() == write_card(run).read_bytes()
 
 
-def test_markup_in_names_stays_text(world: tuple[Path, Path]) -> None:
-    run, _ = world
+def test_markup_in_names_stays_text(world: tuple[Path, Path], tmp_path: Path) -> None:
+    run = tmp_path / "own"
+    shutil.copytree(world[0], run)
     manifest = json.loads((run / "manifest.json").read_text())
-    write_json(run / "manifest.json", manifest | {"classes": ["a|b", "<script>", "*c*\nd"]})
+    write_json(run / "manifest.json", manifest | {"task": "own", "classes": ["a|b", "<script>", "*c*\nd"]})
+    known = {"value": 0.5, "low": 0.4, "high": 0.6, "level": 0.95}
+    scores = {"judged_on": "rows", "shipped": "a", "systems": {"a": dict.fromkeys(("log_loss", "accuracy"), known)}}
+    scores["systems"]["a"] |= {"auc": None, "auc_by_class": {}, "confusion": []}
+    write_json(run / "metrics_table.json", scores)
     RunFolder(run).write_checksums()
     assert r"a\|b, \<script\>, \*c\* d" in write_card(run).read_text()
 

@@ -41,7 +41,7 @@ from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.scoring.metrics.paired import mcnemar, paired_log_loss, paired_mean
 from showerstack.scoring.metrics.survival_bootstrap import paired_survival, survival_interval
 from showerstack.scoring.tasks import scoring_of
-from showerstack.scoring.tasks.truth import Truth, _read_groups, check_range
+from showerstack.scoring.tasks.truth import Truth, _read_groups, check_labels
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
 
 TOYS = 2_000
@@ -478,10 +478,10 @@ def test_groups_of_one_event_each_are_none(tmp_path: Path) -> None:
 
 
 def test_labels_may_be_the_first_and_the_last_class_and_none_beyond() -> None:
-    check_range(np.array([0, 4]), 5, "labels.npy")
+    check_labels(np.array([0, 4]), COMPOSITION, "labels.npy")
     for wrong in (-1, 5):
         with pytest.raises(InputError, match=rf"1 of 3 labels are outside 0..4, the first at index 2 \({wrong}\)"):
-            check_range(np.array([0, 4, wrong]), 5, "labels.npy")
+            check_labels(np.array([0, 4, wrong]), COMPOSITION, "labels.npy")
 
 
 def test_no_interval_of_an_area_goes_beyond_one() -> None:

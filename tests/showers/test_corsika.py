@@ -497,10 +497,10 @@ def test_a_slope_gives_weights(tmp_path: Path, array: DetectorArray) -> None:
     assert found
     assert float(found[1]) + float(found[2]) == pytest.approx(6, abs=0.02)
     assert float(found[1]) > 4 * float(found[2])
-    absent = "no showers of helium, carbon, silicon: stack --task composition needs some of each of its 5 classes"
+    absent = "no showers of helium, carbon, silicon: stack tells the other groups apart"
     assert f"6 showers; {absent}" in "".join(told)
     said = [(one.state, one.outcome) for one in dataset_findings(two) if one.what == "classes"]
-    assert said == [("bad", f"proton 4, helium 0, carbon 0, silicon 0, iron 2; {absent}")]
+    assert said == [("note", f"proton 4, helium 0, carbon 0, silicon 0, iron 2; {absent}")]
     for slope in (2.7, -9.0, float("nan")):
         with pytest.raises(InputError, match=r"--slope is .*, expected a number from -5 to 0"):
             convert_corsika(file, tmp_path / "other", COMPOSITION, array, slope=slope)

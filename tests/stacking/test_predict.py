@@ -338,7 +338,8 @@ def test_the_most_probable_class_is_named() -> None:
     predicted = Predictions(log_proba, {"predictions": np.array([3, 0], np.int8)}, "c0ffee", "beef", {})
     table = prediction_table(predicted, COMPOSITION)
     assert table["predicted"].to_list() == [COMPOSITION.classes[3], COMPOSITION.classes[0]]
-    assert table.columns == ["event", *(f"p_{name}" for name in COMPOSITION.classes), "predicted"]
+    named = [f"p_{name}" for name in COMPOSITION.classes]
+    assert table.columns == ["event", *named, "predicted", "ln_a", "ln_a_error"]
     assert predicted.labels.tolist() == [3, 0]
 
 

@@ -1,0 +1,116 @@
+"""Composition with the mass groups that a set has: protons and iron are told apart, and labels stay the benchmark's."""
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from showerstack.report.public.leaderboard import leaderboard
+from showerstack.runtime.checksums import CHECKSUMS_FILE
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json, write_json
+from showerstack.scoring.metrics.composition import fraction_error, mixture_fractions
+from showerstack.scoring.score import score_file
+from showerstack.scoring.tasks import scoring_of
+from showerstack.showers.archives.formats import labels_of
+from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.stacking.config import StackConfig
+from showerstack.stacking.predict import predict
+from showerstack.stacking.store import Run
+from showerstack.stacking.train import stack
+
+
+def keep(folder: Path, labels: tuple[int, ...]) -> None:
+    """Leave showers of some labels in a dataset folder."""
+    file = folder / str(COMPOSITION.label_file)
+    kept = np.isin(np.load(file), labels)
+    for array in folder.glob("*.npy"):
+        np.save(array, np.load(array)[kept])
+    truth = folder / "truth.parquet"
+    pl.read_parquet(truth).filter(pl.Series(kept)).write_parquet(truth)
+    (folder / CHECKSUMS_FILE).unlink()
+    write_json(folder / "source.json", {**read_json(folder / "source.json"), "events": int(kept.sum())})
+
+
+@pytest.fixture(scope="module")
+def two_groups(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("two")
+    for split in ("train", "test"):
+        folder = data / f"composition_{split}"
+        shutil.copytree(tiny_composition / folder.name, folder)
+        keep(folder, (0, 4))
+    config = StackConfig(
+        task="composition", data=data, run=data / "run", preset="quick", learners=("quadratic_logit",), folds=2,
+        workers=1, device="cpu",
+    )  # fmt: skip
+    stack(config)
+    return data
+
+
+def test_a_set_of_protons_and_iron_is_stacked_and_scored(two_groups: Path) -> None:
+    run = Run.open(two_groups / "run")
+    assert run.task == COMPOSITION.with_classes(("iron", "proton"))
+    assert (run.task.classes, run.task.labels) == (("proton", "iron"), (0, 4))
+    truth = np.load(two_groups / "composition_test" / "labels_composition.npy")
+    with np.load(run.predictions) as stored:
+        predicted, log_proba = stored["predictions"], stored["log_proba"]
+    assert log_proba.shape == (len(truth), 2)
+    assert set(predicted) == {0, 4}
+    assert (predicted == truth).mean() > 0.8
+    metrics = score_file(run.predictions, two_groups, COMPOSITION)
+    assert list(metrics["per_class"]) == ["proton", "iron"]
+    assert metrics["mean_fraction_error"] == fraction_error(truth // 4, predicted // 4, n_classes=2)
+    said = "2 mass groups, proton, iron: random labels have a fraction error of 0.273, and no error of other groups"
+    assert any(line.startswith(said) for line in metrics["warnings"])
+    assert any("has showers of proton, iron alone" in line for line in run.manifest.remarks)
+    with pytest.raises(InputError, match="has 2 mass groups: lists are of the benchmark's five"):
+        leaderboard([run.folder], data=two_groups)
+
+
+def test_the_mean_logarithmic_mass_of_every_event_is_in_tables(two_groups: Path, tmp_path: Path) -> None:
+    run = Run.open(two_groups / "run")
+    predict(run, two_groups / "composition_test", Context(device="cpu", workers=1)).write(tmp_path / "p.csv")
+    table = pl.read_csv(tmp_path / "p.csv")
+    iron, ln_56 = table["p_iron"].to_numpy(), np.log(56)
+    assert table["ln_a"].to_numpy() == pytest.approx(iron * ln_56, abs=1e-6)
+    assert table["ln_a_error"].to_numpy() == pytest.approx(ln_56 * np.sqrt(iron * (1 - iron)), abs=1e-3)
+
+
+def test_a_test_set_with_other_groups_than_the_run_is_refused(two_groups: Path, tiny_composition: Path) -> None:
+    from showerstack.report.shared.subject import read_labels
+
+    with pytest.raises(InputError, match=r"labels are outside 0 \(proton\), 4 \(iron\)"):
+        read_labels(Run.open(two_groups / "run"), tiny_composition)
+
+
+def test_groups_of_a_task() -> None:
+    assert COMPOSITION.among(np.arange(5)) is COMPOSITION
+    assert COMPOSITION.among(np.full(3, 2)) is COMPOSITION, "one group is none to be told apart"
+    some = COMPOSITION.among(np.array([3, 0, 3, 1]))
+    assert some.classes == ("proton", "helium", "silicon")
+    assert some.encoded(np.array([3, 0, 1])).tolist() == [2, 0, 1]
+    assert some.decoded(np.array([2, 0, 1])).tolist() == [3, 0, 1]
+    assert GAMMA.among(np.zeros(3)) is GAMMA
+    with pytest.raises(InputError, match="task 'composition' has no class 'gold'"):
+        COMPOSITION.with_classes(("gold", "iron"))
+    named = np.array(["Fe", "p", "nitrogen", "He", "Mg"])
+    assert labels_of(named, COMPOSITION, "a.csv", 0).tolist() == [4, 0, 2, 1, 3]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 4, 5])
+def test_the_random_level_of_fewer_groups(n_classes: int) -> None:
+    """Random labels have the closed form's error, and it falls with the number of groups."""
+    rng = np.random.default_rng(5)
+    labels, predicted = rng.integers(0, n_classes, (2, 60_000))
+    task = COMPOSITION.with_classes(COMPOSITION.classes[:n_classes])
+    scoring = scoring_of(task)
+    assert scoring.metric.value(labels, predicted) == pytest.approx(scoring.random_error, abs=0.006)
+    assert len(mixture_fractions(n_classes)) == {2: 11, 3: 66, 4: 286, 5: 1001}[n_classes]
+    interval = scoring.metric.interval(labels[:2000], predicted[:2000])
+    assert interval.low < scoring.metric.value(labels[:2000], predicted[:2000]) < interval.high
+    errors = [scoring_of(COMPOSITION.with_classes(COMPOSITION.classes[:k])).random_error for k in (2, 3, 4, 5)]
+    assert all(one > other for one, other in pairwise(errors))
