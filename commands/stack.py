@@ -92,9 +92,13 @@ def stack(
 @app.command()
 def predict(
     context: typer.Context,
-    run: Annotated[Path, typer.Option(help="Finished run folder.")],
     data: Annotated[Path, typer.Option(help="Dataset folder, folder of measured runs, or table; no label is read.")],
     out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz; for runs a folder.")],
+    run: Annotated[Path | None, typer.Option(help="Finished run folder.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="In place of a run: any-array, a first look without any training.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Of a first look; default: that of the folder's name.")] = None,
     device: DeviceOption = "auto",
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
     no_table: Annotated[
@@ -113,6 +117,24 @@ def predict(
 
     Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
     """
+    if (run is None) == (weights is None):
+        raise InputError("give --run, or --weights any-array for a first look without training")
+    if run is None:
+        from showerstack.stacking.first_look import first_look
+
+        refuse_unused(context, "with --weights", ("no_table", "separator", "strict"))
+        named = task or data.resolve().name.partition("_")[0]
+        look = first_look(
+            data, task_named(named), output.context(device=device), weights=str(weights), features=features,
+            elsewhere=out.with_name(f"{out.name}.features"),
+        )  # fmt: skip
+        claimed(context, out)
+        look.write(out)
+        output.show(
+            lambda: f"wrote {out}", lambda: {"out": out, "events": look.n_events, "remarks": list(look.remarks)}
+        )
+        return
+    refuse_unused(context, "with --run", ("task",))
     if given_options(context) & {"separator", "device", "features", "no_table"}:
         from showerstack.stacking.exported import open_run
 

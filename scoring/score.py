@@ -35,6 +35,8 @@ from showerstack.showers.schema import (
 
 ORIGIN_KEYS = ("config_hash", "test_fingerprint")
 """Arrays beside what is scored: hashes of the run and of the events that the predictions come from."""
+FIRST_LOOK = "first look"
+"""With what the configuration's hash of predictions begins that were made without training, by pretrained weights."""
 MAX_HASH_BYTES = 4096
 """Length of the longest hash that is read."""
 SHOWN_DIGITS = 12
@@ -112,6 +114,9 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
     checked are returned.
     """
     manifest = file.parent / MANIFEST_FILE
+    if (origin.config_hash or "").startswith(FIRST_LOOK):
+        remarks = [f"{file.name} is a first look: pretrained weights without training at this array"]
+        return remarks + check_events(str(file), str(origin.test_fingerprint), folder)
     if file.name == PREDICTIONS_FILE and manifest.is_file():
         stated = read_json(manifest)
         check_run(file, origin, Origin(stated.get("config_hash"), (stated.get("data") or {}).get("test_fingerprint")))

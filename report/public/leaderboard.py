@@ -31,6 +31,7 @@ from showerstack.runtime.files import read_json
 from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.score import (
+    FIRST_LOOK,
     Origin,
     check_predictions,
     check_run,
@@ -161,6 +162,8 @@ def _standing_of_file(file: Path, data: Path | None) -> Standing:
     if origin.takes_raw_labels(task):
         output = read_raw_labels(file, task, output)
     name = file.stem if file.stem != "predictions" else file.resolve().parent.name
+    if (stated.config_hash or "").startswith(FIRST_LOOK):
+        name = f"{name} ({FIRST_LOOK}: not trained)"
     return _counted(name, truth, output, task, origin.protocol)
 
 

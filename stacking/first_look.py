@@ -1,0 +1,119 @@
+"""A first look: showers of any array scored by the pretrained network, without any training.
+
+The network is told the array, and that its world is unknown. What it says was never compared with showers of this
+array: each output says so, by a configuration's hash that begins with :data:`showerstack.scoring.score.FIRST_LOOK`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from showerstack.features.build import build_table
+from showerstack.features.catalogue import feature_set
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError, need
+from showerstack.runtime.logs import remark
+from showerstack.scoring.score import FIRST_LOOK
+from showerstack.showers.dataset import Dataset
+from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.stacking.chain import Predictions
+from showerstack.stacking.estimates import stacking_of
+from showerstack.stacking.events import ShowerEvents, unusable_remarks
+from showerstack.stacking.predict import PredictionStream
+
+if TYPE_CHECKING:
+    from showerstack.models.base.learner import Batch
+    from showerstack.models.pretraining.weights import Pretrained
+
+LOG = logging.getLogger(__name__)
+PIECE = 50_000
+"""Events at once."""
+
+
+def first_look(
+    dataset: Path,
+    task: Task,
+    ctx: Context = Context(),
+    *,
+    weights: str = "any-array",
+    features: Path | None = None,
+    elsewhere: Path | None = None,
+) -> PredictionStream:
+    """Predict showers by pretrained weights alone; labels are neither needed nor looked at.
+
+    Parameters
+    ----------
+    dataset
+        Dataset folder; its feature table is built if missing.
+    task
+        Composition (five mass groups) or gamma.
+    ctx
+        Device of the features, and threads at work at once.
+    weights
+        ``any-array`` or, at KASCADE, ``shipped``.
+    features, elsewhere
+        Folder of the feature table, and where it is kept if nothing can be written beside the dataset.
+
+    Raises
+    ------
+    InputError
+        For another task, an array far outside of what the weights have seen, or a folder that cannot be used.
+    """
+    need("torch", what="a first look")
+    from showerstack.models.pretraining.arrays import outside
+    from showerstack.models.pretraining.stream import FEATURES
+    from showerstack.models.pretraining.weights import RELEASED, read_pretrained
+
+    if task not in (COMPOSITION, GAMMA):
+        raise InputError(f"pretrained weights know composition and gamma, not {task.name}")
+    if weights not in RELEASED:
+        raise InputError(f"unknown weights {weights!r}: choose {' or '.join(RELEASED)}")
+    data, pretrained = Dataset.open(dataset, labels=False), read_pretrained(weights)
+    if not len(data):
+        raise InputError(f"{dataset} holds no events")
+    beyond = [] if pretrained.seen is None else outside(data.array, pretrained.seen)[0]
+    remarks = (
+        f"{FIRST_LOOK}: the weights were not trained at {data.array.title}, and nothing was compared with its showers",
+        *([f"{data.array.title} lies outside of what the weights have seen: {', '.join(beyond)}"] if beyond else []),
+        *data.remarks,
+        *unusable_remarks(data, strict=False),
+    )
+    remark(LOG, remarks)
+    table = build_table(dataset, features, elsewhere=elsewhere, ctx=ctx)
+    events, columns = ShowerEvents(dataset, table.folder, task), feature_set(FEATURES, table.columns)
+
+    def pieces() -> Iterator[Predictions]:
+        fingerprint = events.events_fingerprint()
+        for begin in range(0, len(data), PIECE):
+            rows = np.arange(begin, min(begin + PIECE, len(data)))
+            log_proba = posteriors(pretrained, events.batch(rows, columns, grids=False), task)
+            log_proba[~data.usable[rows]] = -np.log(task.n_classes)
+            arrays = stacking_of(task).arrays(None, log_proba, None)
+            origin = f"{FIRST_LOOK}: {RELEASED[weights][1]}"
+            yield Predictions(log_proba, arrays, origin, fingerprint, {})
+
+    return PredictionStream(task, len(data), pieces(), remarks)
+
+
+def posteriors(pretrained: Pretrained, batch: Batch, task: Task) -> np.ndarray:
+    """Return log-posteriors (n, C) float64 of some events, their world unknown."""
+    import torch
+
+    from showerstack.models.networks.modes import torch_as_asked
+    from showerstack.models.pretraining.arrays import description
+    from showerstack.models.pretraining.learner import inputs_of
+    from showerstack.models.pretraining.stream import N_WORLD
+
+    inputs = inputs_of(pretrained, batch).apply(batch)
+    world = torch.zeros(pretrained.network.sizes.n_world + 1)
+    if pretrained.seen is not None:
+        world[N_WORLD:-1] = torch.from_numpy(description(batch.array))
+    with torch_as_asked("cpu", 1, deterministic=False), torch.inference_mode():
+        outputs = pretrained.network(torch.from_numpy(inputs), world)
+        logits = outputs.composition if task == COMPOSITION else outputs.gamma
+        return np.asarray(torch.log_softmax(logits.double(), dim=1).numpy())

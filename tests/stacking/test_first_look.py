@@ -1,0 +1,60 @@
+"""A first look scores showers of any array without training, and says so in every output."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from showerstack.report.public.leaderboard import standing
+from showerstack.runtime.context import Context
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_json
+from showerstack.scoring.score import FIRST_LOOK, score_file
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
+from showerstack.stacking.first_look import first_look
+
+CTX = Context(device="cpu", workers=1)
+
+
+@pytest.fixture(scope="module")
+def looked(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Predictions, and the folder of the test set without its labels' meaning being known."""
+    file = tmp_path_factory.mktemp("look") / "first.npz"
+    stream = first_look(tiny_composition / "composition_test", COMPOSITION, CTX)
+    assert stream.remarks[0].startswith("first look: the weights were not trained at KASCADE")
+    stream.write(file)
+    return file, tiny_composition
+
+
+def test_showers_are_told_apart_without_training(looked: tuple[Path, Path]) -> None:
+    metrics = score_file(*looked, COMPOSITION, write=False)
+    assert metrics["accuracy"] > 0.4, "random: 0.2; measured: 0.5"
+    assert "first.npz is a first look: pretrained weights without training at this array" in metrics["warnings"]
+    with np.load(looked[0]) as stored:
+        assert np.exp(stored["log_proba"]).sum(axis=1) == pytest.approx(1)
+        assert str(stored["config_hash"]).startswith(FIRST_LOOK)
+    assert standing(*looked).system == "first (first look: not trained)"
+
+
+def test_a_first_look_needs_no_labels_and_marks_tables(looked: tuple[Path, Path], tmp_path: Path) -> None:
+    file, data = looked
+    shutil.copytree(data / "composition_test", tmp_path / "bare")
+    (tmp_path / "bare" / "labels_composition.npy").unlink()
+    look = first_look(tmp_path / "bare", COMPOSITION, CTX)
+    look.write(tmp_path / "first.csv")
+    assert read_json(tmp_path / "first.csv.json")["config_hash"].startswith(FIRST_LOOK)
+    again = first_look(tmp_path / "bare", COMPOSITION, CTX).concatenated()
+    with np.load(file) as stored:
+        np.testing.assert_array_equal(again.log_proba, stored["log_proba"])
+    gammas = first_look(tmp_path / "bare", GAMMA, CTX).concatenated()
+    assert gammas.scores is not None
+    assert np.isfinite(gammas.scores).all()
+
+
+def test_what_weights_do_not_know_is_refused(looked: tuple[Path, Path]) -> None:
+    folder = looked[1] / "composition_test"
+    with pytest.raises(InputError, match="pretrained weights know composition and gamma, not energy"):
+        first_look(folder, ENERGY, CTX)
+    with pytest.raises(InputError, match="unknown weights 'best': choose shipped or any-array"):
+        first_look(folder, COMPOSITION, CTX, weights="best")
