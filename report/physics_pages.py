@@ -140,10 +140,11 @@ def _goodness(spectra: Spectra) -> str:
     return f"fit in cells of energy and mass: chi2 {fit.chi2:.0f} for {fit.ndf} degrees, p = {spectra.p_value:.3f}"
 
 
-def _mass(row: dict[str, float | None]) -> str:
-    if row["mean_ln_mass"] is None:
+def _mass(row: dict[str, float | None], moment: str = "mean") -> str:
+    name, error = ("mean_ln_mass", "error") if moment == "mean" else ("variance_of_ln_mass", "variance_error")
+    if row[name] is None:
         return "not determined" if row["used"] else "not used"
-    return "±".join([f"{row['mean_ln_mass']:.2f}", _error(row["error_statistical"]), _error(row["error_total"])])
+    return "±".join([f"{row[name]:.2f}", _error(row[f"{error}_statistical"]), _error(row[f"{error}_total"])])
 
 
 def write_spectra(options: SpectraOptions, ctx: Context = Context()) -> MeasuredSpectra:
@@ -229,8 +230,8 @@ def _spectra(spectra: Spectra) -> Section:
     for name, drawn in zip(names, _panels(spectra, names), strict=True):
         words = f"Flux of {name}, beside published fluxes.{_not_determined(spectra, name)}"
         figures.append(picture(as_svg(drawn, f"spectrum of {name}"), words))
-    heads = ("lg(E/eV)", "mean ln A ± statistical ± total")
-    rows = [(f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}", _mass(row))
+    heads = ("lg(E/eV)", "mean ln A ± statistical ± total", "variance of ln A ± statistical ± total")
+    rows = [(f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}", _mass(row), _mass(row, "variance"))
             for row in spectra.masses().iter_rows(named=True)]  # fmt: skip
     return Section("spectra", "Spectra", pictures(figures) + table(heads, rows))
 

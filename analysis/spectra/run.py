@@ -30,6 +30,7 @@ from showerstack.analysis.spectra.fluxes import (
     shares,
     spread_of_models,
     undetermined,
+    variance_of_ln_mass,
 )
 from showerstack.analysis.spectra.folding import (
     SCALES,
@@ -191,15 +192,24 @@ class Spectra:
         }
 
     def masses(self) -> pl.DataFrame:
-        """Return the mean ln A by energy with its errors by source."""
-        mean, slope = mean_ln_mass(self.fluxes.flux)
-        errors = {
-            name: np.sqrt(np.maximum(np.diag(covariance_of_sums(matrix, slope)), 0.0))
-            for name, matrix in self._errors().items()
-        }
+        """Return mean and variance of ln A by energy with their errors by source, and the correlation of all."""
+        (mean, slope), (variance, slope_of_variance) = (
+            of(self.fluxes.flux) for of in (mean_ln_mass, variance_of_ln_mass)
+        )
+        columns = {"mean_ln_mass": mean, "variance_of_ln_mass": variance}
+        matrices = self._errors()
+        for prefix, by_flux in (("error", slope), ("variance_error", slope_of_variance)):
+            for name, matrix in matrices.items():
+                errors = np.diag(covariance_of_sums(matrix, by_flux))
+                columns[f"{prefix}_{name}"] = np.sqrt(np.maximum(errors, 0.0))
+        # The covariance of two sums is a quarter of what the variance of their sum exceeds that of their difference by.
+        both = [covariance_of_sums(matrices["total"], slope + sign * slope_of_variance) for sign in (1, -1)]
+        columns["correlation"] = (
+            np.diag(both[0] - both[1]) / 4 / columns["error_total"] / columns["variance_error_total"]
+        )
         rows = []
         for j in range(len(mean)):
-            row = {"mean_ln_mass": mean[j]} | {f"error_{source}": error[j] for source, error in errors.items()}
+            row = {name: values[j] for name, values in columns.items()}
             shown = row if self.determined["light"][j] else dict.fromkeys(row, np.nan)
             place = {k: v for k, v in self._row(j, "").items() if k not in ("group", "measured_events")}
             rows.append(place | {"determined": bool(self.determined["light"][j])} | shown)

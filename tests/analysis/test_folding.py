@@ -19,6 +19,7 @@ from showerstack.analysis.spectra.fluxes import (
     share_covariance,
     shares,
     spread_of_models,
+    variance_of_ln_mass,
     without_noise,
 )
 from showerstack.analysis.spectra.folding import (
@@ -520,6 +521,13 @@ def test_shares_and_masses_carry_their_errors() -> None:
     drawn = np.random.default_rng(2).multivariate_normal(flux.ravel(), covariance / 1e4, 20_000).reshape(-1, 2, 5)
     masses = np.array([shares(one) @ LN_MASSES for one in drawn])
     np.testing.assert_allclose(masses.std(axis=0) * 100, error, rtol=0.035)
+    variance, by_flux = variance_of_ln_mass(flux)
+    of_toys = np.array([shares(one) @ LN_MASSES**2 for one in drawn]) - masses**2
+    assert variance[1] == pytest.approx(LN_MASSES.var())
+    of_variance = np.sqrt(np.diag(covariance_of_sums(covariance, by_flux)))
+    np.testing.assert_allclose(of_toys.std(axis=0) * 100, of_variance, rtol=0.035)
+    two = np.array([[1.0, 0, 0, 0, 1.0], [1.0, 0, 0, 0, 0]])
+    assert variance_of_ln_mass(two)[0] == pytest.approx([4.05, 0.0], abs=0.003)
     # Of two models half the difference, times the root of 3: one more model's distance from their mean.
     spread = spread_of_models([flux, flux + 0.2])
     np.testing.assert_allclose(spread, np.full((10, 10), 0.1**2 * 3), rtol=1e-6)

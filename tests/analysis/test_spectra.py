@@ -119,6 +119,11 @@ def test_light_heavy_and_all_are_sums_and_masses_have_errors(analysed: Spectra) 
     away = np.abs(masses["mean_ln_mass"].to_numpy() - true_mass)
     assert (away < 6 * masses["error_total"].to_numpy()).all()
     assert (masses["error_total"] > masses["error_statistical"]).all()
+    share = truth / truth.sum(axis=1, keepdims=True)
+    variance = share @ np.log([1, 4, 12, 28, 56]) ** 2 - true_mass**2
+    away = np.abs(masses["variance_of_ln_mass"].to_numpy() - variance)
+    assert (away < 6 * masses["variance_error_total"].to_numpy()).all()
+    assert masses["correlation"].abs().max() < 1
 
 
 def test_the_rigidity_is_found_and_its_interval_closes(analysed: Spectra) -> None:
