@@ -1,8 +1,11 @@
 """Knees of the groups: positions with profile intervals and systematic errors, and hypotheses on what they share.
 
 All come from one likelihood (:mod:`showerstack.analysis.spectra.likelihood`): intervals are where its profile crosses
-1 and 3.84, and hold the statistics of data and simulation and the scales. A limit that the profile never reaches is
-left open. Likelihood ratios do not follow chi-square here: a knee outside the data is no parameter.
+:data:`LEVELS`, and hold the statistics of data and simulation and the scales. Where data do not tell the muon and
+electron scales above the noise of the response, these are held, and the profile is made flatter by what a knee moves
+with each (:meth:`Held.widening`): left free, they follow that noise, and intervals hold too seldom. A limit that the
+profile never reaches is left open. Likelihood ratios do not follow chi-square here: a knee outside the data is no
+parameter.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.analysis.spectra.fluxes import spread_of_models
+from showerstack.analysis.spectra.folding import SCALES, FoldedResponse
 from showerstack.analysis.spectra.likelihood import (
     HYPOTHESES,
     KNEE_RANGE,
@@ -26,6 +30,9 @@ from showerstack.analysis.spectra.likelihood import (
 from showerstack.analysis.spectra.response import GROUPS
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 
+LEVELS = (1.27, CHI_SQUARE_LEVELS[1])
+"""Of the profile, for 68 and 95 %: quantiles of toys (40 each of 12 skies), which do not follow chi-square even with an
+exact simulation."""
 STEP_GROWTH = 1.2
 """Steps of a profile grow: where it is flat, few are needed."""
 COMPARED = (("none", "rigidity"), ("rigidity", "free"), ("constant", "rigidity"), ("mass", "rigidity"))
@@ -121,13 +128,59 @@ def change_of_index(fit: FoldedFit) -> float:
     return float(fit.parameters[layout.knees.start - 1]) if layout.n_knees else 0.0
 
 
+@dataclass(frozen=True)
+class Held:
+    """A fit of the knees, with the muon and electron scales held where data do not tell them."""
+
+    problem: FoldingProblem
+    fit: FoldedFit
+    moved: tuple[tuple[FoldedResponse, FoldedResponse], ...] = ()
+    """By held scale: the response at plus and at minus one width."""
+
+    @classmethod
+    def of(cls, problem: FoldingProblem, best: FoldedFit) -> Held:
+        """Hold the scales of a fit if they have to be."""
+        moving = best.likelihood.response.moving
+        if not moving or best.tells_scales:
+            return cls(problem, best)
+
+        def still(at: np.ndarray) -> FoldedResponse:
+            return replace(problem.respond(at), moved={}, parts={})
+
+        unit, nominal = np.eye(len(SCALES)), still(np.zeros(len(SCALES)))
+        fit = replace(problem, respond=lambda at: nominal).fit(best.likelihood.layout.hypothesis)
+        return cls(problem, fit, tuple((still(unit[k]), still(-unit[k])) for k in moving))
+
+    def widening(self, fit: FoldedFit, place: int) -> float:
+        """Return 1 + sum of (dR)^2 / V, by which the profile of a knee is divided: dR is half the difference of its
+        positions with a scale at plus and minus one width, V the variance of its position as fitted."""
+        column = fit.likelihood.layout.names.index(f"lg_r{place}")
+        shifts = []
+        for pair in self.moved:
+            positions = []
+            for response in pair:
+                likelihood, start = replace(fit.likelihood, response=response), fit.parameters.copy()
+                start[likelihood.layout.scales][1:] = response.at[1:]
+                positions.append(float(fit_once(likelihood, start).parameters[column]))
+            shifts.append((positions[0] - positions[1]) / 2)
+        variance = float(fit.covariance()[column, column])
+        return 1.0 + sum(shift**2 for shift in shifts) / variance if variance > 0 else 1.0
+
+    def profile(self, fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarray, np.ndarray]]:
+        """Return :func:`profile_knee` of a fit, flattened."""
+        factor = self.widening(fit, place) if self.moved else 1.0
+        fit, (grid, profile) = profile_knee(fit, place, factor)
+        return fit, (grid, profile / factor)
+
+
 def fit_knees(problem: FoldingProblem, best: FoldedFit, by_model: list[FoldedFit]) -> Knees:
     """Fit all hypotheses with the response of a fit, profile the knees, and compare."""
-    best, common_curve = profile_knee(best, 0)
+    held = Held.of(problem, best)
+    best, common_curve = held.profile(held.fit, 0)
     fits = {"rigidity": best} | {name: _fit_like(problem, best, name) for name in HYPOTHESES if name != "rigidity"}
     free, curves = fits["free"], []
     for k in range(len(GROUPS)):
-        free, curve = profile_knee(free, k)  # which may have come upon a lower minimum
+        free, curve = held.profile(free, k)  # which may have come upon a lower minimum
         curves.append(curve)
     fits["free"] = free
     comparisons = tuple(LikelihoodRatio(one, other, fits[one].cost - fits[other].cost) for one, other in COMPARED)
@@ -159,8 +212,8 @@ def _fit_like(problem: FoldingProblem, best: FoldedFit, hypothesis: str) -> Fold
     return min((fit_once(likelihood, one) for one in starts), key=lambda one: one.cost)
 
 
-def profile_knee(fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarray, np.ndarray]]:
-    """Profile one knee of a fit.
+def profile_knee(fit: FoldedFit, place: int, factor: float = 1.0) -> tuple[FoldedFit, tuple[np.ndarray, np.ndarray]]:
+    """Profile one knee of a fit, up to twice the highest level times a factor.
 
     Returns
     -------
@@ -169,7 +222,7 @@ def profile_knee(fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarra
     name = f"lg_r{place}"
     column = fit.likelihood.layout.names.index(name)
     for _ in range(3):
-        grid, profile, starts = _walk_profile(fit, name, column)
+        grid, profile, starts = _walk_profile(fit, name, column, 2 * factor * LEVELS[1])
         lowest = int(profile.argmin())
         if profile[lowest] > fit.cost - 0.02:
             break
@@ -179,14 +232,14 @@ def profile_knee(fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarra
     return fit, (grid, profile - min(profile.min(), fit.cost))
 
 
-def _walk_profile(fit: FoldedFit, name: str, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _walk_profile(fit: FoldedFit, name: str, column: int, top: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return positions on both sides of a fit, the costs there and the parameters, until the costs are high enough."""
     at = float(fit.parameters[column])
     step = float(np.clip(np.sqrt(fit.covariance()[column, column]) / 2, 0.01, 0.1))
     rows = [(at, fit.cost, fit.parameters)]
     for sign in (-1, 1):
         start, position, length, cost = fit.parameters, at, step, fit.cost
-        while cost - fit.cost < 2 * CHI_SQUARE_LEVELS[1] and position != KNEE_RANGE[sign > 0]:
+        while cost - fit.cost < top and position != KNEE_RANGE[sign > 0]:
             position = float(np.clip(position + sign * length, *KNEE_RANGE))
             cost, start = fit.profile(name, position, start)
             rows.append((position, cost, start))
@@ -203,7 +256,7 @@ def _knee(
     """Collect a knee's intervals and systematic errors; those of unknown sources are NaN."""
     grid, profile = values
     at = float(grid[profile.argmin()])
-    first, second = (crossing(grid, profile, at, level) for level in CHI_SQUARE_LEVELS)
+    first, second = (crossing(grid, profile, at, level) for level in LEVELS)
 
     def position(one: FoldedFit) -> float:
         return float(one.parameters[column(one)])

@@ -372,10 +372,7 @@ def inverse_without_noise(
     inner = inverse(information[np.ix_(rest, rest)])
     slope = inner @ information[both]
     whole = information[np.ix_(scale, scale)] - information[both].T @ slope
-    of_noise = noise[np.ix_(scale, scale)]
-    size, axes = np.linalg.eigh(whole - of_noise)
-    pretended = np.einsum("pi,pq,qi->i", axes, of_noise, axes)
-    told = size + pretended - 1.0 >= LEAST_OVER_NOISE * pretended
+    size, axes, told = told_directions(whole, noise[np.ix_(scale, scale)])
     known = (axes / np.maximum(size, 1.0))[:, told]
     of_scales = known @ (axes[:, told].T @ whole @ axes[:, told]) @ known.T + axes[:, ~told] @ axes[:, ~told].T
     covariance = np.empty_like(information)
@@ -384,6 +381,14 @@ def inverse_without_noise(
     covariance[np.ix_(scale, rest)] = covariance[both].T
     covariance[np.ix_(rest, rest)] = inner + slope @ of_scales @ slope.T
     return covariance
+
+
+def told_directions(whole: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return information (S,) on combinations of scales without its noise, the combinations (S, S) in columns, and
+    along which data tell more than :data:`LEAST_OVER_NOISE` times the noise, (S,) bool."""
+    size, axes = np.linalg.eigh(whole - noise)
+    pretended = np.einsum("pi,pq,qi->i", axes, noise, axes)
+    return size, axes, size + pretended - 1.0 >= LEAST_OVER_NOISE * pretended
 
 
 @dataclass(frozen=True)
@@ -431,6 +436,19 @@ class FoldedFit:
         scale[self.likelihood.layout.scales] = True
         result[used] = inverse_without_noise(information[used], noise[used], scale[free])
         return result
+
+    @property
+    def tells_scales(self) -> bool:
+        """Whether data tell all scales that move events, above the noise of what the response says of them."""
+        moving = np.zeros(len(self.parameters), dtype=bool)
+        moving[self.likelihood.layout.scales.start + np.array(self.likelihood.response.moving, dtype=int)] = True
+        rest = self.likelihood.free() & ~moving
+        information = self.likelihood.information(self.parameters)
+        both = information[np.ix_(rest, moving)]
+        whole = information[np.ix_(moving, moving)] - both.T @ pseudo_inverse(information[np.ix_(rest, rest)]) @ both
+        noise = self.likelihood.derivative_noise(self.parameters)
+        places = list(self.likelihood.response.moving)
+        return bool(told_directions(whole, noise[np.ix_(places, places)])[2].all())
 
     def p_value(self, seed: int = 3) -> float:
         """Return the probability of a larger chi-square, of counts drawn as the fit expects them.

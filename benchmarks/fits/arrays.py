@@ -241,9 +241,8 @@ def main() -> None:
     if options.store:
         words = (
             f"{options.events} showers each, that hit 8 stations or more (4 plates: 3). lg Ne, lg Nmu: median of fit "
-            "minus truth ± half the width of the central 68 %. Direction: 68 % of the fronts "
-            "(clock 2 ns) lie within this angle of the true one: of all, of the half with fewer and more electrons, less "
-            "and more inclined."
+            "minus truth ± half the width of the central 68 %. Direction: 68 % of the fronts (clock 2 ns) lie within "
+            "this angle of the true one: of all, of the half with fewer and more electrons, less and more inclined."
         )
         store("arrays", "The fits at ten arrays", "\n".join([words, "", *rows]), worlds=())
 

@@ -37,7 +37,7 @@ from showerstack.analysis.spectra.folding import (
     make_movable,
     make_response,
 )
-from showerstack.analysis.spectra.knees import change_of_index, profile_knee
+from showerstack.analysis.spectra.knees import LEVELS, Held, change_of_index
 from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
 from showerstack.analysis.spectra.response import Binning, Simulated, Thrown
 from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN
@@ -173,17 +173,19 @@ def spectra_experiment(
     covariance = fit.covariance()
     part = fit.likelihood.layout.scales
     result["scale_errors"] = np.sqrt(np.diag(covariance)[part]).tolist()
-    fit, (grid, profile) = profile_knee(fit, 0)
+    held = Held.of(problem, fit)
+    knee, (grid, profile) = held.profile(held.fit, 0)
     away = float(np.interp(lg_knee(sky), grid, profile, left=np.inf, right=np.inf))
-    place = fit.likelihood.layout.names.index("lg_r0")
-    errors = np.sqrt(np.diag(fit.covariance())[[place, place - 1]])
+    place = knee.likelihood.layout.names.index("lg_r0")
+    errors = np.sqrt(np.diag(knee.covariance())[[place, place - 1]])
     result["rigidity"] = {
-        "covers": [away < level for level in (1.0, 3.841459)],
-        "open": [bool(profile[0] < level or profile[-1] < level) for level in (1.0, 3.841459)],
-        "lg_rigidity": float(fit.parameters[place]),
+        "covers": [away < level for level in LEVELS],
+        "open": [bool(profile[0] < level or profile[-1] < level) for level in LEVELS],
+        "lg_rigidity": float(knee.parameters[place]),
         "error": float(errors[0]),
+        "held": bool(held.moved),
     }
-    result["change"] = {"value": change_of_index(fit), "error": float(errors[1])}
+    result["change"] = {"value": change_of_index(knee), "error": float(errors[1])}
     fluxes, true = free_fluxes(fit, edges), mean_fluxes(sky, edges)
     covariance = np.asarray(sum(fluxes.covariance.values()))
     error = np.sqrt(np.diag(covariance)).reshape(true.shape)

@@ -26,7 +26,7 @@ from benchmarks.shared.samples import sample
 from showerstack.analysis.events import open_run
 from showerstack.analysis.spectra.fluxes import SOURCES, share_covariance, shares
 from showerstack.analysis.spectra.folding import Cells, Widths, make_cells
-from showerstack.analysis.spectra.knees import profile_knee
+from showerstack.analysis.spectra.knees import LEVELS
 from showerstack.analysis.spectra.reading import Response, read_response
 from showerstack.analysis.spectra.response import GROUPS, Simulated, SpectrumEvents
 from showerstack.analysis.spectra.run import EDGES, SUMS, Spectra, cell_binning, folded_spectra
@@ -114,10 +114,10 @@ def covered(spectra: Spectra) -> dict[str, Any]:
         result[f"flux_{name}"] = pull_counts(flux, true, error)
         result[f"share_{name}"] = pull_counts(shares(flux), shares(true), of_shares)
     lg = float(np.log10(SKY.knee_pev * 1e15))
-    fit, (grid, profile) = profile_knee(spectra.fit, 0)
-    away = float(np.interp(lg, grid, profile, left=np.inf, right=np.inf))
-    at = fit.likelihood.layout.names.index("lg_r0")
-    result["rigidity"] = {"off": float(fit.parameters[at]) - lg, "covers": [away < 1.0, away < 3.841459]}
+    assert spectra.knees is not None
+    knee = spectra.knees.rigidity
+    away = float(np.interp(lg, knee.grid, knee.profile, left=np.inf, right=np.inf))
+    result["rigidity"] = {"off": knee.lg_energy - lg, "covers": [away < level for level in LEVELS]}
     return result
 
 
@@ -155,7 +155,7 @@ def main() -> None:
             sky, exposure = drawn_sky(read(folder / "composition_test"), cells, nature.energy_shift, seed)
             spectra, remarks = folded_spectra(
                 sky, known.events, known.thrown.counts, cells, np.array(EDGES), exposure, widths=WIDTHS,
-                sharpness=SKY.sharpness, seed=seed,
+                sharpness=SKY.sharpness, seed=seed, knees=True,
             )  # fmt: skip
             entry = {
                 "nature": nature.name, "seed": seed, "events": len(sky), "p_value": spectra.p_value,

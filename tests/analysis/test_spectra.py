@@ -22,8 +22,8 @@ from showerstack.analysis.events import model_numbers
 from showerstack.analysis.exposure import EXPOSURE_ERROR
 from showerstack.analysis.spectra.fluxes import STATISTICAL, share_covariance, shares, undetermined
 from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
-from showerstack.analysis.spectra.knees import _fit_like, _knee, fit_knees, profile_knee
-from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem
+from showerstack.analysis.spectra.knees import Held, _fit_like, _knee, fit_knees, profile_knee
+from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem, fit_once
 from showerstack.analysis.spectra.published import published_spectra
 from showerstack.analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
 from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, Thrown, binning
@@ -389,7 +389,7 @@ def test_a_knee_by_hand() -> None:
     # Half of the squared distances, 2 * 0.2^2, is what noise of 0.2 makes.
     assert noisy.systematic["hadronic_model"] == pytest.approx(0.2 * 1.5**0.5)
     assert knee.lg_energy == pytest.approx(15.0)
-    np.testing.assert_allclose([knee.interval68.low, knee.interval68.high], [14.8, 15.2])
+    np.testing.assert_allclose([knee.interval68.low, knee.interval68.high], 15 + 0.2 * 1.27**0.5 * np.array([-1, 1]))
     np.testing.assert_allclose([knee.interval95.low, knee.interval95.high], 15 + 0.2 * 1.959964 * np.array([-1, 1]))
     alone = _knee("iron", at(15.0), (grid, np.minimum(parabola, 2.0)), 0, [at(15.0)], [at(14.8)])
     assert np.isnan(alone.systematic["hadronic_model"])
@@ -636,3 +636,31 @@ def test_nothing_and_an_unknown_class_are_refused() -> None:
 )  # fmt: skip
 def test_sets_under_the_benchmarks_cuts_are_known(source: dict[str, str], cut: bool) -> None:
     assert _is_cut(source) is cut
+
+
+def test_scales_that_data_do_not_tell_are_held_and_widen_the_knee(analysed: Spectra) -> None:
+    """A toy: the knee's position moves by what its interval is widened with, and no scale is free in the profile."""
+    fit = analysed.fit
+    response = fit.likelihood.response
+    problem = FoldingProblem(fit.likelihood.counts, lambda at: response, fit.likelihood.exposure_m2_sr_s, SKY.sharpness)
+    free = Held.of(problem, fit)
+    assert fit.tells_scales == (not free.moved), "held where data do not tell them"
+    still = replace(response, moved={}, parts={})
+    held = Held(problem, fit_once(replace(fit.likelihood, response=still), fit.parameters), ((still, still),))
+    assert held.widening(held.fit, 0) == pytest.approx(1.0, abs=1e-6), "a scale that moves nothing adds nothing"
+    layout = fit.likelihood.layout
+    assert not held.fit.likelihood.free()[layout.scales][1:].any()
+    moved = replace(still, accepted=still.accepted * np.linspace(0.8, 1.2, still.accepted.shape[1])[None, :, None])
+    back = replace(still, accepted=still.accepted * np.linspace(1.2, 0.8, still.accepted.shape[1])[None, :, None])
+    wide = Held(problem, held.fit, ((moved, back),))
+    place = layout.names.index("lg_r0")
+    positions = [
+        fit_once(replace(held.fit.likelihood, response=one), held.fit.parameters).parameters[place]
+        for one in (moved, back)
+    ]
+    variance = held.fit.covariance()[place, place]
+    factor = wide.widening(held.fit, 0)
+    assert factor == pytest.approx(1 + ((positions[0] - positions[1]) / 2) ** 2 / variance, rel=1e-6)
+    narrow, flat = held.profile(held.fit, 0)[1], wide.profile(held.fit, 0)[1]
+    at = float(held.fit.parameters[place]) + 0.05
+    assert np.interp(at, *narrow) == pytest.approx(factor * np.interp(at, *flat), rel=0.1)
