@@ -11,7 +11,7 @@ from __future__ import annotations
 SIMULATION_VERSION = 2
 """Simulated events: ``showers/simulation``, ``showers/array.py``, ``showers/lateral.py``, cuts and protocols."""
 
-CONVERSION_VERSION = 2
+CONVERSION_VERSION = 3
 """Sets made of raw files: ``showers/archives``, cuts and protocols."""
 
 FEATURES_VERSION = 1

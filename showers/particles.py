@@ -6,14 +6,13 @@ over 2 MeV per g/cm2, the energy loss of a minimum ionising particle [P]: KASCAD
 * **Charged particles** leave the deposit of the array's card times Z^2 and the secant of their angle, up to 5, at most
   their kinetic energy. It fluctuates with a Gamma distribution, whose relative variance is that of the array's muons:
   electrons that stop are known by their energy here.
-* **Photons** convert with the probability 1 - exp(-mu X sec), with mu Compton scattering by Klein and Nishina [K] and
-  pairs, (7/9) / X0 / (1 + 38 MeV / E) above 1.022 MeV, X0 = 43.9 g/cm2 [P]; the factor is a fit to tabulated
-  attenuation, within 3 % from 2 to 100 MeV [X]. A Compton electron has a flat spectrum up to the edge, a pair all of
-  the energy. Its one or two tracks see what is left of the thickness below a uniform depth, and leave at most their
-  energy.
+* **Photons** are followed until they leave the slab or have less than 20 keV. They scatter by Klein and Nishina [K] and
+  make pairs, (7/9) / X0 / (1 + 38 MeV / E) above 1.022 MeV, X0 = 43.9 g/cm2 [P]; the factor is a fit to tabulated
+  attenuation, within 3 % from 2 to 100 MeV [X]. Compton electrons start at the angle of the kinematics, pairs forward
+  with a uniform share of the energy each. Tracks are straight, lose 2 MeV per g/cm2, and leave at most their energy.
 * **Muon detectors** see muons whose kinetic energy is above 0.23 GeV, the threshold of KASCADE's shield [A], times the
-  secant. Electrons, photons and hadrons that punch through the shield are not simulated: within some 40 m of the axis
-  the channel holds muons alone.
+  secant. What punches through the shield, and strays, are added per station
+  (:func:`showerstack.showers.archives.corsika.beside_particles`).
 
 Readings below the array's threshold (KASCADE's 3 MeV of 9.5) are 0, those beyond saturation the saturated value.
 
@@ -40,6 +39,8 @@ PAIR_MEV = 38.0
 """Energy at which pair production has half of its high-energy cross section."""
 ELECTRON_MEV = 0.51099895
 MAX_SECANT = 5.0
+STOPPED_MEV, INTERACTIONS = 0.02, 60
+"""Photons of less energy stay where they are, as do those that have interacted so often."""
 MUON_THRESHOLD_GEV = 0.23
 KASCADE_THRESHOLD = 3.0 / 9.5
 """Threshold of an e/gamma detector over the deposit of a particle."""
@@ -131,19 +132,75 @@ def electron_deposits(
     deposit = (
         response.electron_deposit_mev * charge**2 * secant * _fluctuation(len(ids), response.electron_variance, rng)
     )
+    deposit = np.minimum(deposit, kinetic)
     photons = np.flatnonzero(ids == PHOTON)
-    energy = 1e3 * momentum_gev[photons]
-    compton, pairs = attenuation_cm2_per_g(energy)
-    thickness = response.electron_deposit_mev / MIP_MEV_CM2_PER_G * secant[photons]
-    converts = rng.random(len(photons)) < -np.expm1(-(compton + pairs) * thickness)
-    is_pair = rng.random(len(photons)) * (compton + pairs) < pairs
-    edge = 2 * energy / (ELECTRON_MEV + 2 * energy)
-    kinetic[photons] = np.where(
-        is_pair, np.maximum(energy - 2 * ELECTRON_MEV, 0.0), energy * edge * rng.random(len(photons))
-    )
-    tracks = np.where(is_pair, 2.0, 1.0) * rng.random(len(photons)) * converts
-    deposit[photons] = response.electron_deposit_mev * secant[photons] * tracks
-    return np.minimum(deposit, kinetic)
+    thickness = response.electron_deposit_mev / MIP_MEV_CM2_PER_G
+    deposit[photons] = photon_deposits(1e3 * momentum_gev[photons], 1.0 / secant[photons], thickness, rng)
+    return deposit
+
+
+def scattered_share(energy_mev: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the share of its energy, (n,), that a photon keeps in Compton scattering, by Klein and Nishina.
+
+    Drawn from 1/x + x between 1 / (1 + 2 k) and 1, and kept with 1 - x sin^2 / (1 + x^2) (J. C. Butcher, H. Messel,
+    Nucl. Phys. 20 (1960) 15).
+    """
+    share, left = np.empty(len(energy_mev)), np.arange(len(energy_mev))
+    while left.size:
+        k = energy_mev[left] / ELECTRON_MEV
+        least = 1.0 / (1.0 + 2.0 * k)
+        of_inverse, of_linear = -np.log(least), (1.0 - least**2) / 2.0
+        which, u, keep = rng.random((3, left.size))
+        inverse = which * (of_inverse + of_linear) < of_inverse
+        x = np.where(inverse, least ** (1.0 - u), np.sqrt(least**2 + (1.0 - least**2) * u))
+        versine = (1.0 - x) / (k * x)  # 1 - cos
+        kept = keep < 1.0 - x * versine * (2.0 - versine) / (1.0 + x**2)
+        share[left[kept]] = x[kept]
+        left = left[~kept]
+    return share
+
+
+def photon_deposits(
+    energy_mev: np.ndarray, cosine: np.ndarray, thickness_g_cm2: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Return what photons (n,) leave in a slab that they enter from above at these cosines to its normal, MeV."""
+    deposit, energy, cosine = np.zeros(len(energy_mev)), energy_mev.astype(np.float64), cosine.copy()
+    depth, inside = np.zeros(len(energy_mev)), np.arange(len(energy_mev))
+
+    def track(kinetic_mev: np.ndarray, depth: np.ndarray, cosine: np.ndarray) -> np.ndarray:
+        room = np.where(cosine > 0, thickness_g_cm2 - depth, depth) / np.maximum(np.abs(cosine), 1e-6)
+        return np.minimum(kinetic_mev, MIP_MEV_CM2_PER_G * room)
+
+    for _ in range(INTERACTIONS):
+        compton, pairs = attenuation_cm2_per_g(energy[inside])
+        depth[inside] += cosine[inside] * rng.standard_exponential(inside.size) / (compton + pairs)
+        stays = (depth[inside] > 0) & (depth[inside] < thickness_g_cm2)
+        inside, pairs, both = inside[stays], pairs[stays], (compton + pairs)[stays]
+        if not inside.size:
+            break
+        is_pair = rng.random(inside.size) * both < pairs
+        made = inside[is_pair]
+        kinetic, share = np.maximum(energy[made] - 2 * ELECTRON_MEV, 0.0), rng.random(made.size)
+        for part in (share, 1.0 - share):
+            deposit[made] += track(part * kinetic, depth[made], cosine[made])
+        inside = inside[~is_pair]
+        before = energy[inside]
+        kept = before * scattered_share(before, rng)
+        of_photon = np.clip(1.0 - ELECTRON_MEV * (1.0 / kept - 1.0 / before), -1.0, 1.0)
+        kinetic = before - kept
+        momentum = np.sqrt(kinetic * (kinetic + 2 * ELECTRON_MEV))
+        of_electron = np.clip((before - kept * of_photon) / np.maximum(momentum, 1e-12), -1.0, 1.0)
+        around = np.cos(2 * np.pi * rng.random(inside.size)) * np.sqrt(1.0 - cosine[inside] ** 2)
+        deposit[inside] += track(
+            kinetic, depth[inside], cosine[inside] * of_electron - around * np.sqrt(1.0 - of_electron**2)
+        )
+        turned = cosine[inside] * of_photon + around * np.sqrt(1.0 - of_photon**2)
+        energy[inside], cosine[inside] = kept, np.clip(turned, -1.0, 1.0)
+        stopped = kept < STOPPED_MEV
+        deposit[inside[stopped]] += kept[stopped]
+        inside = inside[~stopped]
+    deposit[inside] += energy[inside]
+    return deposit
 
 
 def muon_deposits(

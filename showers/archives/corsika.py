@@ -403,6 +403,7 @@ def throw(
     timing = 0 if array.has_electron.any() else 1
     signals = np.zeros((uses, len(cells), 2))
     times = np.full((uses, len(cells)), np.inf)
+    electrons = np.zeros((uses, len(cells)))
     for use, core in enumerate(cores):
         places = np.column_stack([station_x, station_y]) - core
         for channel, deposits_of in enumerate((electron_deposits, muon_deposits)):
@@ -414,19 +415,56 @@ def throw(
             rows, time = (np.concatenate(one) for one in zip(*found, strict=True))
             deposits = deposits_of(ground.ids[rows], ground.momentum_gev[rows], ground.secant[rows], response, rng)
             np.add.at(signals[use, :, channel], station, deposits)
+            if channel == 1:
+                np.add.at(electrons[use], station, np.isin(ground.ids[rows], ELECTRONS))
             if channel == timing:
                 np.minimum.at(times[use], station, np.where(deposits > 0, time, np.inf))
+    hit = signals[..., 0] >= response.threshold_mev, signals[..., 1] >= response.muon_threshold_mev
+    triggers = ((hit[0] & (signals[..., 0] > 0)) | (hit[1] & (signals[..., 1] > 0))).sum(axis=1) >= TRIGGER_STATIONS
+    away = np.stack([axis.polar(station_x - x, station_y - y)[0] for x, y in cores])
+    signals += beside_particles(electrons, away, array, areas, rng)
     signals[..., 0] = readings(signals[..., 0], response.threshold_mev, response.saturation_mev)
     signals[..., 1] = readings(signals[..., 1], response.muon_threshold_mev, response.muon_saturation_mev)
+    u, v = axis.horizontal
+    ahead_ns = (u * station_x + v * station_y) / LIGHT_M_PER_NS
+    known = np.isfinite(times)
+    at_core_ns = [np.median(row[of]) if of.any() else 0.0 for row, of in zip(times + ahead_ns, known, strict=True)]
+    # What no particle made comes with the others' front.
+    times = np.where(known, times, np.array(at_core_ns)[:, None] - ahead_ns)
     times += model.resolution_ns * rng.standard_normal(times.shape)
     times = np.where(signals[..., timing] > 0, times, np.nan)
     mip = (response.electron_deposit_mev, response.muon_deposit_mev)[timing]
     front = fit_front(times, signals[..., timing] / mip, station_x, station_y, model=model)
     direction = np.column_stack(front.zenith_azimuth_deg())
-    seen = ((signals > 0).any(axis=2).sum(axis=1) >= TRIGGER_STATIONS) & np.isfinite(direction).all(axis=1)
+    seen = triggers & np.isfinite(direction).all(axis=1)
     return ThrownShower(
         cores[seen], direction[seen], signals[seen].astype(np.float32), times[seen].astype(np.float32)
     )  # fmt: skip
+
+
+def beside_particles(
+    electrons: np.ndarray, r_m: np.ndarray, array: DetectorArray, areas: list[np.ndarray], rng: np.random.Generator
+) -> np.ndarray:
+    """Return what strays leave, and electrons that punch through to muon detectors, (U, S, 2) MeV, as the fits have it.
+
+    Parameters
+    ----------
+    electrons
+        (U, S) electrons above the muon detectors.
+    r_m
+        (U, S) distances of the stations from the axis.
+    areas
+        (S,) of both channels.
+    """
+    r, result = array.response, np.zeros((*electrons.shape, 2))
+    deposits, strays = (r.electron_deposit_mev, r.muon_deposit_mev), (r.electron_strays, r.muon_strays)
+    for channel, (deposit, mean) in enumerate(zip(deposits, strays, strict=True)):
+        result[..., channel] = deposit * rng.poisson(mean * (areas[channel] > 0), electrons.shape)
+    # Exponential deposits, whose variance over mean is twice their mean.
+    each = 0.5 * r.punch_through_dispersion
+    punched = rng.poisson(electrons * r.punch_through / each * np.exp(-r_m / r.punch_through_scale_m))
+    result[..., 1] += r.muon_deposit_mev * each * rng.standard_gamma(np.maximum(punched, 1e-9)) * (punched > 0)
+    return result
 
 
 NOTHING = (np.empty(0, np.int64), np.empty(0))

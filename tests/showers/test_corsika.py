@@ -17,7 +17,14 @@ from showerstack.features.build import build_table
 from showerstack.report.doctor import dataset_findings
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import corsika, formats
-from showerstack.showers.archives.corsika import Axis, Ground, ParticleFile, convert_corsika, throw
+from showerstack.showers.archives.corsika import (
+    Axis,
+    Ground,
+    ParticleFile,
+    beside_particles,
+    convert_corsika,
+    throw,
+)  # fmt: skip
 from showerstack.showers.archives.spectrum import DrawnSpectrum, effective_number, spectrum_weights
 from showerstack.showers.archives.station_lists import array_in
 from showerstack.showers.array import DetectorArray
@@ -31,6 +38,8 @@ from showerstack.showers.particles import (
     charge_and_mass,
     electron_deposits,
     muon_deposits,
+    photon_deposits,
+    scattered_share,
 )
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
 from tests.program import call
@@ -118,6 +127,50 @@ def test_photons_convert_as_often_as_they_should(array: DetectorArray) -> None:
     # Two tracks from a uniform depth on leave what one track leaves that crosses all.
     assert deposit[deposit > 0].mean() == pytest.approx(9.5, rel=0.1)
     assert ELECTRON_MEV < 0.512
+
+
+@pytest.mark.parametrize(("energy", "tabulated"), [(0.1, 0.138), (1.0, 0.440), (10.0, 0.684)])
+def test_compton_electrons_get_the_energy_of_klein_and_nishina(energy: float, tabulated: float) -> None:
+    rng, k = np.random.default_rng(4), energy / ELECTRON_MEV
+    x = np.linspace(1 / (1 + 2 * k), 1, 20_001)
+    versine = (1 - x) / (k * x)
+    density = 1 / x + x - versine * (2 - versine)
+    expected = np.average(1 - x, weights=density)
+    assert expected == pytest.approx(tabulated, abs=0.005), "mean share of the energy, as dosimetry has it"
+    given = 1 - scattered_share(np.full(N, energy), rng)
+    assert given.mean() == pytest.approx(expected, abs=5 * given.std() / np.sqrt(N))
+    assert given.max() <= 2 * k / (1 + 2 * k) + 1e-12
+
+
+def test_strays_and_punch_through_are_those_of_the_fits(array: DetectorArray) -> None:
+    rng, n = np.random.default_rng(8), 4000
+    areas = [plane.ravel()[array.cells] for plane in (array.electron_area_m2, array.muon_area_m2)]
+    electrons = np.full((n, len(array.cells)), 50.0)
+    r_m = np.tile(np.linspace(0, 60, len(array.cells)), (n, 1))
+    r = array.response
+    deposits = beside_particles(electrons, r_m, array, areas, rng)
+    strays = (deposits[..., 0] > 0).mean()
+    expected = -np.expm1(-r.electron_strays)
+    assert strays == pytest.approx(expected, abs=5 * np.sqrt(expected / deposits[..., 0].size))
+    muons = deposits[..., 1].mean(axis=0) / r.muon_deposit_mev
+    law = 50 * r.punch_through * np.exp(-r_m[0] / r.punch_through_scale_m) + r.muon_strays
+    error = np.sqrt(r.punch_through_dispersion * law / n)
+    assert (np.abs(muons - law)[areas[1] > 0] < 5 * error[areas[1] > 0]).all()
+
+
+def test_thick_slabs_absorb_and_thin_ones_see_single_interactions() -> None:
+    rng = np.random.default_rng(6)
+    thick = photon_deposits(np.full(2000, 3.0), np.ones(2000), 3000.0, rng)
+    assert thick.max() < 3.0 + 1e-9
+    # What scatters back out is lost, and pairs keep their rest energy.
+    assert 0.85 * 3 < thick.mean() < 2.95
+    thin, n = 0.05, 400_000
+    deposit = photon_deposits(np.full(n, 5.0), np.full(n, 0.8), thin, rng)
+    both = float(sum(one.item() for one in attenuation_cm2_per_g(np.array([5.0]))))
+    expected = 1 - np.exp(-both * thin / 0.8)
+    assert np.mean(deposit > 0) == pytest.approx(expected, abs=5 * np.sqrt(expected / n))
+    # No track leaves more than the slab lets it: at most all of it, twice for pairs, at grazing angles the energy.
+    assert np.quantile(deposit[deposit > 0], 0.5) < 2 * 2.0 * thin / 0.5
 
 
 def test_stations_read_density_times_area(array: DetectorArray) -> None:
