@@ -1,7 +1,7 @@
 """Knees of the groups: positions with profile intervals and systematic errors, and hypotheses on what they share.
 
 All come from one likelihood (:mod:`showerstack.analysis.spectra.likelihood`): intervals are where its profile crosses
-:data:`LEVELS`, and hold the statistics of data and simulation and the scales. Where data do not tell the muon and
+1 and 3.84, and hold the statistics of data and simulation and the scales. Where data do not tell the muon and
 electron scales above the noise of the response, these are held, and the profile is made flatter by what a knee moves
 with each (:meth:`Held.widening`): left free, they follow that noise, and intervals hold too seldom. A limit that the
 profile never reaches is left open. Likelihood ratios do not follow chi-square here: a knee outside the data is no
@@ -30,9 +30,6 @@ from showerstack.analysis.spectra.likelihood import (
 from showerstack.analysis.spectra.response import GROUPS
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 
-LEVELS = (1.27, CHI_SQUARE_LEVELS[1])
-"""Of the profile, for 68 and 95 %: quantiles of toys (40 each of 12 skies), which do not follow chi-square even with an
-exact simulation."""
 STEP_GROWTH = 1.2
 """Steps of a profile grow: where it is flat, few are needed."""
 COMPARED = (("none", "rigidity"), ("rigidity", "free"), ("constant", "rigidity"), ("mass", "rigidity"))
@@ -222,7 +219,7 @@ def profile_knee(fit: FoldedFit, place: int, factor: float = 1.0) -> tuple[Folde
     name = f"lg_r{place}"
     column = fit.likelihood.layout.names.index(name)
     for _ in range(3):
-        grid, profile, starts = _walk_profile(fit, name, column, 2 * factor * LEVELS[1])
+        grid, profile, starts = _walk_profile(fit, name, column, 2 * factor * CHI_SQUARE_LEVELS[1])
         lowest = int(profile.argmin())
         if profile[lowest] > fit.cost - 0.02:
             break
@@ -256,7 +253,7 @@ def _knee(
     """Collect a knee's intervals and systematic errors; those of unknown sources are NaN."""
     grid, profile = values
     at = float(grid[profile.argmin()])
-    first, second = (crossing(grid, profile, at, level) for level in LEVELS)
+    first, second = (crossing(grid, profile, at, level) for level in CHI_SQUARE_LEVELS)
 
     def position(one: FoldedFit) -> float:
         return float(one.parameters[column(one)])

@@ -37,9 +37,10 @@ from showerstack.analysis.spectra.folding import (
     make_movable,
     make_response,
 )
-from showerstack.analysis.spectra.knees import LEVELS, Held, change_of_index
+from showerstack.analysis.spectra.knees import Held, change_of_index
 from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
 from showerstack.analysis.spectra.response import Binning, Simulated, Thrown
+from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN
 from showerstack.showers.simulation.sky import Sky
 
@@ -179,8 +180,8 @@ def spectra_experiment(
     place = knee.likelihood.layout.names.index("lg_r0")
     errors = np.sqrt(np.diag(knee.covariance())[[place, place - 1]])
     result["rigidity"] = {
-        "covers": [away < level for level in LEVELS],
-        "open": [bool(profile[0] < level or profile[-1] < level) for level in LEVELS],
+        "covers": [away < level for level in CHI_SQUARE_LEVELS],
+        "open": [bool(profile[0] < level or profile[-1] < level) for level in CHI_SQUARE_LEVELS],
         "lg_rigidity": float(knee.parameters[place]),
         "error": float(errors[0]),
         "held": bool(held.moved),

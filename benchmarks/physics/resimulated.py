@@ -26,11 +26,11 @@ from benchmarks.shared.samples import sample
 from showerstack.analysis.events import open_run
 from showerstack.analysis.spectra.fluxes import SOURCES, share_covariance, shares
 from showerstack.analysis.spectra.folding import Cells, Widths, make_cells
-from showerstack.analysis.spectra.knees import LEVELS
 from showerstack.analysis.spectra.reading import Response, read_response
 from showerstack.analysis.spectra.response import GROUPS, Simulated, SpectrumEvents
 from showerstack.analysis.spectra.run import EDGES, SUMS, Spectra, cell_binning, folded_spectra
 from showerstack.runtime.context import Context, bar
+from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import load_settings
 from showerstack.showers.simulation.sky import Sky
@@ -117,7 +117,7 @@ def covered(spectra: Spectra) -> dict[str, Any]:
     assert spectra.knees is not None
     knee = spectra.knees.rigidity
     away = float(np.interp(lg, knee.grid, knee.profile, left=np.inf, right=np.inf))
-    result["rigidity"] = {"off": knee.lg_energy - lg, "covers": [away < level for level in LEVELS]}
+    result["rigidity"] = {"off": knee.lg_energy - lg, "covers": [away < level for level in CHI_SQUARE_LEVELS]}
     return result
 
 

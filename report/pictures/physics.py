@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from showerstack.analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
-from showerstack.analysis.spectra.knees import LEVELS
 from showerstack.analysis.spectra.published import PublishedSpectrum
 from showerstack.report.pictures.style import (
     INK,
@@ -29,6 +28,7 @@ from showerstack.report.pictures.style import (
     one_plot,
 )
 from showerstack.report.pictures.ticks import PowerLabels
+from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 
 POWER = 2.7
 BESIDE = 1.5
@@ -153,7 +153,7 @@ def profile_picture(profiles: list[tuple[str, np.ndarray, np.ndarray]]) -> Figur
             common = k == len(profiles) - 1
             colour, style = (INK, ":") if common else (PALETTE[k], "-")
             axes.plot(grid, difference, style, color=colour, lw=1.8 if common else 1.2, label=name)
-        for level in LEVELS:
+        for level in CHI_SQUARE_LEVELS:
             axes.axhline(level, color=INK, lw=0.6, ls="--")
         axes.set_ylim(0, HIGHEST)
         axes.set_xlabel("position of the knee, lg(E/eV); common: lg(R/V)")

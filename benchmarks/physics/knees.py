@@ -1,0 +1,113 @@
+"""How often the knee's intervals hold with scales left free, and with those held that data do not tell.
+
+``python -m benchmarks.physics.knees --store`` draws skies of showers that the analysis's simulation does not hold, with
+all three scales drawn, and fits each both ways. Experiments are kept in ``WORK/knees-EVENTS.jsonl``: started again, the
+benchmark goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.physics.closure import (
+    AGAIN_SEED,
+    BINS,
+    PAIRS_SEED,
+    SKY,
+    ZENITH_MAX_DEG,
+    closure_parser,
+    trained,
+)
+from benchmarks.physics.pairs import PairedTruth, paired_pool
+from benchmarks.physics.pseudo_experiments import lg_knee
+from benchmarks.shared.results import HELP, store
+from showerstack.analysis.events import open_run
+from showerstack.analysis.spectra.folding import make_response
+from showerstack.analysis.spectra.knees import Held, profile_knee
+from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
+from showerstack.analysis.spectra.reading import Response, read_response
+from showerstack.runtime.context import Context, bar
+from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
+from showerstack.showers.schema import COMPOSITION
+
+WAYS = ("free", "held")
+
+
+def experiment(truth: PairedTruth, seed: int, events: int) -> dict[str, Any]:
+    """Return how far above its minimum the profile is at the true knee, and where that minimum is, both ways."""
+    rng = np.random.default_rng((seed + AGAIN_SEED, 5))
+    mean = truth.expected(SKY, rng.normal(size=3))
+    exposure = events / float(mean.sum())
+    counts = rng.poisson(mean * exposure).astype(np.float64)
+    simulated, thrown = truth.simulation(rng, 1.0)
+    priors = Priors(index=rng.normal(SKY.index, INDEX_WIDTH, 5))
+    problem = FoldingProblem(
+        counts, lambda at: make_response(simulated, truth.cells, thrown, at), exposure, SKY.sharpness, priors
+    )
+    free = problem.fit()
+    held = Held.of(problem, free)
+    result: dict[str, Any] = {"seed": seed, "is_held": bool(held.moved)}
+    for way, (_, (grid, profile)) in zip(WAYS, (profile_knee(free, 0), held.profile(held.fit, 0)), strict=True):
+        result[f"off_{way}"] = float(grid[profile.argmin()]) - lg_knee(SKY)
+        result[f"above_{way}"] = float(np.interp(lg_knee(SKY), grid, profile, left=1e6, right=1e6))
+    return result
+
+
+def table(done: dict[int, list[dict[str, Any]]]) -> list[str]:
+    """Return coverage with its binomial errors, by size of the sky and way."""
+    rows = ["| events | skies | scales | 68 % hold, % | 95 % hold, % | rms of lg R | held in, % |", "|" + "---|" * 7]
+    for events, skies in done.items():
+        for way in WAYS:
+            above = np.array([one[f"above_{way}"] for one in skies])
+            shares = [float((above < level).mean()) for level in CHI_SQUARE_LEVELS]
+            holds = [f"{100 * p:.0f} ± {100 * (p * (1 - p) / len(skies)) ** 0.5:.0f}" for p in shares]
+            rms = np.std([one[f"off_{way}"] for one in skies])
+            held = 100 * np.mean([one["is_held"] for one in skies]) if way == "held" else 0
+            rows.append(f"| {events:,} | {len(skies)} | {way} | {holds[0]} | {holds[1]} | {rms:.3f} | {held:.0f} |")
+    return rows
+
+
+def main() -> None:
+    """Do what is missing, as long as there is time, and print the table."""
+    parser = closure_parser(__doc__ or "")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[6_000, 60_000, 10**6], help="events of skies")
+    parser.add_argument("--skies", type=int, default=200, help="of each size")
+    parser.add_argument("--first", type=int, default=1000, help="seed of the first")
+    parser.add_argument("--pairs", type=int, default=50_000, help="showers of the pool that is simulated five times")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
+    parser.add_argument("--store", action="store_true", help=HELP)
+    given = parser.parse_args()
+    stop = time.monotonic() + 60 * given.minutes
+    given.work.mkdir(parents=True, exist_ok=True)
+
+    def read(folder: Path) -> Response:
+        run = open_run(trained(COMPOSITION, given)[0], COMPOSITION.name, "knees")
+        return read_response(run, [folder], [], BINS, ZENITH_MAX_DEG, Context(bars=bar), moved=False)
+
+    truth = PairedTruth.of_pool(paired_pool(given.work, read, given.pairs, PAIRS_SEED, given.workers), BINS)
+    done: dict[int, list[dict[str, Any]]] = {}
+    for events in given.sizes:
+        file = given.work / f"knees-{events}.jsonl"
+        done[events] = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        known = {one["seed"] for one in done[events]}
+        for seed in range(given.first, given.first + given.skies):
+            if time.monotonic() > stop:
+                break
+            if seed not in known:
+                done[events].append(experiment(truth, seed, events))
+                with file.open("a", encoding="utf-8") as out:
+                    out.write(json.dumps(done[events][-1]) + "\n")
+    rows = table(done)
+    print("\n".join(rows))
+    if given.store:
+        words = "Skies of showers simulated again, all scales drawn; ± one standard error.\n\n"
+        store("knees", "How often the knee's intervals hold", words + "\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
