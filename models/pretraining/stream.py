@@ -160,8 +160,9 @@ def draw_world(rng: np.random.Generator) -> tuple[Settings, np.ndarray]:
     return Settings().changed(**values), position.astype(np.float32)
 
 
-UNFAMILIAR = 0.5
-"""Share of blocks, in a stream of many arrays, of worlds whose forms, gains and sizes are not KASCADE's."""
+UNFAMILIAR = 0.4
+"""Share of blocks, in a stream of many arrays, of worlds whose forms, gains and sizes are not KASCADE's. Their position
+in the priors is never told: what is known of a world is known of familiar ones."""
 FORMS: dict[str, tuple[float, float]] = {
     "shape__electron_alpha": (1.3, 2.2),
     "shape__electron_beta": (3.3, 4.9),
@@ -208,11 +209,11 @@ def unfamiliar(settings: Settings, rng: np.random.Generator) -> tuple[Settings, 
 
 
 def _drawn(rng: np.random.Generator, *, told: bool) -> tuple[Settings, np.ndarray, np.ndarray]:
-    """Return a block's world, its position in the priors, and offsets of lg E, lg Ne and lg Nmu, (3,)."""
+    """Return a block's world, its position in the priors (NaN: unfamiliar), offsets of lg E, lg Ne, lg Nmu, (3,)."""
     settings, position = draw_world(rng)
     if told and rng.random() < UNFAMILIAR:
         settings, offsets = unfamiliar(settings, rng)
-        return settings, position, offsets
+        return settings, np.full_like(position, np.nan), offsets
     return settings, position, np.zeros(3)
 
 
@@ -253,7 +254,7 @@ class SimulatedBatch:
     """(n, len(TARGETS)) float32, standardised truth; NaN where it has no meaning."""
     world: np.ndarray
     """(n, N_WORLD) float32: position of the shower's world in the priors, then :data:`HADRONIC_MODELS`; in a stream of
-    many arrays N_ARRAY numbers more that tell the shower's."""
+    many arrays N_ARRAY numbers more that tell the shower's. The position is NaN in unfamiliar worlds."""
     in_evaluation: np.ndarray
     """(n,) bool: passes the test's cuts; at other arrays than KASCADE all."""
 
@@ -447,7 +448,8 @@ class Prepared:
         world[:, :-1] = portion.world
         # The array is always known.
         unknown = np.r_[0:N_WORLD, n_told]
-        world[np.ix_(rng.random(len(portion)) < UNKNOWN_WORLD, unknown)] = 0.0
+        untold = (rng.random(len(portion)) < UNKNOWN_WORLD) | np.isnan(world[:, 0])
+        world[np.ix_(untold, unknown)] = 0.0
         return cls(
             torch.from_numpy(inputs.apply(batch_of(table))),
             torch.from_numpy(world),
