@@ -24,6 +24,7 @@ from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import DataOrigin, Truth, labelled_folder, origin_of, read_truth
 from showerstack.showers.schema import (
     COMPOSITION,
+    FIRST_LOOK,
     GAMMA,
     MANIFEST_FILE,
     MATRICES_FILE,
@@ -35,8 +36,6 @@ from showerstack.showers.schema import (
 
 ORIGIN_KEYS = ("config_hash", "test_fingerprint")
 """Arrays beside what is scored: hashes of the run and of the events that the predictions come from."""
-FIRST_LOOK = "first look"
-"""With what the configuration's hash of predictions begins that were made without training, by pretrained weights."""
 MAX_HASH_BYTES = 4096
 """Length of the longest hash that is read."""
 SHOWN_DIGITS = 12

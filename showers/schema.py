@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from showerstack.runtime.errors import InputError
+
+if TYPE_CHECKING:  # the commands' help needs no NumPy
+    import numpy as np
 
 MATRICES_FILE = "matrices.npy"
 SIMULATION = "showers.simulation"
@@ -36,6 +38,8 @@ LEFT_OUT_FILE = "left_out.csv"
 ORDER_FILE = "order.npy"
 """Where the rows were shuffled: the row that each event has in the published split, which no learner may see."""
 MANIFEST_FILE = "manifest.json"
+FIRST_LOOK = "first look"
+"""With what the configuration's hash of predictions begins that were made without training, by pretrained weights."""
 PREDICTIONS_FILE = "predictions.npz"
 LOG_FILE = "run.log"
 """In a run folder: what was logged while the run was made, with tracebacks of failed fits."""
@@ -165,10 +169,14 @@ class Task:
 
     def encoded(self, labels: np.ndarray) -> np.ndarray:
         """Return class numbers 0..C-1, (N,) int64, of labels in files, which must be those of classes."""
+        import numpy as np
+
         return np.searchsorted(self.labels, labels) if self.numbers else np.asarray(labels, dtype=np.int64)
 
     def decoded(self, numbers: np.ndarray) -> np.ndarray:
         """Return labels as in files, (N,) of the same type, of class numbers."""
+        import numpy as np
+
         return np.asarray(self.numbers, dtype=numbers.dtype)[numbers] if self.numbers else numbers
 
     def absent(self, counts: Iterable[int]) -> str:

@@ -1,7 +1,7 @@
 """A first look: showers of any array scored by the pretrained network, without any training.
 
 The network is told the array, and that its world is unknown. What it says was never compared with showers of this
-array: each output says so, by a configuration's hash that begins with :data:`showerstack.scoring.score.FIRST_LOOK`.
+array: each output says so, by a configuration's hash that begins with :data:`showerstack.showers.schema.FIRST_LOOK`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from showerstack.features.catalogue import feature_set
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.logs import remark
-from showerstack.scoring.score import FIRST_LOOK
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.schema import COMPOSITION, FIRST_LOOK, GAMMA, Task
 from showerstack.stacking.chain import Predictions
 from showerstack.stacking.estimates import stacking_of
 from showerstack.stacking.events import ShowerEvents, unusable_remarks

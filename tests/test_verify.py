@@ -210,7 +210,8 @@ def test_truth_that_cannot_be_used(
     scalars = data / "composition_test" / "features.npy"
     good = np.load(labels)
     for changed, pattern in (
-        (np.where(good == 4, 3, good), "no event of class iron among 1000"),
+        (np.where(good == 4, 3, good), r"200 of 1000 labels are outside 0 \(proton\), 1 .* at index 4 \(4\)"),
+        (np.zeros_like(good), "no event of class helium, carbon, silicon, iron among 1000"),
         (np.where(good == 4, 9, good), r"200 of 1000 labels are outside 0..4, the first at index 4 \(9\)"),
         (good.astype(float), "type float64, expected"),
         (good[:-1], "features.npy has 1000 rows, but labels_composition.npy beside it has 999"),

@@ -31,7 +31,6 @@ from showerstack.runtime.files import read_json
 from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.metrics.intervals import Interval
 from showerstack.scoring.score import (
-    FIRST_LOOK,
     Origin,
     check_predictions,
     check_run,
@@ -45,7 +44,7 @@ from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, published_for
 from showerstack.scoring.tasks.text import short, table
 from showerstack.scoring.tasks.truth import Truth, origin_of, read_truth
-from showerstack.showers.schema import Task, task_named
+from showerstack.showers.schema import FIRST_LOOK, Task, task_named
 from showerstack.stacking.store import Run
 
 LEGEND = (

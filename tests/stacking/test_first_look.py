@@ -10,8 +10,8 @@ from showerstack.report.public.leaderboard import standing
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.scoring.score import FIRST_LOOK, score_file
-from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA
+from showerstack.scoring.score import score_file
+from showerstack.showers.schema import COMPOSITION, ENERGY, FIRST_LOOK, GAMMA
 from showerstack.stacking.first_look import first_look
 
 CTX = Context(device="cpu", workers=1)
