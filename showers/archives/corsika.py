@@ -208,7 +208,7 @@ class ParticleFile:
                 _check_words(header, EVENT_WORDS, f"{self.path}: event {count + 1}")
             elif name == b"EVTE" and header is not None:
                 count += 1
-                particles = rows_of(bytes(rows))
+                particles = rows_of(rows)
                 _check_rows(particles, f"{self.path}: event {count}")
                 yield header, particles
                 header, particles = None, None
@@ -308,16 +308,21 @@ def _depth(header: Any, height_cm: float) -> float:
     return a - b * height_cm / c if layer == len(LAYERS_CM) else a + b * float(np.exp(-height_cm / c))
 
 
+LEAVES_SOMETHING = charge_and_mass(np.arange(9901))[0] > 0
+"""Of CORSIKA's particles, by number: what has a charge, and photons."""
+LEAVES_SOMETHING[PHOTON] = True
+
+
 @dataclass(frozen=True)
 class Ground:
-    """The particles of one shower that reach the ground, about its core."""
+    """The particles of one shower that reach the ground, about its core: (n,) each, float32 but for the numbers."""
 
     ids: np.ndarray
     momentum_gev: np.ndarray
     secant: np.ndarray
     x_m: np.ndarray
     y_m: np.ndarray
-    """Sorted by x: (n,) each."""
+    """Sorted by x."""
     time_ns: np.ndarray
     weight: np.ndarray
     """Particles for which each stands; 1 without thinning."""
@@ -325,21 +330,26 @@ class Ground:
     @classmethod
     def of(cls, rows: np.ndarray, level: int) -> Ground:
         """Take the particles of an observation level that can leave something in a detector."""
-        words = rows["particle_description"].astype(np.int64)
-        ids = words // 1000
-        charge, _ = charge_and_mass(ids)
-        here = (words > 0) & (words % 10 == (level + 1) % 10) & ((charge > 0) | (ids == PHOTON)) & (rows["pz"] > 0)
-        taken = np.flatnonzero(here)
-        order = taken[np.argsort(rows["x"][taken], kind="stable")]
-        px, py, pz, x, y, t = (rows[name][order].astype(np.float64) for name in ("px", "py", "pz", "x", "y", "t"))
+        words = rows["particle_description"].astype(np.int32)
+        here = (words > 0) & (words % 10 == (level + 1) % 10) & (rows["pz"] > 0)
+        words //= 1000
+        here &= LEAVES_SOMETHING[np.clip(words, 0, len(LEAVES_SOMETHING) - 1)]
+        order = np.flatnonzero(here)
+        order = order[np.argsort(rows["x"][order], kind="stable")]
+        ids = words[order]
+        # Words are float32, and remain so: a large shower has ten million particles.
+        px, py, pz = (rows[name][order] for name in ("px", "py", "pz"))
         momentum = np.sqrt(px * px + py * py + pz * pz)
+        secant = momentum / pz
+        del px, py, pz, words, here
+        x_m, y_m = (rows[name][order] / np.float32(CM_PER_M) for name in ("x", "y"))
         is_thinned = "thinning_weight" in (rows.dtype.names or ())
-        weight = rows["thinning_weight"][order].astype(np.float64) if is_thinned else np.ones(len(order))
-        return cls(ids[order], momentum, momentum / pz, x / CM_PER_M, y / CM_PER_M, t, weight)
+        weight = rows["thinning_weight"][order] if is_thinned else np.ones(len(order), np.float32)
+        return cls(ids, momentum, secant, x_m, y_m, rows["t"][order], weight)
 
     def number(self, ids: tuple[int, ...]) -> float:
         """Return how many particles of some kinds there are."""
-        return float(self.weight[np.isin(self.ids, ids)].sum())
+        return float(self.weight[np.isin(self.ids, ids)].sum(dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -495,7 +505,9 @@ class _Sectors:
         self.r_m, self.phi, self.axis = r_m[self.order], phi[self.order], axis
         u, v = axis.horizontal
         # Behind the plane front through the core.
-        self.late_ns = (ground.time_ns + (u * ground.x_m + v * ground.y_m) / LIGHT_M_PER_NS)[self.order]
+        self.late_ns = (ground.time_ns.astype(np.float64) + (u * ground.x_m + v * ground.y_m) / LIGHT_M_PER_NS)[
+            self.order
+        ]
         self.weight = ground.weight[self.order]
         # Of the plane front itself: the earliest particle of the innermost hundredth.
         self.early_ns = float(self.late_ns[: max(len(self.late_ns) // 100, 1)].min(initial=np.inf))
