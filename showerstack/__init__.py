@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Scored,
         display,
         feature_table,
+        first_look,
         fit,
         fitted,
         gamma_limit,
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from showerstack.runtime.errors import InputError
 
 _API = (
-    "Fitted", "Predicted", "Scored", "display", "feature_table", "fit", "fitted", "gamma_limit", "predict",
-    "save_predictions", "score", "spectra",
+    "Fitted", "Predicted", "Scored", "display", "feature_table", "first_look", "fit", "fitted", "gamma_limit",
+    "predict", "save_predictions", "score", "spectra",
 )  # fmt: skip
 _ESTIMATORS = ("EnergyRegressor", "ShowerClassifier", "StackClassifier")
 
@@ -85,6 +86,7 @@ __all__ = [
     "StackClassifier",
     "display",
     "feature_table",
+    "first_look",
     "fit",
     "fitted",
     "gamma_limit",

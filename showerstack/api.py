@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from showerstack.report.physics_pages import MeasuredSpectra, PhotonLimits
+    from showerstack.stacking.chain import Predictions
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.explain import Explanation
 
@@ -447,17 +448,49 @@ def predict(
         with tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:
             elsewhere = Path(scratch, "features")  # where nothing can be written beside the data
             predicted = predict_events(opened, place, ctx, no_table=no_table, elsewhere=elsewhere).concatenated()
+    labels = np.asarray(predicted.labels) if run.task in TASKS else np.asarray(run.classes)[predicted.labels]
+    return _predicted(run.task, run.classes, labels, predicted)
+
+
+def first_look(
+    data: Place, *, task: str, weights: str = "any-array", workers: int | None = None, verbose: bool = False
+) -> Predicted:
+    """Score showers of any array by pretrained weights alone, without any training; labels are not looked at.
+
+    Nothing was compared with showers of that array: the remarks say so.
+
+    Parameters
+    ----------
+    data
+        Dataset folder.
+    task
+        ``composition`` (five mass groups) or ``gamma``.
+    weights
+        ``any-array`` or, at KASCADE, ``shipped``.
+    workers, verbose
+        As for :func:`predict`.
+
+    Raises
+    ------
+    showerstack.InputError
+        For another task, an array far outside of what the weights have seen, or a folder that cannot be used.
+    """
+    from showerstack.stacking.first_look import first_look as look_at
+
+    chosen = task_named(task)
+    with _shown(verbose, None) as bars, tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:
+        ctx = Context(bars=bars, workers=workers)
+        stream = look_at(Path(data).expanduser(), chosen, ctx, weights=weights, elsewhere=Path(scratch, "features"))
+        found = stream.concatenated()
+    return _predicted(task, chosen.classes, np.asarray(found.labels), found)
+
+
+def _predicted(task: str, classes: tuple[Any, ...], labels: np.ndarray, found: Predictions) -> Predicted:
+    """Return predictions with the decided classes (N,) as training labels have them."""
     return Predicted(
-        run.task,
-        run.classes,
-        np.exp(predicted.log_proba),
-        np.asarray(predicted.labels) if run.task in TASKS else np.asarray(run.classes)[predicted.labels],
-        predicted.scores,
-        predicted.config_hash,
-        predicted.remarks,
-        predicted.test_fingerprint,
-        predicted.arrays,
-    )
+        task, classes, np.exp(found.log_proba), labels, found.scores, found.config_hash, found.remarks,
+        found.test_fingerprint, found.arrays,
+    )  # fmt: skip
 
 
 def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any = None) -> Scored:

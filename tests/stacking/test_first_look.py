@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import showerstack
 from showerstack.report.public.leaderboard import standing
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
@@ -47,6 +48,9 @@ def test_a_first_look_needs_no_labels_and_marks_tables(looked: tuple[Path, Path]
     again = first_look(tmp_path / "bare", COMPOSITION, CTX).concatenated()
     with np.load(file) as stored:
         np.testing.assert_array_equal(again.log_proba, stored["log_proba"])
+    predicted = showerstack.first_look(tmp_path / "bare", task="composition", workers=1)
+    np.testing.assert_array_equal(np.log(predicted.probabilities), np.log(np.exp(again.log_proba)))
+    assert predicted.remarks[0].startswith(FIRST_LOOK)
     gammas = first_look(tmp_path / "bare", GAMMA, CTX).concatenated()
     assert gammas.scores is not None
     assert np.isfinite(gammas.scores).all()
