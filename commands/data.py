@@ -20,7 +20,7 @@ from showerstack.commands.app import (
 )
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
-from showerstack.showers.schema import task_named
+from showerstack.showers.schema import COMPOSITION, task_named
 from showerstack.stacking.options import DeviceOption, SeedOption, WorkersOption
 
 RunsOption = Annotated[
@@ -79,6 +79,9 @@ def simulate(
         str, typer.Option(help="default, harder, easier, gammas, or a TOML file of settings.")
     ] = "default",
     reuse: Annotated[int, typer.Option(min=1, help="Use each shower this often, at different core positions.")] = 1,
+    groups: Annotated[
+        str | None, typer.Option(help="Composition: some of the mass groups, such as proton,iron.")
+    ] = None,
     rare: Annotated[
         bool, typer.Option("--rare", help="Gamma: draw many muon-poor hadrons, with weights in weight.npy.")
     ] = False,
@@ -103,7 +106,9 @@ def simulate(
         return
     refuse_unused(context, "without --task measured", ("spectrum",))
     if raw:
-        refuse_unused(context, "with --raw", ("test", "model", "hadronic", "array", "train_cuts", "protocol", "rare"))
+        refuse_unused(
+            context, "with --raw", ("test", "model", "hadronic", "array", "train_cuts", "protocol", "rare", "groups")
+        )
         from showerstack.showers.simulation.raw import simulate_raw
 
         files = simulate_raw(
@@ -132,8 +137,12 @@ def simulate(
     if hadronic is not None:
         refuse_unused(context, "with --hadronic", ("model",))
         check_cascade(hadronic)
+    simulated = task_named(task)
+    if groups is not None:
+        refuse_unused(context, f"with --task {task}", () if simulated == COMPOSITION else ("groups",))
+        simulated = simulated.with_classes(name.strip() for name in groups.split(","))
     folders = run(
-        task_named(task),
+        simulated,
         out,
         n_train=train,
         n_test=test,

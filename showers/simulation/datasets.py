@@ -72,7 +72,8 @@ def simulate(
     Parameters
     ----------
     task
-        One of :data:`showerstack.showers.schema.TASKS`.
+        One of :data:`showerstack.showers.schema.TASKS`; composition may have some of its mass groups
+        (:meth:`showerstack.showers.schema.Task.with_classes`).
     out
         Folder that will hold ``{task}_train`` and ``{task}_test``.
     n_train, n_test
@@ -259,8 +260,10 @@ def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
     """Return the content of ``source.json``."""
     rare = {"rare": asdict(job.proposal)} if job.proposal else {}
     absent = [name for name in SCALAR_NAMES if name not in quantities_of(job.array)]
+    some = {"groups": list(job.task.classes)} if job.task.numbers else {}
     return (
         array_entry(job.array)
+        | some
         | ({ABSENT: absent} if absent else {})
         | rare
         | {

@@ -76,15 +76,16 @@ class Primaries:
 def throw_primaries(task: Task, n: int, model: str, spectrum: Spectrum, rng: np.random.Generator) -> Primaries:
     """Throw ``n`` primaries of a task.
 
-    Composition (and energy): the five nuclei with equal probability. Gamma: protons and photons in the ratio of the
-    settings; a small share of the protons carries the gamma label (see ``Spectrum.contamination``).
+    Composition (and energy): the nuclei of the task's groups with equal probability. Gamma: protons and photons in the
+    ratio of the settings; a small share of the protons carries the gamma label (see ``Spectrum.contamination``).
     """
     shares = model_shares(task, model)
     models = np.searchsorted(np.cumsum(shares), rng.random(n), side="right").astype(np.int8)
     kind, low, hard, mislabelled = rng.random((4, n))
     u_energy, u_zenith, u_azimuth = rng.random((3, n))
     if task.primaries == COMPOSITION.name:
-        label = np.minimum((kind * len(MASS_NUMBERS)).astype(np.int8), len(MASS_NUMBERS) - 1)
+        labels = np.array(task.labels if task.name == COMPOSITION.name else COMPOSITION.labels, dtype=np.int8)
+        label = labels[np.minimum((kind * len(labels)).astype(np.int8), len(labels) - 1)]
         mass = np.asarray(MASS_NUMBERS)[label]
         top = np.where(low < spectrum.low_share, spectrum.low_lg_energy_max, spectrum.lg_energy_max)
         bottom = np.where(low > 1.0 - spectrum.high_share, spectrum.high_lg_energy_min, spectrum.lg_energy_min)

@@ -1,6 +1,5 @@
 """Composition with the mass groups that a set has: protons and iron are told apart, and labels stay the benchmark's."""
 
-import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,40 +8,28 @@ import polars as pl
 import pytest
 
 from showerstack.report.public.leaderboard import leaderboard
-from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import read_json, write_json
+from showerstack.runtime.files import read_json
 from showerstack.scoring.metrics.composition import fraction_error, mixture_fractions
 from showerstack.scoring.score import score_file
 from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.archives.formats import labels_of
 from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.predict import predict
 from showerstack.stacking.store import Run
 from showerstack.stacking.train import stack
 
 
-def keep(folder: Path, labels: tuple[int, ...]) -> None:
-    """Leave showers of some labels in a dataset folder."""
-    file = folder / str(COMPOSITION.label_file)
-    kept = np.isin(np.load(file), labels)
-    for array in folder.glob("*.npy"):
-        np.save(array, np.load(array)[kept])
-    truth = folder / "truth.parquet"
-    pl.read_parquet(truth).filter(pl.Series(kept)).write_parquet(truth)
-    (folder / CHECKSUMS_FILE).unlink()
-    write_json(folder / "source.json", {**read_json(folder / "source.json"), "events": int(kept.sum())})
-
-
 @pytest.fixture(scope="module")
-def two_groups(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("two")
-    for split in ("train", "test"):
-        folder = data / f"composition_{split}"
-        shutil.copytree(tiny_composition / folder.name, folder)
-        keep(folder, (0, 4))
+    task = COMPOSITION.with_classes(("proton", "iron"))
+    for folder in simulate(task, data, n_train=800, n_test=400, seed=7, train_cuts="test", workers=1):
+        assert set(np.load(folder / "labels_composition.npy")) == {0, 4}
+        assert read_json(folder / "source.json")["groups"] == ["proton", "iron"]
     config = StackConfig(
         task="composition", data=data, run=data / "run", preset="quick", learners=("quadratic_logit",), folds=2,
         workers=1, device="cpu",
