@@ -1,9 +1,9 @@
 """Knees of the groups: positions with profile intervals and systematic errors, and hypotheses on what they share.
 
 All come from one likelihood (:mod:`showerstack.analysis.spectra.likelihood`): intervals are where its profile crosses
-1 and 3.84, and hold the statistics of data and simulation and the scales. Where data do not tell the muon and
-electron scales above the noise of the response, these are held, and the profile is made flatter by what a knee moves
-with each (:meth:`Held.widening`): left free, they follow that noise, and intervals hold too seldom. A limit that the
+1 and 3.84, and hold the statistics of data and simulation and the scales. Where data do not tell the muon and electron
+scales above the noise of the response, these are held, and the profile is made flatter by what a knee moves with each
+(:meth:`HeldScales.widening`): left free, they follow that noise, and intervals hold too seldom. A limit that the
 profile never reaches is left open. Likelihood ratios do not follow chi-square here: a knee outside the data is no
 parameter.
 """
@@ -126,7 +126,7 @@ def change_of_index(fit: FoldedFit) -> float:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldScales:
     """A fit of the knees, with the muon and electron scales held where data do not tell them."""
 
     problem: FoldingProblem
@@ -135,7 +135,7 @@ class Held:
     """By held scale: the response at plus and at minus one width."""
 
     @classmethod
-    def of(cls, problem: FoldingProblem, best: FoldedFit) -> Held:
+    def of(cls, problem: FoldingProblem, best: FoldedFit) -> HeldScales:
         """Hold the scales of a fit if they have to be."""
         moving = best.likelihood.response.moving
         if not moving or best.tells_scales:
@@ -172,7 +172,7 @@ class Held:
 
 def fit_knees(problem: FoldingProblem, best: FoldedFit, by_model: list[FoldedFit]) -> Knees:
     """Fit all hypotheses with the response of a fit, profile the knees, and compare."""
-    held = Held.of(problem, best)
+    held = HeldScales.of(problem, best)
     best, common_curve = held.profile(held.fit, 0)
     fits = {"rigidity": best} | {name: _fit_like(problem, best, name) for name in HYPOTHESES if name != "rigidity"}
     free, curves = fits["free"], []

@@ -28,7 +28,7 @@ from benchmarks.physics.pseudo_experiments import lg_knee
 from benchmarks.shared.results import HELP, store
 from showerstack.analysis.events import open_run
 from showerstack.analysis.spectra.folding import make_response
-from showerstack.analysis.spectra.knees import Held, profile_knee
+from showerstack.analysis.spectra.knees import HeldScales, profile_knee
 from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
 from showerstack.analysis.spectra.reading import Response, read_response
 from showerstack.runtime.context import Context, bar
@@ -50,7 +50,7 @@ def experiment(truth: PairedTruth, seed: int, events: int) -> dict[str, Any]:
         counts, lambda at: make_response(simulated, truth.cells, thrown, at), exposure, SKY.sharpness, priors
     )
     free = problem.fit()
-    held = Held.of(problem, free)
+    held = HeldScales.of(problem, free)
     result: dict[str, Any] = {"seed": seed, "is_held": bool(held.moved)}
     for way, (_, (grid, profile)) in zip(WAYS, (profile_knee(free, 0), held.profile(held.fit, 0)), strict=True):
         result[f"off_{way}"] = float(grid[profile.argmin()]) - lg_knee(SKY)

@@ -37,7 +37,7 @@ from showerstack.analysis.spectra.folding import (
     make_movable,
     make_response,
 )
-from showerstack.analysis.spectra.knees import Held, change_of_index
+from showerstack.analysis.spectra.knees import HeldScales, change_of_index
 from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
 from showerstack.analysis.spectra.response import Binning, Simulated, Thrown
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
@@ -174,7 +174,7 @@ def spectra_experiment(
     covariance = fit.covariance()
     part = fit.likelihood.layout.scales
     result["scale_errors"] = np.sqrt(np.diag(covariance)[part]).tolist()
-    held = Held.of(problem, fit)
+    held = HeldScales.of(problem, fit)
     knee, (grid, profile) = held.profile(held.fit, 0)
     away = float(np.interp(lg_knee(sky), grid, profile, left=np.inf, right=np.inf))
     place = knee.likelihood.layout.names.index("lg_r0")

@@ -22,7 +22,7 @@ from showerstack.analysis.events import model_numbers
 from showerstack.analysis.exposure import EXPOSURE_ERROR
 from showerstack.analysis.spectra.fluxes import STATISTICAL, share_covariance, shares, undetermined
 from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
-from showerstack.analysis.spectra.knees import Held, _fit_like, _knee, fit_knees, profile_knee
+from showerstack.analysis.spectra.knees import HeldScales, _fit_like, _knee, fit_knees, profile_knee
 from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem, fit_once
 from showerstack.analysis.spectra.published import published_spectra
 from showerstack.analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
@@ -643,16 +643,16 @@ def test_scales_that_data_do_not_tell_are_held_and_widen_the_knee(analysed: Spec
     fit = analysed.fit
     response = fit.likelihood.response
     problem = FoldingProblem(fit.likelihood.counts, lambda at: response, fit.likelihood.exposure_m2_sr_s, SKY.sharpness)
-    free = Held.of(problem, fit)
+    free = HeldScales.of(problem, fit)
     assert fit.tells_scales == (not free.moved), "held where data do not tell them"
     still = replace(response, moved={}, parts={})
-    held = Held(problem, fit_once(replace(fit.likelihood, response=still), fit.parameters), ((still, still),))
+    held = HeldScales(problem, fit_once(replace(fit.likelihood, response=still), fit.parameters), ((still, still),))
     assert held.widening(held.fit, 0) == pytest.approx(1.0, abs=1e-6), "a scale that moves nothing adds nothing"
     layout = fit.likelihood.layout
     assert not held.fit.likelihood.free()[layout.scales][1:].any()
     moved = replace(still, accepted=still.accepted * np.linspace(0.8, 1.2, still.accepted.shape[1])[None, :, None])
     back = replace(still, accepted=still.accepted * np.linspace(1.2, 0.8, still.accepted.shape[1])[None, :, None])
-    wide = Held(problem, held.fit, ((moved, back),))
+    wide = HeldScales(problem, held.fit, ((moved, back),))
     place = layout.names.index("lg_r0")
     positions = [
         fit_once(replace(held.fit.likelihood, response=one), held.fit.parameters).parameters[place]
