@@ -61,6 +61,7 @@ from showerstack.showers.schema import (
     SCALAR_NAMES,
 )
 from showerstack.showers.source import is_simulated
+from showerstack.stacking.config import FEW_SHOWERS, MORE_SHOWERS
 from showerstack.stacking.store import Run
 
 DISTRIBUTION = "showerstack"
@@ -433,6 +434,10 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         absent = task.absent(counts)
         tolerable = split == "test" or task.among(np.asarray(data.labels)) != task
         yield Finding("classes", named + absent, "ok" if not absent else "note" if tolerable else "bad")
+        if split == "train" and not task.target:
+            n_showers = len(data) if data.groups is None else len(np.unique(data.groups))
+            if n_showers < FEW_SHOWERS:
+                yield Finding("showers", f"{n_showers:,}: pretrained alone is trained; {MORE_SHOWERS}", "note")
         if not is_simulated(data.source) and data.array == KASCADE:
             rows = rows_line(task.name, data.protocol, split, len(data))
             if rows is not None:
