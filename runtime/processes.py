@@ -84,7 +84,8 @@ def limited_threads(threads: int, user_api: str | None = None) -> Iterator[None]
         if user_api != "openmp":
             stack.enter_context(_BLAS.held(threads))
         if user_api != "blas":
-            stack.enter_context(_thread_pools(len(sys.modules)).limit(limits=threads, user_api="openmp"))
+            # Of these alone: a limit on one of both gives back the numbers of all pools that it was asked of.
+            stack.enter_context(_thread_pools(len(sys.modules)).select(user_api="openmp").limit(limits=threads))
         yield
 
 

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import threadpoolctl
@@ -193,3 +193,19 @@ def test_work_for_another_process_is_kept_for_it() -> None:
         log.info("%s", "kept")
     assert [(record.name, record.msg) for record in records] == [("showerstack.work", "kept")]
     assert lines.printed == set()
+
+
+def test_who_limits_openmp_leaves_the_numbers_of_blas_alone() -> None:
+    """Of two that overlap the one that began while BLAS was limited ends last: BLAS is as it was before both."""
+
+    def blas() -> list[int]:
+        return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+
+    before = blas()
+    with ExitStack() as of_blas, ExitStack() as of_openmp:
+        of_blas.enter_context(limited_threads(1, "blas"))
+        of_openmp.enter_context(limited_threads(1, "openmp"))
+        assert set(blas()) == {1}
+        of_blas.close()
+        of_openmp.close()
+    assert blas() == before
