@@ -29,7 +29,6 @@ MUON_AREA_M2 = (1.0, 30.0)
 DEPTH_G_CM2 = (600.0, 1033.0)
 THRESHOLD_MEV = (1.0, 12.0)
 SATURATION_MEV = (1_500.0, 45_000.0)
-GAMMA_FRACTION = (1.0, 2.4)
 ELECTRON_DISPERSION = (1.3, 3.2)
 """Least and largest value that is drawn, of whatever :data:`SEEN` says is the array's own."""
 KASCADE_SHARE = 1 / 6
@@ -181,7 +180,6 @@ def draw_array(rng: np.random.Generator) -> DetectorArray:
             THRESHOLD: log_uniform(rng, THRESHOLD_MEV),
             "saturation_mev": log_uniform(rng, SATURATION_MEV),
             "electron_dispersion": log_uniform(rng, ELECTRON_DISPERSION),
-            "gamma_fraction": log_uniform(rng, GAMMA_FRACTION),
         }
     side = next(side for side in SIDES if n <= side**2)
     own = np.stack((x_m, y_m, area, muon))

@@ -29,7 +29,6 @@ from showerstack.models.pretraining.arrays import (
     description,
     draw_array,
     in_clusters,
-    log_uniform,
     lowest_energy,
     triggering,
     without_depth,
@@ -160,63 +159,6 @@ def draw_world(rng: np.random.Generator) -> tuple[Settings, np.ndarray]:
     return Settings().changed(**values), position.astype(np.float32)
 
 
-UNFAMILIAR = 0.4
-"""Share of blocks, in a stream of many arrays, of worlds whose forms, gains and sizes are not KASCADE's. Their position
-in the priors is never told: what is known of a world is known of familiar ones."""
-FORMS: dict[str, tuple[float, float]] = {
-    "shape__electron_alpha": (1.3, 2.2),
-    "shape__electron_beta": (3.3, 4.9),
-    "shape__electron_curvature": (-0.05, 0.15),
-    "shape__muon_alpha": (1.6, 2.5),
-    "shape__muon_beta": (3.4, 5.6),
-}
-"""Constants of an unfamiliar world, uniform between these; the network is told none of them."""
-SCALES: dict[str, tuple[float, float]] = {
-    "shape__electron_r0_m": (25.0, 120.0),
-    "shape__muon_r0_m": (220.0, 700.0),
-    "detector__gain_spread": (0.02, 0.15),
-}
-"""The same, uniform in their logarithm."""
-MOVES = {
-    "shape__age_offset": 0.15,
-    "shape__muon_age_offset": 0.15,
-    "cascade__lg_ne_offset": 0.12,
-    "cascade__lg_nmu_offset": 0.1,
-}
-"""Standard deviations by which these constants are moved there from where the network is told that they are: without
-them densities 20 to 300 m away differ by a tenth from KASCADE's, whatever the form."""
-PARTICLE_SCALE = 0.2
-"""Standard deviation of ln(deposit of a particle) that calibration does not know there."""
-OFFSETS = np.array([0.1, 0.15, 0.15])
-"""Standard deviations of offsets of the reconstruction's lg E, lg Ne and lg Nmu there."""
-
-
-def unfamiliar(settings: Settings, rng: np.random.Generator) -> tuple[Settings, np.ndarray]:
-    """Return a world with lateral forms, gains and deposits unlike KASCADE's, and offsets of lg E, lg Ne, lg Nmu, (3,).
-
-    Forms are N C(s) (r/r0)^(s - alpha) (1 + r/r0)^(s - beta) with free exponents and scales, times a parabola in double
-    logarithms for electrons: those of Nishimura, Kamata and Greisen at any density of the air lie inside.
-    """
-    changes: dict[str, float | int] = {name: rng.uniform(*limits) for name, limits in FORMS.items()}
-    changes |= {name: log_uniform(rng, limits) for name, limits in SCALES.items()}
-    for name in ("electron_mev", "muon_mev"):
-        changes[f"detector__{name}"] = getattr(settings.detector, name) * np.exp(PARTICLE_SCALE * rng.standard_normal())
-    for name, width in MOVES.items():
-        section, key = name.split("__")
-        changes[name] = getattr(getattr(settings, section), key) + width * rng.standard_normal()
-    changes["detector__gain_seed"] = int(rng.integers(2**31))
-    return settings.changed(**changes), OFFSETS * rng.standard_normal(3)
-
-
-def _drawn(rng: np.random.Generator, *, told: bool) -> tuple[Settings, np.ndarray, np.ndarray]:
-    """Return a block's world, its position in the priors (NaN: unfamiliar), offsets of lg E, lg Ne, lg Nmu, (3,)."""
-    settings, position = draw_world(rng)
-    if told and rng.random() < UNFAMILIAR:
-        settings, offsets = unfamiliar(settings, rng)
-        return settings, np.full_like(position, np.nan), offsets
-    return settings, position, np.zeros(3)
-
-
 FEATURES = "fits+profile"
 """Feature set that the network reads; columns that a table lacks are missing values to it."""
 COLUMNS: tuple[str, ...] = feature_set(FEATURES, CATALOGUE)
@@ -254,7 +196,7 @@ class SimulatedBatch:
     """(n, len(TARGETS)) float32, standardised truth; NaN where it has no meaning."""
     world: np.ndarray
     """(n, N_WORLD) float32: position of the shower's world in the priors, then :data:`HADRONIC_MODELS`; in a stream of
-    many arrays N_ARRAY numbers more that tell the shower's. The position is NaN in unfamiliar worlds."""
+    many arrays N_ARRAY numbers more that tell the shower's."""
     in_evaluation: np.ndarray
     """(n,) bool: passes the test's cuts; at other arrays than KASCADE all."""
 
@@ -292,7 +234,7 @@ def _block(
     task: int, cuts: str, split: str, seed: int, block: int, rng: np.random.Generator, *, told: bool = False
 ) -> SimulatedBatch:
     """Return a block of showers at KASCADE."""
-    settings, position, offsets = _drawn(rng, told=told)
+    settings, position = draw_world(rng)
     if cuts != "none":
         settings = _enriched(settings, task)
     model = str(rng.choice(MODELS))
@@ -301,8 +243,7 @@ def _block(
     if cuts == "none":
         events = events.head(MAX_OFF_CUT)
     world = _numbers(position, model, KASCADE if told else None)
-    kept = cuts != "none"
-    return _as_batch(events, task, world, rng, KASCADE, quantities_of(KASCADE), offsets, in_evaluation=kept)
+    return _as_batch(events, task, world, rng, KASCADE, quantities_of(KASCADE), in_evaluation=cuts != "none")
 
 
 OPEN_SHARE = 0.5
@@ -339,7 +280,7 @@ def _block_elsewhere(
 ) -> SimulatedBatch:
     """Return a block of showers at another array, from the energy on from where a tenth triggers."""
     array = in_clusters(array)
-    settings, position, offsets = _drawn(rng, told=told)
+    settings, position = draw_world(rng)
     cuts = "none" if rng.random() < OPEN_SHARE else "test"
     settings = suited(settings, task, array, rng)
     model = str(rng.choice(MODELS))
@@ -352,7 +293,7 @@ def _block_elsewhere(
     if rng.random() < WITHOUT_SIZES:
         quantities = tuple(name for name in quantities if name in ("Ze", "Az"))
     world = _numbers(position, model, seen_as if told else None)
-    return _as_batch(events, task, world, rng, seen_as, quantities, offsets)
+    return _as_batch(events, task, world, rng, seen_as, quantities)
 
 
 def _numbers(position: np.ndarray, model: str, array: DetectorArray | None) -> np.ndarray:
@@ -369,14 +310,11 @@ def _as_batch(
     rng: np.random.Generator,
     array: DetectorArray,
     quantities: tuple[str, ...],
-    offsets: np.ndarray,
     *,
     in_evaluation: bool = True,
 ) -> SimulatedBatch:
     n = len(events)
-    table, reconstructed_core = _features(
-        events, array, quantities, offsets, rounded=bool(rng.random() < ROUNDED_SHARE)
-    )
+    table, reconstructed_core = _features(events, array, quantities, rounded=bool(rng.random() < ROUNDED_SHARE))
     return SimulatedBatch(
         table=table,
         task=np.full(n, task),
@@ -396,12 +334,12 @@ def _enriched(settings: Settings, task: int) -> Settings:
 
 
 def _features(
-    events: SimulatedEvents, array: DetectorArray, quantities: tuple[str, ...], offsets: np.ndarray, *, rounded: bool
+    events: SimulatedEvents, array: DetectorArray, quantities: tuple[str, ...], *, rounded: bool
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return (n, F) float32 features of events with these reconstructed quantities, lg E, lg Ne and lg Nmu moved by
-    offsets, and the fitted core, x and y (n,) each."""
+    """Return (n, F) float32 features of events with these reconstructed quantities, and the fitted core, x and y (n,)
+    each."""
     grids = events.grids.astype(np.float16).astype(np.float32)
-    scalars = (events.scalars + offsets[[0, 0, 0, 1, 2]] * (1, 0, 0, 1, 1)).astype(np.float32)
+    scalars = events.scalars.astype(np.float32)
     if rounded:
         scalars = scalars.astype(np.float16).astype(np.float32)
     table = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, array)
@@ -448,8 +386,7 @@ class Prepared:
         world[:, :-1] = portion.world
         # The array is always known.
         unknown = np.r_[0:N_WORLD, n_told]
-        untold = (rng.random(len(portion)) < UNKNOWN_WORLD) | np.isnan(world[:, 0])
-        world[np.ix_(untold, unknown)] = 0.0
+        world[np.ix_(rng.random(len(portion)) < UNKNOWN_WORLD, unknown)] = 0.0
         return cls(
             torch.from_numpy(inputs.apply(batch_of(table))),
             torch.from_numpy(world),
