@@ -31,6 +31,7 @@ from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import is_as_written, read_json
 from showerstack.runtime.logs import remark
+from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.runtime.whole_table import WholeTable
 from showerstack.scoring.metrics.composition import share_errors
 from showerstack.scoring.metrics.intervals import linearised
@@ -330,7 +331,12 @@ def _simulated_already(data: Path, task: Task, n_train: int, n_test: int, seed: 
     for folder in present:
         wanted = folders[folder]
         dataset = Dataset.open(folder, task, labels=False)
-        world = dataset.source.get("world")
+        world, version = dataset.source.get("world"), dataset.source.get("simulation_version")
+        if version != SIMULATION_VERSION:
+            raise InputError(
+                f"{folder} is of version {version} of the simulation, this is {SIMULATION_VERSION}: remove {data.parent} "
+                "or choose another --out"
+            )
         if (len(dataset), dataset.source.get("seed"), world) != (wanted, seed, DEMO_WORLDS[task.name]):
             raise InputError(
                 f"{folder} holds {len(dataset):,} events of seed {dataset.source.get('seed')} in the world {world}, "

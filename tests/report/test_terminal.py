@@ -121,10 +121,15 @@ def test_short_numbers() -> None:
     assert [short(v) for v in (0.0, 3.2e-4, 0.5, 1e-10)] == ["0", "3.2e-4", "5.0e-1", "1.0e-10"]
 
 
-def test_sets_of_an_earlier_demo_in_another_world_are_not_used(tiny_composition: Path, tiny_gamma: Path) -> None:
+def test_sets_of_an_earlier_demo_in_another_world_are_not_used(
+    tiny_composition: Path, tiny_gamma: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert _simulated_already(tiny_composition, COMPOSITION, 2_000, 1_000, 7)
     with pytest.raises(InputError, match="in the world default, the demo asked for 2,000 of seed 7 in gammas: remove"):
         _simulated_already(tiny_gamma, GAMMA, 2_000, 1_000, 7)
+    monkeypatch.setattr("showerstack.report.outcome.SIMULATION_VERSION", 0)
+    with pytest.raises(InputError, match=r"is of version \d+ of the simulation, this is 0: remove"):
+        _simulated_already(tiny_composition, COMPOSITION, 2_000, 1_000, 7)
 
 
 def test_the_machine_is_asked_what_its_gpu_can_be_used_for(monkeypatch: pytest.MonkeyPatch) -> None:
