@@ -334,8 +334,8 @@ def _simulated_already(data: Path, task: Task, n_train: int, n_test: int, seed: 
         world, version = dataset.source.get("world"), dataset.source.get("simulation_version")
         if version != SIMULATION_VERSION:
             raise InputError(
-                f"{folder} is of version {version} of the simulation, this is {SIMULATION_VERSION}: remove {data.parent} "
-                "or choose another --out"
+                f"{folder} is of version {version} of the simulation, this is {SIMULATION_VERSION}: remove "
+                f"{data.parent} or choose another --out"
             )
         if (len(dataset), dataset.source.get("seed"), world) != (wanted, seed, DEMO_WORLDS[task.name]):
             raise InputError(
