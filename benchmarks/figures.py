@@ -263,22 +263,22 @@ def energy() -> Figure:
 
 
 def arrays() -> Figure:
-    """Core error in spacings, resolution of lg Ne and of the zenith angle at ten arrays."""
+    """Core error in spacings, resolution of lg Ne and of the direction at ten arrays."""
     figure = new_figure(4.2)
     rows = table("arrays", "array | spacing")
     y = np.arange(len(rows))[::-1]
-    core, sizes, zenith = figure.subplots(1, 3, sharey=True, width_ratios=(1.2, 1, 1))
+    core, sizes, directions = figure.subplots(1, 3, sharey=True, width_ratios=(1.2, 1, 1))
     value, low, high = np.array([numbers(cells[6].replace("[", ""))[:3] for cells in rows]).T
     core.errorbar(value, y, xerr=[value - low, high - value], fmt=MARKERS[0], color=PALETTE[4])
     for column, colour, marker, label in ((7, 4, 0, "electrons"), (8, 0, 1, "muons")):
         there = [k for k, cells in enumerate(rows) if cells[column] != "–"]
         widths = [numbers(rows[k][column])[-1] for k in there]
         sizes.plot(widths, y[there], MARKERS[marker], color=PALETTE[colour], label=label)
-    zenith.plot([numbers(cells[9])[0] for cells in rows], y, MARKERS[0], color=PALETTE[4])
+    directions.plot([numbers(cells[9])[0] for cells in rows], y, MARKERS[0], color=PALETTE[4])
     names = [cells[0].replace(", ", ",\n", 1) if len(cells[0]) > 18 else cells[0] for cells in rows]
     core.set(yticks=y, yticklabels=names, xlabel="core, spacings", xlim=(0, 0.8))
     sizes.set(xlabel="width, lg N", xlim=(0, None))
-    zenith.set(xlabel="zenith, deg", xlim=(0, None))
+    directions.set(xlabel="direction, deg (68 %)", xlim=(0, None))
     core.tick_params(axis="y", labelsize=7)
     figure.legend(*sizes.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure

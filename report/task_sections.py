@@ -32,6 +32,7 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
 from showerstack.scoring.metrics.reliability import RELIABILITY_BINS, reliability
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.base import Quantity
+from showerstack.scoring.tasks.composition import CompositionScoring
 from showerstack.scoring.tasks.text import short
 from showerstack.showers.kascade import LN_MASSES, mass_moments
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, Task
@@ -255,7 +256,8 @@ def _second_box(evaluated: EvaluatedRun) -> Box:
 def fraction_error_boxes(evaluated: EvaluatedRun) -> list[Box]:
     """Return fraction error and accuracy."""
     span = evaluated.metrics["intervals"]["mean_fraction_error"]
-    words = f"{span['low']:.4f} to {span['high']:.4f}; 0 perfect, 0.158 random"
+    random_error = CompositionScoring(evaluated.task).random_error
+    words = f"{span['low']:.4f} to {span['high']:.4f}; 0 perfect, {random_error:.3f} random"
     value = f"{evaluated.metrics['mean_fraction_error']:.4f}"
     return [("fraction error (lower is better)", value, words), _second_box(evaluated)]
 
