@@ -104,6 +104,7 @@ def test_two_classes_with_weights(name: str) -> None:
     assert largest_difference(graphs_of(learner), space_of(learner), learner, test) < TOLERANCE / 10
 
 
+@pytest.mark.slow
 def test_class_weights_and_label_smoothing_of_networks_are_undone() -> None:
     learner, test = fitted("mlp", GAMMAS, class_weights="balanced", label_smoothing=0.05)
     assert largest_difference(graphs_of(learner), space_of(learner), learner, test) < TOLERANCE / 10
@@ -134,6 +135,7 @@ def test_averages_have_a_graph_a_member() -> None:
         assert largest_difference(graphs, space, learner, test) < TOLERANCE / 10
 
 
+@pytest.mark.slow
 def test_columns_that_a_pretrained_network_lacks_are_no_inputs(tmp_path: Path) -> None:
     file = small_weights(tmp_path)
     settings = {"weights": str(file), "weights_sha256": hash_file(file), "width": 16, "blocks": 1, "hidden": 16}
