@@ -30,6 +30,8 @@ DEPTH_TOLERANCE_G_CM2 = 10.0
 """Depth and altitude that differ by no more agree: the weather changes it by as much."""
 THRESHOLD, MUON_THRESHOLD = "threshold_mev", "muon_threshold_mev"
 """Keys of ``[response]`` that stand for the share of deposits, and of muons, lost below them."""
+MUON_ENERGY = "muon_energy_gev"
+"""Key of ``[response]``: kinetic energy of vertical muons from which on the shield lets them through, for CORSIKA's."""
 FIT_KEYS = {
     "core_limit_m": (1.0, 1e5),
     "core_spread_m": (0.1, 1e5),
@@ -46,7 +48,7 @@ TIMES_KEYS = {
 _SIGNED = frozenset({"muon_age_size", "muon_age_inclination"})
 RESPONSE_KEYS = {
     name: ((-10.0, 10.0) if name in _SIGNED else (0.0, 1e9))
-    for name in (*StationResponse._fields, THRESHOLD, MUON_THRESHOLD)
+    for name in (*StationResponse._fields, THRESHOLD, MUON_THRESHOLD, MUON_ENERGY)
     if name != "core_spread_m"
 }
 """Keys of ``[response]`` with smallest and largest value; the spread of cores is a matter of ``[fit]``."""
@@ -107,6 +109,7 @@ class ArrayCard:
         """
         given = {name: value / unit_m if name.endswith("_m") else value for name, value in self.response.items()}
         threshold, muon_threshold = given.pop(THRESHOLD, None), given.pop(MUON_THRESHOLD, None)
+        given.pop(MUON_ENERGY, None)
         known = PUBLISHED._asdict() | given
         for deposit, saturation in (
             ("electron_deposit_mev", "saturation_mev"),

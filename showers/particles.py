@@ -10,8 +10,8 @@ over 2 MeV per g/cm2, the energy loss of a minimum ionising particle [P]: KASCAD
   make pairs, (7/9) / X0 / (1 + 38 MeV / E) above 1.022 MeV, X0 = 43.9 g/cm2 [P]; the factor is a fit to tabulated
   attenuation, within 3 % from 2 to 100 MeV [X]. Compton electrons start at the angle of the kinematics, pairs forward
   with a uniform share of the energy each. Tracks are straight, lose 2 MeV per g/cm2, and leave at most their energy.
-* **Muon detectors** see muons whose kinetic energy is above 0.23 GeV, the threshold of KASCADE's shield [A], times the
-  secant. What punches through the shield, and strays, are added per station
+* **Muon detectors** see muons whose kinetic energy is above ``muon_energy_gev`` of the card (0.23 GeV, the threshold of
+  KASCADE's shield [A]) times the secant. What punches through the shield, and strays, are added per station
   (:func:`showerstack.showers.archives.corsika.beside_particles`).
 
 Readings below the array's threshold (KASCADE's 3 MeV of 9.5) are 0, those beyond saturation the saturated value.
@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from showerstack.showers.array import DetectorArray
-from showerstack.showers.card import MUON_THRESHOLD, THRESHOLD
+from showerstack.showers.card import MUON_ENERGY, MUON_THRESHOLD, THRESHOLD
 
 MIP_MEV_CM2_PER_G = 2.0
 RADIATION_LENGTH_G_CM2 = 43.9
@@ -66,6 +66,8 @@ class DetectorResponse(NamedTuple):
     muon_threshold_mev: float
     saturation_mev: float
     muon_saturation_mev: float
+    muon_energy_gev: float
+    """Kinetic energy of vertical muons from which on muon detectors see them."""
 
     @classmethod
     def of(cls, array: DetectorArray) -> DetectorResponse:
@@ -80,6 +82,7 @@ class DetectorResponse(NamedTuple):
             muon_threshold_mev=card.get(MUON_THRESHOLD, KASCADE_MUON_THRESHOLD * r.muon_deposit_mev),
             saturation_mev=r.saturation_mev,
             muon_saturation_mev=r.muon_saturation_mev,
+            muon_energy_gev=card.get(MUON_ENERGY, MUON_THRESHOLD_GEV),
         )
 
 
@@ -210,7 +213,7 @@ def muon_deposits(
     mass = MASSES_GEV[MUONS[0]]
     kinetic = np.hypot(momentum_gev, mass) - mass
     secant = np.minimum(secant, MAX_SECANT)
-    seen = np.isin(ids, MUONS) & (kinetic > MUON_THRESHOLD_GEV * secant)
+    seen = np.isin(ids, MUONS) & (kinetic > response.muon_energy_gev * secant)
     return response.muon_deposit_mev * seen * secant * _fluctuation(len(ids), response.muon_variance, rng)
 
 

@@ -54,7 +54,6 @@ from showerstack.showers.front import LIGHT_M_PER_NS, FrontModel, fit_front
 from showerstack.showers.kascade import MASS_NUMBERS
 from showerstack.showers.particles import (
     ELECTRONS,
-    MUON_THRESHOLD_GEV,
     MUONS,
     PHOTON,
     DetectorResponse,
@@ -683,7 +682,14 @@ def _what_cuts_hide(files: list[ParticleFile], array: DetectorArray, tell: Calla
     hidden = []
     kinds = (
         ("electrons and photons", "e/gamma", array.has_electron, EM_CUT_GEV, "lg_ne", "some MeV"),
-        ("muons", "muon", array.has_muon, MUON_CUT_GEV, "lg_nmu", f"{MUON_THRESHOLD_GEV:g} GeV"),
+        (
+            "muons",
+            "muon",
+            array.has_muon,
+            MUON_CUT_GEV,
+            "lg_nmu",
+            f"{DetectorResponse.of(array).muon_energy_gev:g} GeV",
+        ),
     )
     for number, (particles, detectors, there, most, size, seen) in enumerate(kinds):
         cuts = [file.cuts_gev[number] for file in files]

@@ -112,6 +112,11 @@ def test_single_particles_leave_their_deposits(array: DetectorArray) -> None:
     assert mean(5, 10.0, of=muon_deposits) == pytest.approx(8.4, abs=5 * error)
     just_below = np.sqrt((MUON_THRESHOLD_GEV + 0.10566) ** 2 - 0.10566**2) * 0.99
     assert mean(5, just_below, of=muon_deposits) == 0.0
+    shielded = replace(array, card=replace(array.card, response={"muon_energy_gev": 1.0}))
+    assert DetectorResponse.of(shielded) == response._replace(muon_energy_gev=1.0)
+    assert shielded.response == array.response, "the fits know nothing of it"
+    few = np.full(10, 5), np.full(10, 0.9), np.ones(10), DetectorResponse.of(shielded), rng
+    assert not muon_deposits(*few).any()
     for silent in (13, 66, 68, 75, 85, 95, 7):
         assert mean(silent, 10.0) == 0.0
     assert mean(1, 10.0, of=muon_deposits) == mean(2, 10.0, of=muon_deposits) == 0.0
