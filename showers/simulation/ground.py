@@ -116,7 +116,7 @@ def covering(settings: Settings, array: DetectorArray) -> Settings:
 
 
 MOST_ZENITH_DEG = 50.0
-"""Up to here showers are those of the Monte Carlo, to 0.04 in lg Ne."""
+"""Up to here showers are those of the Monte Carlo, to 0.05 in lg Ne above 1023 g/cm2."""
 LEAST_SPREAD = 0.05
 """Relative variance of a particle's signal below which none is simulated."""
 LARGEST_MEV = 65_504.0

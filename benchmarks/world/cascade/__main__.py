@@ -86,7 +86,7 @@ def samples(job: CascadeJob) -> Iterator[CascadeSample]:
             if interactions is None:
                 interactions = job.library()
             if tables is None or tables[0] != zenith_deg:
-                tables = zenith_deg, _tables(job, zenith_deg, interactions)
+                tables = zenith_deg, tables_of(job, zenith_deg, interactions)
             number = zlib.crc32(file.name.encode()) + job.seed
             outputs, hardest = throw(
                 site, interactions, tables[1], mass=mass, lg_energy=lg_energy, showers=round(job.scale * SHOWERS[mass]),
@@ -98,7 +98,8 @@ def samples(job: CascadeJob) -> Iterator[CascadeSample]:
             yield sample_of(stored["outputs"], stored["hardest"], site, mass, lg_energy, zenith_deg)
 
 
-def _tables(job: CascadeJob, zenith_deg: float, interactions: Library) -> Tables:
+def tables_of(job: CascadeJob, zenith_deg: float, interactions: Library) -> Tables:
+    """Return the tables of an angle, made where they are missing."""
     file = job.folder / f"tables_{zenith_deg:g}.npz"
     site = site_at(zenith_deg, job.grounds, production_depths(job.grounds))
     if not file.exists():
