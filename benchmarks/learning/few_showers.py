@@ -2,6 +2,7 @@ r"""What a training shower is worth: the pretrained network fine-tuned on few of
 
     python -m benchmarks.learning.few_showers --choose
     python -m benchmarks.learning.few_showers --store
+    python -m benchmarks.learning.few_showers --first-look --store
 
 With ``--choose`` ways of fine-tuning are compared at drawn arrays and in drawn worlds, on which they are chosen: how
 many showers a step sees, and whether some are kept back to stop early. Without it the chosen way is measured at KASCADE
@@ -27,12 +28,13 @@ from benchmarks.shared.results import HELP, store
 from showerstack.features.catalogue import feature_set
 from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining.arrays import draw_array
-from showerstack.models.pretraining.weights import ANY, ANY_SHA256
+from showerstack.models.pretraining.weights import ANY, hash_of, read_pretrained
 from showerstack.models.registry import create, spec
 from showerstack.runtime.files import write_npz
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import TASKS
+from showerstack.stacking.first_look import posteriors
 
 CHOSEN, TODAY = "chosen", "256, stopped"
 WAYS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -47,8 +49,13 @@ CHOICE_SIZES, SIZES, SCRATCH_SIZES = (50, 100, 300, 1000), (100, 300, 1000, 5000
 MOST = 20_000
 
 
-def loss(name: str, system: str, way: str, n: int, seed: int, sets: tuple[Batch, Batch], task: str, out: Path) -> float:
+def loss(
+    name: str, system: str, way: str, n: int, seed: int, sets: tuple[Batch, Batch], task: str, out: Path,
+    weights: str = ANY,
+) -> float:  # fmt: skip
     """Return the mean log-loss of the test showers of one fit, made where it is not kept; 0 showers: no training."""
+    start = hash_of(weights)
+    name = name if weights == ANY else f"{name}-{start[:10]}"
     file = out / "losses" / f"{name}-{task}-{system}-{way}-{n}-{seed}.npz".replace(" ", "_").replace("/", "_")
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +64,7 @@ def loss(name: str, system: str, way: str, n: int, seed: int, sets: tuple[Batch,
         columns = feature_set(entry.features, sets[0].columns)
         events, test = (only(batch, columns) for batch in sets)
         settings, all_train = WAYS.get(way, ({}, False))
-        settings = settings | ({"weights": ANY, "weights_sha256": ANY_SHA256} if system == STARTED else {})
+        settings = settings | ({"weights": weights, "weights_sha256": start} if system == STARTED else {})
         settings |= {} if n else {"learning_rate": 1e-12, "epochs": 1, "by_number": False}
         rows = np.random.default_rng([n, seed]).permutation(len(events))[: n or 400]
         n_valid = max(round(VALID_SHARE * len(rows)), LEAST_VALID)
@@ -103,7 +110,7 @@ def choose(n_arrays: int, seeds: list[int], out: Path) -> list[str]:
     return rows
 
 
-def curve(tasks: list[str], worlds: list[str], seeds: list[int], out: Path) -> list[str]:
+def curve(tasks: list[str], worlds: list[str], seeds: list[int], out: Path, weights: str) -> list[str]:
     """Return a table of log-losses by array: no shower, few, and a network from scratch with more."""
     known = {case.name: case.array for case in cases()}
     heads = ["task", "world", "array", "none", *(f"{n:,}" for n in SIZES), *(f"`mlp` {n:,}" for n in SCRATCH_SIZES)]
@@ -112,14 +119,38 @@ def curve(tasks: list[str], worlds: list[str], seeds: list[int], out: Path) -> l
         for world in worlds:
             for name in FOREIGN_AT if world == FOREIGN else ARRAYS:
                 sets = sets_of(world, task, known[name], out)
-                cells = [f"{loss(f'{world} {name}', STARTED, CHOSEN, 0, 1, sets, task, out):.4f}"]
+                cells = [f"{loss(f'{world} {name}', STARTED, CHOSEN, 0, 1, sets, task, out, weights):.4f}"]
                 for system, sizes in ((STARTED, SIZES), (SCRATCH, SCRATCH_SIZES)):
                     for n in sizes:
-                        each = [loss(f"{world} {name}", system, CHOSEN, n, seed, sets, task, out) for seed in seeds]
+                        asked = (sets, task, out, weights)
+                        each = [loss(f"{world} {name}", system, CHOSEN, n, seed, *asked) for seed in seeds]
                         spread = np.std(each, ddof=1) / len(each) ** 0.5 if len(each) > 1 else np.nan
                         cells.append(f"{np.mean(each):.4f} ± {spread:.4f}")
                 rows.append(f"| {task} | {world} | {name} | {' | '.join(cells)} |")
                 print(rows[-1], flush=True)
+    return rows
+
+
+def first_looks(worlds: list[str], out: Path) -> list[str]:
+    """Return a table of log-losses without any training, the world unknown, beside those of the classes' shares."""
+    known, pretrained = {case.name: case.array for case in cases()}, read_pretrained(ANY)
+    rows = ["| world | array | first look | shares of the classes |", "|---|---|---|---|"]
+    for world in worlds:
+        for name in ARRAYS:
+            array, task = known[name], "composition"
+            test, _ = drawn(
+                world, task, N_TEST, seed=DATA_SEED, split="test", data=out / "data", array=array,
+                elsewhere=array != KASCADE,
+            )  # fmt: skip
+            assert test.labels is not None
+            test = only(test, feature_set("fits+profile", test.columns))
+            losses = event_losses(posteriors(pretrained, test, TASKS[task]), test.labels)
+            shares = np.bincount(test.labels) / len(test)
+            rows.append(
+                f"| {world} | {name} | {losses.mean():.3f} ± {losses.std() / len(losses) ** 0.5:.3f} "
+                f"| {-shares @ np.log(shares):.3f} |"
+            )
+            print(rows[-1], flush=True)
     return rows
 
 
@@ -128,7 +159,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("bench/few_showers"), help="folder of showers and losses")
     parser.add_argument("--choose", action="store_true", help="compare ways at drawn arrays and worlds")
+    parser.add_argument("--first-look", action="store_true", help="without training, at KASCADE and six other arrays")
     parser.add_argument("--drawn", type=int, default=4, help="with --choose: so many of them")
+    parser.add_argument("--weights", default=ANY, help="a .safetensors file in place of the released weights")
     parser.add_argument("--tasks", default="composition")
     parser.add_argument("--worlds", default=f"harder,{FOREIGN}")
     parser.add_argument("--seeds", default="1,2,3")
@@ -137,13 +170,17 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     torch.set_num_threads(1)
     seeds = [int(seed) for seed in options.seeds.split(",")]
-    if options.choose:
+    if options.first_look:
+        rows = first_looks(options.worlds.split(","), options.out)
+        words = f"Log-loss of {N_TEST:,} test showers, five mass groups, ± one standard error.\n\n"
+        name, title = "first_look", "A first look without training"
+    elif options.choose:
         rows = choose(options.drawn, seeds, options.out)
         words = f"Log-loss of {N_TEST:,} test showers at {options.drawn} drawn arrays in drawn worlds, {len(seeds)} "
         words += "training seeds; from the second line on differences to the first, ± one standard error over both.\n\n"
         name, title = "few_showers_choice", "How to fine-tune on few showers"
     else:
-        rows = curve(options.tasks.split(","), options.worlds.split(","), seeds, options.out)
+        rows = curve(options.tasks.split(","), options.worlds.split(","), seeds, options.out, options.weights)
         words = (
             f"Log-loss of {N_TEST:,} test showers, means of training seeds {options.seeds}, ± their standard error.\n\n"
         )
