@@ -437,7 +437,7 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         if split == "train" and not task.target:
             n_showers = len(data) if data.groups is None else len(np.unique(data.groups))
             if n_showers < FEW_SHOWERS:
-                yield Finding("showers", f"{n_showers:,}: pretrained alone is trained; {MORE_SHOWERS}", "note")
+                yield Finding("training", f"{n_showers:,} showers: pretrained alone; {MORE_SHOWERS}", "note")
         if not is_simulated(data.source) and data.array == KASCADE:
             rows = rows_line(task.name, data.protocol, split, len(data))
             if rows is not None:

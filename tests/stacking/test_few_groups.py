@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from showerstack.report.doctor import dataset_findings
 from showerstack.report.public.leaderboard import leaderboard
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
@@ -101,3 +102,10 @@ def test_the_random_level_of_fewer_groups(n_classes: int) -> None:
     assert interval.low < scoring.metric.value(labels[:2000], predicted[:2000]) < interval.high
     errors = [scoring_of(COMPOSITION.with_classes(COMPOSITION.classes[:k])).random_error for k in (2, 3, 4, 5)]
     assert all(one > other for one, other in pairwise(errors))
+
+
+def test_few_showers_of_two_groups_are_told_to_train_pretrained_alone(two_groups: Path) -> None:
+    found = {one.what: one for one in dataset_findings(two_groups / "composition_train")}
+    assert found["training"].outcome.startswith("800 showers: pretrained alone; three to five times as many showers")
+    assert found["classes"].state == "note"
+    assert "training" not in {one.what for one in dataset_findings(two_groups / "composition_test")}
