@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,19 @@ from tests.program import call
 QUICK = ("--preset", "quick", "--learners", "quadratic_logit", "--folds", "2", "--workers", "1", "--device", "cpu")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def libraries() -> None:
+    """Import what the first test would otherwise pay for."""
+    for name in ("matplotlib.figure", "sklearn.base", "showerstack.features.build"):
+        import_module(name)
+
+
 @pytest.mark.parametrize("task", [COMPOSITION, GAMMA, ENERGY], ids=lambda task: task.name)
 @pytest.mark.usefixtures("undrawn")
 def test_from_grids_to_a_score(task: Task, tmp_path: Path) -> None:
-    simulate(task, tmp_path / "data", n_train=500, n_test=200, seed=5, train_cuts="test", workers=1)
+    simulate(task, tmp_path / "data", n_train=250, n_test=200, seed=5, train_cuts="test", workers=1)
     train, test, run = (tmp_path / "data" / f"{task.name}_{split}" for split in ("train", "test", "run"))
-    assert "500 events" in call("cli.py", "features", train, "--workers", "1").stdout
+    assert "250 events" in call("cli.py", "features", train, "--workers", "1").stdout
     shown = call("cli.py", "stack", "--task", task.name, "--data", tmp_path / "data", "--run", run, *QUICK)
     assert f"run folder: {run}" in shown.stdout.replace("\n", "")
     assert (run / "report.html").stat().st_size > 10_000
