@@ -270,11 +270,11 @@ def arrays() -> Figure:
     core, sizes, directions = figure.subplots(1, 3, sharey=True, width_ratios=(1.2, 1, 1))
     value, low, high = np.array([numbers(cells[6].replace("[", ""))[:3] for cells in rows]).T
     core.errorbar(value, y, xerr=[value - low, high - value], fmt=MARKERS[0], color=PALETTE[4])
-    for column, colour, marker, label in ((7, 4, 0, "electrons"), (8, 0, 1, "muons")):
+    for column, colour, marker, label in ((7, 4, 0, "electrons"), (9, 0, 1, "muons")):
         there = [k for k, cells in enumerate(rows) if cells[column] != "–"]
         widths = [numbers(rows[k][column])[-1] for k in there]
         sizes.plot(widths, y[there], MARKERS[marker], color=PALETTE[colour], label=label)
-    directions.plot([numbers(cells[9])[0] for cells in rows], y, MARKERS[0], color=PALETTE[4])
+    directions.plot([numbers(cells[10])[0] for cells in rows], y, MARKERS[0], color=PALETTE[4])
     names = [cells[0].replace(", ", ",\n", 1) if len(cells[0]) > 18 else cells[0] for cells in rows]
     core.set(yticks=y, yticklabels=names, xlabel="core, spacings", xlim=(0, 0.8))
     sizes.set(xlabel="width, lg N", xlim=(0, None))

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from showerstack.features.lateral.station import ELECTRON_PIVOT_M
 from showerstack.features.stations.grid import N_RINGS
 from showerstack.features.stations.sums import EDGES_M, FAR_M, LCM_RINGS_M, MUON_AGE_FROM_M, OUTER_M
 from showerstack.showers.array import DetectorArray
@@ -32,7 +33,7 @@ Zone = tuple[str, float, float, int]
 """Channel (``e`` or ``mu``), inner and outer edge (m from the core), least number of detectors."""
 
 _ELECTRONS = re.compile(
-    r"(grid_)?e_.*|fit_(lg_ne.*|age.*|lg_rho50|deviance_e|minus_(ne|age)|ne_vertical)|(prof|res|slope|lcm|tail)_e_.*"
+    r"(grid_)?e_.*|fit_(lg_ne.*|age.*|lg_rho.*|deviance_e|minus_(ne|age)|ne_vertical)|(prof|res|slope|lcm|tail)_e_.*"
     r"|(dipole|quadrupole)_e.*|centroid_core_m|mu_e_.*|grid_mu_e_.*|both_hits"
 )
 _MUONS = re.compile(
@@ -100,6 +101,8 @@ def is_available(name: str, array: DetectorArray, quantities: Iterable[str]) -> 
     if _MUONS.fullmatch(name) and not array.has_muon.any():
         return False
     if not set(NEEDED.get(name, ())) <= set(quantities):
+        return False
+    if name.startswith("fit_lg_rho_opt") and array.optimum_m <= ELECTRON_PIVOT_M:
         return False
     if name == "e_inner_lg" and not array.no_muon.any():
         return False

@@ -166,6 +166,11 @@ class DetectorArray:
         """Prior spread of a core's coordinates, m: that of cores all over the square of the cells (KASCADE 60)."""
         return self.card.fit.get("core_spread_m", self.half_side_m / math.sqrt(3.0))
 
+    @property
+    def optimum_m(self) -> float:
+        """Distance from the axis at which the stations tell a density best, m: two thirds of their spacing."""
+        return 2.0 / 3.0 * self.pitch_m
+
     @cached_property
     def fit_unit_m(self) -> float:
         """Unit of length of the fits, m: showers are wider in thinner air, and all their lengths with them.

@@ -23,7 +23,7 @@ from showerstack.showers.card import ArrayCard
 from showerstack.showers.front import LIGHT_M_PER_NS, FrontModel
 from showerstack.showers.lateral import axis_distance, muon_normalisation, special_functions
 
-GROUPS = frozenset({"position", "electron-fit", "muon-fit", "times"})
+GROUPS = frozenset({"position", "electron-fit", "optimum-density", "muon-fit", "times"})
 MOLIERE_G_CM2 = 9.6
 """Of air."""
 MEAN_AGE, AGE_SPREAD = 1.2, 0.12
@@ -111,6 +111,8 @@ class DrawnShowers:
     times_ns: np.ndarray
     core: np.ndarray
     lg_ne: np.ndarray
+    lg_rho_opt: np.ndarray
+    """Of the electrons that the fit counts, per m2 at two thirds of the spacing."""
 
     @property
     def hits(self) -> np.ndarray:
@@ -130,10 +132,17 @@ def draw(array: DetectorArray, n: int, lg_ne: tuple[float, float], seed: int) ->
     x, y, cosine = array.x_m.ravel(), array.y_m.ravel(), np.cos(np.deg2rad(zenith))[:, None]
     r = axis_distance(x, y, core[:, :1], core[:, 1:], zenith[:, None], azimuth[:, None])
     density = float(air_density(depth))
-    electrons = 10 ** size[:, None] * nkg(r, age[:, None], 10.0 * MOLIERE_G_CM2 / density)
+    moliere_m = 10.0 * MOLIERE_G_CM2 / density
+    electrons = 10 ** size[:, None] * nkg(r, age[:, None], moliere_m)
     wide = 420.0 * float(air_density(1023.0)) / density
-    shape = (np.maximum(r, 1.0) / wide) ** -0.7 * (1 + r / wide) ** -3.2
-    muons = 10 ** lg_nmu[:, None] * float(muon_normalisation(1.3, wide)) * shape
+
+    def muon_density(r: np.ndarray) -> np.ndarray:
+        shape = (np.maximum(r, 1.0) / wide) ** -0.7 * (1 + r / wide) ** -3.2
+        return 10 ** lg_nmu[:, None] * float(muon_normalisation(1.3, wide)) * shape
+
+    muons, far = muon_density(r), np.array([[array.optimum_m]])
+    # What is no muon detector's counts as electrons.
+    optimum = 10 ** size[:, None] * nkg(far, age[:, None], moliere_m) + muon_density(far) * (not array.has_muon.any())
     n_e, n_m = (rng.poisson(one * array.electron_area_m2.ravel() * cosine) for one in (electrons, muons))
     below = rng.poisson(muons * array.muon_area_m2.ravel() * cosine)
     e = np.where(n_e + n_m > 0, rng.gamma(np.maximum(n_e + n_m, 1e-9)), 0.0)
@@ -149,8 +158,9 @@ def draw(array: DetectorArray, n: int, lg_ne: tuple[float, float], seed: int) ->
     scalars = np.stack([0.9 * size + 10.8, zenith, azimuth, size, lg_nmu], axis=1).astype(np.float32)
     plane = (n, *array.grid_shape[:2])
     return DrawnShowers(
-        grids.reshape(*plane, 2).astype(np.float32), scalars, times.reshape(plane).astype(np.float32), core, size
-    )
+        grids.reshape(*plane, 2).astype(np.float32), scalars, times.reshape(plane).astype(np.float32), core, size,
+        np.log10(optimum[:, 0] / response.gamma_fraction),
+    )  # fmt: skip
 
 
 def least_hits(array: DetectorArray) -> int:
@@ -198,6 +208,10 @@ def measured(case: ArrayCase, n: int, seed: int) -> str:
     if "fit_lg_ne" in column:
         gap = column["fit_lg_ne"] - showers.lg_ne[taken]
         sizes = f"{np.nanmedian(gap):+.2f} ± {half_width(gap):.2f}"
+    density = "–"
+    if "fit_lg_rho_opt" in column:
+        gap = column["fit_lg_rho_opt"] - showers.lg_rho_opt[taken]
+        density = f"{np.nanmedian(gap):+.2f} ± {half_width(gap):.2f}"
     muons = "–"
     if "fit_lg_nmu" in column:
         gap = column["fit_lg_nmu"] - showers.scalars[taken, 4]
@@ -216,13 +230,13 @@ def measured(case: ArrayCase, n: int, seed: int) -> str:
     )
     return (
         f"| {case.name} | {case.facts} | {lowest:.2f} to {lowest + DECADES:.2f} | {error:.2f} [{low:.2f}, {high:.2f}] "
-        f"| {sizes} | {muons} | {directions} | {100 * np.nan_to_num(column['fit_converged']).mean():.0f} |"
+        f"| {sizes} | {density} | {muons} | {directions} | {100 * np.nan_to_num(column['fit_converged']).mean():.0f} |"
     )
 
 
 HEAD = (
     "| array | spacing, m | stations | muon detectors | depth, g/cm2 | lg Ne | median core error, spacings | lg Ne "
-    "| lg Nmu | direction, deg | small | large | steep | inclined | fits converged, % |"
+    "| lg rho(r_opt) | lg Nmu | direction, deg | small | large | steep | inclined | fits converged, % |"
 )
 
 

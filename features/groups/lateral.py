@@ -14,15 +14,25 @@ from showerstack.features.lateral.events import EventBatch, electron_density, mu
 from showerstack.features.lateral.fit import RawFit
 from showerstack.features.lateral.station import ELECTRON_G_REF, ELECTRON_PIVOT_M, MUON_G_REF
 from showerstack.features.stations.sums import Sums
-from showerstack.showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation, special_functions
+from showerstack.showers.lateral import (
+    ELECTRON_R0_M,
+    MUON_R0_M,
+    electron_normalisation,
+    muon_normalisation,
+    special_functions,
+)
 
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
+OPTIMUM_GROUP = "optimum-density"
 GROUPS = (
     Group(POSITION_GROUP, "fitted core, for displays and networks that turn it with the array", ("fits+core",), True),
     Group(ELECTRON_GROUP, "lateral fit of the e/gamma channel", (*FITS, "all"), needs_fits=True),
+    Group(OPTIMUM_GROUP, "density at the best distance, where stations stand far apart", ("all",), needs_fits=True),
     Group(MUON_GROUP, "lateral fit of the muon channel", (*FITS, "all"), needs_fits=True),
 )
 APEL_2006 = "W. D. Apel et al., Astropart. Phys. 24 (2006) 467"
+NEWTON_2007 = "D. Newton et al., Astropart. Phys. 26 (2007) 414"
+"""The density where fits of different slopes cross is known best; where that is follows from the spacing alone."""
 MAX_AGE = 1.5
 """Beyond it the integral of the distribution grows without limit; sizes are quoted with this age."""
 TRUNCATED_M = (40.0, 200.0)
@@ -42,6 +52,9 @@ FEATURES: tuple[Feature, ...] = (
         ELECTRON_GROUP, APEL_2006),
     row("fit_age", "1", -0.31, 2.21, "lateral age of the fit", "s of rho_e", ELECTRON_GROUP, APEL_2006),
     row("fit_lg_rho50", "lg m^-2", -9, 9, "electron density at 50 m", "lg rho_e(50 m)", ELECTRON_GROUP, OURS),
+    row("fit_lg_rho_opt", "lg m^-2", -12, 9, "electron density at r_opt, where stations stand far apart",
+        "lg rho_e(2/3 of the spacing), for spacings above 75 m", OPTIMUM_GROUP, NEWTON_2007),
+    row("fit_lg_rho_opt_err", "lg", 0, 10, "error of fit_lg_rho_opt", "inverse Fisher matrix", OPTIMUM_GROUP, OURS),
     row("fit_core_err_m", "m", 0, 90, "error of the core",
         "sqrt(var x + var y), inverse Fisher matrix", ELECTRON_GROUP, OURS),
     row("fit_lg_ne_err", "lg", 0, 10, "error of fit_lg_ne", "inverse Fisher matrix", ELECTRON_GROUP, OURS),
@@ -90,7 +103,16 @@ def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
     unit, freedom = events.array.fit_unit_m, max(int(events.array.has_electron.sum()) - 4, 1)
     core_x, core_y = core_x * unit, core_y * unit
     edge = events.array.half_side_m - xp.maximum(xp.abs(core_x), xp.abs(core_y))
+    optimum = {}
+    if events.array.optimum_m > ELECTRON_PIVOT_M:
+        r = events.array.optimum_m / unit
+        far = math.log(r / ELECTRON_R0_M) + math.log1p(r / ELECTRON_R0_M) - ELECTRON_G_REF
+        density = electron_density(xp.ones_like(level) * r, level, age, xp) / unit**2
+        spread = xp.sqrt(xp.maximum(v[5] + 2.0 * far * v[8] + far * far * v[9], 0.0)) * LG_E
+        known = {"fit_lg_rho_opt": xp.log(density) * LG_E, "fit_lg_rho_opt_err": spread}
+        optimum = {name: defined(spread < UNKNOWN_LG, values, xp) for name, values in known.items()}
     return {
+        **optimum,
         "fit_core_x_m": core_x,
         "fit_core_y_m": core_y,
         "fit_core_r_m": xp.sqrt(core_x * core_x + core_y * core_y),

@@ -389,13 +389,15 @@ def start_electron(res: StationResponse, recipe: Recipe, u: Any, v: Any, z: Any)
     core_x, core_y, muon_level, muon_age = f32(z.p[0]), f32(z.p[1]), f32(z.q[0]), f32(z.q[1])
     first, age_step = f32(recipe.first_start_age), f32(recipe.start_age_step)
     strays, wide = f32(res.electron_strays), f32(res.electron_dispersion)
-    r, to_step = z.residual, age_step * LOG2_E
+    r, to_step, known = z.residual, age_step * LOG2_E, ZERO
     for k in range(x.size):
         q = squared_distance(res, x[k] - core_x, y[k] - core_y, u, v)
         r[k] = np.sqrt(q)
+        known += signal[k] if floor[k] < ZERO else ZERO
         g, low[k] = electron_logs(q, r[k], ZERO, first)
         ratio[k] = to_step * g
         _, background[k] = muon_logs(q, r[k], muon_level, muon_age)
+    of_limit = f32(recipe.start_limit) if known > ZERO else ONE
     total, of_low, of_middle, of_high = HALF, f32(1e-20), f32(1e-20), f32(1e-20)
     for k in range(x.size):
         background[k] = area[k] * vexp2(background[k]) + strays
@@ -405,10 +407,11 @@ def start_electron(res: StationResponse, recipe: Recipe, u: Any, v: Any, z: Any)
         low[k] = area[k] * correction * vexp2(low[k])
         middle[k] = low[k] * step
         high[k] = middle[k] * step
-        total += signal[k]
-        of_low += low[k]
-        of_middle += middle[k]
-        of_high += high[k]
+        counts = ONE if floor[k] < ZERO else of_limit
+        total += signal[k] * counts
+        of_low += low[k] * counts
+        of_middle += middle[k] * counts
+        of_high += high[k] * counts
     of_low, of_middle, of_high = total / of_low, total / of_middle, total / of_high
     value_low = value_middle = value_high = ZERO
     for k in range(x.size):

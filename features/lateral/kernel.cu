@@ -188,19 +188,22 @@ ON_DEVICE bool minimise(const Scratch &z, Stations st, Axis axis, float toleranc
 
 // Core at the centroid of density^1.5, muon level from counts beyond 40 m, best of three ages.
 ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p, float *q, int lane) {
-    float weights = 0.f, sum_x = 0.f, sum_y = 0.f, signal = 0.f;
+    float weights = 0.f, sum_x = 0.f, sum_y = 0.f, signal = 0.f, limits = 0.f;
     EACH(k, N_E) {
         float density = z.projected[k] > 0.f ? z.signal[k] / z.projected[k] : 0.f;
         float weight = density * sqrtf(density) + 1e-20f;
         weights += weight;
         sum_x += weight * st.x[k];
         sum_y += weight * st.y[k];
-        signal += z.signal[k];
+        (z.floor[k] < 0.f ? signal : limits) += z.signal[k];
     }
     weights = total(weights);
     p[0] = total(sum_x) / weights;
     p[1] = total(sum_y) / weights;
-    signal = total(signal) + 0.5f;
+    signal = total(signal);
+    // What a saturated station counts.
+    const float of_limit = signal > 0.f ? recipe::start_limit : 1.f;
+    signal += of_limit * total(limits) + 0.5f;
     float counted = 0.f, expected = 0.f;
     EACH(k, N_M) {
         float r = distance(st.x_m[k], st.y_m[k], p, axis);
@@ -228,7 +231,8 @@ ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p,
         float at_level_0 = 0.f, value = 0.f;
         EACH(k, N_E) {
             float r = distance(st.x[k], st.y[k], p, axis);
-            at_level_0 += z.projected[k] * energy_correction(r) * electron_density(r, 0.f, age);
+            float counts = z.floor[k] < 0.f ? 1.f : of_limit;
+            at_level_0 += counts * z.projected[k] * energy_correction(r) * electron_density(r, 0.f, age);
         }
         float level = logf(signal / (total(at_level_0) + 1e-20f));
         EACH(k, N_E) {

@@ -17,6 +17,9 @@ class Recipe(NamedTuple):
     first_start_age: float = 0.7
     """First of the three ages tried for the start."""
     start_age_step: float = 0.3
+    start_limit: float = 1.0
+    """How much a saturated station counts in the level of the start; 0 where stations are so far apart that the core,
+    put on that station, would be metres from where it may see so little."""
     muon_start_r_m: float = 40.0
     """Muons beyond this distance set the muon level of the start."""
     coarse: float = 0.1
@@ -68,6 +71,7 @@ def recipe_of(array: DetectorArray) -> Recipe:
     return RECIPE._replace(
         core_limit_m=array.core_limit_m / array.fit_unit_m,
         max_core_step_m=RECIPE.max_core_step_m * wide / array.fit_unit_m,
+        start_limit=float(wide <= 1.0),
         first_start_age=max(RECIPE.first_start_age - STEEPER_START * math.log(wide), RECIPE.start_age_step),
         max_level=RECIPE.max_level + STEEPEST * math.log(wide),
     )

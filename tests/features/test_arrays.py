@@ -109,7 +109,8 @@ def test_cells_that_fill_up_the_planes_add_nothing(muons):
 
 
 def test_kascade_has_every_column_and_its_own_recipe():
-    assert all(is_available(name, KASCADE, (*SCALAR_NAMES, "Age")) for name in CATALOGUE)
+    missing = [name for name in CATALOGUE if not is_available(name, KASCADE, (*SCALAR_NAMES, "Age"))]
+    assert missing == ["fit_lg_rho_opt", "fit_lg_rho_opt_err"]  # of stations far apart
     assert recipe_of(KASCADE) == RECIPE
     assert KASCADE.fit_unit_m == 1.0
 
@@ -173,8 +174,24 @@ def test_sparse_array_is_searched_to_its_own_limits():
     assert np.abs(truth["core"]).max() > 300  # beyond what KASCADE's limit allows
     assert np.median(core_errors(table, truth)) < 0.1 * 125
     assert abs(np.median(table["fit_lg_ne"] - truth["lg_ne"])) < 0.05
+    rho = rho_electron(array.optimum_m / array.fit_unit_m, 10 ** truth["lg_ne"], truth["age"]) / array.fit_unit_m**2
+    gap = table["fit_lg_rho_opt"] - np.log10(rho)
+    assert abs(np.median(gap)) < 0.015
+    assert 0.8 < np.std(gap / table["fit_lg_rho_opt_err"]) < 1.25
     assert not table.keys() & {"prof_e_0_10", "prof_e_10_16", "res_mu_0_10", "slope_e_16_25"}
     assert not [name for name, values in table.items() if np.isnan(values).all()]
+
+
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_saturated_stations_far_apart_are_limits_not_a_wrong_core(share):
+    array = triangular(1500.0, area=10.0)
+    grids, scalars, truth = drawn(array, 100, (8.7, 9.7))
+    limit_mev = float(np.quantile(grids[..., 0].max(axis=(1, 2)), 1.0 - share))
+    array = replace(array, card=replace(array.card, response={"saturation_mev": limit_mev}))
+    saturated = grids[..., 0].max(axis=(1, 2)) >= limit_mev
+    table = table_of(array, (grids, scalars, truth))
+    assert table["fit_converged"][saturated].mean() > 0.9  # 0.7 where limits count in the level of the start
+    assert np.median(core_errors(table, truth)[saturated]) < 0.1 * 1500
 
 
 def test_small_array_with_muon_detectors_near_the_core_alone():

@@ -16,11 +16,10 @@ from scipy.optimize import minimize
 from scipy.special import gammaincc
 from scipy.stats import poisson
 
-from showerstack.features.catalogue import CATALOGUE, GROUPS
-from showerstack.features.compute import compute_events
-from showerstack.features.groups.times import GROUP as TIMES
+from showerstack.features.catalogue import GROUPS
+from showerstack.features.compute import column_names, compute_events
 
-COLUMNS = tuple(name for name, feature in CATALOGUE.items() if feature.group != TIMES)
+COLUMNS = column_names(frozenset(GROUPS))
 """Columns of events without arrival times; those of the front: tests/features/test_times.py."""
 
 STEPS = (np.arange(16) - 7.5) * 13.0
