@@ -29,7 +29,7 @@ def _refuse_unblind(context: typer.Context, blinding: Blinding) -> None:
 
 @app.command()
 def spectra(context: typer.Context, options: SpectraOptions, overwrite: OverwriteOption = False) -> None:
-    """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
+    """Measure fluxes and fractions of mass groups by energy, with errors from every known source.
 
     Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
     --exposure 6.7e11[/bold]

@@ -28,14 +28,12 @@ from showerstack.analysis.photons.search import (
 )
 from showerstack.analysis.spectra.fluxes import STATISTICAL
 from showerstack.analysis.spectra.published import published_spectra
-from showerstack.analysis.spectra.response import GROUPS
+from showerstack.analysis.spectra.response import ALL
 from showerstack.analysis.spectra.run import (
-    ALL,
     CELLS_CSV,
     COMPARISON_CSV,
     NUISANCES_CSV,
     PROVENANCE_FILE,
-    SUMS,
     SYSTEMATICS_CSV,
     Spectra,
     measure_spectra,
@@ -92,7 +90,7 @@ class MeasuredSpectra(Spectra):
         Parameters
         ----------
         group
-            One of the five, or ``all`` for all particles, beside published fluxes; None: the five together.
+            One of them, or ``all`` for all particles, beside published fluxes; None: the groups together.
 
         Raises
         ------
@@ -101,7 +99,7 @@ class MeasuredSpectra(Spectra):
         """
         if group is None:
             return _all_groups(self)
-        names = (*GROUPS, ALL)
+        names = (*self.groups.names, ALL)
         if group not in names:
             raise InputError(f"no group {group!r}: give one of {', '.join(names)}")
         return _panels(self, (group,))[0]
@@ -109,13 +107,14 @@ class MeasuredSpectra(Spectra):
 
 def spectra_text(spectra: Spectra) -> WholeTable:
     """Return shares of the groups by energy, with statistical and total errors, and the test of the fit."""
-    rows = spectra.table().filter(pl.col("group").is_in(GROUPS))
+    names = spectra.groups.names
+    rows = spectra.table().filter(pl.col("group").is_in(names))
     masses = spectra.masses()
     drawn = WholeTable(
         "lg(E/eV)", "events", title="share of each group ± statistical ± total error, %", title_justify="left",
         caption=_goodness(spectra),
     )  # fmt: skip
-    for name in (*GROUPS, "mean ln A"):
+    for name in (*names, "mean ln A"):
         drawn.add_column(name, justify="right", no_wrap=True)
     for part, mass in zip(
         rows.partition_by("lg_energy_low_eV", maintain_order=True), masses.iter_rows(named=True), strict=True
@@ -204,12 +203,12 @@ def _fluxes(spectra: Spectra) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
 
 
 def _all_groups(spectra: Spectra) -> Figure:
-    return flux_picture(*_fluxes(spectra), GROUPS)
+    return flux_picture(*_fluxes(spectra), spectra.groups.names)
 
 
 def _panels(spectra: Spectra, chosen: tuple[str, ...]) -> list[Figure]:
     """Return a picture for each of some groups, or for all particles, beside published fluxes."""
-    names, (energy, *of_groups) = (*GROUPS, ALL), _fluxes(spectra)
+    names, (energy, *of_groups) = (*spectra.groups.names, ALL), _fluxes(spectra)
     total, sums = spectra.table().filter(pl.col("group") == ALL), []
     for column in ("flux_m2_sr_s_eV", "flux_error_statistical_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV"):
         sums.append(total[column].cast(pl.Float64).fill_null(np.nan).to_numpy()[:, None])
@@ -223,10 +222,10 @@ def _spectra(spectra: Spectra) -> Section:
         "Thick bars: measured and simulated statistics; thin bars: all errors. Points are not clipped at zero. Open "
         f"marks are published: {', '.join(sorted({one.experiment for one in published_spectra()}))} "
         "(analysis/spectra/published.csv names the sources); nobody agrees on the energy scale to better than 10 %."
-        + _not_determined(spectra, *GROUPS)
+        + _not_determined(spectra, *spectra.groups.names)
     )
     figures = [picture(as_svg(_all_groups(spectra), "spectra of all groups"), caption)]
-    names = (*GROUPS, ALL)
+    names = (*spectra.groups.names, ALL)
     for name, drawn in zip(names, _panels(spectra, names), strict=True):
         words = f"Flux of {name}, beside published fluxes.{_not_determined(spectra, name)}"
         figures.append(picture(as_svg(drawn, f"spectrum of {name}"), words))
@@ -254,7 +253,9 @@ def _sums(spectra: Spectra) -> Markup:
         for row in changes.iter_rows(named=True)
     }
     rows = []
-    for row in spectra.table().filter(pl.col("group").is_in(list(SUMS)) & pl.col("used")).iter_rows(named=True):
+    for row in (
+        spectra.table().filter(pl.col("group").is_in(list(spectra.groups.sums)) & pl.col("used")).iter_rows(named=True)
+    ):
         energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
         if not row["determined"]:
             rows.append((energy, row["group"], "not determined", "", "", ""))
@@ -290,11 +291,11 @@ def _sources(spectra: Spectra) -> Section:
     """Return the fitted scales with what they do, and the pulls of all cells."""
     tables = spectra.sources()
     nuisances, cells = tables[NUISANCES_CSV], tables[CELLS_CSV]
-    heads = ("scale", "width in lg", "value", "error", "pull", *(f"{name}, %" for name in SUMS))
+    heads = ("scale", "width in lg", "value", "error", "pull", *(f"{name}, %" for name in spectra.groups.sums))
     rows = [
         (row["nuisance"].replace("_", " "), f"{row['width_lg']:.3f}", f"{row['value_in_widths']:+.2f}",
          f"{row['error_in_widths']:.2f}", "" if row["pull"] is None else f"{row['pull']:+.2f}",
-         *(f"{100 * row[f'impact_{name}']:+.1f}" for name in SUMS))
+         *(f"{100 * row[f'impact_{name}']:+.1f}" for name in spectra.groups.sums))
         for row in nuisances.iter_rows(named=True)
     ]  # fmt: skip
     note = paragraph(
@@ -313,7 +314,7 @@ def _sources(spectra: Spectra) -> Section:
         figures.insert(
             0,
             picture(
-                as_svg(nuisances_picture(nuisances, tuple(SUMS)), "scales after the fit"),
+                as_svg(nuisances_picture(nuisances, tuple(spectra.groups.sums)), "scales after the fit"),
                 "Left: scales after the fit; shaded: what was expected. Right: the largest change of a flux by one "
                 "standard deviation of each.",
             ),
@@ -400,7 +401,7 @@ def _knees(spectra: Spectra) -> list[Section]:
     energy = spectra.centres_ev
     lg_energy = np.linspace(np.log10(energy[0]), np.log10(energy[-1]), 100)
     lines = 10.0**lg_energy, best.likelihood.flux(best.parameters, lg_energy).T
-    drawn = knee_picture(energy, spectra.flux, spectra.standard(STATISTICAL), GROUPS, lines)
+    drawn = knee_picture(energy, spectra.flux, spectra.standard(STATISTICAL), spectra.groups.names, lines)
     ranges = [(one.name, one.grid, one.profile) for one in (*knees.groups, knees.rigidity)]
     figures = [
         picture(

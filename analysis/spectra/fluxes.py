@@ -396,18 +396,18 @@ def covariance_of_sums(covariance: np.ndarray, weights: np.ndarray) -> np.ndarra
     )
 
 
-def mean_ln_mass(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean ln A of each bin, (J,), and its derivatives by the fluxes, (J, K)."""
-    mean = shares(values) @ LN_MASSES
-    return mean, (LN_MASSES - mean[:, None]) / values.sum(axis=1, keepdims=True)
+def mean_ln_mass(values: np.ndarray, ln_masses: np.ndarray = LN_MASSES) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean ln A of each bin, (J,), and its derivatives by the fluxes, (J, K), of groups of ln A (K,)."""
+    mean = shares(values) @ ln_masses
+    return mean, (ln_masses - mean[:, None]) / values.sum(axis=1, keepdims=True)
 
 
-def variance_of_ln_mass(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def variance_of_ln_mass(values: np.ndarray, ln_masses: np.ndarray = LN_MASSES) -> tuple[np.ndarray, np.ndarray]:
     """Return the variance of ln A in each bin, (J,), and its derivatives by the fluxes, (J, K).
 
     It is that between the groups: nuclei of one group count as alike. Of a pure beam it is 0, of half protons and half
     iron (ln 56 / 2)^2 = 4.05 (Pierre Auger Collaboration, JCAP 02 (2013) 026).
     """
-    away = LN_MASSES - mean_ln_mass(values)[0][:, None]
+    away = ln_masses - mean_ln_mass(values, ln_masses)[0][:, None]
     variance = np.sum(shares(values) * away**2, axis=1)
     return variance, (away**2 - variance[:, None]) / values.sum(axis=1, keepdims=True)

@@ -24,10 +24,10 @@ import numpy as np
 
 from showerstack.analysis.options import Widths
 from showerstack.analysis.spectra.counting import count_moved
-from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents
+from showerstack.analysis.spectra.response import FIVE, Binning, MassGroups, Simulated, SpectrumEvents
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.errors import InputError
-from showerstack.showers.kascade import LN_MASSES, MASS_NUMBERS, corrected_sizes
+from showerstack.showers.kascade import corrected_sizes
 
 SUMMARIES = 8
 """Bins of y; fewer than groups and one more leave them undetermined."""
@@ -46,9 +46,9 @@ PARTS, SPLITS = 20, 10
 are."""
 
 
-def mass_summary(log_proba: np.ndarray) -> np.ndarray:
-    """Return y = sum_k P_k ln A_k, (N,), of log-posteriors (N, 5)."""
-    return np.asarray(np.exp(log_proba) @ LN_MASSES)
+def mass_summary(log_proba: np.ndarray, groups: MassGroups = FIVE) -> np.ndarray:
+    """Return y = sum_k P_k ln A_k, (N,), of log-posteriors (N, K)."""
+    return np.asarray(np.exp(log_proba) @ groups.ln_masses)
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Cells:
     bins: Binning
     borders: np.ndarray
     """(S - 1,) inner borders of y."""
+    groups: MassGroups = FIVE
 
     @property
     def n_summaries(self) -> int:
@@ -76,16 +77,16 @@ class Cells:
 
     def counts(self, events: SpectrumEvents) -> np.ndarray:
         """Return n (C,), measured events."""
-        cell = self.cell_of(events.lg_energy, mass_summary(events.log_proba))
+        cell = self.cell_of(events.lg_energy, mass_summary(events.log_proba, self.groups))
         return np.bincount(cell[cell >= 0], minlength=self.n_cells).astype(np.float64)
 
 
 def make_cells(bins: Binning, simulated: Simulated, summaries: int = SUMMARIES) -> Cells:
     """Return cells whose borders in y are quantiles of the simulated events in the energy bins."""
-    y = mass_summary(simulated.log_proba[bins.bin_of(simulated.lg_energy) >= 0])
+    y = mass_summary(simulated.log_proba[bins.bin_of(simulated.lg_energy) >= 0], simulated.groups)
     if not len(y):
         raise InputError("no simulated event lies in the energy bins: give other --bins or another --simulation")
-    return Cells(bins, np.quantile(y, np.arange(1, summaries) / summaries))
+    return Cells(bins, np.quantile(y, np.arange(1, summaries) / summaries), simulated.groups)
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def make_movable(
     """
     if simulated.true_lg_energy is None:
         raise InputError("--simulation: a simulated set without truth.parquet has no true energies to fold with")
-    y = mass_summary(simulated.log_proba)
+    y = mass_summary(simulated.log_proba, simulated.groups)
     lg_widths = np.array([widths.lg_muon, widths.lg_electron])
     known = simulated.y_again is not None and np.isfinite(simulated.y_again).reshape(-1, 2, 2).any(axis=2).all()
     moved = np.zeros((4, len(y))) if known else regressed_moves(simulated, lg_widths)
@@ -192,9 +193,11 @@ def regressed_moves(simulated: Simulated, lg_widths: np.ndarray) -> np.ndarray:
     by = np.linalg.lstsq(design.T @ design, design.T @ centred, rcond=None)[0]
     columns = design[:, :3]
     slopes = (columns @ np.stack([by[2], by[5], 2 * by[6]]), columns @ np.stack([by[1], 2 * by[4], by[5]]))
-    y, coefficients = mass_summary(simulated.log_proba), []
+    y, coefficients = mass_summary(simulated.log_proba, simulated.groups), []
     for slope, width in zip(slopes, lg_widths, strict=True):
-        down, up = (mass_summary(log_softmax(simulated.log_proba + sign * width * slope)) for sign in (-1, 1))
+        down, up = (
+            mass_summary(log_softmax(simulated.log_proba + sign * width * slope), simulated.groups) for sign in (-1, 1)
+        )
         coefficients += [(up - down) / 2, (up + down) / 2 - y]
     return np.array(coefficients)
 
@@ -211,7 +214,7 @@ def count_parts(
     events: MovableEvents,
     cells: Cells,
     x: np.ndarray,
-    n_groups: int = len(MASS_NUMBERS),
+    n_groups: int = len(FIVE),
     cell: np.ndarray | None = None,
     parts: int = PARTS,
 ) -> np.ndarray:
@@ -400,7 +403,7 @@ def plateau_thrown(
     labels: np.ndarray,
     true_lg_energy: np.ndarray,
     fine: np.ndarray,
-    n_groups: int = len(MASS_NUMBERS),
+    groups: MassGroups = FIVE,
     showers: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Recover the primaries of a set of which only accepted events are known, thrown as E^-2.
@@ -425,7 +428,7 @@ def plateau_thrown(
     middle = (fine[1:] + fine[:-1]) / 2
     law = 10.0 ** -(middle - 15.0) * np.diff(fine)
     counts = np.stack(
-        [np.histogram(true_lg_energy[labels == k], fine)[0] for k in range(n_groups)]
+        [np.histogram(true_lg_energy[labels == k], fine)[0] for k in range(len(groups))]
     ).astype(np.float64)  # fmt: skip
     used = counts.sum(axis=0).cumsum() < counts.sum()  # up to the highest true energy but one
     low = (fine[:-1] > PLATEAU_LG_ENERGY - 1e-9) & (fine[1:] < STEP_LG_ENERGY + 1e-9)
@@ -436,10 +439,10 @@ def plateau_thrown(
     law = np.where(middle > STEP_LG_ENERGY, factor * law, law)
     plateau = low | high
     events = np.where(usable, counts[:, plateau].sum(axis=1), 0.0)
-    efficiency = np.asarray(PLATEAU_EFFICIENCY[:n_groups])
+    efficiency = np.asarray(PLATEAU_EFFICIENCY)[groups.numbers]
     thrown = (events / law[plateau].sum() / efficiency)[:, None] * law
-    changes = np.zeros((n_groups + 1, *thrown.shape))
-    each = np.arange(n_groups)
+    changes = np.zeros((len(groups) + 1, *thrown.shape))
+    each = np.arange(len(groups))
     copies = np.ones(len(labels), dtype=np.int64)
     if showers is not None:
         _, number, together = np.unique(showers, return_inverse=True, return_counts=True)

@@ -27,7 +27,6 @@ from showerstack.analysis.spectra.likelihood import (
     fit_once,
     minimise,
 )
-from showerstack.analysis.spectra.response import GROUPS
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 
 STEP_GROWTH = 1.2
@@ -176,7 +175,8 @@ def fit_knees(problem: FoldingProblem, best: FoldedFit, by_model: list[FoldedFit
     best, common_curve = held.profile(held.fit, 0)
     fits = {"rigidity": best} | {name: _fit_like(problem, best, name) for name in HYPOTHESES if name != "rigidity"}
     free, curves = fits["free"], []
-    for k in range(len(GROUPS)):
+    names = best.likelihood.layout.groups.names
+    for k in range(len(names)):
         free, curve = held.profile(free, k)  # which may have come upon a lower minimum
         curves.append(curve)
     fits["free"] = free
@@ -187,7 +187,7 @@ def fit_knees(problem: FoldingProblem, best: FoldedFit, by_model: list[FoldedFit
     rigidity = _knee("rigidity", best, common_curve, 0, by_sharpness["sharpness"], by_model)
     sharp = [fit_once(replace(free.likelihood, sharpness=value), free.parameters) for value in SHARPNESS_RANGE]
     models = [_fit_like(problem, one, "free") for one in by_model]
-    groups = (_knee(name, free, curves[k], k, sharp, models) for k, name in enumerate(GROUPS))
+    groups = (_knee(name, free, curves[k], k, sharp, models) for k, name in enumerate(names))
     return Knees(fits, rigidity, tuple(groups), comparisons)
 
 

@@ -37,7 +37,7 @@ from iminuit import Minuit
 from scipy.special import expit, xlogy
 
 from showerstack.analysis.spectra.folding import SCALES, FoldedResponse, Moves
-from showerstack.showers.kascade import CHARGES, MASS_NUMBERS
+from showerstack.analysis.spectra.response import FIVE, MassGroups
 
 LG_REFERENCE = 15.5
 """lg(E/eV) at which the groups' heights are fluxes."""
@@ -74,7 +74,12 @@ class ParameterLayout:
     """Which parameters a hypothesis has, in order: heights, indices, change of index, knees, scales."""
 
     hypothesis: str = "rigidity"
-    n_groups: int = len(MASS_NUMBERS)
+    groups: MassGroups = FIVE
+
+    @property
+    def n_groups(self) -> int:
+        """K."""
+        return len(self.groups)
 
     @cached_property
     def n_knees(self) -> int:
@@ -110,15 +115,16 @@ class ParameterLayout:
         """Return the groups' lg(E_k/eV), (K,); NaN without knees."""
         if not self.n_knees:
             return np.full(self.n_groups, np.nan)
-        scale = {"rigidity": CHARGES, "mass": MASS_NUMBERS}.get(self.hypothesis, (1,) * self.n_groups)
-        return np.asarray(parameters[self.knees] + np.log10(scale[: self.n_groups]))
+        scales = {"rigidity": self.groups.charges, "mass": self.groups.mass_numbers}
+        return np.asarray(parameters[self.knees] + np.log10(scales.get(self.hypothesis, np.ones(self.n_groups))))
 
 
 @dataclass(frozen=True)
 class Priors:
     """Normal expectations of parameters."""
 
-    index: np.ndarray = field(default_factory=lambda: np.full(len(MASS_NUMBERS), INDEX))
+    index: np.ndarray | float = INDEX
+    """(K,), or one number for all groups."""
     index_width: float = INDEX_WIDTH
     change: tuple[float, float] | None = None
     """Mean and width of the change of the index; None: free within its range."""
@@ -164,7 +170,9 @@ class FoldedLikelihood:
     def start(self, lg_knee: float = 15.6, change: float = 0.4) -> np.ndarray:
         """Return parameters to begin with."""
         n = self.layout.n_groups
-        parameters = np.concatenate([np.ones(n), self.priors.index, np.zeros(len(self.layout.names) - 2 * n)])
+        parameters = np.concatenate(
+            [np.ones(n), np.full(n, self.priors.index), np.zeros(len(self.layout.names) - 2 * n)]
+        )
         if self.layout.n_knees:
             parameters[2 * n] = change
             parameters[self.layout.knees] = np.clip(lg_knee, *KNEE_RANGE)
@@ -514,9 +522,12 @@ class FoldingProblem:
     @cached_property
     def unit_flux(self) -> float:
         """J0, with which groups of equal heights of one make as many events as were measured."""
-        start = FoldedLikelihood(self.counts, self.nominal, self.exposure_m2_sr_s, 1.0, ParameterLayout())
+        start = FoldedLikelihood(self.counts, self.nominal, self.exposure_m2_sr_s, 1.0, self._layout())
         expected = float(start.mean(start.start()).sum())
         return float(self.counts.sum()) / max(expected, 1e-300)
+
+    def _layout(self, hypothesis: str = "rigidity") -> ParameterLayout:
+        return ParameterLayout(hypothesis, self.nominal.cells.groups)
 
     @property
     def few(self) -> bool:
@@ -530,7 +541,7 @@ class FoldingProblem:
             priors = replace(priors, change=(CHANGE, CHANGE_WIDTH))
         return FoldedLikelihood(
             self.counts, response, self.exposure_m2_sr_s, self.unit_flux,
-            ParameterLayout(hypothesis, len(response.thrown)), self.sharpness, priors, self.finite,
+            self._layout(hypothesis), self.sharpness, priors, self.finite,
         )  # fmt: skip
 
     def fit(self, hypothesis: str = "rigidity") -> FoldedFit:

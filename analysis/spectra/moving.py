@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from showerstack.analysis.spectra.folding import MOVE, mass_summary
+from showerstack.analysis.spectra.response import MassGroups
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import temporary_folder, write_npz
@@ -39,6 +40,7 @@ from showerstack.showers.simulation.blocks import (
     names_of_showers,
     observe_drawn,
 )
+from showerstack.showers.simulation.datasets import task_of_source
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.computed import EventsInMemory
@@ -74,13 +76,14 @@ def moved_summaries(
     if file is not None and file.exists():
         with np.load(file, allow_pickle=False) as stored:
             return stored["y"].astype(np.float64), how
+    groups = MassGroups(run.task.classes)
     if how == AGAIN:
         y = simulated_again(run, dataset, ctx, used)
     else:
         y = np.full((len(dataset), 4), np.nan)
         for k in range(4):
             with multiplied_set(dataset, k // 2, MOVE * (-1, 1)[k % 2], keep) as folder:
-                y[:, k] = mass_summary(predict(run, folder, ctx, no_table=True).concatenated().log_proba)
+                y[:, k] = mass_summary(predict(run, folder, ctx, no_table=True).concatenated().log_proba, groups)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_npz(file, y=y.astype(np.float32))
@@ -111,17 +114,16 @@ def simulated_again(run: Run, dataset: Dataset, ctx: Context, used: np.ndarray |
     Nothing is written: the showers of some blocks at a time are in memory, with the features that the run reads.
     """
     settings, source = world_of(dataset), dict(dataset.source)
-    assert dataset.task is not None
-    jobs = []
+    task, jobs = task_of_source(source), []
     for k in range(4):
         name, shift = SIZES[k // 2][0], MOVE * (-1, 1)[k % 2]
         offset = getattr(settings.cascade, name) + shift
         moved = settings.model_copy(update={"cascade": settings.cascade.model_copy(update={name: offset})})
         jobs.append(BlockJob(
-            dataset.task, str(source["split"]), int(source["seed"]), str(source["model"]), str(source["cuts"]), moved,
+            task, str(source["split"]), int(source["seed"]), str(source["model"]), str(source["cuts"]), moved,
             int(source["reuse"]),
         ))  # fmt: skip
-    layout, columns = layout_of(str(source["protocol"]), dataset.task), columns_needed(run)
+    layout, columns = layout_of(str(source["protocol"]), task), columns_needed(run)
     truth = pl.read_parquet(dataset.files.path(TRUTH_FILE), columns=["shower", "core_x_m"], glob=False)
     shower = truth["shower"].to_numpy()
     names = names_of_showers(shower, truth["core_x_m"].to_numpy())
@@ -139,7 +141,7 @@ def simulated_again(run: Run, dataset: Dataset, ctx: Context, used: np.ndarray |
             parts = list(in_threads(_moved_portion, tasks, workers=threads))
             events = EventsInMemory.joined([part for part, _, _ in parts])
             there, moves = (np.concatenate([each[k] for each in parts]) for k in (1, 2))
-            summary = mass_summary(predict(run, events, ctx).concatenated().log_proba)
+            summary = mass_summary(predict(run, events, ctx).concatenated().log_proba, MassGroups(run.task.classes))
             y[order[np.searchsorted(names, there, sorter=order)], moves] = summary
             progress(number + 1, len(portions))
     return y

@@ -36,15 +36,16 @@ from showerstack.analysis.spectra.folding import (
     plateau_thrown,
 )
 from showerstack.analysis.spectra.moving import DEPOSITS, moved_summaries
-from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, Thrown
+from showerstack.analysis.spectra.response import Binning, MassGroups, Simulated, SpectrumEvents, Thrown
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.identity import refuse_part
 from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN, ZENITH_MAX_DEG, reconstructed_energy
 from showerstack.showers.protocols import CutSet
-from showerstack.showers.schema import SIMULATION, task_named
+from showerstack.showers.schema import SIMULATION, Task
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, random_generator
+from showerstack.showers.simulation.datasets import task_of_source
 from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
 from showerstack.showers.writer import EVENTS
@@ -85,14 +86,14 @@ def thrown_primaries(
         raise InputError(f"{UNKNOWN}: the simulated world {source['world']!r} has been changed since")
     if truth.height != source.get(EVENTS, truth.height):
         raise InputError(f"{UNKNOWN}: {truth.height:,} of {source[EVENTS]:,} events are there")
-    task = task_named(str(source["task"]))
+    task = task_of_source(source)
     job = BlockJob(
         task, str(source["split"]), int(source["seed"]), str(source["model"]), str(source["cuts"]), settings,
         int(source["reuse"]),
     )  # fmt: skip
     shower = truth["shower"].to_numpy()
     energy = truth["lg_energy"].to_numpy()
-    counts = np.zeros((len(MODELS), task.n_classes, len(lg_energy_edges) - 1))
+    counts = np.zeros((len(MODELS), task.labels[-1] + 1, len(lg_energy_edges) - 1))
     last = int(shower.max())
     n_showers = -(-PRIMARIES_PER_BLOCK // job.reuse)
     for block in range(last // PRIMARIES_PER_BLOCK + 1):
@@ -157,7 +158,7 @@ def read_measured(
     parts: list[SpectrumEvents] = []
     measured = MeasuredFolders(run, folders, ctx, keep)
     for dataset, predictions in measured:
-        whole = _events(predictions.log_proba, predictions.labels, scalars(dataset))
+        whole = _events(run.task, predictions.log_proba, predictions.labels, scalars(dataset))
         parts.append(whole.take(measured.passing(dataset, spectra_cuts(zenith_max_deg))))
     events = concatenate(parts)
     if not len(events):
@@ -199,8 +200,8 @@ def read_response(
         if how == DEPOSITS:
             remarks.append(f"{folder}: {DEPOSITS_REMARK}")
         events, primaries, new_remarks = _simulated(
-            dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg, number,
-            moved=y_again,
+            run.task, dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg,
+            number, moved=y_again,
         )  # fmt: skip
         parts.append(events)
         thrown.append(primaries)
@@ -216,7 +217,7 @@ def holdout_response(run: Run, bins: Binning, zenith_max_deg: float) -> Response
     shipped = run.chain.shipped
     predicted_labels = run.chain.predictions({shipped: log_proba}, None, None).labels
     events, thrown, new_remarks = _simulated(
-        dataset, log_proba, predicted_labels, rows, bins, zenith_max_deg, 0, holdout.shares
+        run.task, dataset, log_proba, predicted_labels, rows, bins, zenith_max_deg, 0, holdout.shares
     )
     return Response(events, thrown, (*holdout.remarks, REGRESSION_REMARK, *new_remarks))
 
@@ -237,19 +238,21 @@ def undo_rounding(lg_energy: np.ndarray, lg_ne: np.ndarray, lg_nmu: np.ndarray, 
     return np.clip(formula, lg_energy - half, lg_energy + half)
 
 
-def _events(log_proba: np.ndarray, predicted: np.ndarray, columns: dict[str, np.ndarray]) -> SpectrumEvents:
+def _events(task: Task, log_proba: np.ndarray, predicted: np.ndarray, columns: dict[str, np.ndarray]) -> SpectrumEvents:
     names = ("E", "Ne", "Nmu", "Ze")
     return SpectrumEvents(
         log_proba=log_proba,
-        predicted=np.asarray(predicted, dtype=np.int64),
+        predicted=task.encoded(np.asarray(predicted, dtype=np.int64)),
         lg_energy=undo_rounding(*(columns[name] for name in names)),
         lg_ne=columns["Ne"].astype(np.float64),
         lg_nmu=columns["Nmu"].astype(np.float64),
         zenith_deg=columns["Ze"].astype(np.float64),
+        groups=MassGroups(task.classes),
     )
 
 
 def _simulated(
+    task: Task,
     dataset: Dataset,
     log_proba: np.ndarray,
     predicted: np.ndarray,
@@ -274,8 +277,8 @@ def _simulated(
                          "convert raw archives with their true_features files, or simulate")  # fmt: skip
     group = np.asarray(dataset.groups) if dataset.groups is not None else np.arange(len(dataset))
     events = Simulated(
-        **vars(_events(log_proba, predicted, columns)),
-        labels=np.asarray(dataset.labels, dtype=np.int64)[rows],
+        **vars(_events(task, log_proba, predicted, columns)),
+        labels=task.encoded(np.asarray(dataset.labels, dtype=np.int64)[rows]),
         true_lg_energy=truth["lg_energy"].to_numpy().astype(np.float64)[rows],
         model=model_numbers(truth)[rows],
         group=group[rows].astype(np.int64) + (number << 40),
@@ -297,7 +300,7 @@ def _simulated(
         thrown, why = None, str(error)
     if thrown is not None:
         share = np.ones(1) if shares is None else shares[None, :, None]
-        return near, Thrown(thrown.lg_energy_edges, thrown.counts * share), []
+        return near, Thrown(thrown.lg_energy_edges, thrown.counts[:, list(task.labels)] * share), []
     remarks = [
         f"{dataset.path}: the generated primaries were recovered from each class's plateau, lg(E/eV) > "
         f"{PLATEAU_LG_ENERGY:g}, as E^-2 ({why}): absolute fluxes are right to about 1 %, with few events to "
@@ -322,14 +325,18 @@ def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
     """
     assert accepted.model is not None
     assert accepted.true_lg_energy is not None
-    n_classes = accepted.log_proba.shape[1]
+    n_classes, names = len(accepted.groups), accepted.groups.names
     counts = np.zeros((len(MODELS), n_classes, len(bins.fine) - 1))
     changes: list[np.ndarray] = []
     for number in np.unique(accepted.model):
         of_model = accepted.take(accepted.model == number)
         assert of_model.true_lg_energy is not None
         counts[number], moved = plateau_thrown(
-            of_model.labels, of_model.true_lg_energy, bins.fine, n_classes, numbers_of_copied_showers(of_model.group)
+            of_model.labels,
+            of_model.true_lg_energy,
+            bins.fine,
+            accepted.groups,
+            numbers_of_copied_showers(of_model.group),
         )
         for one in moved:
             changes.append(np.zeros_like(counts))
@@ -337,12 +344,12 @@ def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
     missing = np.flatnonzero(counts.sum(axis=(0, 2)) == 0)
     if len(missing):
         raise InputError(
-            f"--simulation: no {GROUPS[missing[0]]} event lies on the plateau, lg(E/eV) {PLATEAU_LG_ENERGY:g} to "
+            f"--simulation: no {names[missing[0]]} event lies on the plateau, lg(E/eV) {PLATEAU_LG_ENERGY:g} to "
             f"{STEP_LG_ENERGY:g}: the number of generated primaries cannot be recovered; give a larger --simulation"
         )
     common = np.zeros((n_classes, *counts.shape))
-    for k, efficiency in enumerate(PLATEAU_EFFICIENCY[:n_classes]):
-        common[k][:, k] = counts[:, k] * EFFICIENCY_ERROR / efficiency
+    for k, number in enumerate(accepted.groups.numbers):
+        common[k][:, k] = counts[:, k] * EFFICIENCY_ERROR / PLATEAU_EFFICIENCY[number]
     return Thrown(bins.fine, counts, tuple(changes), tuple(common))
 
 
@@ -354,9 +361,9 @@ def without_unknown(events: Simulated, thrown: Thrown) -> tuple[Simulated, list[
     remarks = []
     for model in np.unique(events.model):
         for k in np.flatnonzero(~known[model]):
-            n = int(((events.model == model) & (events.labels == k)).sum())
+            n, name = int(((events.model == model) & (events.labels == k)).sum()), events.groups.names[k]
             remarks.append(
-                f"hadronic model {model} has no {GROUPS[k]} event on the plateau: its {n} {GROUPS[k]} events are left "
+                f"hadronic model {model} has no {name} event on the plateau: its {n} {name} events are left "
                 "out, and the model is not compared with others"
             )
     return events.take(used), remarks
@@ -364,13 +371,15 @@ def without_unknown(events: Simulated, thrown: Thrown) -> tuple[Simulated, list[
 
 def concatenate(parts: list[SpectrumEvents]) -> SpectrumEvents:
     """Return all events together."""
-    return SpectrumEvents(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
+    names = [name for name in vars(parts[0]) if name != "groups"]
+    joined = {name: np.concatenate([vars(part)[name] for part in parts]) for name in names}
+    return SpectrumEvents(**joined, groups=parts[0].groups)
 
 
 def join_simulated(parts: list[Simulated]) -> Simulated:
     """Return all simulated events together; what one part does not know, none knows."""
     columns: dict[str, Any] = {}
-    for name in vars(parts[0]):
+    for name in vars(parts[0]).keys() - {"groups"}:
         values = [vars(part)[name] for part in parts]
         columns[name] = None if any(value is None for value in values) else np.concatenate(values)
-    return Simulated(**columns)
+    return Simulated(**columns, groups=parts[0].groups)

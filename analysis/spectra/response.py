@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Self
 
 import numpy as np
 
 from showerstack.runtime.errors import InputError
+from showerstack.showers.kascade import CHARGES, LN_MASSES, MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION
 
-GROUPS = COMPOSITION.classes
+ALL = "all"
+LIGHTEST = ("proton", "helium")
+"""Light groups; the others are heavy."""
+
+
+@dataclass(frozen=True)
+class MassGroups:
+    """The mass groups that a simulation holds; all arrays (K,)."""
+
+    names: tuple[str, ...] = COMPOSITION.classes
+    """From the lightest on."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Places among all groups, which are the numbers in files of labels."""
+        return [COMPOSITION.classes.index(name) for name in self.names]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of the groups of nature that are not there."""
+        return tuple(name for name in COMPOSITION.classes if name not in self.names)
+
+    @cached_property
+    def mass_numbers(self) -> np.ndarray:
+        return np.array(MASS_NUMBERS)[self.numbers]
+
+    @cached_property
+    def charges(self) -> np.ndarray:
+        return np.array(CHARGES)[self.numbers]
+
+    @cached_property
+    def ln_masses(self) -> np.ndarray:
+        return LN_MASSES[self.numbers]
+
+    @cached_property
+    def sums(self) -> dict[str, np.ndarray]:
+        """Ones and zeros by name of a sum: of light and heavy groups, where there are both, and of all."""
+        light = np.isin(self.names, LIGHTEST).astype(float)
+        both = {"light": light, "heavy": 1.0 - light} if 0 < light.sum() < len(self) else {}
+        return both | {ALL: np.ones(len(self))}
+
+    @cached_property
+    def members(self) -> dict[str, np.ndarray]:
+        """The same of each group alone, before the sums."""
+        return dict(zip(self.names, np.eye(len(self)), strict=True)) | self.sums
+
+
+FIVE = MassGroups()
 
 
 @dataclass(frozen=True)
@@ -27,13 +79,15 @@ class SpectrumEvents:
     lg_ne: np.ndarray
     lg_nmu: np.ndarray
     zenith_deg: np.ndarray
+    groups: MassGroups = field(default=FIVE, kw_only=True)
+    """What the classes are."""
 
     def __len__(self) -> int:
         return len(self.predicted)
 
     def take(self, rows: np.ndarray) -> Self:
         """Return some of the events (positions or a mask)."""
-        return replace(self, **{name: value[rows] for name, value in vars(self).items() if value is not None})
+        return replace(self, **{name: value[rows] for name, value in vars(self).items() if hasattr(value, "dtype")})
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from showerstack.analysis.spectra.knees import Knees, fit_knees, number_or_none
 from showerstack.analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
 from showerstack.analysis.spectra.published import global_spline_fit, published_spectra
 from showerstack.analysis.spectra.reading import MODELS, read_measured, read_response
-from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, binning
+from showerstack.analysis.spectra.response import ALL, Binning, MassGroups, Simulated, SpectrumEvents, binning
 from showerstack.analysis.spectra.sources import (
     cells_table,
     compare_with,
@@ -79,13 +79,6 @@ SPECTRA_FILES = (
 """What a measurement writes, beside folders."""
 PREDICTIONS_FOLDER = "predictions"
 KNOWN_SOURCES = tuple(name for name in SOURCES if name != "hadronic_model")
-ALL = "all"
-SUMS = {"light": (1, 1, 0, 0, 0), "heavy": (0, 0, 1, 1, 1), ALL: (1, 1, 1, 1, 1)}
-"""Sums of groups: light are proton and helium."""
-MEMBERS = {name: np.eye(len(GROUPS))[k] for k, name in enumerate(GROUPS)} | {
-    name: np.array(groups, dtype=float) for name, groups in SUMS.items()
-}
-"""(K,) weights of the groups in each group alone, and in each sum."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +98,8 @@ class Spectra:
     exposure_error: float = 0.0
     """Relative, common to all fluxes."""
     undetermined: np.ndarray | None = None
-    """(J, K + 2) bool: shares of groups, then of light and heavy ones, that so many events and this simulation cannot
-    tell (:func:`showerstack.analysis.spectra.fluxes.undetermined`); None: all are determined."""
+    """(J, K + 2) bool: shares of groups, then of light and heavy ones where there are both, that so many events and
+    this simulation cannot tell (:func:`showerstack.analysis.spectra.fluxes.undetermined`); None: all are determined."""
     models: dict[str, np.ndarray] = field(default_factory=dict)
     """Fluxes (J, K) by the response of each hadronic model alone."""
     widths: Widths = field(default_factory=Widths)
@@ -115,9 +108,14 @@ class Spectra:
     """Fits of halves and in other cells (:mod:`showerstack.analysis.spectra.stability`), where they were asked for."""
 
     @property
+    def groups(self) -> MassGroups:
+        """The mass groups of which there are fluxes."""
+        return self.fit.likelihood.layout.groups
+
+    @property
     def determined(self) -> dict[str, np.ndarray]:
         """Of groups and sums, (J,) bool each: whether the bin has a result for it."""
-        names = list(MEMBERS)
+        names = list(self.groups.members)
         if self.undetermined is None:
             return dict.fromkeys(names, self.used)
         known = self.used[:, None] & np.column_stack([~self.undetermined, np.ones_like(self.used)])
@@ -126,7 +124,7 @@ class Spectra:
     @property
     def flux(self) -> np.ndarray:
         """(J, K) m^-2 sr^-1 s^-1 eV^-1; NaN where a bin is not used or a group not determined."""
-        known = np.stack([self.determined[name] for name in GROUPS], axis=1)
+        known = np.stack([self.determined[name] for name in self.groups.names], axis=1)
         return np.where(known, self.fluxes.flux, np.nan)
 
     @property
@@ -164,7 +162,7 @@ class Spectra:
         share_errors = {name: share_covariance(flux, matrix) for name, matrix in errors.items()}
         rows, determined = [], self.determined
         for j in range(len(flux)):
-            for name, groups in MEMBERS.items():
+            for name, groups in self.groups.members.items():
                 each = np.tile(groups, (len(flux), 1))
 
                 def error(matrix: np.ndarray, each: np.ndarray = each, j: int = j) -> float:
@@ -194,7 +192,7 @@ class Spectra:
     def masses(self) -> pl.DataFrame:
         """Return mean and variance of ln A by energy with their errors by source, and the correlation of all."""
         (mean, slope), (variance, slope_of_variance) = (
-            of(self.fluxes.flux) for of in (mean_ln_mass, variance_of_ln_mass)
+            of(self.fluxes.flux, self.groups.ln_masses) for of in (mean_ln_mass, variance_of_ln_mass)
         )
         columns = {"mean_ln_mass": mean, "variance_of_ln_mass": variance}
         matrices = self._errors()
@@ -207,21 +205,20 @@ class Spectra:
         columns["correlation"] = (
             np.diag(both[0] - both[1]) / 4 / columns["error_total"] / columns["variance_error_total"]
         )
-        rows = []
+        rows, told = [], self.determined.get("light", self.determined[self.groups.names[0]])
         for j in range(len(mean)):
             row = {name: values[j] for name, values in columns.items()}
-            shown = row if self.determined["light"][j] else dict.fromkeys(row, np.nan)
+            shown = row if told[j] else dict.fromkeys(row, np.nan)
             place = {k: v for k, v in self._row(j, "").items() if k not in ("group", "measured_events")}
-            rows.append(place | {"determined": bool(self.determined["light"][j])} | shown)
+            rows.append(place | {"determined": bool(told[j])} | shown)
         return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
 
     def sources(self) -> dict[str, pl.DataFrame]:
         """Return the tables on cells, nuisances, sources of error and others' spectra, by name of their file."""
-        found = {name: MEMBERS[name] for name in SUMS}
         return {
             CELLS_CSV: cells_table(self.fit),
-            NUISANCES_CSV: nuisances_table(self.fluxes, self.widths.values, found),
-            SYSTEMATICS_CSV: systematics_table(self.fluxes, MEMBERS, self.exposure_error, self.models).join(
+            NUISANCES_CSV: nuisances_table(self.fluxes, self.widths.values, self.groups.sums),
+            SYSTEMATICS_CSV: systematics_table(self.fluxes, self.groups.members, self.exposure_error, self.models).join(
                 self.table().filter("determined").select("lg_energy_low_eV", "group"),
                 on=["lg_energy_low_eV", "group"], how="semi", maintain_order="left",
             ),
@@ -255,7 +252,7 @@ class Spectra:
             out / PROVENANCE_FILE,
             provenance
             | {
-                "groups": list(GROUPS),
+                "groups": list(self.groups.names),
                 "covariance_order": "flux.ravel(): energy bin, then group",
                 "error_sources": list(SOURCES),
                 "knees": None if self.knees is None else self.knees.as_json(),
@@ -328,7 +325,7 @@ def folded_spectra(
     total = thrown.sum(axis=0)
     counts = cells.counts(data)
     nominal = make_response(events, cells, total, scales=False).accepted.sum(axis=(1, 2))
-    for name, n in zip(GROUPS, nominal, strict=True):
+    for name, n in zip(simulated.groups.names, nominal, strict=True):
         if n < MIN_SIMULATED:
             raise InputError(f"--simulation: {n:.0f} simulated {name} events lie in the energy bins under the cuts, "
                              f"{MIN_SIMULATED} are needed: give wider --bins or a larger --simulation")  # fmt: skip
@@ -349,12 +346,12 @@ def folded_spectra(
     if fit.refusal:
         remarks.append(f"the fit is refused, no bin is used: {fit.refusal}")
     fluxes = free_fluxes(fit, edges, [change.sum(axis=0) for change in changes])
-    unknown = undetermined(fit, edges, np.array([MEMBERS[name] for name in MEMBERS if name != ALL]))
+    unknown = undetermined(fit, edges, np.array([one for name, one in simulated.groups.members.items() if name != ALL]))
     alone: dict[str, FoldedFit] = {}
     by_model: dict[str, np.ndarray] = {}
     for model in () if events.model is None else np.unique(events.model):
         rows = events.model == model
-        if np.bincount(events.labels[rows], minlength=len(GROUPS)).min() < MIN_MODEL_EVENTS:
+        if np.bincount(events.labels[rows], minlength=len(simulated.groups)).min() < MIN_MODEL_EVENTS:
             remarks.append(f"hadronic model {model} has fewer than {MIN_MODEL_EVENTS} events of a class: left out")
             continue
         events_of_model, primaries = events.take(rows), np.asarray(thrown[int(model)], dtype=np.float64)
@@ -416,11 +413,6 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         options.exposure, options.data, options.zenith_max_deg, options.dead_time_s, options.exposure_error
     )
     run = open_run(options.run, COMPOSITION.name, "spectra")
-    if run.task != COMPOSITION:
-        raise InputError(
-            f"{options.run} tells {', '.join(run.task.classes)} apart: spectra are of all {len(GROUPS)} mass groups, "
-            "since showers of groups that no simulation has are taken for others"
-        )
     refuse_shared_folders(options.data, options.simulation or ())
     keep = options.out / PREDICTIONS_FOLDER
     data, runs, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
@@ -445,7 +437,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         )  # fmt: skip
         spectra = replace(spectra, stability=table)
     simulated = all(is_simulated(read_source(folder)) for folder in options.data)
-    remarks += new_remarks
+    remarks += [*new_remarks, *remarks_on_groups(data.groups)]
     ones = np.ones_like(spectra.flux)
     known = (np.nan_to_num(covariance_of_sums(spectra.covariance((name,)), ones)) for name in SOURCES)
     errors = np.sqrt(np.diag(sum(known)))
@@ -476,6 +468,16 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     spectra.write(options.out, provenance)
     write_exchange(options.out)
     return spectra, remarks
+
+
+def remarks_on_groups(groups: MassGroups) -> list[str]:
+    """Return a remark on groups of nature that the simulation lacks."""
+    if not groups.missing:
+        return []
+    return [
+        f"the simulation holds {', '.join(groups.names)} alone: nature's {', '.join(groups.missing)} are taken for "
+        "these, which moves mean ln A and shares (docs/methods/few_showers.md says by how much)"
+    ]
 
 
 def remarks_on_shares(spectra: Spectra) -> list[str]:

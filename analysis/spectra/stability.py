@@ -25,13 +25,12 @@ from showerstack.analysis.spectra.fluxes import (
 )
 from showerstack.analysis.spectra.folding import Cells, make_cells, make_movable, make_response
 from showerstack.analysis.spectra.likelihood import FoldingProblem
-from showerstack.analysis.spectra.response import Simulated, SpectrumEvents
+from showerstack.analysis.spectra.response import MassGroups, Simulated, SpectrumEvents
 from showerstack.runtime.context import Bars, silent
 
 LEAST_EVENTS = 100
 """Events that a half must have in the cells."""
 FEWER_SUMMARIES = 6
-LIGHT = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def stability_table(
             pair = fluxes(one.one), fluxes(one.other)
             if pair[0] is None or pair[1] is None:
                 continue
-            both = [_quantities(each, one.sources) for each in pair if each is not None]
+            both = [_quantities(each, one.sources, data.groups) for each in pair if each is not None]
             for name in both[0]:
                 (value, variance), (against, their_variance) = (each[name] for each in both)
                 error = np.sqrt(variance + their_variance if one.halves else their_variance)
@@ -147,12 +146,15 @@ def stability_table(
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _quantities(fluxes: FreeFluxes, sources: tuple[str, ...]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return values (J,) and variances of the flux of all particles and of the share of light ones."""
+def _quantities(
+    fluxes: FreeFluxes, sources: tuple[str, ...], groups: MassGroups
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return values (J,) and variances of the flux of all particles and of the share of light ones, if some are not."""
     covariance = np.asarray(sum(fluxes.covariance[name] for name in sources))
-    every, light = np.ones_like(fluxes.flux), np.tile(LIGHT, (len(fluxes.flux), 1))
-    of_shares = share_covariance(fluxes.flux, covariance)
-    return {
-        "flux_all_m2_sr_s_eV": (fluxes.flux.sum(axis=1), np.diag(covariance_of_sums(covariance, every))),
-        "fraction_light": (shares(fluxes.flux) @ LIGHT, np.diag(covariance_of_sums(of_shares, light))),
-    }
+    every = np.ones_like(fluxes.flux)
+    result = {"flux_all_m2_sr_s_eV": (fluxes.flux.sum(axis=1), np.diag(covariance_of_sums(covariance, every)))}
+    if "light" in groups.sums:
+        light, of_shares = groups.sums["light"], share_covariance(fluxes.flux, covariance)
+        errors = covariance_of_sums(of_shares, np.tile(light, (len(every), 1)))
+        result["fraction_light"] = shares(fluxes.flux) @ light, np.diag(errors)
+    return result

@@ -19,7 +19,6 @@ from showerstack.analysis.histfactory import document, factor, moved, sample, sh
 from showerstack.analysis.spectra.fluxes import MARGIN_WIDTH, folded, wide_bins
 from showerstack.analysis.spectra.folding import SCALES
 from showerstack.analysis.spectra.likelihood import LEAST_HEIGHT, FoldedFit
-from showerstack.analysis.spectra.response import GROUPS
 
 THOUSAND = 1000.0
 FAR = 50.0
@@ -60,7 +59,7 @@ def spectra_workspace(fit: FoldedFit, edges: np.ndarray, exposure_error: float) 
     samples, parameters = [], []
     for j in range(len(inside)):
         beside = min(max(j, 1), last - 1)
-        for k, group in enumerate(GROUPS[: layout.n_groups]):
+        for k, group in enumerate(layout.groups.names):
             name = f"{group}_{edges[beside - 1]:g}-{edges[beside]:g}"
             per = sent[beside, k] / THOUSAND
             data = nominal[j, k, used] / per

@@ -27,8 +27,8 @@ from showerstack.analysis.events import open_run
 from showerstack.analysis.spectra.fluxes import SOURCES, share_covariance, shares
 from showerstack.analysis.spectra.folding import Cells, Widths, make_cells
 from showerstack.analysis.spectra.reading import Response, read_response
-from showerstack.analysis.spectra.response import GROUPS, Simulated, SpectrumEvents
-from showerstack.analysis.spectra.run import EDGES, SUMS, Spectra, cell_binning, folded_spectra
+from showerstack.analysis.spectra.response import FIVE, Simulated, SpectrumEvents
+from showerstack.analysis.spectra.run import EDGES, Spectra, cell_binning, folded_spectra
 from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 from showerstack.showers.schema import COMPOSITION
@@ -176,10 +176,9 @@ def beside_truth(spectra: Spectra) -> list[list[Any]]:
     """Return borders of lg(E/eV), the group, the true flux, the measured one, its statistical and its total error."""
     names = ("flux", "flux_error_statistical", "flux_error_total")
     columns = ("lg_energy_low_eV", "lg_energy_high_eV", "group", *(f"{name}_m2_sr_s_eV" for name in names))
-    weights = dict(zip(GROUPS, np.eye(len(GROUPS)), strict=True)) | SUMS
     rows = []
     for low, high, group, *found in spectra.table().select(columns).iter_rows():
-        (true,) = mean_fluxes(SKY, np.array([low, high])) @ np.array(weights[group])
+        (true,) = mean_fluxes(SKY, np.array([low, high])) @ FIVE.members[group]
         rows.append([low, high, group, float(true), *found])
     return rows
 

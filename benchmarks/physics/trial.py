@@ -31,10 +31,9 @@ from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.events import looked_at
 from showerstack.analysis.options import SpectraOptions
 from showerstack.analysis.spectra.fluxes import covariance_of_sums, share_covariance, shares
+from showerstack.analysis.spectra.response import ALL, FIVE
 from showerstack.analysis.spectra.run import (
-    ALL,
     KNOWN_SOURCES,
-    MEMBERS,
     PREDICTIONS_FOLDER,
     Spectra,
     measure_spectra,
@@ -110,7 +109,7 @@ def entry_of(spectra: Spectra, true: np.ndarray, seed: int) -> dict[str, Any]:
     """Return what was found of shares, with all errors that are known, beside the truth."""
     covariance = share_covariance(spectra.fluxes.flux, spectra.covariance(KNOWN_SOURCES))
     found, truth, rows = shares(spectra.fluxes.flux), shares(true), []
-    for name, groups in MEMBERS.items():
+    for name, groups in FIVE.members.items():
         if name == ALL:
             continue
         each = np.tile(groups, (len(found), 1))
@@ -146,7 +145,7 @@ def tables(done: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     bins = sum(one["bins"] for one in done)
-    for group in MEMBERS:
+    for group in FIVE.members:
         mine = frame.filter(pl.col("group") == group)
         if mine.height:
             pulls = mine["pull"].abs().to_numpy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,7 @@ from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
 from showerstack.showers.front import FrontModel
 from showerstack.showers.protocols import CUTS_FOR_ALL, NONE, TEST, evaluation_cuts_of, layout_of, modes_of
-from showerstack.showers.schema import ABSENT, GAMMA, SCALAR_NAMES, SIMULATION, TASKS, WEIGHT_FILE, Task
+from showerstack.showers.schema import ABSENT, GAMMA, SCALAR_NAMES, SIMULATION, TASKS, WEIGHT_FILE, Task, task_named
 from showerstack.showers.simulation.blocks import (
     PRIMARIES_PER_BLOCK,
     SPLITS,
@@ -254,6 +254,12 @@ def check_job(job: BlockJob, n: int, workers: int | None) -> None:
     if job.array != KASCADE:
         check_trigger(job.settings, job.array)
     throw_primaries(job.task, 1, job.model, job.settings.spectrum, np.random.default_rng(0))
+
+
+def task_of_source(source: Mapping[str, Any]) -> Task:
+    """Return the task whose primaries a set of the simulation was thrown for, by its ``source.json``."""
+    task = task_named(str(source["task"]))
+    return task.with_classes(source.get("groups", task.classes))
 
 
 def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from showerstack.analysis.spectra.likelihood import (
     inverse_without_noise,
 )
 from showerstack.analysis.spectra.reading import undo_rounding
-from showerstack.analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown, binning
+from showerstack.analysis.spectra.response import Binning, MassGroups, Simulated, SpectrumEvents, Thrown, binning
 from showerstack.runtime.errors import InputError
 from showerstack.showers.kascade import LN_MASSES
 from showerstack.showers.kascade import reconstructed_energy as lg_energy_of
@@ -611,7 +611,7 @@ def _square(n_cells: int, n_true: int = 6) -> tuple[FoldedResponse, np.ndarray]:
 def _free_counts(response: FoldedResponse, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return counts (T,) in the fine bins by folding with a factor for each, and their standard deviations."""
     likelihood = FoldedLikelihood(
-        counts, response, 1.0, 1.0, ParameterLayout("none", 1), priors=Priors(np.array([2.7]))
+        counts, response, 1.0, 1.0, ParameterLayout("none", MassGroups(("proton",))), priors=Priors(np.array([2.7]))
     )
     likelihood.unit_flux = counts.sum() / likelihood.expectation(likelihood.start())[0].sum()
     likelihood.hold(likelihood.start())

@@ -76,7 +76,7 @@ def test_showers_are_simulated_again_as_themselves(
     _, folder = simulate(COMPOSITION, tmp_path, n_train=1, n_test=150, seed=3, reuse=reuse, workers=1)
     data = Dataset.open(folder, COMPOSITION)
     for move, column in ((1, 4), (3, 3)):
-        monkeypatch.setattr(moving, "mass_summary", lambda log_proba, column=column: log_proba[:, column])
+        monkeypatch.setattr(moving, "mass_summary", lambda log_proba, _, column=column: log_proba[:, column])
         monkeypatch.setattr(
             sys.modules[__name__], "_posteriors", lambda events: np.asarray(events.scalars, dtype=np.float64)
         )

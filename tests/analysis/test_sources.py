@@ -12,7 +12,7 @@ import pytest
 from showerstack.analysis.spectra.fluxes import covariance_of_sums
 from showerstack.analysis.spectra.folding import make_cells, models_spread
 from showerstack.analysis.spectra.published import PublishedSpectrum, global_spline_fit, published_spectra
-from showerstack.analysis.spectra.response import GROUPS, Simulated, Thrown
+from showerstack.analysis.spectra.response import FIVE, Simulated, Thrown
 from showerstack.analysis.spectra.run import Spectra, Widths, cell_binning, folded_spectra, widths_of_models
 from showerstack.analysis.spectra.sources import compare_with, narrow_scales
 from tests.analysis.skies import EXPOSURE, Sky, measured, simulated
@@ -62,7 +62,7 @@ def test_nuisances_have_widths_pulls_and_impacts(analysed: Spectra) -> None:
 
 def test_changes_by_source_are_those_of_fits_with_the_scale_held(analysed: Spectra) -> None:
     table = analysed.sources()["systematics.csv"]
-    assert set(table["group"]) <= {*GROUPS, "light", "heavy", "all"}
+    assert set(table["group"]) <= {*FIVE.names, "light", "heavy", "all"}
     rows = table.filter(pl.col("group") == "all")
     relative = (rows["change_energy_scale_m2_sr_s_eV"] / rows["flux_m2_sr_s_eV"]).to_numpy()
     np.testing.assert_allclose(relative, -0.175, atol=0.03)

@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -26,14 +26,15 @@ from showerstack.analysis.spectra.knees import HeldScales, _fit_like, _knee, fit
 from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem, fit_once
 from showerstack.analysis.spectra.published import published_spectra
 from showerstack.analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
-from showerstack.analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, Thrown, binning
+from showerstack.analysis.spectra.response import FIVE, Binning, MassGroups, Simulated, SpectrumEvents, Thrown, binning
 from showerstack.analysis.spectra.run import (
-    MEMBERS,
+    KNOWN_SOURCES,
     Spectra,
     SpectraOptions,
     cell_binning,
     folded_spectra,
     measure_spectra,
+    remarks_on_groups,
     remarks_on_range,
     remarks_on_shares,
 )
@@ -78,6 +79,45 @@ def _spectra(
 def analysed(response: tuple[Simulated, Thrown]) -> Spectra:
     """A sky with its knees at one rigidity, measured."""
     return _spectra(response, knees=True)[0]
+
+
+def test_fluxes_are_those_of_the_groups_that_the_simulation_holds() -> None:
+    events, thrown = simulated(200_000, 4, BINS)
+    groups, sky = MassGroups(("proton", "iron")), Sky(abundances=(0.6, 0.0, 0.0, 0.0, 0.4))
+
+    def among(one: SpectrumEvents) -> dict[str, Any]:
+        """Return what a classifier of two groups says of events."""
+        log_proba = one.log_proba[:, groups.numbers]
+        log_proba = log_proba - np.logaddexp.reduce(log_proba, axis=1, keepdims=True)
+        return vars(one) | {"log_proba": log_proba, "predicted": log_proba.argmax(axis=1), "groups": groups}
+
+    two = events.take(np.isin(events.labels, groups.numbers))
+    two = Simulated(**among(two) | {"labels": np.searchsorted(groups.numbers, two.labels)})
+    spectra, _ = folded_spectra(
+        SpectrumEvents(**among(measured(sky, 3, exposure=EXPOSURE / 2))), two, thrown.counts[:, groups.numbers],
+        make_cells(BINS, two), np.array(EDGES), EXPOSURE / 2, widths=Widths(), sharpness=1 / SKY.sharpness, knees=True,
+        least=(-np.inf, -np.inf),
+    )  # fmt: skip
+    truth = true_flux(sky, binning(EDGES))[:, groups.numbers]
+    assert np.abs((spectra.flux - truth) / spectra.standard(KNOWN_SOURCES)).max() < 5
+    mean = truth @ groups.ln_masses / truth.sum(axis=1)
+    masses = spectra.masses()
+    known = np.sqrt(sum(masses[f"error_{name}"].to_numpy() ** 2 for name in KNOWN_SOURCES))
+    assert np.abs((masses["mean_ln_mass"].to_numpy() - mean) / known).max() < 5
+    assert spectra.table()["group"].unique(maintain_order=True).to_list() == ["proton", "iron", "light", "heavy", "all"]
+    assert spectra.knees is not None
+    assert [one.name for one in spectra.knees.groups] == ["proton", "iron"]
+    charges = spectra.knees.fits["rigidity"].likelihood.layout.lg_knees(spectra.knees.fits["rigidity"].parameters)
+    assert charges[1] - charges[0] == pytest.approx(np.log10(26))
+    (remark,) = remarks_on_groups(groups)
+    assert "nature's helium, carbon, silicon are taken for these" in remark
+    assert remarks_on_groups(FIVE) == []
+
+
+def test_sums_of_groups_are_light_and_heavy_where_there_are_both() -> None:
+    assert list(MassGroups(("proton", "helium")).sums) == ["all"]
+    assert list(MassGroups(("carbon", "iron")).sums) == ["all"]
+    np.testing.assert_array_equal(MassGroups(("helium", "carbon", "iron")).sums["heavy"], [0, 1, 1])
 
 
 def test_cells_cover_the_bins_and_what_comes_out_too_high() -> None:
@@ -179,7 +219,7 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     assert all(one in text for one in tables), "a notebook shows the page's tables"
     assert f"p = {unknown.p_value:.3f}" in shown._repr_html_()
     (axes,) = shown.plot().axes
-    drawn = [line.get_ydata() for line in axes.lines if line.get_label() in GROUPS]
+    drawn = [line.get_ydata() for line in axes.lines if line.get_label() in FIVE.names]
     points = unknown.flux * unknown.centres_ev[:, None] ** 2.7
     np.testing.assert_allclose(np.concatenate(drawn), points.T[np.isfinite(points.T)])
     (line,) = [line for line in shown.plot("all").axes[0].lines if line.get_label() == "all"]
@@ -187,10 +227,10 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     np.testing.assert_allclose(line.get_ydata(), total * unknown.centres_ev[unknown.used] ** 2.7)
     with pytest.raises(InputError, match="no group 'gold': give one of proton"):
         shown.plot("gold")
-    named = np.array([unknown.determined[name] for name in GROUPS])
+    named = np.array([unknown.determined[name] for name in FIVE.names])
     assert (~named).any()
     assert f"{(~named).sum()} of {named.size} fluxes are not determined" in text
-    assert ", ".join(name for name in MEMBERS if name != "all" and not unknown.determined[name][-1]) in text
+    assert ", ".join(name for name in FIVE.members if name != "all" and not unknown.determined[name][-1]) in text
     assert ">not determined</td>" in text
     assert json.loads((tmp_path / "pyhf.json").read_text())["version"] == "1.0.0"
     with monkeypatch.context() as undrawn:
@@ -232,7 +272,7 @@ def test_what_so_few_events_cannot_tell_is_not_determined(response: tuple[Simula
     for column in ("fraction", "flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV"):
         assert unknown[column].is_null().all()
     assert table.filter(pl.col("used") & (pl.col("group") == "all"))["flux_m2_sr_s_eV"].is_not_null().all()
-    groups = table.filter(pl.col("group").is_in(GROUPS) & ~pl.col("determined"))
+    groups = table.filter(pl.col("group").is_in(FIVE.names) & ~pl.col("determined"))
     assert np.isnan(few.flux).sum() == groups.height
     cells = [str(cell) for column in spectra_text(few).columns[2:] for cell in column.cells]
     assert "not determined" in cells
@@ -406,7 +446,7 @@ def test_published_spectra_have_sources_and_plausible_heights() -> None:
             inside = one.energy_ev < 4e15
             assert ((ratio > 0.5) & (ratio < 2))[inside].all(), one.name
     sums: dict[str, np.ndarray] = {one.group: one.value for one in spectra if one.experiment == "KASCADE 2024"}
-    np.testing.assert_allclose(sum(sums[name] for name in GROUPS), sums["all"], rtol=0.02)
+    np.testing.assert_allclose(sum(sums[name] for name in FIVE.names), sums["all"], rtol=0.02)
 
 
 def test_the_rigidity_sky_is_what_it_says() -> None:
@@ -435,7 +475,7 @@ def test_spectra_of_a_small_sky(
     assert table.height == 2 * 8
     assert {"flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV", "lg_energy_low_eV"} <= set(table.columns)
     assert pl.read_csv(tmp_path / "spectra.csv").columns == table.columns
-    groups = table.filter(pl.col("group").is_in(GROUPS) & pl.col("used"))
+    groups = table.filter(pl.col("group").is_in(FIVE.names) & pl.col("used"))
     common = groups["flux_error_exposure_m2_sr_s_eV"] / groups["flux_m2_sr_s_eV"].abs()
     np.testing.assert_allclose(common.drop_nulls().to_numpy(), EXPOSURE_ERROR)
     assert groups["determined"].to_list() == groups["fraction"].is_not_null().to_list()

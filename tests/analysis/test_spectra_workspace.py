@@ -12,7 +12,7 @@ from showerstack.analysis.options import Widths
 from showerstack.analysis.spectra.fluxes import MARGIN_WIDTH, folded, wide_bins
 from showerstack.analysis.spectra.folding import make_cells, make_movable, make_response
 from showerstack.analysis.spectra.likelihood import LEAST_HEIGHT, FoldedFit, FoldingProblem, deviance
-from showerstack.analysis.spectra.response import GROUPS
+from showerstack.analysis.spectra.response import FIVE
 from showerstack.analysis.spectra.run import cell_binning
 from showerstack.analysis.spectra.workspace import THOUSAND, spectra_workspace
 from tests.analysis.skies import EXPOSURE, Sky, measured, simulated
@@ -82,7 +82,7 @@ class Ours:
             dict(zip(("energy_scale", "muon_scale", "electron_scale"), scales, strict=True)),
         )
         values["exposure"] = exposure
-        for k, group in enumerate(GROUPS):
+        for k, group in enumerate(FIVE.names):
             for j in range(1, len(EDGES)):
                 values[f"{group}_{EDGES[j - 1]:g}-{EDGES[j]:g}"] = factors[j, k] * self.sent[j, k] / THOUSAND
             values[f"{group}_below"], values[f"{group}_above"] = self.margins(factors)[:, k]

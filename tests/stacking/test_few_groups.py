@@ -1,5 +1,6 @@
 """Composition with the mass groups that a set has: protons and iron are told apart, and labels stay the benchmark's."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from showerstack.analysis.options import SpectraOptions
+from showerstack.analysis.spectra.run import measure_spectra
 from showerstack.report.doctor import dataset_findings
 from showerstack.report.public.leaderboard import leaderboard
 from showerstack.runtime.context import Context
@@ -73,6 +76,27 @@ def test_a_test_set_with_other_groups_than_the_run_is_refused(two_groups: Path, 
 
     with pytest.raises(InputError, match=r"labels are outside 0 \(proton\), 4 \(iron\)"):
         read_labels(Run.open(two_groups / "run"), tiny_composition)
+
+
+def test_spectra_are_of_the_groups_that_run_and_simulation_hold(
+    two_groups: Path, tiny_composition: Path, tmp_path: Path
+) -> None:
+    task = COMPOSITION.with_classes(("proton", "iron"))
+    simulation, data = (
+        simulate(task, tmp_path / str(seed), n_train=10, n_test=1200, seed=seed, workers=1)[1] for seed in (8, 9)
+    )
+    options = SpectraOptions(
+        run=two_groups / "run", data=[data], simulation=[simulation], exposure="1e10", out=tmp_path / "spectra",
+        edges=(15.2, 15.6, 16.2),
+    )  # fmt: skip
+    result, remarks = measure_spectra(options, Context(device="cpu", workers=1))
+    share = result.fluxes.flux / result.fluxes.flux.sum(axis=1, keepdims=True)
+    assert share[0] == pytest.approx([0.5, 0.5], abs=0.3)  # thrown alike
+    assert read_json(tmp_path / "spectra" / "spectra.json")["groups"] == ["proton", "iron"]
+    assert any("nature's helium, carbon, silicon are taken for these" in one for one in remarks)
+    wrong = replace(options, simulation=[tiny_composition / "composition_test"], out=tmp_path / "wrong")
+    with pytest.raises(InputError, match=r"holds label \d, expected 0 \(proton\), 4 \(iron\)"):
+        measure_spectra(wrong, Context(device="cpu", workers=1))
 
 
 def test_groups_of_a_task() -> None:
