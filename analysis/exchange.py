@@ -1,6 +1,6 @@
 """Spectra for data bases of others: HEPData's submission with covariances, and rows of the cosmic-ray data base CRDB.
 
-Both are made from the tables on disk (``spectra.parquet``, ``covariance.npz``), whose columns name their units. HEPData
+Both are made from the tables, whose columns name their units. HEPData
 (HEPData/hepdata-submission, docs): ``submission.yaml`` and a file a table; YAML's subset JSON is written, which every
 reader of YAML takes. CRDB (crdb-project/crdb, core.py): total energies in GeV.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from showerstack.showers.schema import COMPOSITION
 HEPDATA_FOLDER, CRDB_CSV = "hepdata", "crdb.csv"
 FLUX = "flux_m2_sr_s_eV"
 ERROR = re.compile(r"flux_error_(.+)_m2_sr_s_eV")
-COVARIANCE = re.compile(r"flux_(.+)_m2_sr_s_eV_squared")
 STATISTICAL_SOURCES = ("data", "simulation")
 SUMS = ("statistical", "total")
 EV_PER_GEV = 1e9
@@ -34,13 +34,14 @@ def error_columns(table: pl.DataFrame) -> dict[str, str]:
     return {match[1]: name for name, match in matches.items() if match and match[1] not in SUMS}
 
 
-def write_exchange(out: Path, experiment: str = "KASCADE") -> list[Path]:
-    """Write ``OUT/hepdata/`` and ``OUT/crdb.csv`` from the spectra in ``OUT``; return the files.
+def write_exchange(
+    out: Path, table: pl.DataFrame, covariances: Mapping[str, np.ndarray], experiment: str = "KASCADE"
+) -> list[Path]:
+    """Write ``OUT/hepdata/`` and ``OUT/crdb.csv`` of spectra and their covariances by source; return the files.
 
     Bins that are not used or not determined are '-' in HEPData's tables and missing among CRDB's rows. An error that is
     not known is left out of a value's errors and named in the table's description; CRDB's rows need all errors.
     """
-    table = pl.read_parquet(out / "spectra.parquet", glob=False)
     folder = out / HEPDATA_FOLDER
     folder.mkdir(exist_ok=True)
     files, documents = [], []
@@ -53,15 +54,11 @@ def write_exchange(out: Path, experiment: str = "KASCADE") -> list[Path]:
         if part.filter(pl.col("used") & pl.col(FLUX).is_null()).height:
             description += " Not determined in some bins."
         documents.append(_document(f"Flux of {group}", description, f"{name}.yaml"))
-    with np.load(out / "covariance.npz", allow_pickle=False) as stored:
-        for key in stored.files:
-            match = COVARIANCE.fullmatch(key)
-            if not match:
-                continue
-            name, content = f"covariance_{match[1]}", _hepdata_matrix(table, stored[key])
-            files.append(_write_as_yaml(folder / f"{name}.yaml", content))
-            description = f"Covariance of all groups' fluxes from the source {match[1]}: energy bin, then group."
-            documents.append(_document(f"Covariance, {match[1]}"[:64], description, f"{name}.yaml"))
+    for source, matrix in covariances.items():
+        name = f"covariance_{source}"
+        files.append(_write_as_yaml(folder / f"{name}.yaml", _hepdata_matrix(table, matrix)))
+        description = f"Covariance of all groups' fluxes from the source {source}: energy bin, then group."
+        documents.append(_document(f"Covariance, {source}"[:64], description, f"{name}.yaml"))
     head = {"comment": f"Elemental spectra of {experiment} events, with covariances by source of error."}
     text = "\n".join(f"---\n{_as_yaml(one)}" for one in (head, *documents)) + "\n"
     with atomic_path(folder / "submission.yaml") as temporary:

@@ -13,6 +13,7 @@ from showerstack.runtime.options import Limits, OptionGroup
 if TYPE_CHECKING:
     import numpy as np
 
+ZENITH = Limits(gt=0, le=60)
 EXPOSURE_ERROR = 0.05
 """Relative error of an exposure of which nothing else is said: an assumption."""
 
@@ -65,10 +66,10 @@ class SpectraOptions(MeasurementOptions):
     """Labelled simulated set, not trained on, for the response; default: held-out events."""
     edges: Annotated[tuple[float, ...], "--bins"] = (15.2, 15.5, 15.8, 16.2, 16.8)
     """Bin edges of lg(E/eV)."""
-    zenith_max_deg: Annotated[float, "--zenith-max"] = 18.0
+    zenith_max_deg: Annotated[float, "--zenith-max", ZENITH] = 18.0
     """Largest zenith angle (degrees), as in the exposure."""
     widths: Widths = field(default_factory=Widths)
-    knee_sharpness: float = 5.0
+    knee_sharpness: Annotated[float, Limits(0.5, 100)] = 5.0
     """How sharp knees are."""
     stability: bool = False
     """Also fit halves of runs and zenith angles, and other cells."""
@@ -84,16 +85,16 @@ class SearchOptions(MeasurementOptions):
     """Labelled simulated set, not trained on; default: the run's held-out events."""
     edges: Annotated[tuple[float, ...], "--bins"] = (14.8, 15.0, 15.25, 15.5, 15.75, 16.0, 16.5, 17.0)
     """Bin edges of lg(E/eV)."""
-    zenith_max_deg: Annotated[float, "--zenith-max"] = 30.0
+    zenith_max_deg: Annotated[float, "--zenith-max", ZENITH] = 30.0
     """Largest zenith angle (degrees), as in the exposure."""
-    level: float = 0.9
+    level: Annotated[float, Limits(0.5, lt=1)] = 0.9
     """Confidence level."""
-    efficiency: float | None = None
+    efficiency: Annotated[float | None, Limits(gt=0, lt=1)] = None
     """Share of photons above the threshold; default: of the best expected limit."""
-    index: float = 2.7
+    index: Annotated[float, Limits(gt=1, lt=5)] = 2.7
     """Spectral index assumed for the photons."""
-    toys: int = 1000
-    """Experiments drawn for each signal that is tried."""
+    toys: Annotated[int, Limits(100)] = 1000
+    """Experiments drawn for each signal that is tried; fewer make limits chance."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,13 @@ class SkyOptions(OptionGroup):
     """Dataset folder with event times, or folder of runs; may be given several times."""
     out: Path = Path("sky_map")
     """Folder for the map, its picture and provenance."""
-    zenith_max_deg: Annotated[float, "--zenith-max"] = 30.0
+    zenith_max_deg: Annotated[float, "--zenith-max", ZENITH] = 30.0
     """Largest zenith angle (degrees)."""
-    nside: int = 32
+    nside: Annotated[int, Limits(1)] = 32
     """HEALPix resolution: 32 are pixels of 1.8 degrees, 64 of 0.9."""
-    scrambles: int = 20
+    scrambles: Annotated[int, Limits(2)] = 20
     """How often times are exchanged for the exposure."""
-    window_h: Annotated[float, "--window"] = 24.0
+    window_h: Annotated[float, "--window", Limits(0.5)] = 24.0
     """Times are exchanged within about so many hours."""
     azimuth_of_north: float | None = None
     """Stored azimuth of showers from the north (degrees); default: as found."""
@@ -118,22 +119,15 @@ class SkyOptions(OptionGroup):
     """Azimuths grow from north over east, or over west."""
     run: Path | None = None
     """Gamma run: map only events with the highest scores."""
-    share: float = 0.01
+    share: Annotated[float, Limits(gt=0, le=1)] = 0.01
     """With --run: share of the events that is kept."""
     blinding: Blinding = field(default_factory=Blinding)
     seed: Annotated[int, Limits(0)] = 1
     """Seed of all random numbers."""
 
-    def checked(self) -> SkyOptions:
-        """Return these options, or say in one line which cannot be."""
-        limits = {
-            "--zenith-max": (self.zenith_max_deg, 1.0, 60.0), "--nside": (self.nside, 1, 1024),
-            "--scrambles": (self.scrambles, 2, 1000), "--window": (self.window_h, 0.5, 1e4),
-            "--share": (self.share, 1e-6, 1.0), "--azimuth-of-north": (self.azimuth_of_north or 0.0, -360.0, 360.0),
-        }  # fmt: skip
-        for name, (value, low, high) in limits.items():
-            if not low <= value <= high:
-                raise InputError(f"{name} {value:g}: expected a number from {low:g} to {high:g}")
-        if self.nside & (self.nside - 1):
-            raise InputError(f"--nside {self.nside}: expected a power of two, such as 32 (1.8 degrees)")
-        return self
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.azimuth_of_north is not None and not Limits(-360, 360).hold(self.azimuth_of_north):
+            raise InputError(f"--azimuth-of-north {self.azimuth_of_north:g}: give a number {Limits(-360, 360)}")
+        if self.nside & (self.nside - 1) or self.nside > 1024:
+            raise InputError(f"--nside {self.nside}: give a power of two up to 1024, such as 32 (1.8 degrees)")

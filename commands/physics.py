@@ -35,12 +35,19 @@ def spectra(context: typer.Context, options: SpectraOptions, overwrite: Overwrit
     --exposure 6.7e11[/bold]
     """
     need("train", "report", "physics", what="spectra")
-    from showerstack.analysis.spectra.run import SPECTRA_FILES
-    from showerstack.report.physics_pages import SPECTRA_PAGE_FILE, knee_lines, spectra_text, write_spectra
+    from showerstack.analysis.spectra.files import SPECTRA_FILES, write_spectra
+    from showerstack.analysis.spectra.run import fit_spectra, read_inputs
+    from showerstack.report.spectra_page import SPECTRA_PAGE_FILE, knee_lines, spectra_text, write_spectra_page
+    from showerstack.runtime.files import check_out_folder
 
     _refuse_unblind(context, options.blinding)
+    check_out_folder(options.out)
     claimed(context, *(options.out / name for name in (SPECTRA_PAGE_FILE, *SPECTRA_FILES)))
-    result = write_spectra(options, Context(bars=bar))
+    ctx = Context(bars=bar)
+    inputs = read_inputs(options, ctx)
+    result = fit_spectra(inputs, options, ctx)
+    write_spectra(result, options.out)
+    write_spectra_page(result, options.out)
     console.print(spectra_text(result))
     for line in knee_lines(result):
         console.print(line, soft_wrap=True)
@@ -55,13 +62,19 @@ def gamma_limit(context: typer.Context, options: SearchOptions, overwrite: Overw
     --exposure 1.75e12[/bold]
     """
     need("train", "report", what="gamma-limit")
-    from showerstack.analysis.photons.search import CANDIDATES_CSV, LIMITS_CSV, SEARCH_FILE
-    from showerstack.report.physics_pages import PHOTONS_PAGE_FILE, excess_warning, limits_text, write_photons
+    from showerstack.analysis.photons.files import CANDIDATES_CSV, LIMITS_CSV, SEARCH_FILE, write_limits
+    from showerstack.analysis.photons.result import PhotonResult
+    from showerstack.analysis.photons.search import search_photons
+    from showerstack.report.photons_page import PHOTONS_PAGE_FILE, excess_warning, limits_text, write_photon_page
+    from showerstack.runtime.files import check_out_folder
 
+    check_out_folder(options.out)
     _refuse_unblind(context, options.blinding)
     files = (PHOTONS_PAGE_FILE, LIMITS_CSV, CANDIDATES_CSV, SEARCH_FILE)
     claimed(context, *(options.out / name for name in files))
-    photons = write_photons(options, Context(bars=bar)).search
+    photons = search_photons(options, Context(bars=bar))
+    write_limits(PhotonResult(photons), options.out)
+    write_photon_page(PhotonResult(photons), options.out)
     for line in excess_warning(photons):
         console.print(line, soft_wrap=True, markup=False)
     console.print(limits_text(photons))

@@ -7,30 +7,46 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypeGuard, get_origin, get_type_hints
 
+from showerstack.runtime.errors import InputError
+
 
 @dataclass(frozen=True)
 class Limits:
-    """Smallest and largest value of a number, and what it lies below."""
+    """Smallest and largest value of a number, and what it lies below and above."""
 
     ge: float | None = None
     le: float | None = None
     lt: float | None = None
+    gt: float | None = None
 
     __is_annotated_types_grouped_metadata__ = True  # pydantic takes them one by one
 
     def __iter__(self) -> Iterator[Any]:
-        from annotated_types import Ge, Le, Lt
+        from annotated_types import Ge, Gt, Le, Lt
 
-        for name, kind in (("ge", Ge), ("le", Le), ("lt", Lt)):
+        for name, kind in (("ge", Ge), ("le", Le), ("lt", Lt), ("gt", Gt)):
             if (value := getattr(self, name)) is not None:
                 yield kind(value)
+
+    def hold(self, value: float) -> bool:
+        """Return whether a number lies within; one that is none does not."""
+        low = value >= (-math.inf if self.ge is None else self.ge) and (self.gt is None or value > self.gt)
+        return low and value <= (math.inf if self.le is None else self.le) and (self.lt is None or value < self.lt)
+
+    def __str__(self) -> str:
+        names = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
+        there = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return " and ".join(f"{names[name]} {value:g}" for name, value in there.items())
 
 
 class OptionGroup:
@@ -43,6 +59,14 @@ class OptionGroup:
 
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that lie outside what their options declare."""
+        for name, option in options_of(type(self)).items():
+            value = getattr(self, name)
+            for limits in option.metadata:
+                if isinstance(limits, Limits) and value is not None and not limits.hold(value):
+                    raise InputError(f"{option.flag(name)} {value:g}: give a number {limits}")
 
 
 REQUIRED = inspect.Parameter.empty
@@ -58,6 +82,11 @@ class Option:
     metadata: tuple[Any, ...]
     """:class:`Limits`, and names on the command line."""
     help: str
+
+    def flag(self, name: str) -> str:
+        """Return how the command line names it; of two names the first."""
+        given = next((text for text in self.metadata if isinstance(text, str)), f"--{name.replace('_', '-')}")
+        return str(given).split("/", maxsplit=1)[0]
 
 
 @cache
@@ -96,3 +125,15 @@ def options_of(group: type[OptionGroup]) -> dict[str, Option]:
             default = getattr(group, name, REQUIRED)
             result[name] = Option(plain if metadata else hint, default, metadata, texts[name])
     return result
+
+
+@contextmanager
+def as_arguments(*kinds: type[OptionGroup]) -> Iterator[None]:
+    """Let errors within speak of arguments, ``zenith_max_deg``, where they name options, ``--zenith-max``."""
+    every = [*kinds, *(inner for kind in kinds for inner in groups_in(kind).values())]
+    names = {option.flag(name): name for kind in every for name, option in options_of(kind).items()}
+    try:
+        yield
+    except InputError as error:
+        error.args = (re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: names.get(match[0], match[0]), str(error)),)
+        raise

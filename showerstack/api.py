@@ -26,13 +26,15 @@ from showerstack.runtime.errors import InputError, escaped, need
 from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.runtime.frames import column_of, frame_of
 from showerstack.runtime.logs import Lines, logging_to, remark
+from showerstack.runtime.options import as_arguments
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.schema import TASKS, Task, task_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from showerstack.report.physics_pages import MeasuredSpectra, PhotonLimits
+    from showerstack.report.photons_page import PhotonLimits
+    from showerstack.report.spectra_page import MeasuredSpectra
     from showerstack.stacking.chain import Predictions
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.explain import Explanation
@@ -343,11 +345,12 @@ def fit(
     >>> run.classes
     ('proton', 'helium', 'carbon', 'silicon', 'iron')
     """
+    from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
     from showerstack.stacking.train import stack
 
     need("train", what="training")
-    config = _configured(data, labels, Path(run).expanduser(), task, options)
-    with _shown(verbose, callback) as bars:
+    with as_arguments(RunOptions, ShowerOptions, TableOptions), _shown(verbose, callback) as bars:
+        config = _configured(data, labels, Path(run).expanduser(), task, options)
         stack(config, Context(bars=bars))
     return fitted(config.run)
 
@@ -635,7 +638,7 @@ def spectra(
     callback: Callback | None = None,
     **options: Any,
 ) -> MeasuredSpectra:
-    """Measure fluxes and shares of five mass groups by energy, as the command ``spectra`` does.
+    """Measure fluxes and shares of mass groups by energy, as the command ``spectra`` does.
 
     Parameters
     ----------
@@ -656,7 +659,7 @@ def spectra(
 
     Returns
     -------
-    showerstack.report.physics_pages.MeasuredSpectra
+    showerstack.report.spectra_page.MeasuredSpectra
         ``table()`` has a row for each energy bin and group, with units in the names of the columns; ``plot()`` returns
         the page's picture as a figure of matplotlib, and notebooks show the table of shares.
 
@@ -668,12 +671,19 @@ def spectra(
     from showerstack.analysis.options import SpectraOptions
 
     need("train", "report", "physics", what="spectra")
-    from showerstack.report.physics_pages import write_spectra
+    from showerstack.analysis.spectra.files import write_spectra
+    from showerstack.analysis.spectra.run import measure_spectra
+    from showerstack.report.spectra_page import MeasuredSpectra, write_spectra_page
+    from showerstack.runtime.files import check_out_folder
 
     options |= _analysis_options(run, data, out, exposure)
-    spectra_options = SpectraOptions(simulation=_paths(simulation) or None, **options)
-    with _shown(verbose, callback) as bars:
-        return write_spectra(spectra_options, Context(bars=bars, workers=workers))
+    with as_arguments(SpectraOptions), _shown(verbose, callback) as bars:
+        spectra_options = SpectraOptions(simulation=_paths(simulation) or None, **options)
+        check_out_folder(spectra_options.out)
+        result = measure_spectra(spectra_options, Context(bars=bars, workers=workers))
+        write_spectra(result, spectra_options.out)
+        write_spectra_page(result, spectra_options.out)
+    return MeasuredSpectra.of(result)
 
 
 def gamma_limit(
@@ -705,7 +715,7 @@ def gamma_limit(
 
     Returns
     -------
-    showerstack.report.physics_pages.PhotonLimits
+    showerstack.report.photons_page.PhotonLimits
         ``limits()`` has a row for each range of energy, ``candidates()`` one for each event above the threshold;
         ``plot()`` returns the page's picture as a figure of matplotlib, and notebooks show the table of limits.
 
@@ -717,13 +727,20 @@ def gamma_limit(
     from showerstack.analysis.options import SearchOptions
 
     need("train", "report", what="gamma_limit")
-    from showerstack.report.physics_pages import write_photons
+    from showerstack.analysis.photons.files import write_limits
+    from showerstack.analysis.photons.search import search_photons
+    from showerstack.report.photons_page import PhotonLimits, write_photon_page
+    from showerstack.runtime.files import check_out_folder
 
     options |= _analysis_options(run, data, out, exposure)
     simulated = None if simulation is None else Path(simulation).expanduser()
-    search_options = SearchOptions(simulation=simulated, **options)
-    with _shown(verbose, callback) as bars:
-        return write_photons(search_options, Context(bars=bars, workers=workers))
+    with as_arguments(SearchOptions), _shown(verbose, callback) as bars:
+        search_options = SearchOptions(simulation=simulated, **options)
+        check_out_folder(search_options.out)
+        result = PhotonLimits(search_photons(search_options, Context(bars=bars, workers=workers)))
+        write_limits(result, search_options.out)
+        write_photon_page(result, search_options.out)
+    return result
 
 
 def _analysis_options(

@@ -41,6 +41,18 @@ def table() -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(300, 2)) + 1.5 * y[:, None], y
 
 
+def test_messages_name_arguments_not_options(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for call, message in (
+        (lambda: showerstack.spectra("run", "data", out=tmp_path, zenith_max_deg=70), "^zenith_max_deg 70: give"),
+        (lambda: showerstack.spectra("run", "data", out=tmp_path, exposure="3 furlongs"), "^exposure '3 furlongs': "),
+        (lambda: showerstack.gamma_limit("run", "data", out=tmp_path, efficiency=2.0), "^efficiency 2: give"),
+        (lambda: showerstack.spectra("run", tmp_path / "data", out=tmp_path, edges=(15.0, 14.0)), "^energy bins"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+
+
 def test_fit_and_predict_take_arrays_and_paths(table: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     x, y = table
     run = showerstack.fit(x, np.where(y, "b", "a"), run=tmp_path / "run", **OPTIONS)

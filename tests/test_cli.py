@@ -443,7 +443,7 @@ def test_a_file_gives_what_a_command_needs_and_takes_several_times(
     assert command_line(monkeypatch, "compare", "c", "d", "--config", "c.toml") == 2
     assert capsys.readouterr().err.startswith("error: c is not a finished run folder")
     assert command_line(monkeypatch, "gamma-limit", "--config", "c.toml") == 2
-    assert capsys.readouterr().err.startswith("error: --zenith-max 99: give degrees"), "bins are read"
+    assert capsys.readouterr().err.startswith("error: c.toml: option zenith_max_deg"), "bins are read"
     assert command_line(monkeypatch, "gamma-limit", "--run", "g") == 2
     assert "Missing option '--data'" in capsys.readouterr().err
 

@@ -155,7 +155,7 @@ def test_the_confidence_level_is_written_in_one_place() -> None:
     # Contours and bands at 68 and 95 % are what papers draw, whatever the level of ours.
     contours = {
         "showerstack.analysis.photons.limits",
-        "showerstack.report.physics_pages",
+        "showerstack.report.spectra_page",
         "showerstack.report.pictures.physics",
     }
     wrong = []

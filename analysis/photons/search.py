@@ -1,24 +1,16 @@
-"""From a gamma run, measured events and an exposure to limits on photons: what ``cli.py gamma-limit`` calls.
-
-The result on disk is tables with units in their columns' names, and provenance.
-"""
+"""From a gamma run, measured events and an exposure to limits on photons: what ``cli.py gamma-limit`` calls."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-import polars as pl
 
-from showerstack.analysis.events import open_run, refuse_shared_folders
+from showerstack.analysis.events import looked_at, open_run, refuse_shared_folders
 from showerstack.analysis.exposure import Exposure, check_flux_of_exposure, exposure_of
 from showerstack.analysis.options import SearchOptions
 from showerstack.analysis.photons.background import (
-    Backgrounds,
     Counts,
     Regions,
     Transfer,
@@ -38,17 +30,15 @@ from showerstack.analysis.photons.events import (
     read_data,
     read_simulation,
 )
-from showerstack.analysis.photons.limits import BAND, cls_limit
-from showerstack.analysis.photons.on_off import Common, OnOff, signal_limits, significance
-from showerstack.analysis.photons.workspace import workspace
+from showerstack.analysis.photons.limits import cls_limit
+from showerstack.analysis.photons.on_off import Common, signal_limits, significance
+from showerstack.analysis.photons.result import Limit, PhotonSearch
+from showerstack.analysis.provenance import Provenance
 from showerstack.analysis.spectra.response import Binning, Thrown, binning
-from showerstack.runtime.code import git_revision, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import atomic_path, write_json
 from showerstack.runtime.logs import remark
 from showerstack.showers.schema import GAMMA
-from showerstack.showers.source import is_simulated, read_source
 
 LOG = logging.getLogger(__name__)
 
@@ -56,84 +46,12 @@ HALVES = 17
 """Keeps the random halves of the simulation apart from other random numbers of the same seed."""
 LEAK = 0.3
 """Share of a signal that lies in the sideband, of what lies above it, from which a remark says so."""
-MANY_SIGMA = 3.0
-"""Significance of all energies together from which a page says that a limit is not the result."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Limits in one energy range."""
-
-    lg_energy_low: float
-    lg_energy_high: float
-    integral: bool
-    """Walking up: all energies from ``lg_energy_low`` on."""
-    measured: int
-    candidates: int
-    backgrounds: Backgrounds
-    efficiency: float
-    """Photons above the threshold per photon sent (accepted, where thrown ones are not known)."""
-    efficiency_error: float
-    limit: float
-    """Events, by CLs with the background from data."""
-    limit_simulation: float
-    """The same with the background from simulation."""
-    expected: np.ndarray
-    """(5,) limits expected without photons, at the quantiles of :data:`showerstack.analysis.photons.limits.BAND`."""
-    interval: tuple[float, float]
-    """Events: the unified interval by the likelihood ratio, background from data."""
-    significance: float
-    """Of an excess, standard deviations; 0 for a deficit."""
-    sent_per_flux: float
-    """Photons sent for a flux of one m^-2 sr^-1 s^-1 (eV^-1 where not integral); NaN where it is not known."""
-    hadrons_sent: float
-    """Particles that the measured events stand for, in the exposure."""
-    leak: float
-    """Signal events in the sideband for one above the threshold, which the likelihood knows of."""
-    counts: OnOff
-    common: Common
-
-    @property
-    def flux_per_event(self) -> float:
-        """By which events are multiplied to give fluxes."""
-        return 1.0 / (self.efficiency * self.sent_per_flux) if self.efficiency > 0 else np.nan
-
-    @property
-    def fraction_per_event(self) -> float:
-        """By which events are multiplied to give the share of photons in all particles of the same energy."""
-        return 1.0 / (self.efficiency * self.hadrons_sent) if self.efficiency > 0 else np.nan
-
-
-@dataclass(frozen=True)
-class PhotonSearch:
-    """All that a search found."""
-
-    options: SearchOptions
-    exposure: Exposure
-    bins: Binning
-    regions: Regions
-    transfer: Transfer
-    limits: tuple[Limit, ...]
-    """First the bins that can be used, then the integral ones."""
-    data: SearchEvents
-    candidates: np.ndarray
-    """Positions in :attr:`data`, highest score first."""
-    measuring: Weighted
-    energy: PhotonEnergy | None
-    """None where true energies are not known: the hadrons' formula stands in."""
-    efficiency_known: bool
-    remarks: tuple[str, ...]
-    fingerprints: tuple[str, ...]
-    config_hash: str
-    simulated_data: bool
-    flow: dict[str, int] = field(default_factory=dict)
-    """Measured events left after each cut."""
 
 
 def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSearch:
     """Look for photons among measured events."""
     bins = binning(options.edges)
-    _check(options)
+    options = replace(options, data=looked_at(options.data, options.blinding))
     exposure = exposure_of(
         options.exposure, options.data, options.zenith_max_deg, options.dead_time_s, options.exposure_error
     )
@@ -144,7 +62,15 @@ def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSe
         run, options.simulation, prints, bins.fine, options.zenith_max_deg, ctx
     )
     remarks += [*new_remarks, *exposure.remarks]
-    is_simulated_data = all(is_simulated(read_source(folder)) for folder in options.data)
+    provenance = Provenance.of(
+        options,
+        run,
+        exposure,
+        options.zenith_max_deg,
+        options.simulation.name if options.simulation else "",
+        prints,
+        flow,
+    )
     with ctx.bars("gamma-limit", "energies") as progress:
         search = search_events(
             data,
@@ -153,29 +79,12 @@ def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSe
             bins,
             options,
             exposure,
-            simulated_data=is_simulated_data,
+            simulated_data=provenance.simulated_data,
             remarks=remarks,
             progress=progress,
         )
     remark(LOG, search.remarks)
-    return PhotonSearch(
-        **{name: value for name, value in vars(search).items()
-           if name not in ("fingerprints", "config_hash", "flow")},
-        flow=flow, fingerprints=tuple(prints), config_hash=run.chain.config_hash,
-    )  # fmt: skip
-
-
-def _check(options: SearchOptions) -> None:
-    if not 0 < options.zenith_max_deg <= 60:
-        raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")
-    if not 0.5 <= options.level < 1:
-        raise InputError(f"--level {options.level:g}: give a confidence level of at least 0.5 and below 1")
-    if options.efficiency is not None and not 0 < options.efficiency < 1:
-        raise InputError(f"--efficiency {options.efficiency:g}: give a share between 0 and 1")
-    if options.toys < 100:
-        raise InputError(f"--toys {options.toys}: at least 100, or limits are chance")
-    if not 1 < options.index < 5:
-        raise InputError(f"--index {options.index:g}: give a spectral index between 1 and 5")
+    return replace(search, provenance=provenance)
 
 
 def search_events(
@@ -297,7 +206,7 @@ def search_events(
     candidates = candidates[np.argsort(-data.score[candidates], kind="stable")]
     return PhotonSearch(
         options, exposure, bins, regions, transfer, tuple(limits), data, candidates, measuring, energy,
-        thrown is not None, tuple(new_remarks), (), "", simulated_data,
+        thrown is not None, tuple(new_remarks),
     )  # fmt: skip
 
 
@@ -362,139 +271,3 @@ def _limit(
 
 PLATEAU = 0.7
 """Share of the largest efficiency for hadrons from which a bin tells of the exposure."""
-LIMITS_CSV, CANDIDATES_CSV, SEARCH_FILE = "limits.csv", "candidates.csv", "gamma_limit.json"
-WORKSPACES = "pyhf"
-"""Folder of the models, a file an energy range."""
-
-
-@dataclass(frozen=True)
-class PhotonResult:
-    """Tables of a search."""
-
-    search: PhotonSearch
-
-    def limits(self) -> pl.DataFrame:
-        """Return one row per energy bin, then one per energy from which all are added up."""
-        return pl.DataFrame([self._row(one) for one in self.search.limits], infer_schema_length=None).with_columns(
-            pl.selectors.float().fill_nan(None)
-        )
-
-    def _row(self, limit: Limit) -> dict[str, Any]:
-        background = limit.backgrounds
-        flux = "photons_m2_sr_s" if limit.integral else "photons_m2_sr_s_eV"
-        both = {"photons_m2_sr_s_eV": None, "photons_m2_sr_s": None}
-        scales = {"fraction": limit.fraction_per_event} | both | {flux: limit.flux_per_event}
-        row: dict[str, Any] = {
-            "range": "above" if limit.integral else "bin",
-            "lg_energy_low_eV": limit.lg_energy_low,
-            "lg_energy_high_eV": limit.lg_energy_high,
-            "measured_events": limit.measured,
-            "candidates": limit.candidates,
-            "background_data": background.data.mean,
-            "background_data_error": background.data.error,
-            "background_simulation": background.simulation.mean,
-            "background_simulation_error": background.simulation.error,
-            "sideband_events": background.side_seen,
-            "sideband_events_simulation": background.side_expected,
-            "transfer": background.transfer,
-            "significance_sigma": limit.significance,
-            "errors_complete": bool(np.isfinite(self.search.transfer.models)),
-            "photon_efficiency": limit.efficiency,
-            "photon_efficiency_error": limit.efficiency_error,
-            "limit_events": limit.limit,
-            "limit_events_background_simulation": limit.limit_simulation,
-            "interval_low_events": limit.interval[0],
-            "interval_high_events": limit.interval[1],
-        }
-        row |= {f"limit_events_expected_{share:g}": value for share, value in zip(BAND, limit.expected, strict=True)}
-        for name, scale in scales.items():
-            for what, value in (("limit", limit.limit), ("expected_limit", limit.expected[len(BAND) // 2])):
-                row[f"{what}_{name}"] = None if scale is None else value * scale
-        return row
-
-    def candidates(self) -> pl.DataFrame:
-        """Return the events above the threshold, highest score first."""
-        search = self.search
-        data = search.data.take(search.candidates)
-        energy_bin = search.bins.bin_of(data.lg_energy)
-        folders = [folder.name for folder in search.options.data]
-        return pl.DataFrame(
-            {
-                "data": pl.Series([folders[k] for k in data.folder], dtype=pl.String),
-                "row": data.row,
-                "score": data.score,
-                "score_above_threshold": data.score - search.regions.threshold[energy_bin],
-                "lg_energy_eV": data.lg_energy,
-                "lg_energy_hadron_eV": data.lg_energy_hadron,
-                "zenith_deg": data.zenith_deg,
-                "lg_ne": data.lg_ne,
-                "lg_nmu": data.lg_nmu,
-            }
-        )
-
-    def write(self, out: Path) -> None:
-        """Write both tables, the models for pyhf and the provenance."""
-        (out / WORKSPACES).mkdir(parents=True, exist_ok=True)
-        for limit in self.search.limits:
-            energy = (
-                f"above_{limit.lg_energy_low:g}"
-                if limit.integral
-                else f"{limit.lg_energy_low:g}-{limit.lg_energy_high:g}"
-            )
-            if limit.efficiency > 0:
-                write_json(out / WORKSPACES / f"{energy}.json", workspace(limit.counts, limit.efficiency, limit.common))
-        for name, frame in ((LIMITS_CSV, self.limits()), (CANDIDATES_CSV, self.candidates())):
-            with atomic_path(out / name) as temporary:
-                frame.write_csv(temporary)
-        search, options = self.search, self.search.options
-        transfer = search.transfer
-        write_json(
-            out / SEARCH_FILE,
-            {
-                "run": options.run.resolve().name,
-                "config_hash": search.config_hash,
-                "data_fingerprints": list(search.fingerprints),
-                "simulation": options.simulation.name if options.simulation else "held-out events of the run",
-                "simulated_data": search.simulated_data,
-                **search.exposure.as_json(options.zenith_max_deg),
-                "data": [folder.name for folder in options.data],
-                "zenith_max_deg": options.zenith_max_deg,
-                "cut_flow": search.flow,
-                "blinding": options.blinding.as_json(options.data),
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                "confidence_level": options.level,
-                "photon_spectral_index": options.index,
-                "photon_energy": None
-                if search.energy is None
-                else {
-                    "of": ["1", "lg_ne - 5", "sec(zenith) - 1"],
-                    "coefficients": search.energy.coefficients.tolist(),
-                    "resolution_lg": search.energy.resolution,
-                },
-                "toys": options.toys,
-                "efficiency_and_migration_known": search.efficiency_known,
-                "thresholds": [
-                    {
-                        "lg_energy_low_eV": float(search.bins.edges[b]),
-                        "threshold": float(search.regions.threshold[b]),
-                        "sideband_from": float(search.regions.side[b]),
-                        "sideband_middle": float(search.regions.middle[b]),
-                    }
-                    for b in np.flatnonzero(search.regions.usable)
-                ],
-                "errors_complete": bool(np.isfinite(transfer.models)),
-                "transfer": {
-                    "relative_error_models": None if np.isnan(transfer.models) else transfer.models,
-                    "relative_error_closure": transfer.closure,
-                    "closure_seen_over_predicted": transfer.closure_ratio,
-                    "closure_error": transfer.closure_error,
-                },
-                "measured_events": len(search.data),
-                "simulated_events_measuring": len(search.measuring.events),
-                "limits": self.limits().to_dicts(),
-                "seed": options.seed,
-                "remarks": list(search.remarks),
-                "versions": versions(),
-                "git_revision": git_revision(),
-            },
-        )

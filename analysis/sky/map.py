@@ -183,7 +183,6 @@ class SkyMap:
 
 def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
     """Make the map."""
-    options.checked()
     need("sky", what="a sky map")
     pixels = SkyPixels(options.nside)
     counts, off = np.zeros(len(pixels), dtype=np.int64), np.zeros(len(pixels), dtype=np.int64)

@@ -22,10 +22,11 @@ from benchmarks.physics.resimulated import BINS, SKY, WIDTHS, drawn_sky
 from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.analysis.events import open_run
-from showerstack.analysis.spectra.fluxes import STATISTICAL, share_covariance, shares
+from showerstack.analysis.spectra.fluxes import SOURCES, STATISTICAL, share_covariance, shares
 from showerstack.analysis.spectra.folding import make_cells
 from showerstack.analysis.spectra.reading import Response, read_response
-from showerstack.analysis.spectra.run import EDGES, KNOWN_SOURCES, SOURCES, Spectra, folded_spectra
+from showerstack.analysis.spectra.result import KNOWN_SOURCES, Spectra
+from showerstack.analysis.spectra.run import EDGES, folded_spectra
 from showerstack.runtime.context import Context, bar
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.monte_carlo import CASCADES
@@ -125,13 +126,13 @@ def main() -> None:
             cells = make_cells(BINS, known.passing)
             pool = read([made(nature, given.showers, NATURE_SEED + seed)], False)
             sky, exposure = drawn_sky(pool, cells, 0.0, seed)
-            spectra, remarks = folded_spectra(
+            spectra = folded_spectra(
                 sky, known.events, known.thrown.counts, cells, np.array(EDGES), exposure, widths=WIDTHS,
                 sharpness=SKY.sharpness, seed=seed,
             )  # fmt: skip
             entry = {
                 "nature": nature, "seed": seed, "events": len(sky), "p_value": spectra.p_value,
-                "refused": spectra.fit.refusal, "remarks": remarks, "found": entry_of(spectra),
+                "refused": spectra.fit.refusal, "remarks": list(spectra.remarks), "found": entry_of(spectra),
             }  # fmt: skip
             done.append(entry)
             with file.open("a", encoding="utf-8") as out:

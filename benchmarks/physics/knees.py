@@ -1,8 +1,8 @@
-"""How often the knee's intervals hold with scales left free, and with those held that data do not tell.
+"""How often intervals hold: of the knee, with scales free and with those held that data do not tell; of ln A's moments.
 
 ``python -m benchmarks.physics.knees --store`` draws skies of showers that the analysis's simulation does not hold, with
-all three scales drawn, and fits each both ways. Experiments are kept in ``WORK/knees-EVENTS.jsonl``: started again, the
-benchmark goes on.
+all three scales drawn, and fits each; with ``--masses`` only mean and variance of ln A are looked at. Experiments are
+kept in ``WORK/knees-EVENTS.jsonl``: started again, the benchmark goes on.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from benchmarks.physics.closure import (
     trained,
 )
 from benchmarks.physics.pairs import PairedTruth, paired_pool
-from benchmarks.physics.pseudo_experiments import lg_knee
+from benchmarks.physics.pseudo_experiments import lg_knee, mass_counts, mean_fluxes
 from benchmarks.shared.results import HELP, store
 from showerstack.analysis.events import open_run
+from showerstack.analysis.spectra.fluxes import free_fluxes
 from showerstack.analysis.spectra.folding import make_response
 from showerstack.analysis.spectra.knees import HeldScales, profile_knee
 from showerstack.analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
 from showerstack.analysis.spectra.reading import Response, read_response
+from showerstack.analysis.spectra.run import EDGES
 from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 from showerstack.showers.schema import COMPOSITION
@@ -38,8 +40,11 @@ from showerstack.showers.schema import COMPOSITION
 WAYS = ("free", "held")
 
 
-def experiment(truth: PairedTruth, seed: int, events: int) -> dict[str, Any]:
-    """Return how far above its minimum the profile is at the true knee, and where that minimum is, both ways."""
+def experiment(truth: PairedTruth, seed: int, events: int, *, masses: bool = False) -> dict[str, Any]:
+    """Return how far above its minimum the profile is at the true knee, and where that minimum is, both ways.
+
+    With ``masses``: how often one and 1.96 errors of mean and variance of ln A hold, without the knee.
+    """
     rng = np.random.default_rng((seed + AGAIN_SEED, 5))
     mean = truth.expected(SKY, rng.normal(size=3))
     exposure = events / float(mean.sum())
@@ -50,6 +55,11 @@ def experiment(truth: PairedTruth, seed: int, events: int) -> dict[str, Any]:
         counts, lambda at: make_response(simulated, truth.cells, thrown, at), exposure, SKY.sharpness, priors
     )
     free = problem.fit()
+    if masses:
+        edges = np.array(EDGES)
+        fluxes = free_fluxes(free, edges)
+        covariance = np.asarray(sum(fluxes.covariance.values()))
+        return {"seed": seed, **mass_counts(fluxes.flux, mean_fluxes(SKY, edges), covariance)}
     held = HeldScales.of(problem, free)
     result: dict[str, Any] = {"seed": seed, "is_held": bool(held.moved)}
     for way, (_, (grid, profile)) in zip(WAYS, (profile_knee(free, 0), held.profile(held.fit, 0)), strict=True):
@@ -72,6 +82,21 @@ def table(done: dict[int, list[dict[str, Any]]]) -> list[str]:
     return rows
 
 
+def table_of_masses(done: dict[int, list[dict[str, Any]]]) -> list[str]:
+    """Return coverage, mean and width of pulls over all bins, by size of the sky and moment; errors over skies."""
+    rows = ["| events | skies | of ln A | 68 % hold, % | 95 % hold, % | mean pull | rms pull |", "|" + "---|" * 7]
+    for events, skies in done.items():
+        for name in ("mean", "variance"):
+            counts = [one[f"{name}_ln_a" if name == "mean" else f"{name}_of_ln_a"] for one in skies]
+            cells = []
+            for key, digits, factor in (("in68", 0, 100), ("in95", 0, 100), ("pull", 2, 1)):
+                each = factor * np.array([one[key] / one["n"] for one in counts])
+                cells.append(f"{each.mean():.{digits}f} ± {each.std(ddof=1) / len(each) ** 0.5:.{digits}f}")
+            width = np.mean([one["pull2"] / one["n"] for one in counts]) ** 0.5
+            rows.append(f"| {events:,} | {len(skies)} | {name} | {' | '.join(cells)} | {width:.2f} |")
+    return rows
+
+
 def main() -> None:
     """Do what is missing, as long as there is time, and print the table."""
     parser = closure_parser(__doc__ or "")
@@ -80,6 +105,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1000, help="seed of the first")
     parser.add_argument("--pairs", type=int, default=50_000, help="showers of the pool that is simulated five times")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
+    parser.add_argument("--masses", action="store_true", help="mean and variance of ln A instead of the knee")
     parser.add_argument("--store", action="store_true", help=HELP)
     given = parser.parse_args()
     stop = time.monotonic() + 60 * given.minutes
@@ -92,21 +118,22 @@ def main() -> None:
     truth = PairedTruth.of_pool(paired_pool(given.work, read, given.pairs, PAIRS_SEED, given.workers), BINS)
     done: dict[int, list[dict[str, Any]]] = {}
     for events in given.sizes:
-        file = given.work / f"knees-{events}.jsonl"
+        file = given.work / f"{'masses' if given.masses else 'knees'}-{events}.jsonl"
         done[events] = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
         known = {one["seed"] for one in done[events]}
         for seed in range(given.first, given.first + given.skies):
             if time.monotonic() > stop:
                 break
             if seed not in known:
-                done[events].append(experiment(truth, seed, events))
+                done[events].append(experiment(truth, seed, events, masses=given.masses))
                 with file.open("a", encoding="utf-8") as out:
                     out.write(json.dumps(done[events][-1]) + "\n")
-    rows = table(done)
+    rows = table_of_masses(done) if given.masses else table(done)
     print("\n".join(rows))
     if given.store:
         words = "Skies of showers simulated again, all scales drawn; ± one standard error.\n\n"
-        store("knees", "How often the knee's intervals hold", words + "\n".join(rows))
+        of = ("masses", "mean and variance of ln A") if given.masses else ("knees", "the knee")
+        store(of[0], f"How often intervals of {of[1]} hold", words + "\n".join(rows))
 
 
 if __name__ == "__main__":

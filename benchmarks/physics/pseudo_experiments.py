@@ -25,8 +25,10 @@ from showerstack.analysis.spectra.fluxes import (
     FreeFluxes,
     covariance_of_sums,
     free_fluxes,
+    mean_ln_mass,
     share_covariance,
     shares,
+    variance_of_ln_mass,
 )
 from showerstack.analysis.spectra.folding import (
     Cells,
@@ -135,6 +137,16 @@ def pull_counts(values: np.ndarray, truth: np.ndarray, error: np.ndarray) -> dic
     }
 
 
+def mass_counts(flux: np.ndarray, true: np.ndarray, covariance: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return :func:`pull_counts` of mean and variance of ln A by fluxes (J, K) with a covariance (J K, J K)."""
+    result = {}
+    for name, moment in (("mean_ln_a", mean_ln_mass), ("variance_of_ln_a", variance_of_ln_mass)):
+        value, slope = moment(flux)
+        error = np.sqrt(np.diag(covariance_of_sums(covariance, slope)))
+        result[name] = pull_counts(value, moment(true)[0], error)
+    return result
+
+
 def spectra_experiment(
     truth: SmoothTruth, sky: Sky, edges: np.ndarray, seed: int, *, events: int, drawn: bool, share: float = 1.0,
     at: tuple[float, float, float] | None = None,
@@ -197,6 +209,7 @@ def spectra_experiment(
     result["fraction"] = pull_counts(shares(fluxes.flux), shares(true), share_error)
     iron = (slice(IRON_BAND, IRON_BAND + 1), slice(IRON, IRON + 1))
     result["iron"] = pull_counts(shares(fluxes.flux)[iron], shares(true)[iron], share_error[iron])
+    result |= mass_counts(fluxes.flux, true, covariance)
     every = np.ones_like(true)
     error = np.sqrt(np.diag(covariance_of_sums(covariance, every)))
     result["all"] = pull_counts(fluxes.flux.sum(axis=1), true.sum(axis=1), error)

@@ -28,7 +28,8 @@ from showerstack.analysis.spectra.fluxes import SOURCES, share_covariance, share
 from showerstack.analysis.spectra.folding import Cells, Widths, make_cells
 from showerstack.analysis.spectra.reading import Response, read_response
 from showerstack.analysis.spectra.response import FIVE, Simulated, SpectrumEvents
-from showerstack.analysis.spectra.run import EDGES, Spectra, cell_binning, folded_spectra
+from showerstack.analysis.spectra.result import KNOWN_SOURCES, Spectra
+from showerstack.analysis.spectra.run import EDGES, cell_binning, folded_spectra
 from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 from showerstack.showers.schema import COMPOSITION
@@ -40,7 +41,6 @@ SKY = Sky(flux_1_pev=6e-21, sharpness=5.0)
 WIDTHS = Widths()
 FIRST_SEED = 1_000
 """Of the sets that skies are drawn from."""
-WITHOUT_MODEL = tuple(name for name in SOURCES if name != "hadronic_model")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def covered(spectra: Spectra) -> dict[str, Any]:
     """Return pulls of fluxes and shares, and whether the profile of the common rigidity holds the truth."""
     true, flux = mean_fluxes(SKY, spectra.fluxes.edges), spectra.fluxes.flux
     result: dict[str, Any] = {}
-    for name, sources in (("own", WITHOUT_MODEL), ("total", SOURCES)):
+    for name, sources in (("own", KNOWN_SOURCES), ("total", SOURCES)):
         covariance = spectra.covariance(sources)
         error = np.sqrt(np.diag(covariance)).reshape(flux.shape)
         of_shares = np.sqrt(np.diag(share_covariance(flux, covariance))).reshape(flux.shape)
@@ -153,13 +153,13 @@ def main() -> None:
                 world=nature.world(given.work), workers=given.workers, bars=bar,
             )  # fmt: skip
             sky, exposure = drawn_sky(read(folder / "composition_test"), cells, nature.energy_shift, seed)
-            spectra, remarks = folded_spectra(
+            spectra = folded_spectra(
                 sky, known.events, known.thrown.counts, cells, np.array(EDGES), exposure, widths=WIDTHS,
                 sharpness=SKY.sharpness, seed=seed, knees=True,
             )  # fmt: skip
             entry = {
                 "nature": nature.name, "seed": seed, "events": len(sky), "p_value": spectra.p_value,
-                "refused": spectra.fit.refusal, "scales": spectra.fit.scales.tolist(), "remarks": remarks,
+                "refused": spectra.fit.refusal, "scales": spectra.fit.scales.tolist(), "remarks": list(spectra.remarks),
                 "fluxes": beside_truth(spectra), **covered(spectra),
             }  # fmt: skip
             done.append(entry)

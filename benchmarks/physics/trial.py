@@ -27,17 +27,11 @@ import polars as pl
 
 from benchmarks.physics.pseudo_experiments import mean_fluxes
 from benchmarks.shared.results import HELP, ROOT, store
-from showerstack.analysis.blinding import Blinding
-from showerstack.analysis.events import looked_at
 from showerstack.analysis.options import SpectraOptions
 from showerstack.analysis.spectra.fluxes import covariance_of_sums, share_covariance, shares
 from showerstack.analysis.spectra.response import ALL, FIVE
-from showerstack.analysis.spectra.run import (
-    KNOWN_SOURCES,
-    PREDICTIONS_FOLDER,
-    Spectra,
-    measure_spectra,
-)
+from showerstack.analysis.spectra.result import KNOWN_SOURCES, Spectra
+from showerstack.analysis.spectra.run import PREDICTIONS_FOLDER, measure_spectra
 from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.showers.simulation.sky import load_sky
@@ -99,10 +93,8 @@ def measured_sky(work: Path, seed: int, log: Path) -> Spectra:
     if seed != FIRST_SEED:
         kept, results = results / PREDICTIONS_FOLDER, work / out / "spectra"
         shutil.copytree(kept, results / PREDICTIONS_FOLDER, dirs_exist_ok=True)
-    options = SpectraOptions(
-        work / value["--run"], looked_at([runs], Blinding()), out=results, simulation=[work / value["--simulation"]]
-    )
-    return measure_spectra(options, Context(bars=bar))[0]
+    options = SpectraOptions(work / value["--run"], [runs], out=results, simulation=[work / value["--simulation"]])
+    return measure_spectra(options, Context(bars=bar))
 
 
 def entry_of(spectra: Spectra, true: np.ndarray, seed: int) -> dict[str, Any]:

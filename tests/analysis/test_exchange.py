@@ -15,7 +15,7 @@ from showerstack.runtime.errors import InputError
 
 
 @pytest.fixture
-def spectra(tmp_path: Path) -> Path:
+def spectra() -> pl.DataFrame:
     """Two energies, two groups and their sum; iron's second bin is not used, a model error is unknown."""
     rows = []
     for low, used in ((15.0, True), (15.5, False)):
@@ -29,25 +29,25 @@ def spectra(tmp_path: Path) -> Path:
                     "flux_error_statistical_m2_sr_s_eV": 5e-23, "flux_error_total_m2_sr_s_eV": 1.1e-22,
                 }
             )  # fmt: skip
-    pl.DataFrame(rows, infer_schema_length=None).write_parquet(tmp_path / "spectra.parquet")
-    covariance = np.diag([1e-45, 2e-45, np.nan, 4e-45])
-    np.savez(tmp_path / "covariance.npz", flux_m2_sr_s_eV=np.zeros((2, 2)), flux_data_m2_sr_s_eV_squared=covariance)
-    return tmp_path
+    return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def test_hepdata_holds_fluxes_errors_and_covariances(spectra: Path) -> None:
-    files = {file.name for file in write_exchange(spectra)}
+COVARIANCES = {"data": np.diag([1e-45, 2e-45, np.nan, 4e-45])}
+
+
+def test_hepdata_holds_fluxes_errors_and_covariances(spectra: pl.DataFrame, tmp_path: Path) -> None:
+    files = {file.name for file in write_exchange(tmp_path, spectra, COVARIANCES)}
     assert {"submission.yaml", "flux_proton.yaml", "flux_all.yaml", "covariance_data.yaml", "crdb.csv"} <= files
     yaml = pytest.importorskip("yaml")
-    head, *documents = yaml.safe_load_all((spectra / "hepdata" / "submission.yaml").read_text())
+    head, *documents = yaml.safe_load_all((tmp_path / "hepdata" / "submission.yaml").read_text())
     assert "comment" in head
     for one in documents:
         assert len(one["name"]) <= 64
-        assert (spectra / "hepdata" / one["data_file"]).exists()
+        assert (tmp_path / "hepdata" / one["data_file"]).exists()
     assert "Unknown in some bins: hadronic_model" in next(
         one["description"] for one in documents if "iron" in one["name"]
     )
-    content = yaml.safe_load((spectra / "hepdata" / "flux_proton.yaml").read_text())
+    content = yaml.safe_load((tmp_path / "hepdata" / "flux_proton.yaml").read_text())
     first, second = content["dependent_variables"][0]["values"]
     assert first["value"] == 2e-21
     assert {one["label"]: one["symerror"] for one in first["errors"]} == {
@@ -56,7 +56,7 @@ def test_hepdata_holds_fluxes_errors_and_covariances(spectra: Path) -> None:
     assert second == {"value": "-"}, "a bin that is not used has no number"
     energies = content["independent_variables"][0]["values"]
     assert energies[0]["low"] == pytest.approx(1e15)
-    matrix = json.loads((spectra / "hepdata" / "covariance_data.yaml").read_text())
+    matrix = json.loads((tmp_path / "hepdata" / "covariance_data.yaml").read_text())
     values = [one["value"] for one in matrix["dependent_variables"][0]["values"]]
     assert len(values) == 16
     assert values[0] == 1e-45
@@ -66,14 +66,14 @@ def test_hepdata_holds_fluxes_errors_and_covariances(spectra: Path) -> None:
 
 # The validator leaves files open.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_hepdatas_own_validator_takes_the_submission(spectra: Path) -> None:
+def test_hepdatas_own_validator_takes_the_submission(spectra: pl.DataFrame, tmp_path: Path) -> None:
     validator = pytest.importorskip("hepdata_validator.full_submission_validator").FullSubmissionValidator()
-    write_exchange(spectra)
-    assert validator.validate(directory=str(spectra / "hepdata")), validator.get_messages()
+    write_exchange(tmp_path, spectra, COVARIANCES)
+    assert validator.validate(directory=str(tmp_path / "hepdata")), validator.get_messages()
 
 
-def test_crdb_rows_are_in_gev_and_have_all_errors(spectra: Path) -> None:
-    rows = crdb_rows(pl.read_parquet(spectra / "spectra.parquet"), "KASCADE")
+def test_crdb_rows_are_in_gev_and_have_all_errors(spectra: pl.DataFrame) -> None:
+    rows = crdb_rows(spectra, "KASCADE")
     assert rows["DATA-QTY"].to_list() == ["H", "AllParticles"], "iron's model error is unknown"
     row = rows.row(0, named=True)
     assert row["DATA-VAL"] == pytest.approx(2e-12)

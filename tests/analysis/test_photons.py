@@ -30,18 +30,14 @@ from showerstack.analysis.photons.events import (
     isotropic_weight,
     read_simulation,
 )
+from showerstack.analysis.photons.files import write_limits
 from showerstack.analysis.photons.limits import Background, cls_limit, expected_limits
 from showerstack.analysis.photons.on_off import Common, OnOff, signal_limits
-from showerstack.analysis.photons.search import (
-    MANY_SIGMA,
-    PhotonSearch,
-    SearchOptions,
-    search_events,
-    search_photons,
-)
+from showerstack.analysis.photons.result import PhotonSearch
+from showerstack.analysis.photons.search import SearchOptions, search_events, search_photons
 from showerstack.analysis.sky.map import li_ma, sky_map
 from showerstack.analysis.spectra.response import Thrown, binning
-from showerstack.report.physics_pages import PhotonLimits, limits_text, write_photon_page
+from showerstack.report.photons_page import MANY_SIGMA, PhotonLimits, limits_text, write_photon_page
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
@@ -190,7 +186,7 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SearchOption
 def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
     """The test set holds one photon to about eight protons, far more than any sky."""
     result = PhotonLimits(search_photons(_options(gamma_run, gamma_sky, tmp_path), Context()))
-    result.write(tmp_path)
+    write_limits(result, tmp_path)
     limits, candidates = pl.read_csv(tmp_path / "limits.csv"), pl.read_csv(tmp_path / "candidates.csv")
     known = bool(np.isfinite(result.search.transfer.models))
     assert set(limits["errors_complete"]) == {known}

@@ -113,8 +113,11 @@ def test_wrong_uses_end_in_one_line_that_names_the_remedy(public: Path, capsys: 
         ((*check, "--data", data, "--seed", "-1"), "Invalid value for '--seed'"),
         ((*check, "--data", public / "missing"), "missing is not a folder"),
         (("sky-map", "--data", data, "--out", out, "--seed", "-1"), "Invalid value for '--seed'"),
-        (("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "nan"), "--azimuth-of-north nan: expected"),
-        (("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "1000"), "--azimuth-of-north 1000: expected"),
+        (
+            ("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "nan"),
+            "--azimuth-of-north nan: give a number",
+        ),
+        (("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "1000"), "--azimuth-of-north 1000: give"),
     ):
         assert _command(*words) == 2, words
         assert message in capsys.readouterr().err.replace("\n", " "), words

@@ -46,7 +46,8 @@ from showerstack.analysis.spectra.likelihood import (
 )
 from showerstack.analysis.spectra.reading import MODELS, join_simulated, plateau_primaries, without_unknown
 from showerstack.analysis.spectra.response import Simulated, Thrown, binning
-from showerstack.analysis.spectra.run import Spectra, SpectraOptions, cell_binning, remarks_on_range
+from showerstack.analysis.spectra.result import Spectra
+from showerstack.analysis.spectra.run import SpectraOptions, cell_binning, remarks_on_range
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION

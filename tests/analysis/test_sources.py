@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from showerstack.analysis.spectra.files import write_spectra
 from showerstack.analysis.spectra.fluxes import covariance_of_sums
 from showerstack.analysis.spectra.folding import make_cells, models_spread
 from showerstack.analysis.spectra.published import PublishedSpectrum, global_spline_fit, published_spectra
@@ -30,7 +31,7 @@ def response() -> tuple[Simulated, Thrown]:
 def analysed(response: tuple[Simulated, Thrown]) -> Spectra:
     events, thrown = response
     data = measured(Sky(), 3, exposure=EXPOSURE / 8)
-    result, _ = folded_spectra(
+    result = folded_spectra(
         data, events, thrown.counts, make_cells(BINS, events), np.array(EDGES), EXPOSURE / 8, widths=Widths(),
         least=(-np.inf, -np.inf),
     )  # fmt: skip
@@ -131,6 +132,6 @@ def test_models_that_differ_widen_the_scales(response: tuple[Simulated, Thrown])
 
 
 def test_tables_are_written(analysed: Spectra, tmp_path: Path) -> None:
-    analysed.write(tmp_path, {})
+    write_spectra(analysed, tmp_path)
     for name in ("cells", "nuisances", "systematics", "comparison"):
         assert pl.read_csv(tmp_path / f"{name}.csv").height

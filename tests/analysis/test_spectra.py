@@ -20,6 +20,7 @@ import pytest
 from benchmarks.physics.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from showerstack.analysis.events import model_numbers
 from showerstack.analysis.exposure import EXPOSURE_ERROR
+from showerstack.analysis.spectra.files import write_spectra
 from showerstack.analysis.spectra.fluxes import STATISTICAL, share_covariance, shares, undetermined
 from showerstack.analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
 from showerstack.analysis.spectra.knees import HeldScales, _fit_like, _knee, fit_knees, profile_knee
@@ -27,9 +28,8 @@ from showerstack.analysis.spectra.likelihood import FoldedFit, FoldingProblem, f
 from showerstack.analysis.spectra.published import published_spectra
 from showerstack.analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
 from showerstack.analysis.spectra.response import FIVE, Binning, MassGroups, Simulated, SpectrumEvents, Thrown, binning
+from showerstack.analysis.spectra.result import KNOWN_SOURCES, Spectra
 from showerstack.analysis.spectra.run import (
-    KNOWN_SOURCES,
-    Spectra,
     SpectraOptions,
     cell_binning,
     folded_spectra,
@@ -39,7 +39,7 @@ from showerstack.analysis.spectra.run import (
     remarks_on_shares,
 )
 from showerstack.commands.app import numbers
-from showerstack.report.physics_pages import MeasuredSpectra, knee_lines, spectra_text, write_spectra_page
+from showerstack.report.spectra_page import MeasuredSpectra, knee_lines, spectra_text, write_spectra_page
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
@@ -66,7 +66,7 @@ def response() -> tuple[Simulated, Thrown]:
 
 def _spectra(
     response: tuple[Simulated, Thrown], seed: int = 3, exposure: float = EXPOSURE / 2, **options: object
-) -> tuple[Spectra, list[str]]:
+) -> Spectra:
     events, thrown = response
     entries = {"widths": Widths(), "sharpness": 1 / SKY.sharpness, "least": (-np.inf, -np.inf)}
     return folded_spectra(
@@ -78,7 +78,7 @@ def _spectra(
 @pytest.fixture(scope="module")
 def analysed(response: tuple[Simulated, Thrown]) -> Spectra:
     """A sky with its knees at one rigidity, measured."""
-    return _spectra(response, knees=True)[0]
+    return _spectra(response, knees=True)
 
 
 def test_fluxes_are_those_of_the_groups_that_the_simulation_holds() -> None:
@@ -93,7 +93,7 @@ def test_fluxes_are_those_of_the_groups_that_the_simulation_holds() -> None:
 
     two = events.take(np.isin(events.labels, groups.numbers))
     two = Simulated(**among(two) | {"labels": np.searchsorted(groups.numbers, two.labels)})
-    spectra, _ = folded_spectra(
+    spectra = folded_spectra(
         SpectrumEvents(**among(measured(sky, 3, exposure=EXPOSURE / 2))), two, thrown.counts[:, groups.numbers],
         make_cells(BINS, two), np.array(EDGES), EXPOSURE / 2, widths=Widths(), sharpness=1 / SKY.sharpness, knees=True,
         least=(-np.inf, -np.inf),
@@ -190,7 +190,7 @@ def test_the_rigidity_is_found_and_its_interval_closes(analysed: Spectra) -> Non
 def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     analysed: Spectra, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    analysed.write(tmp_path, {})
+    write_spectra(analysed, tmp_path)
     assert {"group", "lg_knee_eV", "lg_knee_low_68_eV", "lg_knee_error_sharpness"} <= set(
         pl.read_csv(tmp_path / "knees.csv").columns
     )
@@ -207,13 +207,13 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     assert analysed.table()["errors_complete"].all()
     cells = [cell for column in spectra_text(unknown).columns[2:] for cell in column.cells]
     assert {str(cell).rsplit("±", 1)[-1] for cell in cells} == {"unknown", "not determined"}
-    text = write_spectra_page(unknown, tmp_path, []).read_text()
+    text = write_spectra_page(unknown, tmp_path).read_text()
     assert ">unknown<" in text
     assert text.count("<svg") == 11
     for words in ("± energy scale", "energy scale</td>", "shift of their lg E", "Scales and cells"):
         assert words in text, words
     assert "KASCADE 2024" in text
-    shown = MeasuredSpectra(**vars(unknown))
+    shown = MeasuredSpectra.of(unknown)
     tables = re.findall(r"<table.*?</table>", shown._repr_html_(), re.DOTALL)
     assert len(tables) == 2
     assert all(one in text for one in tables), "a notebook shows the page's tables"
@@ -234,21 +234,21 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(
     assert ">not determined</td>" in text
     assert json.loads((tmp_path / "pyhf.json").read_text())["version"] == "1.0.0"
     with monkeypatch.context() as undrawn:
-        undrawn.setattr("showerstack.report.physics_pages.as_svg", lambda *_: "")
-        assert ">unknown<" not in write_spectra_page(analysed, tmp_path, []).read_text()
+        undrawn.setattr("showerstack.report.spectra_page.as_svg", lambda *_: "")
+        assert ">unknown<" not in write_spectra_page(analysed, tmp_path).read_text()
 
 
 @pytest.mark.slow
 def test_bins_without_events_and_refused_fits_are_marked(response: tuple[Simulated, Thrown]) -> None:
     events, thrown = response
     one_model = replace(events, model=np.zeros(len(events), dtype=int))
-    few, remarks = _spectra((one_model, thrown), exposure=EXPOSURE / 100)
-    assert any("no two hadronic models" in remark for remark in remarks)
-    assert any("fewer than 50,000 events" in remark for remark in remarks)
+    few = _spectra((one_model, thrown), exposure=EXPOSURE / 100)
+    assert any("no two hadronic models" in remark for remark in few.remarks)
+    assert any("fewer than 50,000 events" in remark for remark in few.remarks)
     assert few.knees is None
     data = measured(SKY, 5, exposure=EXPOSURE / 100)
     cut = data.take(data.lg_energy < 16.0)
-    result, _ = folded_spectra(
+    result = folded_spectra(
         cut, events, thrown.counts, make_cells(BINS, events), np.array(EDGES), EXPOSURE / 100, widths=Widths(),
         least=(-np.inf, -np.inf),
     )  # fmt: skip
@@ -260,11 +260,11 @@ def test_bins_without_events_and_refused_fits_are_marked(response: tuple[Simulat
 @pytest.mark.slow
 def test_what_so_few_events_cannot_tell_is_not_determined(response: tuple[Simulated, Thrown]) -> None:
     """By the number of events and the simulation, and not by what comes out."""
-    few, remarks = _spectra(response, exposure=EXPOSURE / 400, knees=False)
+    few = _spectra(response, exposure=EXPOSURE / 400, knees=False)
     assert few.undetermined is not None
     assert few.undetermined[-1].any()
     assert not few.undetermined.all()
-    told = [line for line in remarks if "not determined with so few events" in line]
+    told = [line for line in few.remarks if "not determined with so few events" in line]
     assert told
     table = few.table()
     unknown = table.filter(pl.col("used") & ~pl.col("determined"))
@@ -280,7 +280,7 @@ def test_what_so_few_events_cannot_tell_is_not_determined(response: tuple[Simula
     turned = replace(likelihood, counts=likelihood.counts[::-1].copy())
     other = undetermined(replace(few.fit, likelihood=turned), np.array(EDGES), np.eye(5))
     np.testing.assert_array_equal(other, few.undetermined[:, :5], err_msg="another composition is told as badly")
-    more, _ = _spectra(response)
+    more = _spectra(response)
     assert more.undetermined is not None
     assert more.undetermined.sum() < 4, "more events tell nearly all"
     assert not more.undetermined[:, 5:].any(), "and light from heavy ones everywhere"
@@ -324,8 +324,8 @@ def test_a_model_without_a_class_on_its_plateau_is_left_out_for_that_class(
     assert len(remarks) == 1
     assert f"hadronic model 1 has no carbon event on the plateau: its {n} carbon events are left out" in remarks[0]
     assert len(used) == len(lost) - n
-    result, remarks = _spectra((used, thrown), changes=(*thrown.changes, *thrown.common))
-    assert any("hadronic model 1 has fewer than 100 events of a class: left out" in line for line in remarks)
+    result = _spectra((used, thrown), changes=(*thrown.changes, *thrown.common))
+    assert any("hadronic model 1 has fewer than 100 events of a class: left out" in line for line in result.remarks)
     assert np.isnan(result.hadronic_model).all(), "unknown, never 0"
     # These showers are accepted to .9 on the plateau, public ones to .98.
     truth = true_flux(SKY, binning(EDGES)) * 0.9 / np.array(PLATEAU_EFFICIENCY)
@@ -355,9 +355,9 @@ def test_a_model_whose_own_fit_is_refused_is_left_out(
         return replace(result, chi2=1e4) if len(calls) == 3 else result
 
     monkeypatch.setattr(FoldingProblem, "fit", refused_last)
-    result, remarks = _spectra(response, exposure=EXPOSURE / 20)
+    result = _spectra(response, exposure=EXPOSURE / 20)
     assert len(calls) == 3, "both models, then each alone"
-    assert any(line.startswith("hadronic model 1 alone: chi-square 10000") for line in remarks)
+    assert any(line.startswith("hadronic model 1 alone: chi-square 10000") for line in result.remarks)
     assert np.isnan(result.hadronic_model).all()
     assert result.used.all()
 
@@ -468,9 +468,10 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptio
 def test_spectra_of_a_small_sky(
     composition_run: Path, composition_sky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path, stability=True), Context())
+    result = measure_spectra(_options(composition_run, composition_sky, tmp_path, stability=True), Context())
+    write_spectra(result, tmp_path)
     assert pl.read_csv(tmp_path / "stability.csv")["variation"].n_unique() >= 2, "one run has no odd and even ones"
-    assert ">Stability<" in write_spectra_page(result, tmp_path, []).read_text()
+    assert ">Stability<" in write_spectra_page(result, tmp_path).read_text()
     table = pl.read_parquet(tmp_path / "spectra.parquet")
     assert table.height == 2 * 8
     assert {"flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV", "lg_energy_low_eV"} <= set(table.columns)
@@ -486,13 +487,13 @@ def test_spectra_of_a_small_sky(
     provenance = read_json(tmp_path / "spectra.json")
     assert provenance["exposure_m2_sr_s"] == 1e7
     assert 0 < provenance["goodness_of_fit"]["p_value"] <= 1
-    assert any("out-of-fold" in remark for remark in remarks), "too small a holdout is told"
+    assert any("out-of-fold" in remark for remark in result.remarks), "too small a holdout is told"
     with np.load(tmp_path / "covariance.npz") as stored:
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
     monkeypatch.setattr("showerstack.stacking.predict.PredictionStream.concatenated", None)
     monkeypatch.setattr("showerstack.analysis.spectra.run.fit_knees", lambda *_, **__: None)
-    again, same = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context())
-    assert same == remarks
+    again = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context())
+    assert again.remarks == result.remarks
     np.testing.assert_array_equal(again.flux, result.flux, err_msg="predictions are kept between attempts")
 
 
@@ -584,8 +585,8 @@ def test_spectra_with_converted_simulation(tmp_path: Path, monkeypatch: pytest.M
     train, test = convert(tmp_path / "raw", tmp_path / "data", COMPOSITION, protocol="matched")
     run = _quick_run(train.parent, tmp_path / "run")
     edges = (14.9, 15.4, 16.0)
-    result, remarks = measure_spectra(_options(run, test, tmp_path / "out", edges=edges), Context())
-    assert any("recovered from each class's plateau" in remark for remark in remarks)
+    result = measure_spectra(_options(run, test, tmp_path / "out", edges=edges), Context())
+    assert any("recovered from each class's plateau" in remark for remark in result.remarks)
     assert result.used.any()
     thrown = _thrown_before_the_last(tmp_path / "raw", edges)
     measured_share = len(Dataset.open(test)) / (len(Dataset.open(test)) + len(Dataset.open(train)))

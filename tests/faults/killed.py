@@ -70,18 +70,21 @@ class Still(datetime):
 
 
 def _spectra(source: str) -> Step:
+    from showerstack.analysis import provenance
     from showerstack.analysis.spectra import run as spectra_run
-    from showerstack.report.physics_pages import write_spectra_page
+    from showerstack.analysis.spectra.files import write_spectra
+    from showerstack.report.spectra_page import write_spectra_page
 
     place = Path(source)
-    spectra_run.datetime = Still  # type: ignore[misc]
+    provenance.datetime = Still  # type: ignore[misc]
 
     def step(out: Path) -> None:
         options = spectra_run.SpectraOptions(
             place / "run", [place / "sky"], "1e7", out, [], edges=(14.9, 15.4, 16.0), zenith_max_deg=30.0
         )
-        spectra, remarks = spectra_run.measure_spectra(options, Context(workers=1))
-        write_spectra_page(spectra, out, remarks)
+        spectra = spectra_run.measure_spectra(options, Context(workers=1))
+        write_spectra(spectra, out)
+        write_spectra_page(spectra, out)
 
     return step
 

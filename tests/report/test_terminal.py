@@ -17,7 +17,7 @@ from showerstack.analysis.photons.limits import Background
 from showerstack.models.tables import lightgbm
 from showerstack.report import doctor
 from showerstack.report.outcome import _percent, _simulated_already, _why_alone, learner_table, outcome
-from showerstack.report.physics_pages import _background_text, _limit_of_fraction
+from showerstack.report.photons_page import _background_text, _limit_of_fraction
 from showerstack.report.shared.subject import mean_loss, read_labels
 from showerstack.runtime.context import PlainConsole
 from showerstack.runtime.errors import InputError

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from showerstack.analysis.options import SpectraOptions
+from showerstack.analysis.spectra.files import write_spectra
 from showerstack.analysis.spectra.run import measure_spectra
 from showerstack.report.doctor import dataset_findings
 from showerstack.report.public.leaderboard import leaderboard
@@ -89,11 +90,12 @@ def test_spectra_are_of_the_groups_that_run_and_simulation_hold(
         run=two_groups / "run", data=[data], simulation=[simulation], exposure="1e10", out=tmp_path / "spectra",
         edges=(15.2, 15.6, 16.2),
     )  # fmt: skip
-    result, remarks = measure_spectra(options, Context(device="cpu", workers=1))
+    result = measure_spectra(options, Context(device="cpu", workers=1))
+    write_spectra(result, options.out)
     share = result.fluxes.flux / result.fluxes.flux.sum(axis=1, keepdims=True)
     assert share[0] == pytest.approx([0.5, 0.5], abs=0.3)  # thrown alike
     assert read_json(tmp_path / "spectra" / "spectra.json")["groups"] == ["proton", "iron"]
-    assert any("nature's helium, carbon, silicon are taken for these" in one for one in remarks)
+    assert any("nature's helium, carbon, silicon are taken for these" in one for one in result.remarks)
     wrong = replace(options, simulation=[tiny_composition / "composition_test"], out=tmp_path / "wrong")
     with pytest.raises(InputError, match=r"holds label \d, expected 0 \(proton\), 4 \(iron\)"):
         measure_spectra(wrong, Context(device="cpu", workers=1))
