@@ -12,29 +12,18 @@ from showerstack.commands.app import (
     OutputFormat,
     Protocol,
     SetName,
-    StrictOption,
-    TaskName,
     app,
     console,
     refuse_unused,
 )
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.options import ConvertOptions, names_of
 from showerstack.showers.schema import COMPOSITION, task_named
 from showerstack.stacking.options import DeviceOption, SeedOption, WorkersOption
 
 RunsOption = Annotated[
     str | None, typer.Option("--runs", help="Measured: comma-separated names of runs; default: all.")
-]
-
-
-DeleteRawOption = Annotated[
-    bool, typer.Option("--delete-raw", help="Measured: delete each run's raw grids once its folder is complete.")
-]
-
-
-ArrivalOption = Annotated[
-    bool, typer.Option("--times-of-arrival", help="Also keep each station's arrival time, in arrival_ns.npy (ns).")
 ]
 
 
@@ -244,124 +233,45 @@ def download(
 @app.command()
 def convert(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")],
-    raw: Annotated[Path | None, typer.Option(help="Folder with the raw NPZ files of the simulation.")] = None,
-    task: Annotated[TaskName, typer.Option(help="Which sets to make.")] = "composition",
-    protocol: Annotated[
-        Protocol | None,
-        typer.Option(
-            help="Of --raw 2026 unless said, what the public repository scores now; of --measured that of the "
-            "training sets, v2 unless said.",
-            show_default=False,
-        ),
+    options: ConvertOptions,
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="Raw archives, measured runs, station lists, KCDC, HiSPARC, Auger, CORSIKA's DAT files."),
     ] = None,
-    measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
-    foreign: Annotated[
-        Path | None, typer.Option("--from", help="Files of another format: station lists, KCDC, CORSIKA's DAT files.")
-    ] = None,
-    array: Annotated[
-        Path | None, typer.Option(help="With CORSIKA files: stations.parquet (array.toml beside it), or a dataset.")
-    ] = None,
-    uses: Annotated[int, typer.Option(min=1, help="With CORSIKA files: places that each shower is thrown at.")] = 10,
-    seed: SeedOption = 1,
-    slope: Annotated[
-        float | None,
-        typer.Option(
-            help="With CORSIKA files: slope of the energy spectrum dN/dE that weight.npy gives the showers, such as "
-            "-2.7; default: the files' own, without weights."
-        ),
-    ] = None,
-    core_radius: Annotated[
-        float | None,
-        typer.Option(
-            help="With CORSIKA files: radius of the disc of cores, m; default: 0.875 of half the array's side.",
-            show_default=False,
-        ),
-    ] = None,
-    runs: RunsOption = None,
-    times: TimesOption = False,
-    delete_raw: DeleteRawOption = False,
-    strict: StrictOption = False,
-    times_of_arrival: ArrivalOption = False,
+    raw: Annotated[Path | None, typer.Option(help="PATH, which must be raw archives of the simulation.")] = None,
+    measured: Annotated[Path | None, typer.Option(help="PATH, which must be archives of measured runs.")] = None,
+    foreign: Annotated[Path | None, typer.Option("--from", help="PATH, of any other format.")] = None,
 ) -> None:
-    """Turn raw simulation files into dataset folders of one of the benchmark's protocols, or measured runs.
+    """Turn files of any known format into dataset folders of one of the benchmark's protocols.
 
-    With --measured OUT/measured gets a dataset folder a run, without labels, and runs.csv.
+    Measured runs become OUT/measured, a dataset folder a run, without labels, and runs.csv.
 
     v2: two or three models, no age. matched: QGSJet alone, with age. 2026: split as since April 2026, all in float32.
     Rows of v2 and matched are shuffled, since raw files are ordered by class (order.npy holds the published order for
     submit); those of 2026 are permuted already. Rows that cannot be used are listed in left_out.csv. A line for each
     set says how many events were read, were left by each cut, were written, and can be used.
 
-    With --from DAT000001 (or a folder of CORSIKA's particle files) each shower is thrown onto --array at --uses places.
+    DAT000001 (or a folder of CORSIKA's particle files): each shower is thrown onto --array at --uses places.
 
-    Example: [bold]python cli.py convert --raw raw --out data[/bold]
+    Example: [bold]python cli.py convert raw --out data[/bold]
     """
-    if sum(each is not None for each in (raw, measured, foreign)) != 1:
-        raise InputError(
-            "say what to convert: --raw FOLDER (simulation), --measured FOLDER (measured runs) or --from FOLDER "
-            "(another format)"
-        )
-    corsika_options = ("array", "uses", "seed", "slope", "core_radius")
-    if foreign is not None:
-        from showerstack.showers.archives import corsika
-        from showerstack.showers.archives.formats import convert_foreign, format_of
+    from showerstack.showers.archives.formats import convert_path, format_of, formats, options_taken
 
-        used = ("foreign", "out", "task")
-        found = format_of(foreign)
-        if found is None and array is not None and (foreign.is_file() or any(foreign.glob("DAT*"))):
-            raise InputError(
-                f"{foreign} holds no {corsika.FORMAT.name}: these begin with a run header (RUNH); is the run finished?"
-            )
-        if found is corsika.FORMAT:
-            refuse_unused(context, "with CORSIKA files", all_but=(*used, *corsika_options))
-            if array is None:
-                raise InputError(
-                    f"{foreign}: say onto which array its showers are to be thrown: --array stations.parquet"
-                )
-            from showerstack.showers.archives.station_lists import array_in
-
-            stations = array_in(array)
-            folder = corsika.convert_corsika(
-                foreign, out, task_named(task), stations, uses=uses, seed=seed, slope=slope, core_radius_m=core_radius,
-                bars=bar,
-            )  # fmt: skip
-            console.print(f"wrote {folder}", soft_wrap=True)
-            return
-        refuse_unused(context, "with --from", all_but=used)
-        for written in convert_foreign(foreign, out, task_named(task)):
-            console.print(f"wrote {written}", soft_wrap=True)
-        return
-    if raw is not None:
-        refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict", "times_of_arrival"))
-    else:
-        refuse_unused(context, "with --measured", ("task", *corsika_options))
-    chosen_protocol = protocol or ("2026" if raw is not None else "v2")
-    if measured is not None:
-        convert_measured(
-            measured, out, chosen_protocol, runs, times, delete_raw, strict=strict, times_of_arrival=times_of_arrival
-        )
-        return
-    assert raw is not None
-    from showerstack.showers.archives.convert import convert as write_sets
-
-    chosen = task_named(task)
-    folders = write_sets(
-        raw, out, chosen, protocol=chosen_protocol, strict=strict, keep_arrival_times=times_of_arrival,
-        ctx=Context(bars=bar),
-    )  # fmt: skip
-    for folder in folders:
-        console.print(f"wrote {folder}", soft_wrap=True)
-
-
-def names_of(runs: str | None) -> list[str] | None:
-    """Return the names in a comma-separated list, None where nothing was said."""
-    if runs is None:
-        return None
-    names = [name.strip() for name in runs.split(",") if name.strip()]
-    if not names:
-        raise InputError("--runs: expected comma-separated names of runs, at least one")
-    return names
+    places = {name: one for name, one in (("path", path), ("raw", raw), ("measured", measured), ("foreign", foreign))
+              if one is not None}  # fmt: skip
+    if len(places) != 1:
+        raise InputError("say what to convert, once: a folder or file, such as python cli.py convert raw --out data")
+    ((how, place),) = places.items()
+    found = format_of(place)
+    wanted = {"raw": "raw archives of simulated modes", "measured": "raw archives of measured runs"}.get(how)
+    if wanted is not None and found is not None and found.name != wanted:
+        raise InputError(f"{place} holds {found.name}, not {wanted}: leave --{how} out, convert knows the format")
+    found = found or next((one for one in formats() if one.name == wanted), None)
+    if found is not None:
+        known = f"with --{how}" if wanted else f"with {found.name}"
+        refuse_unused(context, known, all_but=(how, "out", "config", *options_taken(found)))
+    for line in convert_path(place, found, options, Context(bars=bar)):
+        console.print(line, soft_wrap=True)
 
 
 def fetch_measured(out: Path, base_url: str | None, runs: str | None, times: bool) -> None:
@@ -371,46 +281,6 @@ def fetch_measured(out: Path, base_url: str | None, runs: str | None, times: boo
     folder = out / "measured_raw"
     names = download_measured(folder, runs=names_of(runs), times=times, base_url=base_url or MEASURED_BUCKET, bars=bar)
     console.print(f"complete: {len(names)} runs in {folder}", soft_wrap=True)
-
-
-def convert_measured(
-    raw: Path,
-    out: Path,
-    protocol: str,
-    runs: str | None,
-    times: bool,
-    delete_raw: bool = False,
-    *,
-    strict: bool = False,
-    times_of_arrival: bool = False,
-) -> None:
-    """Convert measured runs, list them, and say what was left out."""
-    from showerstack.showers.archives.measured import convert_measured as convert
-    from showerstack.showers.archives.measured import write_run_list
-    from showerstack.showers.event_files import EventFiles
-
-    folder = out / "measured"
-    result = convert(
-        raw, folder, runs=names_of(runs), protocol=protocol, times=times, delete_raw=delete_raw, strict=strict,
-        keep_arrival_times=times_of_arrival, bars=bar,
-    )  # fmt: skip
-    for left_out in result.left_out:
-        console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
-    if not result.folders:
-        raise InputError(f"{raw}: none of its {len(result.left_out)} runs can be used")
-    table = write_run_list(result.folders, folder / "runs.csv")
-    for run, off in table.filter(table["off"] != "").select("run", "off").iter_rows():
-        console.print(f"off: run {run} differs from the others in {off}", soft_wrap=True)
-    cuts = table["evaluation_cuts"][0]
-    passed = round(float((table[f"pass_{cuts}"] * table["events"]).sum()))
-    unusable = sum(len({bad.row for bad in EventFiles.open(one).left_out()}) for one in result.folders)
-    read = len(result.folders) + len(result.left_out)
-    console.print(
-        f"runs: read {read}, written {len(result.folders)}; events: written {table['events'].sum():,}, "
-        f"unusable {unusable:,}, pass the evaluation cuts ({cuts}) {passed:,}",
-        soft_wrap=True,
-    )
-    console.print(f"wrote {len(result.folders)} runs to {folder}, listed in {folder / 'runs.csv'}", soft_wrap=True)
 
 
 def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | None, overwrite: bool) -> None:

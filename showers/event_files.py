@@ -93,7 +93,7 @@ class EventFiles:
                 raise InputError(f"{folder} is no dataset folder, but holds some: did you mean {some}{more}?")
             if any(folder.glob("*_matrices.npz")):
                 raise InputError(
-                    f"{folder} holds raw archives: convert them first (python cli.py convert --raw {folder}, of "
+                    f"{folder} holds raw archives: convert them first (python cli.py convert {folder}, of "
                     f"measured runs --measured {folder}) and give the folder that is written"
                 )
         return cls(folder, Checksums.open(folder, required=(MATRICES_FILE, SCALARS_FILE)) if checksums else None)

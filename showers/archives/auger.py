@@ -67,7 +67,7 @@ class AugerSummary:
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that writes a table."""
-        return [f"python cli.py convert --from {path} --out data"]
+        return [f"python cli.py convert {path} --out data"]
 
 
 FORMAT = AugerSummary()

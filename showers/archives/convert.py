@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -32,19 +32,31 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import locked
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
+from showerstack.showers.archives.options import ConvertOptions
 from showerstack.showers.archives.raw import (
     RAW_COLUMNS,
     TRUE_COLUMNS,
     TRUTH_KIND,
+    Archives,
     SimulatedReader,
+    archive_path,
     arrival_times,
     common_source,
+    sets_in,
 )
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import BadValue, bad_cells
 from showerstack.showers.kascade import MASS_NUMBERS, PARTICLE_IDS
-from showerstack.showers.protocols import LABELS_FROM_TYPE, SHUFFLED, Layout, evaluation_cuts_of, layout_of, modes_of
-from showerstack.showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, RANGES, Task
+from showerstack.showers.protocols import (
+    LABELS_FROM_TYPE,
+    MODES,
+    SHUFFLED,
+    Layout,
+    evaluation_cuts_of,
+    layout_of,
+    modes_of,
+)
+from showerstack.showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, RANGES, Task, task_named
 from showerstack.showers.writer import ARRIVAL_STEM, already_made, write_dataset
 
 LOG = logging.getLogger(__name__)
@@ -560,3 +572,34 @@ def shuffled_order(n: int, content: str) -> np.ndarray:
 def _renumber(groups: np.ndarray, content: str) -> np.ndarray:
     """Give every shower (N,) a number that does not follow the raw files' order."""
     return shuffled_order(len(groups), content)[groups]
+
+
+class SimulatedArchives(Archives):
+    """The format of the public simulation."""
+
+    name = "raw archives of simulated modes"
+    holds = "{mode}_matrices.npz and {mode}_features.npz with 10 columns"
+    reader = SimulatedReader
+    options = ("task", "protocol", "strict", "times_of_arrival")
+
+    def convert(self, path: Path, given: ConvertOptions, ctx: Context = Context()) -> Iterator[str]:
+        """Write training and test set; yields a line for each."""
+        folders = convert(
+            path, given.out, task_named(given.task), protocol=given.protocol or "2026", strict=given.strict,
+            keep_arrival_times=given.times_of_arrival, ctx=ctx,
+        )  # fmt: skip
+        yield from (f"wrote {folder}" for folder in folders)
+
+    def next_commands(self, path: Path) -> list[str]:
+        """Return the command that makes the sets of each possible protocol, newest first."""
+        present = set(sets_in(path))
+        with_truth = {mode for mode in present if archive_path(path, mode, TRUTH_KIND).exists()}
+        commands = [
+            f"python cli.py convert {path} --task {task} --protocol {protocol} --out data"
+            for (protocol, task), modes in reversed(MODES.items())
+            if set(modes) <= (present if (protocol, task) in LABELS_FROM_TYPE else with_truth)
+        ]
+        return commands or ["no protocol can be made: modes are missing (see docs/data.md)"]
+
+
+FORMAT = SimulatedArchives()

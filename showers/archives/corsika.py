@@ -35,11 +35,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.files import atomic_path, hash_file, hash_json, locked
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers.archives.convert import shuffled_order
+from showerstack.showers.archives.options import ConvertOptions
 from showerstack.showers.archives.spectrum import (
     DrawnSpectrum,
     check_slope,
@@ -47,6 +48,7 @@ from showerstack.showers.archives.spectrum import (
     effective_number,
     spectrum_weights,
 )
+from showerstack.showers.archives.station_lists import array_in
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.card import DEPTH_TOLERANCE_G_CM2
 from showerstack.showers.event_files import EventFiles
@@ -63,7 +65,7 @@ from showerstack.showers.particles import (
     readings,
 )
 from showerstack.showers.protocols import Layout
-from showerstack.showers.schema import ABSENT, COMPOSITION, CONVERSION, GAMMA, Task
+from showerstack.showers.schema import ABSENT, COMPOSITION, CONVERSION, GAMMA, Task, task_named
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
 
 LOG = logging.getLogger(__name__)
@@ -109,6 +111,17 @@ class CorsikaFiles:
     name = "CORSIKA particle files"
     holds = "DAT000001 or a folder of such files, with --array"
     is_foreign = True
+    options = ("task", "array", "uses", "seed", "slope", "core_radius")
+
+    def convert(self, path: Path, given: ConvertOptions, ctx: Context = Context()) -> Iterator[str]:
+        """Throw the showers onto an array; yields where they are."""
+        if given.array is None:
+            raise InputError(f"{path}: say onto which array its showers are to be thrown: --array stations.parquet")
+        folder = convert_corsika(
+            path, given.out, task_named(given.task), array_in(given.array), uses=given.uses, seed=given.seed,
+            slope=given.slope, core_radius_m=given.core_radius, bars=ctx.bars,
+        )  # fmt: skip
+        yield f"wrote {folder}"
 
     def accepts(self, path: Path) -> bool:
         """Return whether a path is a particle file, or a folder that holds some."""
@@ -120,7 +133,7 @@ class CorsikaFiles:
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that throws the showers onto an array."""
-        return [f"python cli.py convert --from {path} --array stations.parquet --task composition --out own"]
+        return [f"python cli.py convert {path} --array stations.parquet --task composition --out own"]
 
 
 FORMAT = CorsikaFiles()

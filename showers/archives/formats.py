@@ -1,7 +1,7 @@
 """One protocol for all files of events: a module of this folder with a ``FORMAT`` is found by itself.
 
 A format says whether it knows a path and opens what is there as readers. A reader gives named columns with units, chunk
-by chunk. ``doctor`` compares the columns of any two formats; ``convert --from`` writes those of others' files as what
+by chunk. ``doctor`` compares the columns of any two formats; ``convert`` writes those of others' files as what
 the project reads: a dataset folder where there are stations' deposits, a table elsewhere.
 """
 
@@ -19,8 +19,10 @@ import polars as pl
 from polars import read_parquet_metadata as polars_metadata
 
 from showerstack.runtime.code import installed_modules
+from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.tables import write_frames
+from showerstack.showers.archives.options import ConvertOptions
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.azimuth import OURS, AzimuthConvention
 from showerstack.showers.event_files import bad_cells, bad_quantities, check_true_values, units_remarks
@@ -38,6 +40,7 @@ from showerstack.showers.schema import (
     TASKS,
     TIMES_FILE,
     Task,
+    task_named,
 )
 from showerstack.showers.units import time_remarks
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
@@ -106,7 +109,7 @@ class Format(Protocol):
     holds: str
     """By what a path of this format is known."""
     is_foreign: bool
-    """Whether ``convert --from`` takes it; the project's own formats are read as they are, or have their own option."""
+    """Whether it is read reader by reader; the project's own formats are read as they are, or convert themselves."""
 
     def accepts(self, path: Path) -> bool:
         """Return whether a path is of this format, from names and heads alone."""
@@ -118,7 +121,28 @@ class Format(Protocol):
         """Return what to do with it next, or one line that says why nothing can be done."""
 
 
-MODULES = ("folders", "hisparc", "auger", "kcdc", "measured", "raw", "station_lists", "corsika")
+OF_EVENTS = ("task",)
+"""Options of formats that are converted reader by reader; others name theirs in ``options``, and have ``convert``."""
+
+
+def options_taken(found: Format) -> tuple[str, ...]:
+    """Return which options of a conversion have an effect."""
+    return tuple(getattr(found, "options", OF_EVENTS))
+
+
+def convert_path(path: Path, found: Format | None, given: ConvertOptions, ctx: Context = Context()) -> Iterator[str]:
+    """Convert files of a format, which does it itself; yields a line for each thing written or left out."""
+    convert = getattr(found, "convert", None)
+    if convert is not None:
+        yield from convert(path, given, ctx)
+        return
+    if given.array is not None and (path.is_file() or any(path.glob("DAT*"))):
+        raise InputError(f"{path} holds no CORSIKA particle files: these begin with a run header (RUNH); is the run "
+                         "finished?")  # fmt: skip
+    yield from (f"wrote {written}" for written in convert_foreign(path, given.out, task_named(given.task)))
+
+
+MODULES = ("folders", "hisparc", "auger", "kcdc", "measured", "convert", "station_lists", "corsika")
 """Modules with a format, in the order in which they are asked."""
 
 
@@ -152,7 +176,7 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
         raise InputError(f"{path} {_nearly_lists(path) or f'is of no known format: {known}'}")
     if not source_format.is_foreign:
         following = source_format.next_commands(path)[0]
-        raise InputError(f"{path} holds {source_format.name}, which --from does not take; next: {following}")
+        raise InputError(f"{path} holds {source_format.name}, which is not converted; next: {following}")
     written = []
     for reader in source_format.open(path, tell):
         needed = SCALAR_NAMES if reader.array == KASCADE else ()

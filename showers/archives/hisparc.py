@@ -74,7 +74,7 @@ class HisparcData:
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that writes a table."""
-        return [f"python cli.py convert --from {path} --out data"]
+        return [f"python cli.py convert {path} --out data"]
 
 
 FORMAT = HisparcData()

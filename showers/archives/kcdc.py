@@ -269,7 +269,7 @@ class KcdcDownload:
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the command that writes what the project reads."""
-        return [f"python cli.py convert --from {path} --out data"]
+        return [f"python cli.py convert {path} --out data"]
 
     def _file(self, path: Path) -> Path | None:
         if path.is_file():

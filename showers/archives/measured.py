@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.runtime.context import Bars, silent
+from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import atomic_path, check_name
 from showerstack.runtime.logs import remark
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
 from showerstack.showers.archives.convert import MAX_UNKNOWN
+from showerstack.showers.archives.options import ConvertOptions, names_of
 from showerstack.showers.archives.raw import (
     TIMES_KIND,
     ArchiveReader,
@@ -564,7 +565,7 @@ def measured_folders(path: Path) -> list[Path]:
     folders = sorted(folder for folder in path.iterdir() if (folder / "matrices.npy").exists())
     if not folders and any(path.glob("*_matrices.npz")):
         raise InputError(
-            f"{path} holds raw archives: convert them first (python cli.py convert --measured {path} --times --out "
+            f"{path} holds raw archives: convert them first (python cli.py convert {path} --times --out "
             "data) and give data/measured"
         )
     if not folders:
@@ -578,10 +579,33 @@ class MeasuredArchives(Archives):
     name = "raw archives of measured runs"
     holds = "{run}_matrices.npz and {run}_features.npz with 8 columns"
     reader = MeasuredReader
+    options = ("protocol", "runs", "times", "delete_raw", "strict", "times_of_arrival")
+
+    def convert(self, path: Path, given: ConvertOptions, ctx: Context = Context()) -> Iterator[str]:
+        """Write a folder for each run and the list of runs; yields what was left out, and what was written."""
+        folder = given.out / "measured"
+        result = convert_measured(
+            path, folder, runs=names_of(given.runs), protocol=given.protocol or "v2", times=given.times,
+            delete_raw=given.delete_raw, strict=given.strict, keep_arrival_times=given.times_of_arrival, bars=ctx.bars,
+        )  # fmt: skip
+        yield from (f"left out: run {one.run}: {one.reason}" for one in result.left_out)
+        if not result.folders:
+            raise InputError(f"{path}: none of its {len(result.left_out)} runs can be used")
+        table = write_run_list(result.folders, folder / "runs.csv")
+        for run, off in table.filter(table["off"] != "").select("run", "off").iter_rows():
+            yield f"off: run {run} differs from the others in {off}"
+        cuts = table["evaluation_cuts"][0]
+        passed = round(float((table[f"pass_{cuts}"] * table["events"]).sum()))
+        unusable = sum(len({bad.row for bad in EventFiles.open(one).left_out()}) for one in result.folders)
+        yield (
+            f"runs: read {len(result.folders) + len(result.left_out)}, written {len(result.folders)}; events: written "
+            f"{table['events'].sum():,}, unusable {unusable:,}, pass the evaluation cuts ({cuts}) {passed:,}"
+        )
+        yield f"wrote {len(result.folders)} runs to {folder}, listed in {folder / 'runs.csv'}"
 
     def next_commands(self, path: Path) -> list[str]:
         """Return the commands that convert all runs, for learners of each kind of training sets."""
-        command = f"python cli.py convert --measured {path} --times --out data"
+        command = f"python cli.py convert {path} --times --out data"
         return [f"{command} --protocol {protocol}  # for runs of protocol {protocol}" for protocol in PROTOCOLS]
 
 

@@ -36,7 +36,6 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import open_regular
 from showerstack.showers.archives.formats import DEPOSITS, TABLE_EVENTS, UNITS
 from showerstack.showers.array import KASCADE, RAW_SHAPE, DetectorArray
-from showerstack.showers.protocols import LABELS_FROM_TYPE, MODES
 from showerstack.showers.schema import SOURCE_FILE
 
 KINDS: dict[str, tuple[int, ...]] = {"matrices": RAW_SHAPE, "features": (10,), "true_features": (10,)}
@@ -426,25 +425,3 @@ class Archives:
             except InputError as error:
                 tell(str(error))
         return readers
-
-
-class SimulatedArchives(Archives):
-    """The format of the public simulation."""
-
-    name = "raw archives of simulated modes"
-    holds = "{mode}_matrices.npz and {mode}_features.npz with 10 columns"
-    reader = SimulatedReader
-
-    def next_commands(self, path: Path) -> list[str]:
-        """Return the command that makes the sets of each possible protocol, newest first."""
-        present = set(sets_in(path))
-        with_truth = {mode for mode in present if archive_path(path, mode, TRUTH_KIND).exists()}
-        commands = [
-            f"python cli.py convert --raw {path} --task {task} --protocol {protocol} --out data"
-            for (protocol, task), modes in reversed(MODES.items())
-            if set(modes) <= (present if (protocol, task) in LABELS_FROM_TYPE else with_truth)
-        ]
-        return commands or ["no protocol can be made: modes are missing (see docs/data.md)"]
-
-
-FORMAT = SimulatedArchives()

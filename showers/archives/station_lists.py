@@ -141,7 +141,7 @@ class StationLists:
         # Two classes alone may be protons and helium nuclei.
         fitting.sort(key=lambda name: not path.resolve().name.startswith(name))
         chosen = f" --task {fitting[0]}" if fitting else ""
-        return [f"python cli.py convert --from {path}{chosen} --out data"]
+        return [f"python cli.py convert {path}{chosen} --out data"]
 
 
 @dataclass(frozen=True)

@@ -512,7 +512,7 @@ def test_doctor_shows_measured_columns_beside_simulated_ones(tmp_path: Path) -> 
     assert "E, lg(E/eV)" in shown
     assert "15.12 15.24 15.36" in shown
     nexts = [line.outcome for line in folder_findings(raw) if line.what == "next"]
-    assert nexts[0] == f"python cli.py convert --raw {raw} --task composition --protocol 2026 --out data"
+    assert nexts[0] == f"python cli.py convert {raw} --task composition --protocol 2026 --out data"
 
 
 def test_doctor_of_a_set_with_rows_of_unknown_class(tmp_path: Path) -> None:

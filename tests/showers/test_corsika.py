@@ -610,12 +610,13 @@ def test_the_command(tmp_path: Path) -> None:
     write_file(folder / "DAT000002", few(1, seed=2))
     assert formats.format_of(folder) is corsika.FORMAT
     own = tmp_path / "own"
-    err = call("cli.py", "convert", "--from", folder, "--out", own, code=2).stderr
+    err = call("cli.py", "convert", folder, "--out", own, code=2).stderr
     assert "say onto which array its showers are to be thrown: --array stations.parquet" in err
     options = ("--array", table, "--uses", "3", "--out", own)
-    assert "own/composition_train" in call("cli.py", "convert", "--from", folder, *options).stdout
+    assert "own/composition_train" in call("cli.py", "convert", folder, *options).stdout
     assert len(Dataset.open(own / "composition_train", COMPOSITION)) == 6
-    assert "--array" in call("cli.py", "convert", "--from", tmp_path / "mine", *options, code=2).stderr
+    err = call("cli.py", "convert", tmp_path / "mine", *options, code=2).stderr
+    assert "lists of stations are three files" in err
     for content in (b"", bytes(5000), b"text" * 500):
         (tmp_path / "DAT000003").write_bytes(content)
         err = call("cli.py", "convert", "--from", tmp_path / "DAT000003", *options, code=2).stderr
@@ -634,7 +635,7 @@ def test_from_files_to_predictions(tmp_path: Path, undrawn: None) -> None:
             showers = [draw_shower(rng, mass=mass, lg_energy_gev=5.9, share=0.3) for _ in range(n)]
             write_file(folder / f"DAT{number:06d}", showers)
         options = ("--array", table, "--uses", "4", "--slope", "-2.7", "--out", own)
-        call("cli.py", "convert", "--from", folder, *options)
+        call("cli.py", "convert", folder, *options)
     assert "own/composition_train.features" in call("cli.py", "features", own / "composition_train").stdout
     settings = ("--learners", "lightgbm", "--folds", "3", "--workers", "1", "--preset", "quick")
     call("cli.py", "stack", "--task", "composition", "--data", own, "--run", run, *settings)

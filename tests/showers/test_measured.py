@@ -641,7 +641,9 @@ def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
     assert any(what == "left out" and words.endswith("005000_matrices.npz holds no events") for what, words in message)
     assert any(what.strip() == "column Ze" and "row 7 holds 400" in words for what, words in message)
     assert any("cell (2, 1), e/gamma deposit holds -1" in words for _, words in message)
-    assert any(what == "next" and words.startswith("python cli.py convert --measured") for what, words in message)
+    assert any(
+        what == "next" and words.startswith("python cli.py convert ") and "--times" in words for what, words in message
+    )
     folders = convert_measured(tmp_path / "raw", tmp_path / "sets", protocol="2026").folders
     data = Dataset.open(folders[0], labels=False)
     with np.load(raw / f"{folders[0].name}_features.npz") as stored:

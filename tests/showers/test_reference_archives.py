@@ -261,12 +261,12 @@ def test_forms_of_archives(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected rows of objects"):
         read_times(tmp_path / "t_extra_features.npz", 30)
     write_mode(tmp_path, "qgs_spectra", 20, 1)
-    commands = raw.FORMAT.next_commands(tmp_path)
+    commands = conversion.FORMAT.next_commands(tmp_path)
     assert ["matched" in one for one in commands] == [False, True], commands
     for mode in MODES["composition"]:
         write_mode(tmp_path, mode, 20, 1)
         (tmp_path / f"{mode}_true_features.npz").unlink()
-    assert all("v2" not in one for one in raw.FORMAT.next_commands(tmp_path))
+    assert all("v2" not in one for one in conversion.FORMAT.next_commands(tmp_path))
 
 
 class Listed:

@@ -28,7 +28,7 @@ class EventTable:
         return [CsvEvents(path.name, pl.read_csv(path / "events.csv", glob=False))]
 
     def next_commands(self, path):
-        return [f"python cli.py convert --from {path} --out data"]
+        return [f"python cli.py convert {path} --out data"]
 
 
 FORMAT = EventTable()

@@ -1,0 +1,54 @@
+"""What ``convert`` can be told; each format names those of its own (``options``), and others are refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from showerstack.runtime.errors import InputError
+from showerstack.runtime.options import Limits, OptionGroup
+
+
+@dataclass(frozen=True)
+class ConvertOptions(OptionGroup):
+    """What is asked for of a conversion."""
+
+    out: Path
+    """Folder for what is written: {task}_train and {task}_test, measured/, or a folder or table a set."""
+    task: str = "composition"
+    """Which sets to make, or which labels to keep."""
+    protocol: Literal["v2", "matched", "2026"] | None = None
+    """Of raw archives: 2026 unless said, what the public repository scores now; of measured runs that of the training
+    sets, v2 unless said."""
+    strict: Annotated[bool, "--strict"] = False
+    """Raw archives, measured runs: refuse rows that cannot be used, instead of going on without them."""
+    times_of_arrival: Annotated[bool, "--times-of-arrival"] = False
+    """The same: also keep each station's arrival time, in arrival_ns.npy (ns)."""
+    runs: str | None = None
+    """Measured runs: comma-separated names; default: all."""
+    times: Annotated[bool, "--times"] = False
+    """Measured runs: also the events' times."""
+    delete_raw: Annotated[bool, "--delete-raw"] = False
+    """Measured runs: delete each run's raw grids once its folder is complete."""
+    array: Path | None = None
+    """CORSIKA files: stations.parquet (array.toml beside it), or a dataset."""
+    uses: Annotated[int, Limits(1)] = 10
+    """CORSIKA files: places that each shower is thrown at."""
+    slope: float | None = None
+    """CORSIKA files: slope of the energy spectrum dN/dE that weight.npy gives the showers, such as -2.7; default: the
+    files' own, without weights."""
+    core_radius: float | None = None
+    """CORSIKA files: radius of the disc of cores, m; default: 0.875 of half the array's side."""
+    seed: Annotated[int, Limits(0)] = 1
+    """CORSIKA files: seed of all random numbers."""
+
+
+def names_of(runs: str | None) -> list[str] | None:
+    """Return the names in a comma-separated list, None where nothing was said."""
+    if runs is None:
+        return None
+    names = [name.strip() for name in runs.split(",") if name.strip()]
+    if not names:
+        raise InputError("--runs: expected comma-separated names of runs, at least one")
+    return names
