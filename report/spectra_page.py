@@ -169,7 +169,24 @@ def _spectra(spectra: Spectra) -> Section:
     heads = ("lg(E/eV)", "mean ln A ± statistical ± total", "variance of ln A ± statistical ± total")
     rows = [(f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}", _mass(row), _mass(row, "variance"))
             for row in spectra.masses().iter_rows(named=True)]  # fmt: skip
-    return Section("spectra", "Spectra", pictures(figures) + table(heads, rows))
+    return Section("spectra", "Spectra", pictures(figures) + table(heads, rows) + _muons(spectra))
+
+
+def _muons(spectra: Spectra) -> Markup:
+    """Return the muon scale by energy and hadronic model."""
+    if spectra.muons is None:
+        return Markup()
+    rows = [
+        (f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}", row["model"],
+         f"{row['z']:.2f} ± {row['z_error_statistical']:.2f}",
+         f"{row['z_of_composition']:.2f}")
+        for row in spectra.muons.iter_rows(named=True)
+    ]  # fmt: skip
+    note = paragraph(
+        "z: where the mean of ln Nmu lies between the model's protons (0) and iron (1), with the error of the numbers "
+        "of events. Beside it what the fitted composition makes of it: a z above it means more muons than the model's."
+    )
+    return table(("lg(E/eV)", "hadronic model", "muon scale z", "of the composition"), rows) + note
 
 
 def _not_determined(spectra: Spectra, *names: str) -> str:

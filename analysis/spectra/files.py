@@ -15,12 +15,12 @@ from showerstack.runtime.files import atomic_path, write_json, write_npz
 
 SPECTRA_CSV, SPECTRA_PARQUET = "spectra.csv", "spectra.parquet"
 COVARIANCE_FILE, PROVENANCE_FILE = "covariance.npz", "spectra.json"
-KNEES_CSV, MASSES_CSV = "knees.csv", "masses.csv"
+KNEES_CSV, MASSES_CSV, MUONS_CSV = "knees.csv", "masses.csv", "muons.csv"
 WORKSPACE_FILE = "pyhf.json"
 STABILITY_CSV = "stability.csv"
 SPECTRA_FILES = (
-    PROVENANCE_FILE, SPECTRA_CSV, SPECTRA_PARQUET, COVARIANCE_FILE, KNEES_CSV, MASSES_CSV, CELLS_CSV, NUISANCES_CSV,
-    WORKSPACE_FILE, STABILITY_CSV, SYSTEMATICS_CSV, COMPARISON_CSV,
+    PROVENANCE_FILE, SPECTRA_CSV, SPECTRA_PARQUET, COVARIANCE_FILE, KNEES_CSV, MASSES_CSV, MUONS_CSV, CELLS_CSV,
+    NUISANCES_CSV, WORKSPACE_FILE, STABILITY_CSV, SYSTEMATICS_CSV, COMPARISON_CSV,
 )  # fmt: skip
 """What a measurement writes, beside folders."""
 
@@ -30,6 +30,7 @@ def write_spectra(spectra: Spectra, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     table, covariances = spectra.table(), {name: spectra.covariance((name,)) for name in SOURCES}
     more = [] if spectra.knees is None else [(KNEES_CSV, spectra.knees.table())]
+    more += [] if spectra.muons is None else [(MUONS_CSV, spectra.muons)]
     more += [] if spectra.stability is None else [(STABILITY_CSV, spectra.stability)]
     for name, frame in ((SPECTRA_CSV, table), (MASSES_CSV, spectra.masses()), *more, *spectra.sources().items()):
         with atomic_path(out / name) as temporary:

@@ -57,6 +57,8 @@ class Spectra:
     """Of the scales, as they were fitted."""
     stability: pl.DataFrame | None = None
     """Fits of halves and in other cells (:mod:`showerstack.analysis.spectra.stability`), where they were asked for."""
+    muons: pl.DataFrame | None = None
+    """The muon scale z by energy and model (:mod:`showerstack.analysis.spectra.muons`)."""
     remarks: tuple[str, ...] = ()
     provenance: Provenance | None = None
     """None of fits whose events were made up."""

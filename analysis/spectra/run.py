@@ -24,6 +24,7 @@ from showerstack.analysis.spectra.fluxes import (
 from showerstack.analysis.spectra.folding import Cells, make_cells, make_movable, make_response, models_spread
 from showerstack.analysis.spectra.knees import fit_knees
 from showerstack.analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
+from showerstack.analysis.spectra.muons import ALL_MODELS, muon_scales
 from showerstack.analysis.spectra.reading import MODELS, Response, read_measured, read_response
 from showerstack.analysis.spectra.response import ALL, Binning, MassGroups, Simulated, SpectrumEvents, binning
 from showerstack.analysis.spectra.result import Spectra
@@ -222,6 +223,7 @@ def fit_spectra(inputs: SpectraInputs, options: SpectraOptions, ctx: Context = C
             widths=spectra.widths, sharpness=options.knee_sharpness, least=(LG_NE_MIN, LG_NMU_MIN), bars=ctx.bars,
         )  # fmt: skip
         spectra = replace(spectra, stability=table)
+    spectra = replace(spectra, muons=muon_table(spectra, data, response.passing))
     ones = np.ones_like(spectra.flux)
     known = (np.nan_to_num(covariance_of_sums(spectra.covariance((name,)), ones)) for name in SOURCES)
     of_exposure = check_flux_of_exposure(
@@ -231,6 +233,21 @@ def fit_spectra(inputs: SpectraInputs, options: SpectraOptions, ctx: Context = C
     remarks = (*inputs.remarks, *spectra.remarks, *remarks_on_groups(data.groups), *of_exposure)
     remark(LOG, remarks)
     return replace(spectra, remarks=remarks)
+
+
+def muon_table(spectra: Spectra, data: SpectrumEvents, simulated: Simulated) -> pl.DataFrame | None:
+    """Return the muon scale by energy and model, and what the fitted composition makes of it."""
+    likelihood = spectra.fit.likelihood
+    if simulated.true_lg_energy is None or spectra.fit.refusal:
+        return None
+    thrown, particles = likelihood.response.thrown, likelihood.particles(spectra.fit.parameters)
+    per_shower = np.divide(particles, thrown, out=np.zeros_like(particles), where=thrown > 0)
+    fine = likelihood.response.cells.bins.fine_bin_of(simulated.true_lg_energy)
+    found = muon_scales(data, simulated, per_shower[simulated.labels, fine], spectra.fluxes.edges)
+    if found is None:
+        return None
+    names = {number: ALL if number == ALL_MODELS else name_of_model(number) for number in found["model"].unique()}
+    return found.with_columns(pl.col("model").replace_strict(names, return_dtype=pl.String))
 
 
 def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> Spectra:
