@@ -217,7 +217,7 @@ ENERGY = Task(
     bins(12),
     "labels_energy.npy",
     "composition",
-    TargetQuantity("lg_energy", "lg(E/eV)", "primary energy", (13.0, 19.0), close=0.1, reference="E", raw="E"),
+    TargetQuantity("lg_energy", "lg(E/eV)", "primary energy", (13.0, 21.0), close=0.1, reference="E", raw="E"),
 )
 TASKS: dict[str, Task] = {task.name: task for task in (COMPOSITION, GAMMA, ENERGY)}
 ANSWER_FILES = frozenset({WEIGHT_FILE, TRUTH_FILE, *(str(task.label_file) for task in TASKS.values())})

@@ -194,7 +194,7 @@ def test_true_values_that_cannot_be_are_refused(target_data: Path, tmp_path: Pat
     values = np.load(target_data / "labels_energy.npy")
     values[17] = 8.0
     np.save(target_data / "labels_energy.npy", values)
-    with pytest.raises(InputError, match=r"labels_energy.npy: row 17 holds 8, expected lg\(E/eV\) from 13 to 19"):
+    with pytest.raises(InputError, match=r"labels_energy.npy: row 17 holds 8, expected lg\(E/eV\) from 13 to 21"):
         Dataset.open(target_data, ENERGY)
     (target_data / "labels_energy.npy").unlink()
     with pytest.raises(InputError, match="the public sets hold no true values"):

@@ -142,7 +142,7 @@ def convert_path(path: Path, found: Format | None, given: ConvertOptions, ctx: C
     yield from (f"wrote {written}" for written in convert_foreign(path, given.out, task_named(given.task)))
 
 
-MODULES = ("folders", "hisparc", "auger", "kcdc", "measured", "convert", "station_lists", "corsika")
+MODULES = ("folders", "hisparc", "auger", "kcdc", "measured", "convert", "station_lists", "grids", "corsika")
 """Modules with a format, in the order in which they are asked."""
 
 
@@ -182,7 +182,7 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
         needed = SCALAR_NAMES if reader.array == KASCADE else ()
         is_dataset = {DEPOSITS, *needed} <= set(reader.units)
         if is_dataset:
-            written.append(_dataset(reader, out, source_format, task, tell))
+            written.append(write_set(reader, out, source_format, task, tell))
             continue
         file = out / f"{reader.name}.parquet"
         if file in written:
@@ -216,9 +216,10 @@ _TIMES, _TIME_COLUMNS = Path(TIMES_FILE).stem, ("Gt", "Mt")
 """Files of measured events beside the grids, and the columns that they are made of."""
 
 
-def _dataset(
+def write_set(
     reader: EventReader, out: Path, source_format: Format, task: Task | None, tell: Callable[[str], None]
 ) -> Path:
+    """Write the events of a reader as a dataset folder, with labels of the task where it has some, and return it."""
     folder, columns = out / reader.name, set(reader.units)
     labelled = task if task is not None and LABEL in columns else None
     named = next((name for name in TASKS if reader.name.startswith(f"{name}_")), None)

@@ -31,6 +31,10 @@ class ConvertOptions(OptionGroup):
     """Measured runs: also the events' times."""
     delete_raw: Annotated[bool, "--delete-raw"] = False
     """Measured runs: delete each run's raw grids once its folder is complete."""
+    pitch: Annotated[float | None, Limits(gt=0)] = None
+    """Grids in an .npz: spacing of the stations, m, where it has no places."""
+    area: Annotated[float | None, Limits(gt=0)] = None
+    """The same: area of a station, m2; default: 10."""
     array: Path | None = None
     """CORSIKA files: stations.parquet (array.toml beside it), or a dataset."""
     uses: Annotated[int, Limits(1)] = 10

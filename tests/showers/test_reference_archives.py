@@ -292,7 +292,7 @@ class Listed:
 @pytest.mark.parametrize("task", [None, GAMMA])
 def test_events_of_other_formats(task: Task | None, reference: Reference, tmp_path: Path) -> None:
     told: list[str] = []
-    folder = formats._dataset(Listed(), tmp_path, kcdc.FORMAT, task, told.append)
+    folder = formats.write_set(Listed(), tmp_path, kcdc.FORMAT, task, told.append)
     of_times, of_rows = told
     assert of_times.startswith("listed: half of the event times are below 10.5, "), "they count from the run's start"
     assert of_rows.startswith("4 of 24 rows")
@@ -303,7 +303,7 @@ def test_events_of_other_formats(task: Task | None, reference: Reference, tmp_pa
     assert table.height == 24
     elsewhere = Listed()
     elsewhere.name, elsewhere.array = "elsewhere", KASCADE.without([4], [])
-    other = formats._dataset(elsewhere, tmp_path, kcdc.FORMAT, task, told.append)
+    other = formats.write_set(elsewhere, tmp_path, kcdc.FORMAT, task, told.append)
     stems = {file.stem for file in other.glob("*.npy")}
     assert stems == {"matrices", "features"} | ({"labels_gamma"} if task else set()), "cores are counted from elsewhere"
     assert np.load(other / "features.npy").shape == (24, 5)
