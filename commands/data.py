@@ -20,7 +20,7 @@ from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.options import ConvertOptions, names_of
 from showerstack.showers.schema import COMPOSITION, task_named
-from showerstack.stacking.options import DeviceOption, SeedOption, WorkersOption
+from showerstack.stacking.options import DeviceOption, SchedulerOption, SeedOption, WorkersOption
 
 RunsOption = Annotated[
     str | None, typer.Option("--runs", help="Measured: comma-separated names of runs; default: all.")
@@ -158,6 +158,7 @@ def features(
     out: Annotated[Path | None, typer.Option(help="Feature table; default: DATASET.features.")] = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
     list_features: Annotated[bool, typer.Option("--list", help="List the features instead.")] = False,
     group: Annotated[str | None, typer.Option(help="With --list: only this group.")] = None,
     format: Annotated[str, typer.Option(help="With --list: table or md.")] = "table",
@@ -182,7 +183,7 @@ def features(
 
     if dataset is None:
         raise InputError("say which dataset folder: python cli.py features DATASET (or --list)")
-    table = build_table(dataset, out, ctx=output.context(device=device, workers=workers))
+    table = build_table(dataset, out, ctx=output.context(device=device, workers=workers, scheduler=scheduler))
     output.show(
         lambda: f"{len(table):,} events, {len(table.columns)} columns in {table.folder}",
         lambda: {"folder": table.folder, "events": len(table), "columns": list(table.columns)},

@@ -37,6 +37,7 @@ from showerstack.features.table import (
     read_head,
 )
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
+from showerstack.runtime.cluster import spread_over
 from showerstack.runtime.code import installed_versions, versions
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
@@ -192,7 +193,8 @@ def build_table(
     groups
         Feature groups, by default all.
     ctx
-        Device, progress, and threads (``workers``; one a core; processes where these are many).
+        Device, progress, and threads (``workers``; one a core; processes where these are many), or a cluster's
+        ``scheduler``.
 
     Raises
     ------
@@ -200,7 +202,9 @@ def build_table(
         For a bad dataset or one without events, an unknown group, a device that is not there, or a folder that holds
         something else, is being written by another process or cannot be written.
     """
-    device = resolve_device(ctx.device)
+    if ctx.scheduler and ctx.device == "cuda":
+        raise InputError("option scheduler: a cluster computes features on CPUs: leave --device out")
+    device = "cpu" if ctx.scheduler else resolve_device(ctx.device)
     chosen = check_groups(GROUPS if groups is None else groups)
     # Before the data are read: a dataset that changes from here on is noticed.
     state = state_of(Path(dataset))
@@ -283,6 +287,11 @@ def _make_missing_shards(
         progress(done, total)
         if device == "cuda":
             written = in_own_process(_shards_from_gpu, missing, source, writer.folder, shard_events, groups)
+        elif ctx.scheduler and missing:
+            # Workers have working directories of their own.
+            path, folder = source.path.resolve(), writer.folder.resolve()
+            tasks = [(k, source._replace(path=path), folder, shard_events, groups) for k in missing]
+            written = spread_over(ctx.scheduler, write_shard, tasks, [path, folder])
         else:
             if jobs > 1:
                 warm_up()

@@ -95,4 +95,5 @@ SeedOption: TypeAlias = Annotated[int, RunOptions]
 """An option of another command that is the run's of the same name, as those below."""
 DeviceOption: TypeAlias = Annotated[Device, RunOptions]
 WorkersOption: TypeAlias = Annotated[int | None, RunOptions]
+SchedulerOption: TypeAlias = Annotated[str | None, RunOptions]
 LearnersOption: TypeAlias = Annotated[tuple[str, ...] | None, RunOptions]

@@ -13,14 +13,17 @@ from typing import Any
 
 import pytest
 
+from showerstack.features import build
+from showerstack.features.build import build_table
+from showerstack.runtime import cluster as workers
 from showerstack.runtime import code
+from showerstack.runtime.cluster import ATTEMPTS, on_cluster, refuse_unshared
 from showerstack.runtime.code import code_of_fits
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, remedy_of
-from showerstack.stacking import fits, schedule
+from showerstack.stacking import fits
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.fits import refuse_other_fit
-from showerstack.stacking.schedule import ATTEMPTS, on_cluster, refuse_unshared
 from showerstack.stacking.store import RunFolder
 from showerstack.stacking.tables import open_table
 from showerstack.stacking.train import fold_tasks, stack
@@ -92,14 +95,16 @@ def small() -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_without_workers_it_ends_with_a_line(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.1)
-    monkeypatch.setattr(schedule, "NO_WORKERS_S", 1.0)
+    monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(workers, "NO_WORKERS_S", 1.0)
     results = on_cluster(_wait, [(None,), (tmp_path / "go on",)], small)
     assert next(results) is None
     small.cluster.scale(0)
     began = time.monotonic()
     try:
-        with pytest.raises(InputError, match=r"the Dask scheduler at \S+ has had no worker for 1 s: finished fits are"):
+        with pytest.raises(
+            InputError, match=r"the Dask scheduler at \S+ has had no worker for 1 s: what is finished is"
+        ):
             next(results)
     finally:
         (tmp_path / "go on").touch()  # the worker's thread is one of this process
@@ -112,7 +117,7 @@ def _wait(file: Path | None) -> None:
 
 
 def test_a_scheduler_that_ends_is_told(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.1)
     monkeypatch.setattr(small, "ncores", _ended)
     with pytest.raises(InputError, match=r"the Dask scheduler at \S+ no longer answers \(Connection reset by peer\)"):
         list(on_cluster(time.sleep, [(2.0,)], small))
@@ -123,20 +128,20 @@ def _ended() -> None:
 
 
 def test_workers_with_other_code_or_libraries_are_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule.refuse_other_code(small)
+    workers.refuse_other_code(small)
     there = code_of_fits()
     for name, value in (("lightgbm", "0.1"), ("code of showerstack", "000000000000"), ("learners from", "mine==2")):
-        monkeypatch.setattr(schedule, "code_of_fits", lambda name=name, value=value: there | {name: value})
+        monkeypatch.setattr(workers, "code_of_fits", lambda name=name, value=value: there | {name: value})
         with pytest.raises(InputError, match=rf"the worker tcp://\S+ has {name} {there[name]} \(here {value}\)"):
-            schedule.refuse_other_code(small)
+            workers.refuse_other_code(small)
     monkeypatch.delattr(code, "code_of_fits")  # as where there is no package, or one of an earlier version
     with pytest.raises(InputError, match=r"the worker tcp://\S+ has showerstack missing or older \(cannot import"):
-        schedule.refuse_other_code(small)
+        workers.refuse_other_code(small)
 
 
 def test_a_worker_that_comes_later_is_looked_at_as_well(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     there = code_of_fits()
-    monkeypatch.setattr(schedule, "_code_of_this_process", lambda: there | {"lightgbm": "0.1"})
+    monkeypatch.setattr(workers, "_code_of_this_process", lambda: there | {"lightgbm": "0.1"})
     with pytest.raises(InputError, match=r"the worker tcp://\S+ has lightgbm 0\.1 \(here"):
         list(on_cluster(time.sleep, [(0.0,)], small))
 
@@ -147,7 +152,7 @@ def test_a_worker_of_another_python_is_refused_before_it_gets_code(monkeypatch: 
             return {"workers": {"tcp://a:1": {"host": {"python": "3.9.2.final.0"}}}}
 
     with pytest.raises(InputError, match=r"the worker tcp://a:1 has Python 3\.9 \(here 3"):
-        schedule.refuse_other_code(Other())
+        workers.refuse_other_code(Other())
 
 
 class Slow:
@@ -164,13 +169,13 @@ class Slow:
 def test_a_result_that_nobody_can_send_any_more_ends_the_wait(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(schedule, "NO_WORKERS_S", 0.3)
+    monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(workers, "NO_WORKERS_S", 0.3)
     monkeypatch.setattr(small, "ncores", dict)
     with pytest.raises(InputError, match="has had no worker"):
-        schedule._fetched(Slow(tmp_path / "go on"), small)
+        workers._fetched(Slow(tmp_path / "go on"), small)
     (tmp_path / "go on").touch()
-    assert schedule._fetched(Slow(tmp_path / "go on"), small) == 7
+    assert workers._fetched(Slow(tmp_path / "go on"), small) == 7
 
 
 @pytest.mark.slow
@@ -242,7 +247,9 @@ def test_work_of_a_lost_worker_is_tried_again(cluster: Any, tmp_path: Path, time
     if times < ATTEMPTS:
         assert list(on_cluster(_ends, work, cluster)) == ["done", "done"]
     else:
-        with pytest.raises(InputError, match=f"ended {ATTEMPTS} times at the same fit, the last at tcp://127") as error:
+        with pytest.raises(
+            InputError, match=f"ended {ATTEMPTS} times at the same task, the last at tcp://127"
+        ) as error:
             list(on_cluster(_ends, work, cluster))
         assert str(error.value).isprintable()
     _until_two(cluster)
@@ -266,3 +273,19 @@ def test_a_missing_file_is_no_lack_of_memory() -> None:
     error = FileNotFoundError(2, "No such file or directory", "/data/train.parquet")
     assert remedy_of(error) == "see that the file is there, for every worker of a cluster under the same path,"
     assert remedy_of(OSError(28, "No space left on device")) == "free memory or disk space"
+
+
+def test_a_cluster_makes_the_same_table_as_this_machine(
+    small: Any, tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "SHARD_EVENTS", 500)  # several tasks
+    dataset, ctx = tiny_composition / "composition_train", Context(scheduler=small.scheduler.address)
+    groups = ["size", "electron-fit"]
+    monkeypatch.chdir(tmp_path)  # the workers' folder is another one
+    tables = [build_table(dataset, tmp_path / name, groups=groups, ctx=one)
+              for name, one in (("there", ctx), ("here", Context(workers=1)))]  # fmt: skip
+    parts = [sorted(table.folder.glob("*.parquet")) for table in tables]
+    assert len(parts[0]) > 2
+    assert [file.read_bytes() for file in parts[0]] == [file.read_bytes() for file in parts[1]]
+    with pytest.raises(InputError, match="on CPUs: leave --device out"):
+        build_table(dataset, tmp_path / "gpu", ctx=Context(device="cuda", scheduler=small.scheduler.address))
