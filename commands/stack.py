@@ -99,6 +99,10 @@ def predict(
         str | None, typer.Option(help="In place of a run: any-array, a first look without any training.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Of a first look; default: that of the folder's name.")] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(help="Of a first look: mass groups that there are, such as proton,iron; default: five."),
+    ] = None,
     device: DeviceOption = "auto",
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
     no_table: Annotated[
@@ -123,9 +127,11 @@ def predict(
         from showerstack.stacking.first_look import first_look
 
         refuse_unused(context, "with --weights", ("no_table", "separator", "strict"))
-        named = task or data.resolve().name.partition("_")[0]
+        asked = task_named(task or data.resolve().name.partition("_")[0])
+        if groups is not None:
+            asked = asked.with_classes(name.strip() for name in groups.split(","))
         look = first_look(
-            data, task_named(named), output.context(device=device), weights=str(weights), features=features,
+            data, asked, output.context(device=device), weights=str(weights), features=features,
             elsewhere=out.with_name(f"{out.name}.features"),
         )  # fmt: skip
         claimed(context, out)
@@ -134,7 +140,7 @@ def predict(
             lambda: f"wrote {out}", lambda: {"out": out, "events": look.n_events, "remarks": list(look.remarks)}
         )
         return
-    refuse_unused(context, "with --run", ("task",))
+    refuse_unused(context, "with --run", ("task", "groups"))
     if given_options(context) & {"separator", "device", "features", "no_table"}:
         from showerstack.stacking.exported import open_run
 

@@ -456,8 +456,9 @@ def predict(
 
 
 def first_look(
-    data: Place, *, task: str, weights: str = "any-array", workers: int | None = None, verbose: bool = False
-) -> Predicted:
+    data: Place, *, task: str, groups: Sequence[str] | None = None, weights: str = "any-array",
+    workers: int | None = None, verbose: bool = False,
+) -> Predicted:  # fmt: skip
     """Score showers of any array by pretrained weights alone, without any training; labels are not looked at.
 
     Nothing was compared with showers of that array: the remarks say so.
@@ -467,7 +468,9 @@ def first_look(
     data
         Dataset folder.
     task
-        ``composition`` (five mass groups) or ``gamma``.
+        ``composition`` or ``gamma``.
+    groups
+        Of composition: the mass groups that there are, such as ``("proton", "iron")``; all five by default.
     weights
         ``any-array`` or, at KASCADE, ``shipped``.
     workers, verbose
@@ -480,12 +483,12 @@ def first_look(
     """
     from showerstack.stacking.first_look import first_look as look_at
 
-    chosen = task_named(task)
+    chosen = task_named(task) if groups is None else task_named(task).with_classes(groups)
     with _shown(verbose, None) as bars, tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:
         ctx = Context(bars=bars, workers=workers)
         stream = look_at(Path(data).expanduser(), chosen, ctx, weights=weights, elsewhere=Path(scratch, "features"))
         found = stream.concatenated()
-    return _predicted(task, chosen.classes, np.asarray(found.labels), found)
+    return _predicted(task, chosen.classes, chosen.decoded(np.asarray(found.labels)), found)
 
 
 def _predicted(task: str, classes: tuple[Any, ...], labels: np.ndarray, found: Predictions) -> Predicted:

@@ -50,7 +50,7 @@ def first_look(
     dataset
         Dataset folder; its feature table is built if missing.
     task
-        Composition (five mass groups) or gamma.
+        Gamma, or composition with two or more of the five mass groups, the only ones that showers can then be of.
     ctx
         Device of the features, and threads at work at once.
     weights
@@ -68,7 +68,7 @@ def first_look(
     from showerstack.models.pretraining.stream import FEATURES
     from showerstack.models.pretraining.weights import RELEASED, read_pretrained
 
-    if task not in (COMPOSITION, GAMMA):
+    if task.name not in (COMPOSITION.name, GAMMA.name):
         raise InputError(f"pretrained weights know composition and gamma, not {task.name}")
     if weights not in RELEASED:
         raise InputError(f"unknown weights {weights!r}: choose {' or '.join(RELEASED)}")
@@ -114,5 +114,5 @@ def posteriors(pretrained: Pretrained, batch: Batch, task: Task) -> np.ndarray:
         world[N_WORLD:-1] = torch.from_numpy(description(batch.array))
     with torch_as_asked("cpu", 1, deterministic=False), torch.inference_mode():
         outputs = pretrained.network(torch.from_numpy(inputs), world)
-        logits = outputs.composition if task == COMPOSITION else outputs.gamma
+        logits = outputs.gamma if task == GAMMA else outputs.composition[:, list(task.labels)]
         return np.asarray(torch.log_softmax(logits.double(), dim=1).numpy())

@@ -242,7 +242,7 @@ def _events(task: Task, log_proba: np.ndarray, predicted: np.ndarray, columns: d
     names = ("E", "Ne", "Nmu", "Ze")
     return SpectrumEvents(
         log_proba=log_proba,
-        predicted=task.encoded(np.asarray(predicted, dtype=np.int64)),
+        predicted=np.asarray(predicted, dtype=np.int64),
         lg_energy=undo_rounding(*(columns[name] for name in names)),
         lg_ne=columns["Ne"].astype(np.float64),
         lg_nmu=columns["Nmu"].astype(np.float64),

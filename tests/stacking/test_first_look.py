@@ -14,6 +14,7 @@ from showerstack.runtime.files import read_json
 from showerstack.scoring.score import score_file
 from showerstack.showers.schema import COMPOSITION, ENERGY, FIRST_LOOK, GAMMA
 from showerstack.stacking.first_look import first_look
+from tests.program import call
 
 CTX = Context(device="cpu", workers=1)
 
@@ -54,6 +55,23 @@ def test_a_first_look_needs_no_labels_and_marks_tables(looked: tuple[Path, Path]
     gammas = first_look(tmp_path / "bare", GAMMA, CTX).concatenated()
     assert gammas.scores is not None
     assert np.isfinite(gammas.scores).all()
+
+
+def test_groups_that_are_not_there_get_nothing(looked: tuple[Path, Path], tmp_path: Path) -> None:
+    file, data = looked
+    two = COMPOSITION.with_classes(("proton", "iron"))
+    found = first_look(data / "composition_test", two, CTX).concatenated()
+    with np.load(file) as stored:
+        five = stored["log_proba"][:, [0, 4]]
+    among = five - np.logaddexp.reduce(five, axis=1, keepdims=True)
+    np.testing.assert_allclose(found.log_proba, among, atol=1e-6)
+    assert set(found.arrays["predictions"]) == {0, 4}
+    words = ("--weights", "any-array", "--groups", "proton,iron", "--data", data / "composition_test")
+    call("cli.py", "predict", *words, "--out", tmp_path / "two.npz")
+    with np.load(tmp_path / "two.npz") as stored:
+        np.testing.assert_array_equal(stored["log_proba"], found.log_proba)
+    shown = showerstack.first_look(data / "composition_test", task="composition", groups=("proton", "iron"), workers=1)
+    assert (shown.classes, set(shown.labels)) == (("proton", "iron"), {0, 4})
 
 
 def test_what_weights_do_not_know_is_refused(looked: tuple[Path, Path]) -> None:
