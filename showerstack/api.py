@@ -176,15 +176,14 @@ class Predicted:
         return len(self.probabilities)
 
     def __repr__(self) -> str:
-        values = self.classes if self.task == "table" else range(len(self.classes))
-        shares = [float(np.mean(self.labels == value)) if len(self) else 0.0 for value in values]
+        shares = self._shares() if len(self) else np.zeros(len(self.classes))
         named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in zip(self.classes, shares, strict=True))
         return f"<{len(self):,} predictions, {self.task}: {named}>"
 
     def _shares(self) -> np.ndarray:
         """Return the share of events decided for each class (C,); NaN without events."""
-        values = self.classes if self.task == "table" else range(len(self.classes))
-        return np.array([np.mean(self.labels == value) if len(self) else np.nan for value in values])
+        known = self.classes if self.task not in TASKS else task_named(self.task).with_classes(self.classes).labels
+        return np.array([np.mean(self.labels == value) if len(self) else np.nan for value in known])
 
     def _repr_html_(self) -> str:
         mean = self.probabilities.mean(axis=0) if len(self) else np.full(len(self.classes), np.nan)
@@ -451,7 +450,8 @@ def predict(
         with tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:
             elsewhere = Path(scratch, "features")  # where nothing can be written beside the data
             predicted = predict_events(opened, place, ctx, no_table=no_table, elsewhere=elsewhere).concatenated()
-    labels = np.asarray(predicted.labels) if run.task in TASKS else np.asarray(run.classes)[predicted.labels]
+    numbers = np.asarray(predicted.labels)
+    labels = opened.task.decoded(numbers) if run.task in TASKS else np.asarray(run.classes)[numbers]
     return _predicted(run.task, run.classes, labels, predicted)
 
 
@@ -564,6 +564,8 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
         raise InputError(f"predictions have shape {checked.shape}, true classes {labels.shape}")
     if task in TASKS:
         labels = labels_of(labels, scored_task, "true classes", 0)
+        scored_task = scored_task.among(labels)
+        labels = labels if scored_task.target else scored_task.encoded(labels)
         checked = scoring_of(scored_task).check_output(checked, "predictions")
     elif isinstance(predictions, Predicted):
         labels, checked = (_class_numbers(values, predictions.classes) for values in (labels, checked))

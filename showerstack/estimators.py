@@ -41,6 +41,7 @@ from showerstack.runtime.context import Callback
 from showerstack.runtime.errors import InputError, Remark, most_similar
 from showerstack.runtime.frames import frame_of, is_frame
 from showerstack.runtime.logs import logging_to
+from showerstack.showers.schema import task_named
 from showerstack.stacking.config import RunConfig, StackConfig, TableConfig
 
 try:
@@ -385,11 +386,11 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
         """
         _refuse_given(groups=groups, sample_weight=sample_weight)
         self.names_ = self._fit_showers(X, y, self.task).classes
-        self.classes_ = np.arange(len(self.names_))
+        self.classes_ = np.array(task_named(self.task).with_classes(self.names_).labels)
         return self
 
     def predict(self, X: Place) -> np.ndarray:
-        """Return (N,) class numbers of a dataset folder's events: the most probable class."""
+        """Return (N,) labels of a dataset folder's events, values of ``classes_``: the most probable class."""
         return np.asarray(self._predict(X, device=self.device).labels)
 
     def predict_proba(self, X: Place) -> np.ndarray:

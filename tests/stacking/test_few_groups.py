@@ -8,9 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+import showerstack
 from showerstack.analysis.options import SpectraOptions
 from showerstack.analysis.spectra.files import write_spectra
 from showerstack.analysis.spectra.run import measure_spectra
+from showerstack.estimators import ShowerClassifier
 from showerstack.report.doctor import dataset_findings
 from showerstack.report.public.leaderboard import leaderboard
 from showerstack.runtime.context import Context
@@ -70,6 +72,22 @@ def test_the_mean_logarithmic_mass_of_every_event_is_in_tables(two_groups: Path,
     iron, ln_56 = table["p_iron"].to_numpy(), np.log(56)
     assert table["ln_a"].to_numpy() == pytest.approx(iron * ln_56, abs=1e-6)
     assert table["ln_a_error"].to_numpy() == pytest.approx(ln_56 * np.sqrt(iron * (1 - iron)), abs=1e-3)
+
+
+def test_python_speaks_of_labels_as_files_have_them(two_groups: Path, tmp_path: Path) -> None:
+    test = two_groups / "composition_test"
+    truth = np.load(test / "labels_composition.npy")
+    found = showerstack.predict(two_groups / "run", test, workers=1)
+    assert set(found.labels) == {0, 4}
+    shares = [np.mean(found.labels == label) for label in (0, 4)]
+    assert f"proton {100 * shares[0]:.0f} %, iron {100 * shares[1]:.0f} %" in repr(found)
+    by_labels = showerstack.score(found.labels, truth, task="composition")
+    assert float(showerstack.score(found, two_groups)) == float(by_labels)
+    options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1, "device": "cpu"}
+    with pytest.warns(UserWarning, match="has showers of proton, iron alone"):
+        model = ShowerClassifier(task="composition", run=tmp_path / "again", **options).fit(two_groups)
+    np.testing.assert_array_equal(model.classes_, [0, 4])
+    np.testing.assert_array_equal(model.predict(test), found.labels)
 
 
 def test_a_test_set_with_other_groups_than_the_run_is_refused(two_groups: Path, tiny_composition: Path) -> None:
