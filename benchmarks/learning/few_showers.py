@@ -2,10 +2,12 @@ r"""What a training shower is worth: the pretrained network fine-tuned on few of
 
     python -m benchmarks.learning.few_showers --choose
     python -m benchmarks.learning.few_showers --store
+    python -m benchmarks.learning.few_showers --choose --drawn 8 --weights FILE
     python -m benchmarks.learning.few_showers --first-look --store
 
 With ``--choose`` ways of fine-tuning are compared at drawn arrays and in drawn worlds, on which they are chosen: how
-many showers a step sees, and whether some are kept back to stop early. Without it the chosen way is measured at KASCADE
+many showers a step sees, and whether some are kept back to stop early; with ``--weights`` the released weights with
+others. Without it the chosen way is measured at KASCADE
 and the arrays of :mod:`benchmarks.learning.any_array`, where nothing is chosen. Showers and losses are kept below OUT.
 """
 
@@ -47,6 +49,7 @@ WAYS: dict[str, tuple[dict[str, Any], bool]] = {
 VALID_SHARE, LEAST_VALID = 0.15, 20
 CHOICE_SIZES, SIZES, SCRATCH_SIZES = (50, 100, 300, 1000), (100, 300, 1000, 5000), (1000, 5000)
 MOST = 20_000
+BESIDE_SIZES = (0, 300, 2000)
 
 
 def loss(
@@ -107,6 +110,25 @@ def choose(n_arrays: int, seeds: list[int], out: Path) -> list[str]:
                  f"{gaps[j].mean():+.4f} ± {gaps[j].std(ddof=1) / gaps.shape[1] ** 0.5:.4f}"
                  for j in range(len(CHOICE_SIZES))]  # fmt: skip
         rows.append(f"| {way} | {' | '.join(cells)} |")
+    return rows
+
+
+def beside(weights: str, tasks: list[str], n_arrays: int, seed: int, out: Path) -> list[str]:
+    """Return a table of what other weights change at drawn arrays in drawn worlds, ± one standard error over them."""
+    rows = [f"| task | {' | '.join(f'{n:,} showers' for n in BESIDE_SIZES)} |", "|" + "---|" * (len(BESIDE_SIZES) + 1)]
+    for task in tasks:
+        gaps = np.zeros((n_arrays, len(BESIDE_SIZES)))
+        for k in range(n_arrays):
+            sets = sets_of(RANDOM, task, draw_array(np.random.default_rng([DRAWN, k])), out, DATA_SEED + k)
+            for j, n in enumerate(BESIDE_SIZES):
+                new, old = (
+                    loss(f"drawn {k}", STARTED, CHOSEN, n, seed, sets, task, out, one) for one in (weights, ANY)
+                )
+                gaps[k, j] = new - old
+        errors = gaps.std(axis=0, ddof=1) / n_arrays**0.5
+        rows.append(
+            f"| {task} | {' | '.join(f'{a:+.4f} ± {b:.4f}' for a, b in zip(gaps.mean(axis=0), errors, strict=True))} |"
+        )
     return rows
 
 
@@ -174,6 +196,9 @@ def main() -> None:
         rows = first_looks(options.worlds.split(","), options.out)
         words = f"Log-loss of {N_TEST:,} test showers, five mass groups, ± one standard error.\n\n"
         name, title = "first_look", "A first look without training"
+    elif options.choose and options.weights != ANY:
+        print("\n".join(beside(options.weights, options.tasks.split(","), options.drawn, seeds[0], options.out)))
+        return
     elif options.choose:
         rows = choose(options.drawn, seeds, options.out)
         words = f"Log-loss of {N_TEST:,} test showers at {options.drawn} drawn arrays in drawn worlds, {len(seeds)} "
