@@ -29,6 +29,7 @@ from showerstack.report.pictures.style import (
 )
 from showerstack.report.pictures.ticks import PowerLabels
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
+from showerstack.showers.schema import COMPOSITION
 
 POWER = 2.7
 BESIDE = 1.5
@@ -36,25 +37,30 @@ BESIDE = 1.5
 LABEL = "J E²·⁷, m⁻² sr⁻¹ s⁻¹ eV¹·⁷"
 
 
+def place_of(name: str) -> int:
+    """Return the place of a group among colours and markers, whatever others are there; of all together the last."""
+    return COMPOSITION.classes.index(name) if name in COMPOSITION.classes else COMPOSITION.n_classes
+
+
 def flux_picture(
     energy_ev: np.ndarray, flux: np.ndarray, statistical: np.ndarray, total: np.ndarray, names: tuple[str, ...],
-    *, first: int = 0, title: str = "",
+    *, title: str = "",
 ) -> Figure:  # fmt: skip
     """Draw spectra (B, C) of C groups on one pair of axes: thick bars statistical, thin ones total errors.
 
-    Fluxes are in m^-2 sr^-1 s^-1 eV^-1 at energies (B,); NaN is left out. ``first`` is the place of the first group
-    among the colours and markers.
+    Fluxes are in m^-2 sr^-1 s^-1 eV^-1 at energies (B,); NaN is left out.
     """
     scale = energy_ev**POWER
     with one_plot(3.2) as (figure, axes):
         for k, name in enumerate(names):
-            colour = PALETTE[first + k] if len(PALETTE) > first + k else INK
+            place = place_of(name)
+            colour = PALETTE[place] if len(PALETTE) > place else INK
             x = energy_ev * (1 + 0.06 * (k - (len(names) - 1) / 2))
             y = flux[:, k] * scale
             good = np.isfinite(y)
             for errors, width in ((total[:, k], 0.8), (statistical[:, k], 2.2)):
                 axes.errorbar(x[good], y[good], (errors * scale)[good], fmt="none", ecolor=colour, elinewidth=width)
-            axes.plot(x[good], y[good], MARKERS[(first + k) % len(MARKERS)], color=colour, label=name)
+            axes.plot(x[good], y[good], MARKERS[place % len(MARKERS)], color=colour, label=name)
         _flux_axes(axes, energy_ev)
         _show_values(axes, flux * scale[:, None], statistical * scale[:, None])
         axes.set_title(title)
@@ -71,7 +77,7 @@ def panel_pictures(
     figures = []
     for k, name in enumerate(names):
         of_group, narrow, wide = (values[:, k : k + 1] for values in (flux, statistical, total))
-        figure = flux_picture(energy_ev, of_group, narrow, wide, (name,), first=k, title=name)
+        figure = flux_picture(energy_ev, of_group, narrow, wide, (name,), title=name)
         axes, others = figure.axes[0], [each for each in published if each.group == name]
         with drawing():
             for n, each in enumerate(others):
@@ -136,11 +142,12 @@ def knee_picture(
     scale, (at, lines) = energy_ev[:, None] ** POWER, fitted
     with one_plot(3.2) as (figure, axes):
         for k, name in enumerate(names):
+            place = place_of(name)
             axes.errorbar(
-                energy_ev, (flux * scale)[:, k], (errors * scale)[:, k], fmt=MARKERS[k], color=PALETTE[k], label=name,
-                elinewidth=1.2,
+                energy_ev, (flux * scale)[:, k], (errors * scale)[:, k], fmt=MARKERS[place], color=PALETTE[place],
+                label=name, elinewidth=1.2,
             )  # fmt: skip
-            axes.plot(at, lines[:, k] * at**POWER, color=PALETTE[k], lw=1.0)
+            axes.plot(at, lines[:, k] * at**POWER, color=PALETTE[place], lw=1.0)
         _flux_axes(axes, energy_ev)
         figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
     return figure
@@ -151,7 +158,7 @@ def profile_picture(profiles: list[tuple[str, np.ndarray, np.ndarray]]) -> Figur
     with one_plot(3.0) as (figure, axes):
         for k, (name, grid, difference) in enumerate(profiles):
             common = k == len(profiles) - 1
-            colour, style = (INK, ":") if common else (PALETTE[k], "-")
+            colour, style = (INK, ":") if common else (PALETTE[place_of(name)], "-")
             axes.plot(grid, difference, style, color=colour, lw=1.8 if common else 1.2, label=name)
         for level in CHI_SQUARE_LEVELS:
             axes.axhline(level, color=INK, lw=0.6, ls="--")
