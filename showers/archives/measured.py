@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -22,6 +23,8 @@ from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import atomic_path, check_name
 from showerstack.runtime.logs import remark
+from showerstack.runtime.processes import in_threads
+from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers import protocols
 from showerstack.showers.archives.convert import MAX_UNKNOWN
@@ -280,6 +283,7 @@ def convert_measured(
     delete_raw: bool = False,
     strict: bool = False,
     keep_arrival_times: bool = False,
+    workers: int | None = 1,
     bars: Bars = silent,
 ) -> Converted:
     """Write a dataset folder for every run; folders that are there already, made from the same archives, are kept.
@@ -293,52 +297,68 @@ def convert_measured(
 
     With ``delete_raw`` the archive of each run's grids is deleted as soon as its folder is complete; with ``strict``
     runs with events that cannot be used are left out; arrival times are kept in ``arrival_ns.npy``, of which the
-    feature group ``times`` is made. Azimuths are turned to count from +x towards +y where arrival times show that they
-    count otherwise.
+    feature group ``times`` is made. So many ``workers`` (None: one a core) are at work at once. Azimuths are turned to
+    count from +x towards +y where arrival times show that they count otherwise.
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
     names = runs_in(raw, runs)
-    converted = Converted([], [], [])
-    of_archive: AzimuthConvention | None = None
-    turned: list[tuple[str, AzimuthConvention]] = []
+    made: list[MadeRun] = []
+    of_archive = cache(lambda: _azimuths_of_archive(raw, names))
+    asked = [(Path(raw), name, of_archive, Path(out) / name, protocol, times, keep_arrival_times, strict, delete_raw)
+             for name in names]  # fmt: skip
+    # Where archives are deleted, runs that are asked for the azimuths of others must be there until then.
     with bars("convert runs", "runs") as progress:
-        for done, name in enumerate(names, start=1):
-            folder = Path(out) / name
-            if not archive_path(raw, name, "matrices").exists() and _is_kept(
-                folder, name, protocol, times, keep_arrival_times
-            ):
-                converted.folders.append(folder)
-                continue
-            try:
-                run = MeasuredReader.open(raw, name)
-            except InputError as error:
-                converted.left_out.append(LeftOut(name, str(error)))
-                continue
-            source = _source(run, protocol, times, keep_arrival_times)
-            if not _is_made(folder, source):
-                seconds = _times(run, converted.remarks) if times else None
-                try:
-                    azimuth = _azimuths_of(run)
-                    if not azimuth.is_known:
-                        of_archive = of_archive or _azimuths_of_archive(raw, names)
-                        azimuth = of_archive
-                    converted.remarks.extend(_write(folder, run, source, seconds, azimuth, strict=strict))
-                except DamagedRun as error:
-                    converted.left_out.append(LeftOut(name, str(error)))
-                    continue
-                if azimuth.is_known and not azimuth.is_ours:
-                    turned.append((name, azimuth))
-            converted.folders.append(folder)
-            converted.remarks.extend(_remarks_on(folder))
-            if delete_raw:
-                archive_path(raw, name, "matrices").unlink()
-            progress(done, len(names), name)
+        for done, one in enumerate(in_threads(_make_run, asked, workers=1 if delete_raw else workers or cores()), 1):
+            made.append(one)
+            progress(done, len(names), names[done - 1])
+    remarks = [remark for one in made for remark in one.remarks]
+    turned = [(name, one.turned) for name, one in zip(names, made, strict=True) if one.turned is not None]
     if turned:
         (first, azimuth), runs_words = turned[0], f"{len(turned):,} run{'s' * (len(turned) > 1)}"
-        converted.remarks.append(f"{first}: {azimuth.words}; azimuths of {runs_words} are turned: they count {OURS}")
-    remark(LOG, converted.remarks)
-    return converted
+        remarks.append(f"{first}: {azimuth.words}; azimuths of {runs_words} are turned: they count {OURS}")
+    remark(LOG, remarks)
+    left_out = [LeftOut(name, one.reason) for name, one in zip(names, made, strict=True) if one.reason]
+    return Converted([one.folder for one in made if one.folder is not None], left_out, remarks)
+
+
+class MadeRun(NamedTuple):
+    """What became of one run."""
+
+    folder: Path | None
+    reason: str = ""
+    """Why there is no folder."""
+    remarks: tuple[str, ...] = ()
+    turned: AzimuthConvention | None = None
+    """How its azimuths counted, where they were turned."""
+
+
+def _make_run(
+    raw: Path, name: str, of_archive: Callable[[], AzimuthConvention], folder: Path, protocol: str, times: bool,
+    keep_arrival_times: bool, strict: bool, delete_raw: bool,
+) -> MadeRun:  # fmt: skip
+    """Write the folder of one run, or keep what is there."""
+    if not archive_path(raw, name, "matrices").exists() and _is_kept(folder, name, protocol, times, keep_arrival_times):
+        return MadeRun(folder)
+    try:
+        run = MeasuredReader.open(raw, name)
+    except InputError as error:
+        return MadeRun(None, str(error))
+    source, remarks, turned = _source(run, protocol, times, keep_arrival_times), list[str](), None
+    if not _is_made(folder, source):
+        seconds = _times(run, remarks) if times else None
+        try:
+            azimuth = _azimuths_of(run)
+            if not azimuth.is_known:
+                azimuth = of_archive()
+            remarks.extend(_write(folder, run, source, seconds, azimuth, strict=strict))
+        except DamagedRun as error:
+            return MadeRun(None, str(error), tuple(remarks))
+        turned = azimuth if azimuth.is_known and not azimuth.is_ours else None
+    remarks.extend(_remarks_on(folder))
+    if delete_raw:
+        archive_path(raw, name, "matrices").unlink()
+    return MadeRun(folder, "", tuple(remarks), turned)
 
 
 class DamagedRun(InputError):
@@ -579,14 +599,15 @@ class MeasuredArchives(Archives):
     name = "raw archives of measured runs"
     holds = "{run}_matrices.npz and {run}_features.npz with 8 columns"
     reader = MeasuredReader
-    options = ("protocol", "runs", "times", "delete_raw", "strict", "times_of_arrival")
+    options = ("protocol", "runs", "times", "delete_raw", "workers", "strict", "times_of_arrival")
 
     def convert(self, path: Path, given: ConvertOptions, ctx: Context = Context()) -> Iterator[str]:
         """Write a folder for each run and the list of runs; yields what was left out, and what was written."""
         folder = given.out / "measured"
         result = convert_measured(
             path, folder, runs=names_of(given.runs), protocol=given.protocol or "v2", times=given.times,
-            delete_raw=given.delete_raw, strict=given.strict, keep_arrival_times=given.times_of_arrival, bars=ctx.bars,
+            delete_raw=given.delete_raw, strict=given.strict, keep_arrival_times=given.times_of_arrival,
+            workers=given.workers, bars=ctx.bars,
         )  # fmt: skip
         yield from (f"left out: run {one.run}: {one.reason}" for one in result.left_out)
         if not result.folders:

