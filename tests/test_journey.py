@@ -54,7 +54,7 @@ STORIES = {
 """Pages, and what is there when their first command runs."""
 ELSEWHERE = re.compile(
     r"cli.py (download|reproduce|pretrain) |--device cuda|tcp:|--time-limit|frequencies|pretrained,mlp|--weights"
-    r"|--from (job|my_events|esd|dataSummary)|job\.parquet"
+    r"|convert (job|my_events|esd|dataSummary)|job\.parquet"
 )
 """Commands that need a network, a GPU, hours, or files of others: their options are parsed, nothing is run."""
 INSTALLED = re.compile(r"(python -m )?pip install ")
