@@ -172,11 +172,13 @@ def convert_foreign(path: Path, out: Path, task: Task | None, tell: Callable[[st
         raise InputError(f"{path} does not exist{did_you_mean(path)}")
     source_format = format_of(path)
     if source_format is None:
-        known = "; ".join(f"{each.name}: {each.holds}" for each in formats() if each.is_foreign)
+        known = "; ".join(
+            f"{each.name}: {each.holds}" for each in formats() if each.is_foreign or hasattr(each, "convert")
+        )
         raise InputError(f"{path} {_nearly_lists(path) or f'is of no known format: {known}'}")
     if not source_format.is_foreign:
         following = source_format.next_commands(path)[0]
-        raise InputError(f"{path} holds {source_format.name}, which is not converted; next: {following}")
+        raise InputError(f"{path} holds {source_format.name}, which are read as they are; next: {following}")
     written = []
     for reader in source_format.open(path, tell):
         needed = SCALAR_NAMES if reader.array == KASCADE else ()
