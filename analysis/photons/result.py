@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showerstack.analysis.exposure import Exposure
 from showerstack.analysis.options import SearchOptions
 from showerstack.analysis.photons.background import Backgrounds, Regions, Transfer, Weighted
 from showerstack.analysis.photons.events import PhotonEnergy, SearchEvents
@@ -67,7 +66,6 @@ class PhotonSearch:
     """All that a search found."""
 
     options: SearchOptions
-    exposure: Exposure
     bins: Binning
     regions: Regions
     transfer: Transfer

@@ -205,7 +205,7 @@ def search_events(
     candidates = np.flatnonzero(region == 2)
     candidates = candidates[np.argsort(-data.score[candidates], kind="stable")]
     return PhotonSearch(
-        options, exposure, bins, regions, transfer, tuple(limits), data, candidates, measuring, energy,
+        options, bins, regions, transfer, tuple(limits), data, candidates, measuring, energy,
         thrown is not None, tuple(new_remarks),
     )  # fmt: skip
 

@@ -22,10 +22,12 @@ ENDS = ("proton", "iron")
 ALL_MODELS = -1
 
 
-def _mean(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Return a weighted mean and the square of its standard error."""
+def _mean(values: np.ndarray, weights: np.ndarray, showers: np.ndarray | None = None) -> tuple[float, float]:
+    """Return a weighted mean and the square of its standard error; events of one of the ``showers`` go together."""
     mean = float(np.average(values, weights=weights))
-    return mean, float(np.sum((weights * (values - mean)) ** 2) / weights.sum() ** 2)
+    away = np.asarray(weights * (values - mean), dtype=np.float64)
+    together = away if showers is None else np.bincount(np.unique(showers, return_inverse=True)[1], away)
+    return mean, float(np.sum(together**2) / weights.sum() ** 2)
 
 
 def muon_scales(
@@ -33,7 +35,8 @@ def muon_scales(
 ) -> pl.DataFrame | None:
     """Return z by bin of energy and hadronic model, -1 all together; None without protons and iron.
 
-    The error is that of the numbers of events; those of the energy scale and of the muon number's scale come on top.
+    The error is that of the numbers of events and of simulated showers, however often these are used; those of the
+    energy scale and of the muon number's scale come on top.
 
     Parameters
     ----------
@@ -47,7 +50,7 @@ def muon_scales(
     ends = [simulated.labels == simulated.groups.names.index(name) for name in ENDS]
     models = np.full(len(simulated), ALL_MODELS) if simulated.model is None else simulated.model
     numbers = [ALL_MODELS, *np.unique(models[models != ALL_MODELS]).tolist()]
-    rows: list[dict[str, Any]] = []
+    rows, group = list[dict[str, Any]](), simulated.group
     for low, high in pairwise(edges):
         seen = (data.lg_energy >= low) & (data.lg_energy < high)
         in_bin = (simulated.lg_energy >= low) & (simulated.lg_energy < high)
@@ -58,7 +61,8 @@ def muon_scales(
                 continue
             mean, variance = _mean(np.log(10.0) * data.lg_nmu[seen], np.ones(int(seen.sum())))
             (proton, of_proton), (iron, of_iron), (expected, _) = (
-                _mean(np.log(10.0) * simulated.lg_nmu[one], weights[one]) for one in (*chosen, of_model)
+                _mean(np.log(10.0) * simulated.lg_nmu[one], weights[one], None if group is None else group[one])
+                for one in (*chosen, of_model)
             )
             apart = iron - proton
             z = (mean - proton) / apart

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -109,13 +110,19 @@ def read_grids(
         Of a station; None: 10 m2.
     """
     members = members_in(path)
-    with np.load(path, allow_pickle=False) as stored:
-        arrays = {what: np.asarray(stored[name], dtype=np.float64) for what, (name, _) in members.items()}
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {what: np.asarray(stored[name], dtype=np.float64) for what, (name, _) in members.items()}
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path} cannot be read as arrays of numbers: {error}") from None
     signal = arrays["signal"]
     n, rows, columns = signal.shape
+    shapes = {"time": signal.shape, "axis": (n, 3)}
     for what, values in arrays.items():
-        if what != "place" and len(values) != n:
-            raise InputError(f"{path}: {members[what][0]} has {len(values)} rows, {members['signal'][0]} {n}")
+        fits = values.shape == shapes[what] if what in shapes else values.size == n
+        if what not in ("place", "signal") and not fits:
+            expected = " by ".join(map(str, shapes.get(what, (n,))))
+            raise InputError(f"{path}: {members[what][0]} has shape {values.shape}, expected {expected}")
     if not n or np.isinf(signal).any() or (signal < 0).any():
         row = int(np.argwhere(np.isinf(signal) | (signal < 0))[0][0]) if n else 0
         raise InputError(f"{path}: row {row}, {members['signal'][0]} holds no number of at least 0")
@@ -140,7 +147,7 @@ def read_grids(
         )
     scale = array.response.electron_deposit_mev if not card.exists() or array.card.unit != "mev" else 1.0
     events: dict[str, np.ndarray] = {"event": np.arange(n)}
-    label = _labels(arrays, task)
+    label = _labels(path, arrays, task)
     if label is not None:
         events[LABEL] = label
     flat = np.nan_to_num(signal.reshape(n, -1)[:, standing])
@@ -148,7 +155,8 @@ def read_grids(
     signals = {"row": event, "cell": cells[station], CHANNELS["mev"][0]: scale * flat[event, station]}
     if "time" in arrays:
         times = arrays["time"].reshape(n, -1)[:, standing][event, station]
-        if np.ptp(times[np.isfinite(times)]) < SECONDS_BELOW:
+        known = times[np.isfinite(times)]
+        if known.size and np.ptp(known) < SECONDS_BELOW:
             tell(f"{path.name}: {members['time'][0]} is taken to be in s")
             times = 1e9 * times
         signals[TIME] = times
@@ -177,7 +185,7 @@ def _places(
     return pitch_m * j.ravel(), pitch_m * i.ravel()
 
 
-def _labels(arrays: dict[str, np.ndarray], task: Task) -> np.ndarray | None:
+def _labels(path: Path, arrays: dict[str, np.ndarray], task: Task) -> np.ndarray | None:
     """Return labels (N,) of a task: the mass group of the nearest ln A, photons and hadrons, or lg(E/eV)."""
     if task.target is not None:
         if "lg_energy" in arrays:
@@ -189,10 +197,14 @@ def _labels(arrays: dict[str, np.ndarray], task: Task) -> np.ndarray | None:
     mass = arrays.get("mass")
     if mass is None:
         return None
-    mass = mass.ravel()
+    mass, least = mass.ravel(), 1.0 if task == COMPOSITION else 0.0
+    wrong = np.flatnonzero(~(mass >= least))
+    if wrong.size:
+        raise InputError(f"{path}: row {wrong[0]} has mass {mass[wrong[0]]:g}, expected a number of at least {least:g} "
+                         f"({wrong.size} such rows): is --task {task.name} meant?")  # fmt: skip
     if task != COMPOSITION:
         return np.where(mass == 0, 0, 1)
-    return np.abs(np.log(np.maximum(mass, 1.0))[:, None] - LN_MASSES).argmin(axis=1)
+    return np.abs(np.log(mass)[:, None] - LN_MASSES).argmin(axis=1)
 
 
 def _directions(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

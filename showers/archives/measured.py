@@ -297,8 +297,8 @@ def convert_measured(
 
     With ``delete_raw`` the archive of each run's grids is deleted as soon as its folder is complete; with ``strict``
     runs with events that cannot be used are left out; arrival times are kept in ``arrival_ns.npy``, of which the
-    feature group ``times`` is made. So many ``workers`` (None: one a core) are at work at once. Azimuths are turned to
-    count from +x towards +y where arrival times show that they count otherwise.
+    feature group ``times`` is made. So many ``workers`` (None: one a core, at most eight) are at work at once. Azimuths
+    are turned to count from +x towards +y where arrival times show that they count otherwise.
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
@@ -309,7 +309,9 @@ def convert_measured(
              for name in names]  # fmt: skip
     # Where archives are deleted, runs that are asked for the azimuths of others must be there until then.
     with bars("convert runs", "runs") as progress:
-        for done, one in enumerate(in_threads(_make_run, asked, workers=1 if delete_raw else workers or cores()), 1):
+        for done, one in enumerate(
+            in_threads(_make_run, asked, workers=1 if delete_raw else workers or min(cores(), MOST_AT_ONCE)), 1
+        ):
             made.append(one)
             progress(done, len(names), names[done - 1])
     remarks = [remark for one in made for remark in one.remarks]
@@ -320,6 +322,10 @@ def convert_measured(
     remark(LOG, remarks)
     left_out = [LeftOut(name, one.reason) for name, one in zip(names, made, strict=True) if one.reason]
     return Converted([one.folder for one in made if one.folder is not None], left_out, remarks)
+
+
+MOST_AT_ONCE = 8
+"""Runs that are converted side by side unless more are asked for: each holds its grids."""
 
 
 class MadeRun(NamedTuple):

@@ -85,8 +85,12 @@ def test_a_grid_without_places_needs_its_pitch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("mass", np.ones(3), "mass has 3 rows, signal 80"),
-        ("signal", np.full((N, 2, 2), -1.0), "row 0, signal holds no number of at least 0"),
+        ("mass", np.ones(3), r"mass has shape \(3,\), expected 80"),
+        ("time", np.ones(N), r"time has shape \(80,\), expected 80 by 9 by 9"),
+        ("mass", np.r_[np.ones(N - 1), np.nan], "row 79 has mass nan, expected a number of at least 1"),
+        ("mass", np.r_[0.0, np.ones(N - 1)], "row 0 has mass 0, expected a number of at least 1"),
+        ("logE", np.full(N, "high"), "cannot be read as arrays of numbers"),
+        ("signal", np.full((N, SIDE, SIDE), -1.0), "row 0, signal holds no number of at least 0"),
         ("signal", np.zeros((N, SIDE, SIDE)), "signal holds no signal"),
         ("detector", np.zeros((5, 3)), r"places of stations have shape \(5, 3\), expected 81 by 2 or 3"),
     ],

@@ -99,13 +99,17 @@ def test_a_test_set_with_other_groups_than_the_run_is_refused(two_groups: Path, 
         read_labels(Run.open(two_groups / "run"), tiny_composition)
 
 
+@pytest.fixture(scope="module")
+def unseen_sets(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two sets of protons and iron that no run was trained on."""
+    task, place = COMPOSITION.with_classes(("proton", "iron")), tmp_path_factory.mktemp("sets")
+    return [simulate(task, place / str(seed), n_train=10, n_test=700, seed=seed, workers=1)[1] for seed in (8, 9)]
+
+
 def test_spectra_are_of_the_groups_that_run_and_simulation_hold(
-    two_groups: Path, tiny_composition: Path, tmp_path: Path
+    two_groups: Path, unseen_sets: list[Path], tiny_composition: Path, tmp_path: Path
 ) -> None:
-    task = COMPOSITION.with_classes(("proton", "iron"))
-    simulation, data = (
-        simulate(task, tmp_path / str(seed), n_train=10, n_test=1200, seed=seed, workers=1)[1] for seed in (8, 9)
-    )
+    simulation, data = unseen_sets
     options = SpectraOptions(
         run=two_groups / "run", data=[data], simulation=[simulation], exposure="1e10", out=tmp_path / "spectra",
         edges=(15.2, 15.6, 16.2),
