@@ -23,8 +23,8 @@ from showerstack.showers.schema import (
     AGE_FILE,
     CORE_X_FILE,
     CORE_Y_FILE,
+    LABEL_FILES,
     SCALAR_NAMES,
-    TASKS,
     TRUTH_FILE,
 )
 from showerstack.showers.source import is_simulated
@@ -49,9 +49,7 @@ def open_run(run: Path, task: str, command: str) -> Run:
 def label_remarks(dataset: Dataset) -> list[str]:
     """Return a remark if a set to be measured holds labels; they are not read."""
     # The list of checksums may name a file that was taken away: what is there counts.
-    label_files = [
-        task.label_file for task in TASKS.values() if task.label_file and (dataset.path / task.label_file).exists()
-    ]
+    label_files = [name for name in LABEL_FILES if (dataset.path / name).exists()]
     if not label_files:
         return []
     why = (

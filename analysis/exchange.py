@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,12 @@ def error_columns(table: pl.DataFrame) -> dict[str, str]:
 
 
 def write_exchange(
-    out: Path, table: pl.DataFrame, covariances: Mapping[str, np.ndarray], experiment: str = "KASCADE"
+    out: Path,
+    table: pl.DataFrame,
+    covariances: Mapping[str, np.ndarray],
+    experiment: str = "KASCADE",
+    *,
+    groups: Sequence[str] = COMPOSITION.classes,
 ) -> list[Path]:
     """Write ``OUT/hepdata/`` and ``OUT/crdb.csv`` of spectra and their covariances by source; return the files.
 
@@ -56,7 +61,7 @@ def write_exchange(
         documents.append(_document(f"Flux of {group}", description, f"{name}.yaml"))
     for source, matrix in covariances.items():
         name = f"covariance_{source}"
-        files.append(_write_as_yaml(folder / f"{name}.yaml", _hepdata_matrix(table, matrix)))
+        files.append(_write_as_yaml(folder / f"{name}.yaml", _hepdata_matrix(table, matrix, groups)))
         description = f"Covariance of all groups' fluxes from the source {source}: energy bin, then group."
         documents.append(_document(f"Covariance, {source}"[:64], description, f"{name}.yaml"))
     head = {"comment": f"Elemental spectra of {experiment} events, with covariances by source of error."}
@@ -114,12 +119,8 @@ def _is_statistical(source: str) -> bool:
     return source in STATISTICAL_SOURCES
 
 
-def _hepdata_matrix(table: pl.DataFrame, matrix: np.ndarray) -> dict[str, Any]:
-    rows = (
-        table.filter(pl.col("group").is_in(COMPOSITION.classes))
-        .select("lg_energy_low_eV", "lg_energy_high_eV", "group")
-        .rows()
-    )
+def _hepdata_matrix(table: pl.DataFrame, matrix: np.ndarray, groups: Sequence[str]) -> dict[str, Any]:
+    rows = table.filter(pl.col("group").is_in(groups)).select("lg_energy_low_eV", "lg_energy_high_eV", "group").rows()
     names = [f"{low:g} to {high:g}, {group}" for low, high, group in rows]
     first, second = ([names[i] for i in pair] for pair in np.indices(matrix.shape).reshape(2, -1))
     values = [{"value": float(x) if np.isfinite(x) else "-"} for x in matrix.ravel()]

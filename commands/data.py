@@ -19,6 +19,7 @@ from showerstack.commands.app import (
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.options import ConvertOptions, names_of
+from showerstack.showers.nuclei import groups_asked
 from showerstack.showers.schema import COMPOSITION, task_named
 from showerstack.stacking.options import DeviceOption, SchedulerOption, SeedOption, WorkersOption
 
@@ -129,7 +130,7 @@ def simulate(
     simulated = task_named(task)
     if groups is not None:
         refuse_unused(context, f"with --task {task}", () if simulated == COMPOSITION else ("groups",))
-        simulated = simulated.with_classes(name.strip() for name in groups.split(","))
+        simulated = groups_asked(groups)
     folders = run(
         simulated,
         out,

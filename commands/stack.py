@@ -26,7 +26,8 @@ from showerstack.commands.app import (
 from showerstack.commands.config_file import from_file
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError, need
-from showerstack.showers.schema import task_named
+from showerstack.showers.nuclei import groups_asked
+from showerstack.showers.schema import COMPOSITION, task_named
 from showerstack.stacking.options import (
     DeviceOption,
     LearnersOption,
@@ -129,7 +130,8 @@ def predict(
         refuse_unused(context, "with --weights", ("no_table", "separator", "strict"))
         asked = task_named(task or data.resolve().name.partition("_")[0])
         if groups is not None:
-            asked = asked.with_classes(name.strip() for name in groups.split(","))
+            refuse_unused(context, f"with --task {asked.name}", () if asked == COMPOSITION else ("groups",))
+            asked = groups_asked(groups)
         look = first_look(
             data, asked, output.context(device=device), weights=str(weights), features=features,
             elsewhere=out.with_name(f"{out.name}.features"),

@@ -13,6 +13,7 @@ the files to other programs should know.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from showerstack.showers.event_files import (
     units_remarks,
     zero_if_not_finite,
 )
+from showerstack.showers.nuclei import groups_entry
 from showerstack.showers.remarks import event_remarks
 from showerstack.showers.schema import (
     ABSENT,
@@ -328,7 +330,8 @@ class Dataset:
         self._refuse_without_labels()
         assert self.task is not None
         weights = f" {self._hash(WEIGHT_FILE)}" if self.weights is not None else ""
-        return f"{self.task.name} {self._hash(str(self.task.label_file))}{weights}"
+        groups = f" {json.dumps(groups_entry(self.task))}" if self.task.has_own_groups else ""
+        return f"{self.task.name} {self._hash(str(self.task.label_file))}{groups}{weights}"
 
     @property
     def has_truth(self) -> bool:

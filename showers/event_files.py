@@ -21,11 +21,15 @@ from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import read_json
 from showerstack.showers.array import KASCADE
+from showerstack.showers.nuclei import GROUPS, composition_of
 from showerstack.showers.schema import (
     AGE,
     ARRIVAL_FILE,
+    COMPOSITION,
+    LABEL_FILES,
     LEFT_OUT_FILE,
     MATRICES_FILE,
+    OWN_LABELS_FILE,
     RANGES,
     SCALAR_NAMES,
     SCALARS_FILE,
@@ -118,11 +122,36 @@ class EventFiles:
             raise InputError(f"{self.folder / SOURCE_FILE} is not a table of names and values")
         return content
 
+    def tasks(self) -> list[Task]:
+        """Return the tasks whose label files are there, of composition with the mass groups of the set."""
+        own = [self.own_groups()] if self.has(OWN_LABELS_FILE) else []
+        return own + [task for task in TASKS.values() if task.label_file and self.has(task.label_file)]
+
+    def own_groups(self) -> Task:
+        """Return the composition task of a set whose mass groups are not the benchmark's."""
+        where = f"{self.folder / SOURCE_FILE}, {GROUPS}"
+        task = composition_of(self.source().get(GROUPS), where)
+        if not task.has_own_groups:
+            raise InputError(f"{where}: {OWN_LABELS_FILE} beside it is for other groups than the benchmark's")
+        return task
+
+    def with_groups(self, task: Task) -> Task:
+        """Return a task as the set has it: composition with its own mass groups, where it has labels of such."""
+        if not self.has(OWN_LABELS_FILE) or task.name != COMPOSITION.name:
+            return task
+        own = self.own_groups()
+        if task not in (COMPOSITION, own):
+            raise InputError(
+                f"{self.folder} has the mass groups {', '.join(own.classes)}, not {', '.join(task.classes)}: both must "
+                "be converted with the same --groups"
+            )
+        return own
+
     def task(self) -> Task:
         """Return the task whose label file is there."""
-        tasks = [task for task in TASKS.values() if task.label_file and self.has(task.label_file)]
+        tasks = self.tasks()
         if len(tasks) != 1:
-            names = ", ".join(str(task.label_file) for task in TASKS.values())
+            names = ", ".join(LABEL_FILES)
             what = "no label file" if not tasks else "label files of several tasks"
             raise InputError(f"{self.folder} holds {what} ({names}): say which task is meant")
         return tasks[0]

@@ -29,7 +29,7 @@ CONSTANT, BY_A, BY_B, BY_AA, BY_BB, BY_AB = 10.93499, 0.25788, 0.66704, 0.07507,
 
 def mass_moments(log_proba: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation of ln A, (N,) float64 each, of posteriors (N, C) of a composition task."""
-    proba, ln_a = np.exp(log_proba.astype(np.float64)), LN_MASSES[list(task.labels)]
+    proba, ln_a = np.exp(log_proba.astype(np.float64)), task.ln_masses
     mean = proba @ ln_a
     return mean, np.sqrt(np.maximum(proba @ ln_a**2 - mean**2, 0.0))
 

@@ -5,7 +5,7 @@ Every other package takes these names from here; nothing in this module reads a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from showerstack.runtime.errors import InputError
 
 if TYPE_CHECKING:  # the commands' help needs no NumPy
     import numpy as np
+    from numpy.typing import ArrayLike
 
 MATRICES_FILE = "matrices.npy"
 SIMULATION = "showers.simulation"
@@ -22,6 +23,8 @@ GENERATORS = (SIMULATION, CONVERSION)
 SCALARS_FILE = "features.npy"
 GROUPS_FILE = "groups.npy"
 AGE_FILE = "age.npy"
+OWN_LABELS_FILE = "labels_mass_groups.npy"
+"""Labels of mass groups that are not the benchmark's: numbers in the order of ``source.json``'s entry ``groups``."""
 WEIGHT_FILE = "weight.npy"
 """Importance weights of gamma sets with rare hadrons. They tell classes apart: nothing that predicts reads them."""
 PART_FILE = "part.npy"
@@ -125,6 +128,8 @@ class Task:
     target: TargetQuantity | None = None
     class_output: str = "predictions"
     numbers: tuple[int, ...] = ()
+    masses: tuple[tuple[int, ...], ...] = ()
+    """Of mass groups: mass numbers of the nuclei that belong to each class."""
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -154,18 +159,37 @@ class Task:
         wanted = set(classes)
         if unknown := wanted.difference(self.classes):
             raise InputError(f"task {self.name!r} has no class {sorted(unknown)[0]!r}, but {', '.join(self.classes)}")
-        kept = [(name, label) for name, label in zip(self.classes, self.labels, strict=True) if name in wanted]
+        kept = [k for k, name in enumerate(self.classes) if name in wanted]
         if len(kept) == self.n_classes:
             return self
-        names, numbers = zip(*kept, strict=True) if kept else ((), ())
-        return replace(self, classes=names, numbers=numbers)
+        masses = tuple(self.masses[k] for k in kept if self.masses)
+        names, numbers = tuple(self.classes[k] for k in kept), tuple(self.labels[k] for k in kept)
+        return replace(self, classes=names, numbers=numbers, masses=masses)
 
     def among(self, labels: np.ndarray) -> Task:
-        """Return the task with the mass groups of which a set has showers; other tasks need all their classes."""
-        if self.name != "composition":
+        """Return the task with those of the five mass groups of which a set has showers; others need all classes."""
+        if self.name != "composition" or self.has_own_groups:
             return self
         there = [name for name, label in zip(self.classes, self.labels, strict=True) if (labels == label).any()]
         return self.with_classes(there) if len(there) > 1 else self
+
+    @property
+    def has_own_groups(self) -> bool:
+        """Whether mass groups are others than the benchmark's."""
+        return self.label_file == OWN_LABELS_FILE
+
+    @property
+    def ln_masses(self) -> np.ndarray:
+        """Mean ln A of each mass group's nuclei, (C,)."""
+        return mean_ln_masses(self.masses)
+
+    def class_of_mass(self, mass: ArrayLike) -> np.ndarray:
+        """Return class numbers of mass numbers (N,): of the group of the nucleus with the nearest ln A."""
+        import numpy as np
+
+        ln_masses = np.log(np.concatenate(self.masses))
+        number = np.repeat(np.arange(self.n_classes), [*map(len, self.masses)])
+        return np.asarray(number[np.abs(np.log(mass)[..., None] - ln_masses).argmin(axis=-1)])
 
     def encoded(self, labels: np.ndarray) -> np.ndarray:
         """Return class numbers 0..C-1, (N,) int64, of labels in files, which must be those of classes."""
@@ -185,7 +209,7 @@ class Task:
         if not none:
             return ""
         needed = "" if self.target else f": stack --task {self.name} needs some of each of its {self.n_classes} classes"
-        if self.name == "composition":
+        if self.name == "composition" and not self.has_own_groups:
             enough = len(none) < self.n_classes - 1
             needed = ": stack tells the other groups apart" if enough else ": stack needs at least two groups"
         return f"; no showers of {', '.join(none)}{needed}"
@@ -201,14 +225,23 @@ class Task:
         return self.class_output if self.target is None else self.target.name
 
 
+def mean_ln_masses(masses: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the mean ln A, (C,), of the nuclei of C groups, each its mass numbers."""
+    import numpy as np
+
+    counts = [*map(len, masses)]
+    return np.asarray(np.add.reduceat(np.log(np.concatenate(masses)), np.cumsum([0, *counts[:-1]])) / counts)
+
+
 def bins(n: int) -> tuple[str, ...]:
     """Return the class names of a target's ``n`` bins."""
     return tuple(f"bin_{k:02d}" for k in range(n))
 
 
 COMPOSITION = Task(
-    "composition", ("proton", "helium", "carbon", "silicon", "iron"), "labels_composition.npy", "composition"
-)
+    "composition", ("proton", "helium", "carbon", "silicon", "iron"), "labels_composition.npy", "composition",
+    masses=((1,), (4,), (12,), (28,), (56,)),
+)  # fmt: skip
 GAMMA_CLASS, HADRON = 0, 1
 """Class numbers of :data:`GAMMA`."""
 GAMMA = Task("gamma", ("gamma", "hadron"), "labels_gamma.npy", "gamma", class_output="gamma_scores")
@@ -220,7 +253,8 @@ ENERGY = Task(
     TargetQuantity("lg_energy", "lg(E/eV)", "primary energy", (13.0, 21.0), close=0.1, reference="E", raw="E"),
 )
 TASKS: dict[str, Task] = {task.name: task for task in (COMPOSITION, GAMMA, ENERGY)}
-ANSWER_FILES = frozenset({WEIGHT_FILE, TRUTH_FILE, *(str(task.label_file) for task in TASKS.values())})
+LABEL_FILES = (*(str(task.label_file) for task in TASKS.values()), OWN_LABELS_FILE)
+ANSWER_FILES = frozenset({WEIGHT_FILE, TRUTH_FILE, *LABEL_FILES})
 """Files of a dataset folder that tell classes: nothing that predicts looks at them."""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.showers.schema import COMPOSITION, GAMMA, SIMULATION, SOURCE_FILE, Task
+from showerstack.showers.schema import SIMULATION, SOURCE_FILE, Task
 
 
 def is_simulated(source: Mapping[str, Any]) -> bool:
@@ -43,7 +43,7 @@ def weight_ratios(weights: np.ndarray) -> np.ndarray:
 
 def checked_weights(weights: np.ndarray, task: Task, path: Path) -> np.ndarray:
     """Return importance weights (N,) as :func:`weight_ratios`."""
-    if task not in (GAMMA, COMPOSITION):
+    if task.target:
         raise InputError(f"{path} holds weights, which task {task.name} has none of: remove the file")
     bad = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
     if bad.size:

@@ -33,6 +33,7 @@ from showerstack.showers.schema import (
     CORE_Y_FILE,
     GENERATORS,
     GROUPS_FILE,
+    LABEL_FILES,
     LEFT_OUT_FILE,
     MATRICES_FILE,
     ORDER_FILE,
@@ -40,7 +41,6 @@ from showerstack.showers.schema import (
     SCALARS_FILE,
     SIMULATION,
     SOURCE_FILE,
-    TASKS,
     TIMES_FILE,
     TRUTH_FILE,
     WEIGHT_FILE,
@@ -50,7 +50,7 @@ from showerstack.showers.schema import (
 _DATASET_FILES = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, ORDER_FILE, SOURCE_FILE, TRUTH_FILE}
 _DATASET_FILES |= {CHECKSUMS_FILE, LEFT_OUT_FILE, WEIGHT_FILE}
 _DATASET_FILES |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE, ARRIVAL_FILE}
-_DATASET_FILES |= {task.label_file for task in TASKS.values() if task.label_file}
+_DATASET_FILES |= set(LABEL_FILES)
 
 ARRIVAL_STEM = Path(ARRIVAL_FILE).stem
 EVENTS, PRIMARIES, BLOCKS = "events", "primaries", "blocks"
@@ -215,8 +215,7 @@ def problems(folder: Path, progress: Progress | None = None) -> list[str]:
         differing = files.checksums.problems(progress) if files.checksums else []
         if differing:
             return differing
-        labelled = [task for task in TASKS.values() if files.has(str(task.label_file))]
-        for task in labelled:
+        for task in files.tasks():
             Dataset.open(folder, task)
         data = Dataset.open(folder, labels=False)
         _ = data.evaluation_cuts

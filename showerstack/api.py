@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,7 +28,8 @@ from showerstack.runtime.frames import column_of, frame_of
 from showerstack.runtime.logs import Lines, logging_to, remark
 from showerstack.runtime.options import as_arguments
 from showerstack.scoring.metrics.level import LEVEL_TEXT
-from showerstack.showers.schema import TASKS, Task, task_named
+from showerstack.showers.nuclei import groups_asked
+from showerstack.showers.schema import COMPOSITION, TASKS, Task, task_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -171,6 +172,8 @@ class Predicted:
     """Of the events, so that nobody scores the predictions with others; None where they have none."""
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     """(N,) each: what ``predictions.npz`` holds of the task, such as ``lg_energy`` and ``lg_energy_error``."""
+    class_labels: tuple[Any, ...] | None = None
+    """What ``labels`` holds for each class; None: values of the label column, or the benchmark's numbers."""
 
     def __len__(self) -> int:
         return len(self.probabilities)
@@ -182,7 +185,9 @@ class Predicted:
 
     def _shares(self) -> np.ndarray:
         """Return the share of events decided for each class (C,); NaN without events."""
-        known = self.classes if self.task not in TASKS else task_named(self.task).with_classes(self.classes).labels
+        known = self.class_labels
+        if known is None:
+            known = self.classes if self.task not in TASKS else task_named(self.task).with_classes(self.classes).labels
         return np.array([np.mean(self.labels == value) if len(self) else np.nan for value in known])
 
     def _repr_html_(self) -> str:
@@ -450,9 +455,9 @@ def predict(
         with tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:
             elsewhere = Path(scratch, "features")  # where nothing can be written beside the data
             predicted = predict_events(opened, place, ctx, no_table=no_table, elsewhere=elsewhere).concatenated()
-    numbers = np.asarray(predicted.labels)
-    labels = opened.task.decoded(numbers) if run.task in TASKS else np.asarray(run.classes)[numbers]
-    return _predicted(run.task, run.classes, labels, predicted)
+    if run.task in TASKS:
+        return _predicted(opened.task, predicted)
+    return _predicted(replace(opened.task, name=run.task), predicted, run.classes)
 
 
 def first_look(
@@ -483,19 +488,25 @@ def first_look(
     """
     from showerstack.stacking.first_look import first_look as look_at
 
-    chosen = task_named(task) if groups is None else task_named(task).with_classes(groups)
+    chosen = task_named(task)
+    if groups is not None:
+        if chosen != COMPOSITION:
+            raise InputError(f"groups: task {task} has no mass groups")
+        chosen = groups_asked(",".join(groups))
     with _shown(verbose, None) as bars, tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:
         ctx = Context(bars=bars, workers=workers)
         stream = look_at(Path(data).expanduser(), chosen, ctx, weights=weights, elsewhere=Path(scratch, "features"))
         found = stream.concatenated()
-    return _predicted(task, chosen.classes, chosen.decoded(np.asarray(found.labels)), found)
+    return _predicted(chosen, found)
 
 
-def _predicted(task: str, classes: tuple[Any, ...], labels: np.ndarray, found: Predictions) -> Predicted:
-    """Return predictions with the decided classes (N,) as training labels have them."""
+def _predicted(task: Task, found: Predictions, values: tuple[Any, ...] | None = None) -> Predicted:
+    """Return predictions with the decided classes (N,) as training labels have them: numbers, or a table's values."""
+    numbers = np.asarray(found.labels)
+    labels = task.decoded(numbers) if values is None else np.asarray(values)[numbers]
     return Predicted(
-        task, classes, np.exp(found.log_proba), labels, found.scores, found.config_hash, found.remarks,
-        found.test_fingerprint, found.arrays,
+        task.name, values or task.classes, np.exp(found.log_proba), labels, found.scores, found.config_hash,
+        found.remarks, found.test_fingerprint, found.arrays, task.labels if values is None else values,
     )  # fmt: skip
 
 
@@ -552,6 +563,11 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     if isinstance(truth, str | os.PathLike):
         test = read_truth(Path(truth).expanduser(), scored_task)
         scored_task = test.task
+        if isinstance(predictions, Predicted) and predictions.class_labels not in (None, scored_task.labels):
+            raise InputError(
+                f"the predictions are of {', '.join(predictions.classes)}, but {test.folder} has "
+                f"{', '.join(scored_task.classes)}"
+            )
         remarks = check_events("the prediction", fingerprint, test.folder) if fingerprint else []
         checked = scoring_of(scored_task).check_output(np.asarray(output), "predictions")
         if len(checked) != len(test.labels):
@@ -602,7 +618,9 @@ def save_predictions(file: Place, values: Any, data: Place, *, task: str) -> Pat
 
     path, folder, scored_task = Path(file).expanduser(), Path(data).expanduser(), task_named(task)
     inside = folder / f"{task}_test"
-    test, scoring = Dataset.open(inside if inside.is_dir() else folder, labels=False), scoring_of(scored_task)
+    test = Dataset.open(inside if inside.is_dir() else folder, labels=False)
+    scored_task = test.files.with_groups(scored_task)
+    scoring = scoring_of(scored_task)
     output = scoring.check_output(_complete(values, "predictions"), "predictions")
     if output.shape != (len(test),):
         raise InputError(f"predictions have shape {output.shape}, but {test.path} has {len(test)} events")

@@ -41,8 +41,8 @@ from showerstack.runtime.context import Callback
 from showerstack.runtime.errors import InputError, Remark, most_similar
 from showerstack.runtime.frames import frame_of, is_frame
 from showerstack.runtime.logs import logging_to
-from showerstack.showers.schema import task_named
 from showerstack.stacking.config import RunConfig, StackConfig, TableConfig
+from showerstack.stacking.exported import open_run
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -386,7 +386,7 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
         """
         _refuse_given(groups=groups, sample_weight=sample_weight)
         self.names_ = self._fit_showers(X, y, self.task).classes
-        self.classes_ = np.array(task_named(self.task).with_classes(self.names_).labels)
+        self.classes_ = np.array(open_run(self.run_, whole=False).task.labels)
         return self
 
     def predict(self, X: Place) -> np.ndarray:

@@ -237,7 +237,7 @@ class StackConfig(RunConfig, ShowerOptions):
             If such a learner was named, or given weights of another array, or none is left.
         """
         specs = self.learner_specs(task)
-        config, remarks, left_out = self._starting_at(array, specs), [], {}
+        config, remarks, left_out = self._starting_at(array, specs, task), [], {}
         for learner in specs:
             weights = config._weights_of(learner)
             why = learner.obstacle(array, KASCADE if weights is None else weights.array)
@@ -277,16 +277,20 @@ class StackConfig(RunConfig, ShowerOptions):
         )
         return self.model_copy(update={"learners": started}), (remark,)
 
-    def _starting_at(self, array: DetectorArray, specs: Iterable[LearnerSpec]) -> StackConfig:
-        """Return these options with the released weights for any array where KASCADE's would be those of a learner."""
-        if array.is_like(KASCADE):
-            return self
-        from showerstack.models.pretraining.weights import ANY, ANY_SHA256
+    def _starting_at(self, array: DetectorArray, specs: Iterable[LearnerSpec], task: Task) -> StackConfig:
+        """Return these options with the released weights for any array where KASCADE's would be those of a learner, and
+        with the nuclei of mass groups that no weights know."""
+        start: dict[str, Any] = {}
+        if not array.is_like(KASCADE):
+            from showerstack.models.pretraining.weights import ANY, ANY_SHA256
 
-        start = {"weights": ANY, "weights_sha256": ANY_SHA256}
-        names = [one.name for one in specs if one.pretrained and "weights" not in self.settings_of(one.name)]
-        chosen = {name: start | self.settings.get(name, {}) for name in names}
-        return self.model_copy(update={"settings": {**self.settings, **chosen}}) if names else self
+            start = {"weights": ANY, "weights_sha256": ANY_SHA256}
+        own = {"masses": [list(masses) for masses in task.masses]} if task.has_own_groups else {}
+        chosen = dict[str, dict[str, Any]]()
+        for name in (one.name for one in specs if one.pretrained):
+            if more := own | ({} if "weights" in self.settings_of(name) else start):
+                chosen[name] = more | self.settings.get(name, {})
+        return self.model_copy(update={"settings": {**self.settings, **chosen}}) if chosen else self
 
     def _weights_of(self, learner: LearnerSpec) -> Pretrained | None:
         """Return the weights that a learner starts from; None where these are none, or KASCADE's."""

@@ -384,7 +384,7 @@ class TaskStacking:
             (N, K) quantities of the events, as :meth:`showerstack.stacking.events.Events.context` returns them.
         """
         numbers = np.argmax(log_proba, axis=1).astype(np.int8)
-        return {"predictions": self.task.decoded(numbers) if self.task else numbers}
+        return {self.task.output_array: self.task.decoded(numbers)} if self.task else {"predictions": numbers}
 
     def pooled(
         self,

@@ -36,7 +36,7 @@ from showerstack.runtime.files import FolderState, folder_state
 from showerstack.runtime.logs import remark
 from showerstack.runtime.versions import FEATURES_VERSION
 from showerstack.showers.dataset import Dataset, ordering_of
-from showerstack.showers.event_files import zero_if_not_finite
+from showerstack.showers.event_files import EventFiles, zero_if_not_finite
 from showerstack.showers.identity import shared_showers
 from showerstack.showers.schema import ANSWER_FILES, SCALAR_NAMES, TargetQuantity, Task, task_named
 from showerstack.stacking.config import RunConfig, StackConfig
@@ -425,9 +425,10 @@ def open_showers(config: StackConfig, ctx: Context, *, strict: bool) -> Data:
         for split, folder in (("train", config.train_folder), ("test", config.test_folder))
     }
     # Before any work: both folders must be readable, and every fold must be able to hold every class.
-    train_set = Dataset.open(config.train_folder, task)
+    whole = EventFiles.open(config.train_folder).with_groups(task)
+    train_set = Dataset.open(config.train_folder, whole)
     assert train_set.labels is not None
-    whole, task = task, task.among(train_set.labels)
+    task = whole.among(train_set.labels)
     fewer = [] if task == whole else [
         f"{config.train_folder} has showers of {', '.join(task.classes)} alone: these {task.n_classes} groups are told "
         f"apart, and showers of others are taken for one of them"

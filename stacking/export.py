@@ -281,12 +281,14 @@ class _Writer:
         chain, trained = self.run.chain, self.run.manifest
         files = [file for row in self.learners for fit in row.fits for file in fit.files]
         columns = {name for file in files for name in file.columns} | set((combination or {}).get(CONTEXT, ()))
+        groups: dict[str, Any] = {} if trained.groups is None else {"groups": trained.groups}
         return Export(
             format=EXPORT_FORMAT,
             how=list(INSTRUCTIONS),
             task=chain.task.name,
             classes=list(chain.task.classes),
             label_type=trained.label_type,
+            **groups,
             config=Configuration(**{name: getattr(trained.config, name) for name in RUN_OPTIONS}),
             data=Inputs(**{name: getattr(trained.data, name) for name in RUN_INPUTS}),
             systems=list(self.run.systems),

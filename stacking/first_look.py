@@ -7,6 +7,7 @@ array: each output says so, by a configuration's hash that begins with :data:`sh
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.logs import remark
 from showerstack.showers.dataset import Dataset
+from showerstack.showers.nuclei import nearest_of_five
 from showerstack.showers.schema import COMPOSITION, FIRST_LOOK, GAMMA, Task
 from showerstack.stacking.chain import Predictions
 from showerstack.stacking.estimates import stacking_of
@@ -50,7 +52,7 @@ def first_look(
     dataset
         Dataset folder; its feature table is built if missing.
     task
-        Gamma, or composition with two or more of the five mass groups, the only ones that showers can then be of.
+        Gamma, or composition with two or more mass groups, the only ones that showers can then be of.
     ctx
         Device of the features, and threads at work at once.
     weights
@@ -114,5 +116,8 @@ def posteriors(pretrained: Pretrained, batch: Batch, task: Task) -> np.ndarray:
         world[N_WORLD:-1] = torch.from_numpy(description(batch.array))
     with torch_as_asked("cpu", 1, deterministic=False), torch.inference_mode():
         outputs = pretrained.network(torch.from_numpy(inputs), world)
-        logits = outputs.gamma if task == GAMMA else outputs.composition[:, list(task.labels)]
-        return np.asarray(torch.log_softmax(logits.double(), dim=1).numpy())
+        logits = outputs.gamma.double()
+        if task != GAMMA:  # a group of several has the mean of their probabilities
+            of_five = [outputs.composition[:, five].double() for five in nearest_of_five(task.masses)]
+            logits = torch.stack([one.logsumexp(dim=1) - math.log(one.shape[1]) for one in of_five], dim=1)
+        return np.asarray(torch.log_softmax(logits, dim=1).numpy())

@@ -230,6 +230,8 @@ class Trained(Stated):
     versions: dict[str, str]
     label_type: Literal["bool", "int", "float", "str"] = "str"
     """Type of the labels in a training table."""
+    groups: dict[str, list[int]] | None = None
+    """Mass numbers of mass groups that are not the benchmark's."""
 
     @model_validator(mode="after")
     def _classes_are_labels(self) -> Self:

@@ -45,6 +45,7 @@ from showerstack.runtime.logs import LogFile
 from showerstack.runtime.stated import stated_as, understood
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.scoring.metrics.classes import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
+from showerstack.showers.nuclei import GROUPS, composition_of
 from showerstack.showers.schema import LOG_FILE, MANIFEST_FILE, PREDICTIONS_FILE, TASKS, Task, task_named
 from showerstack.stacking.chain import COMBINED, Chain, Fit, Predictions
 from showerstack.stacking.config import SECOND_LEVEL, write_config
@@ -544,7 +545,10 @@ class Run(RunFolder):
         """The task; classes of a run on a table are those of its labels, as text."""
         name, classes = self.trained.task, tuple(self.trained.classes)
         try:
-            return Task(name, classes) if self.of_table else task_named(name).with_classes(classes)
+            if self.of_table:
+                return Task(name, classes)
+            groups = self.trained.groups
+            return (composition_of(groups, GROUPS) if groups else task_named(name)).with_classes(classes)
         except InputError as error:
             raise InputError(f"{self.folder / MANIFEST_FILE}: {error}") from None
 

@@ -31,6 +31,7 @@ from showerstack.runtime.files import hash_json
 from showerstack.runtime.logs import logging_to, remark
 from showerstack.runtime.processes import limited_threads
 from showerstack.runtime.versions import STACKING_VERSION
+from showerstack.showers.nuclei import groups_entry
 from showerstack.stacking.chain import Chain, Fit, Predictions, concatenated
 from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
 from showerstack.stacking.estimates import DecisionSample, Posterior, TargetCalibration, own_estimate, stacking_of
@@ -175,6 +176,8 @@ def identity_of(data: Data, devices: Mapping[str, str]) -> dict[str, Any]:
     content["test_fingerprint"] = test.fingerprint() if test is not None else None
     if task.target:
         content["target"] = asdict(task.target) | {"limits": list(task.target.limits)}
+    if task.has_own_groups:
+        content |= groups_entry(task)
     if content["device"] == "cuda":
         content["devices"] = dict(devices)
     uses_truth = any(spec.uses_truth for spec in data.config.learner_specs(task))
@@ -268,7 +271,8 @@ def _begun(data: Data, identity: Mapping[str, Any], folds: Folds, remarks: list[
         n_test=len(test) if test is not None else 0,
         grouped=folds.groups is not None,
     )
-    of_table: dict[str, Any] = {"label_type": data.label_type} if data.label_type else {}
+    more: dict[str, Any] = {"label_type": data.label_type} if data.label_type else {}
+    more |= groups_entry(data.task) if data.task.has_own_groups else {}
     return Begun(
         complete=False,
         task=data.task.name,
@@ -286,7 +290,7 @@ def _begun(data: Data, identity: Mapping[str, Any], folds: Folds, remarks: list[
         command=command_line(),
         git_revision=git_revision(),
         device=identity["device"],
-        **of_table,
+        **more,
     )
 
 

@@ -38,7 +38,7 @@ from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import zero_if_not_finite
 from showerstack.showers.kascade import mass_moments
-from showerstack.showers.schema import COMPOSITION, TASKS
+from showerstack.showers.schema import COMPOSITION, LABEL_FILES
 from showerstack.stacking.store import load
 
 LOG = logging.getLogger(__name__)
@@ -210,10 +210,10 @@ def _stream(
 
 def _remarks(sample: DataSample, simulation: Reference, fitted: FittedWeights) -> tuple[str, ...]:
     remarks = [
-        f"{folder.data.path} holds labels ({task.label_file}), which measured events cannot have: they were not opened"
+        f"{folder.data.path} holds labels ({name}), which measured events cannot have: they were not opened"
         for folder in sample.folders
-        for task in TASKS.values()
-        if task.label_file and (folder.data.path / task.label_file).exists()
+        for name in LABEL_FILES
+        if (folder.data.path / name).exists()
     ]
     if not simulation.true_energy:
         remarks.append(

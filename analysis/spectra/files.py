@@ -66,4 +66,4 @@ def write_spectra(spectra: Spectra, out: Path) -> None:
             },
         },
     )
-    write_exchange(out, table, covariances)
+    write_exchange(out, table, covariances, groups=spectra.groups.names)

@@ -76,7 +76,7 @@ def moved_summaries(
     if file is not None and file.exists():
         with np.load(file, allow_pickle=False) as stored:
             return stored["y"].astype(np.float64), how
-    groups = MassGroups(run.task.classes)
+    groups = MassGroups.of(run.task)
     if how == AGAIN:
         y = simulated_again(run, dataset, ctx, used)
     else:
@@ -141,7 +141,7 @@ def simulated_again(run: Run, dataset: Dataset, ctx: Context, used: np.ndarray |
             parts = list(in_threads(_moved_portion, tasks, workers=threads))
             events = EventsInMemory.joined([part for part, _, _ in parts])
             there, moves = (np.concatenate([each[k] for each in parts]) for k in (1, 2))
-            summary = mass_summary(predict(run, events, ctx).concatenated().log_proba, MassGroups(run.task.classes))
+            summary = mass_summary(predict(run, events, ctx).concatenated().log_proba, MassGroups.of(run.task))
             y[order[np.searchsorted(names, there, sorter=order)], moves] = summary
             progress(number + 1, len(portions))
     return y

@@ -247,7 +247,7 @@ def _events(task: Task, log_proba: np.ndarray, predicted: np.ndarray, columns: d
         lg_ne=columns["Ne"].astype(np.float64),
         lg_nmu=columns["Nmu"].astype(np.float64),
         zenith_deg=columns["Ze"].astype(np.float64),
-        groups=MassGroups(task.classes),
+        groups=MassGroups.of(task),
     )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Self
 
 import numpy as np
 
 from showerstack.runtime.errors import InputError
-from showerstack.showers.kascade import CHARGES, LN_MASSES, MASS_NUMBERS
-from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.kascade import CHARGES, MASS_NUMBERS
+from showerstack.showers.nuclei import nearest_of_five
+from showerstack.showers.schema import COMPOSITION, Task, mean_ln_masses
 
 ALL = "all"
-LIGHTEST = ("proton", "helium")
-"""Light groups; the others are heavy."""
+LIGHTEST = 4
+"""Largest mass number of light nuclei; the others are heavy."""
 
 
 @dataclass(frozen=True)
@@ -24,38 +25,48 @@ class MassGroups:
 
     names: tuple[str, ...] = COMPOSITION.classes
     """From the lightest on."""
+    masses: tuple[tuple[int, ...], ...] = COMPOSITION.masses
+    """Mass numbers of the nuclei of each."""
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Return the groups of a composition task."""
+        return cls(task.classes, task.masses)
 
     def __len__(self) -> int:
         return len(self.names)
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Places among all groups, which are the numbers in files of labels."""
-        return [COMPOSITION.classes.index(name) for name in self.names]
+        """Which of the five groups each is, or is nearest to."""
+        return [int(k) for k in COMPOSITION.class_of_mass(np.exp(self.ln_masses))]
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the groups of nature that are not there."""
-        return tuple(name for name in COMPOSITION.classes if name not in self.names)
+        """Names of the groups of nature of which no nucleus is there."""
+        there = set(chain(*nearest_of_five(self.masses)))
+        return tuple(name for k, name in enumerate(COMPOSITION.classes) if k not in there)
 
     @cached_property
     def mass_numbers(self) -> np.ndarray:
-        return np.array(MASS_NUMBERS)[self.numbers]
+        """Mean mass number of the nuclei."""
+        return np.array([np.mean(masses) for masses in self.masses])
 
     @cached_property
     def charges(self) -> np.ndarray:
-        return np.array(CHARGES)[self.numbers]
+        """Charge number of that mass number, between those of the five nuclei."""
+        return np.interp(self.mass_numbers, MASS_NUMBERS, CHARGES)
 
     @cached_property
     def ln_masses(self) -> np.ndarray:
-        return LN_MASSES[self.numbers]
+        return mean_ln_masses(self.masses)
 
     @cached_property
     def sums(self) -> dict[str, np.ndarray]:
         """Ones and zeros by name of a sum: of light and heavy groups, where there are both, and of all."""
-        light = np.isin(self.names, LIGHTEST).astype(float)
+        light = np.array([float(max(masses) <= LIGHTEST) for masses in self.masses])
         both = {"light": light, "heavy": 1.0 - light} if 0 < light.sum() < len(self) else {}
-        return both | {ALL: np.ones(len(self))}
+        return {name: one for name, one in both.items() if name not in self.names} | {ALL: np.ones(len(self))}
 
     @cached_property
     def members(self) -> dict[str, np.ndarray]:

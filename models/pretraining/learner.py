@@ -33,6 +33,7 @@ from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.showers.array import DetectorArray
+from showerstack.showers.nuclei import nearest_of_five
 from showerstack.showers.schema import COMPOSITION, GAMMA
 
 
@@ -93,13 +94,15 @@ class PretrainedLearner(NetworkLearner):
     ``weights_sha256``; ``dropout``; ``body_rate``, ``world_rate``, learning rates of body and world in units of the
     head's; ``truth_weight``, weight of the true quantities in what the body learns (their heads learn in any case);
     ``width``, ``blocks``, ``hidden``, which are those of the weights; ``by_number``, whether fits of fewer than 2,000
-    showers keep none back and choose how they train.
+    showers keep none back and choose how they train; ``masses``, mass numbers of the nuclei of each class, where
+    classes are other mass groups than those of pretraining.
     """
 
     needs_table = True
     defaults: ClassVar[dict[str, Any]] = {
         "weights": SHIPPED,
         "weights_sha256": "",
+        "masses": (),
         "dropout": 0.0,
         "body_rate": 0.1,
         "world_rate": 20.0,
@@ -258,13 +261,22 @@ class PretrainedLearner(NetworkLearner):
         network.truth.load_state_dict(source.truth.state_dict())
         if (rows := self._known_rows()) is not None:
             head = source.gamma if self.classes == GAMMA.classes else source.composition
-            network.head.load_state_dict({name: weights[rows] for name, weights in head.state_dict().items()})
+            means = {
+                name: torch.stack([_mean([*weights[of_class]]) for of_class in rows])
+                for name, weights in head.state_dict().items()
+            }
+            network.head.load_state_dict(means)
 
-    def _known_rows(self) -> list[int] | None:
-        """Return which logits of pretraining are those of the classes; None where it had no such classes."""
+    def _known_rows(self) -> list[list[int]] | None:
+        """Return which logits of pretraining each class starts from; None where it had no such classes.
+
+        A group of other nuclei starts from the mean of those with the nearest ln A.
+        """
+        if self.chosen["masses"]:
+            return nearest_of_five(self.chosen["masses"])
         task = GAMMA if self.classes == GAMMA.classes else COMPOSITION
         known = set(self.classes) <= set(task.classes)
-        return [task.classes.index(name) for name in self.classes] if known else None
+        return [[task.classes.index(name)] for name in self.classes] if known else None
 
 
 def _mean(values: list[torch.Tensor]) -> torch.Tensor:

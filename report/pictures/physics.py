@@ -7,6 +7,8 @@ distributions beside the simulation's and the map of stations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
@@ -37,9 +39,14 @@ BESIDE = 1.5
 LABEL = "J E²·⁷, m⁻² sr⁻¹ s⁻¹ eV¹·⁷"
 
 
-def place_of(name: str) -> int:
-    """Return the place of a group among colours and markers, whatever others are there; of all together the last."""
-    return COMPOSITION.classes.index(name) if name in COMPOSITION.classes else COMPOSITION.n_classes
+def places_of(names: Sequence[str]) -> list[int]:
+    """Return the place of each group among colours and markers: of one of the five always the same, of others a free
+    one, of which there are eight in all."""
+    places = {name: COMPOSITION.classes.index(name) for name in names if name in COMPOSITION.classes}
+    free = [place for place in range(len(PALETTE)) if place not in places.values()]
+    for k, name in enumerate(name for name in names if name not in places):
+        places[name] = free[k % len(free)]
+    return [places[name] for name in names]
 
 
 def flux_picture(
@@ -52,9 +59,8 @@ def flux_picture(
     """
     scale = energy_ev**POWER
     with one_plot(3.2) as (figure, axes):
-        for k, name in enumerate(names):
-            place = place_of(name)
-            colour = PALETTE[place] if len(PALETTE) > place else INK
+        for k, (name, place) in enumerate(zip(names, places_of(names), strict=True)):
+            colour = PALETTE[place]
             x = energy_ev * (1 + 0.06 * (k - (len(names) - 1) / 2))
             y = flux[:, k] * scale
             good = np.isfinite(y)
@@ -141,8 +147,7 @@ def knee_picture(
     """Draw fluxes (B, C) with statistical errors, and the fitted ones as lines: energies (n,) and fluxes (n, C)."""
     scale, (at, lines) = energy_ev[:, None] ** POWER, fitted
     with one_plot(3.2) as (figure, axes):
-        for k, name in enumerate(names):
-            place = place_of(name)
+        for k, (name, place) in enumerate(zip(names, places_of(names), strict=True)):
             axes.errorbar(
                 energy_ev, (flux * scale)[:, k], (errors * scale)[:, k], fmt=MARKERS[place], color=PALETTE[place],
                 label=name, elinewidth=1.2,
@@ -156,9 +161,10 @@ def knee_picture(
 def profile_picture(profiles: list[tuple[str, np.ndarray, np.ndarray]]) -> Figure:
     """Draw chi-square above its minimum against the position: (name, lg E, difference); the last one is common."""
     with one_plot(3.0) as (figure, axes):
+        places = places_of([name for name, _, _ in profiles])
         for k, (name, grid, difference) in enumerate(profiles):
             common = k == len(profiles) - 1
-            colour, style = (INK, ":") if common else (PALETTE[place_of(name)], "-")
+            colour, style = (INK, ":") if common else (PALETTE[places[k]], "-")
             axes.plot(grid, difference, style, color=colour, lw=1.8 if common else 1.2, label=name)
         for level in CHI_SQUARE_LEVELS:
             axes.axhline(level, color=INK, lw=0.6, ls="--")

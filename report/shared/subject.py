@@ -188,6 +188,11 @@ def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     Of labels, the most probable class where the protocol of the test set takes no other. A file that another run made,
     or that was made for other events, is refused.
     """
+    if run.task.output_array != truth.task.output_array:
+        raise InputError(
+            f"{truth.folder} has the mass groups {', '.join(truth.task.classes)}, but {run.folder} tells apart "
+            f"{', '.join(run.task.classes)}"
+        )
     output, origin = read_output(run.predictions, run.task, len(truth.labels))
     check_run(run.predictions, origin, stated_origin(run))
     run.own_predictions()

@@ -19,11 +19,13 @@ from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.scoring.metrics.bins import BENCHMARK, MetricBins
 from showerstack.showers.array import KASCADE, array_of
+from showerstack.showers.event_files import EventFiles
 from showerstack.showers.schema import (
     COMPOSITION,
     GROUPS_FILE,
     MATRICES_FILE,
     ORDER_FILE,
+    OWN_LABELS_FILE,
     SCALAR_NAMES,
     SCALARS_FILE,
     WEIGHT_FILE,
@@ -98,7 +100,8 @@ class Truth:
 def labelled_folder(data: Path, task: Task) -> Path:
     """Return ``data/{task}_test``, or ``data`` itself where it holds the labels of the task."""
     folder = Path(data) / f"{task.name}_test"
-    if not folder.is_dir() and (Path(data) / str(task.label_file)).exists():
+    own = OWN_LABELS_FILE if task.masses else str(task.label_file)
+    if not folder.is_dir() and any((Path(data) / name).exists() for name in (str(task.label_file), own)):
         return Path(data)
     if not folder.is_dir():
         raise InputError(f"{folder} does not exist{did_you_mean(folder)}; name the folder that holds {task.name}_test")
@@ -112,6 +115,7 @@ def read_truth(data: Path, task: Task) -> Truth:
     """
     folder = labelled_folder(data, task)
     checksums = Checksums.open(folder) if (folder / CHECKSUMS_FILE).exists() else None
+    task = EventFiles(folder, checksums).with_groups(task)
 
     def checked(name: str) -> Path:
         problem = checksums.problem(name) if checksums else None
@@ -248,6 +252,8 @@ def origin_of(folder: Path, task: Task) -> DataOrigin:
 
 
 def _recognised_protocol(folder: Path, task: Task) -> str | None:
+    if (folder / OWN_LABELS_FILE).exists():
+        return None
     labels = np.asarray(open_npy(folder / str(task.label_file)))
     others = [folder / name for name in (MATRICES_FILE, SCALARS_FILE) if (folder / name).exists()]
     is_whole = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min(initial=0) >= 0

@@ -29,6 +29,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ from showerstack.showers.array import DetectorArray
 from showerstack.showers.card import DEPTH_TOLERANCE_G_CM2
 from showerstack.showers.event_files import EventFiles
 from showerstack.showers.front import LIGHT_M_PER_NS, FrontModel, fit_front
-from showerstack.showers.kascade import MASS_NUMBERS
+from showerstack.showers.nuclei import groups_entry
 from showerstack.showers.particles import (
     ELECTRONS,
     MUONS,
@@ -65,7 +66,7 @@ from showerstack.showers.particles import (
     readings,
 )
 from showerstack.showers.protocols import Layout
-from showerstack.showers.schema import ABSENT, COMPOSITION, CONVERSION, GAMMA, Task, task_named
+from showerstack.showers.schema import ABSENT, COMPOSITION, CONVERSION, GAMMA, Task
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
 
 LOG = logging.getLogger(__name__)
@@ -111,14 +112,14 @@ class CorsikaFiles:
     name = "CORSIKA particle files"
     holds = "DAT000001 or a folder of such files, with --array"
     is_foreign = True
-    options = ("task", "array", "uses", "seed", "slope", "core_radius")
+    options = ("task", "groups", "array", "uses", "seed", "slope", "core_radius")
 
     def convert(self, path: Path, given: ConvertOptions, ctx: Context = Context()) -> Iterator[str]:
         """Throw the showers onto an array; yields where they are."""
         if given.array is None:
             raise InputError(f"{path}: say onto which array its showers are to be thrown: --array stations.parquet")
         folder = convert_corsika(
-            path, given.out, task_named(given.task), array_in(given.array), uses=given.uses, seed=given.seed,
+            path, given.out, given.labels, array_in(given.array), uses=given.uses, seed=given.seed,
             slope=given.slope, core_radius_m=given.core_radius, bars=ctx.bars,
         )  # fmt: skip
         yield f"wrote {folder}"
@@ -551,14 +552,14 @@ class _Sectors:
 def class_of(particle_id: int, task: Task) -> int | None:
     """Return the class number of a primary; None where it has none.
 
-    Nuclei belong to the class with the nearest ln A: oxygen counts as carbon.
+    Nuclei belong to the group of the nucleus with the nearest ln A: of the five, oxygen counts as carbon.
     """
     mass = mass_of(particle_id)
     if task.primaries == GAMMA.name:
         return 0 if mass == 0 else 1 if mass else None
     if not mass:
         return None
-    return int(np.argmin(np.abs(np.log(MASS_NUMBERS) - np.log(mass))))
+    return int((task if task.masses else COMPOSITION).class_of_mass(mass))
 
 
 def mass_of(particle_id: int) -> int | None:
@@ -632,6 +633,7 @@ def convert_corsika(
         "array": array.as_json(),
         ABSENT: ["E", "Ne", "Nmu"],
         "evaluation_cuts": "none",
+        **groups_entry(task),
         "corsika": {
             "files": digests,
             "uses": uses,
@@ -776,7 +778,7 @@ def _throw_all(
                 raise InputError(
                     f"{file.path}: event {number + 1} is of primary {particle_id}, no class of task {task.name}"
                 )
-            if mass_of(particle_id) not in (0, *MASS_NUMBERS):
+            if mass_of(particle_id) not in (0, *chain(*task.masses)):
                 others[particle_id] = others.get(particle_id, 0) + 1
             part = parts / f"{len(known):06d}.npz"
             ground = Ground.of(rows, file.level)
@@ -795,7 +797,7 @@ def _throw_all(
             progress(len(known), max(promised, len(known)))
     if others and not task.target and task.primaries == COMPOSITION.name:
         named = ", ".join(f"{n} of {particle}" for particle, n in sorted(others.items()))
-        tell(f"{path_of(files)}: nuclei count as the class with the nearest ln A: {named}")
+        tell(f"{path_of(files)}: nuclei count as the class with the nearest ln A (--groups names others): {named}")
     if not any(one.events for one in known):
         raise InputError(
             f"{path_of(files)}: none of {len(known)} showers at {uses} places hits {TRIGGER_STATIONS} stations: "
@@ -892,6 +894,6 @@ def _write(
         truth = pl.DataFrame([one.truth for one in known])[of_row].with_columns(
             core_x_m=cores[:, 0], core_y_m=cores[:, 1], shower=shower[of_row]
         )
-        labels = np.array([one.label for one in known])[of_row]
+        labels = task.decoded(np.array([one.label for one in known]))[of_row]
         more = {} if weights is None else {"weight": weights[of_row]}
         writer.put(0, None, scalars, labels, truth=truth, groups=shower[of_row], **more)

@@ -12,7 +12,7 @@ from showerstack.showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EV
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import EventFiles, zero_if_not_finite
-from showerstack.showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, TASKS, Task
+from showerstack.showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, Task
 
 INSIDE = (f"*/{MATRICES_FILE}", f"measured/*/{MATRICES_FILE}")
 """Where a folder of datasets holds them."""
@@ -33,8 +33,7 @@ def unlabelled_in(path: Path) -> list[Path]:
 
 def tasks_of(folder: Path) -> list[Task]:
     """Return the tasks whose labels a dataset folder has."""
-    files = EventFiles.open(folder)
-    return [task for task in TASKS.values() if task.label_file and files.has(task.label_file)]
+    return EventFiles.open(folder).tasks()
 
 
 class DatasetFolders:

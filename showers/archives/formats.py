@@ -11,6 +11,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from showerstack.showers.archives.options import ConvertOptions
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.azimuth import OURS, AzimuthConvention
 from showerstack.showers.event_files import bad_cells, bad_quantities, check_true_values, units_remarks
+from showerstack.showers.nuclei import MASS_OF, groups_entry
 from showerstack.showers.protocols import MATCHED, Layout
 from showerstack.showers.remarks import event_remarks
 from showerstack.showers.schema import (
@@ -40,7 +42,6 @@ from showerstack.showers.schema import (
     TASKS,
     TIMES_FILE,
     Task,
-    task_named,
 )
 from showerstack.showers.units import time_remarks
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
@@ -121,7 +122,7 @@ class Format(Protocol):
         """Return what to do with it next, or one line that says why nothing can be done."""
 
 
-OF_EVENTS = ("task",)
+OF_EVENTS = ("task", "groups")
 """Options of formats that are converted reader by reader; others name theirs in ``options``, and have ``convert``."""
 
 
@@ -139,7 +140,7 @@ def convert_path(path: Path, found: Format | None, given: ConvertOptions, ctx: C
     if given.array is not None and (path.is_file() or any(path.glob("DAT*"))):
         raise InputError(f"{path} holds no CORSIKA particle files: these begin with a run header (RUNH); is the run "
                          "finished?")  # fmt: skip
-    yield from (f"wrote {written}" for written in convert_foreign(path, given.out, task_named(given.task)))
+    yield from (f"wrote {written}" for written in convert_foreign(path, given.out, given.labels))
 
 
 MODULES = ("folders", "hisparc", "auger", "kcdc", "measured", "convert", "station_lists", "grids", "corsika")
@@ -231,6 +232,8 @@ def write_set(
             f"Give --task {named}, or rename the folder"
         )
     source: dict[str, Any] = {"generator": f"{CONVERSION} of {source_format.name}", "evaluation_cuts": "none"}
+    source |= groups_entry(labelled) if labelled else {}
+    nuclei, strays = set(chain(*labelled.masses)) if labelled else set(), set[Any]()
     layout, cores, has_times = Layout(np.float32, np.float32), dict[str, str](), False
     absent = [name for name in SCALAR_NAMES if name not in columns]
     if lacking := [name for name in DIRECTION if name in absent]:
@@ -284,8 +287,13 @@ def write_set(
             values |= {_GROUPS: chunk[GROUP]} if GROUP in columns else {}
             values |= {ARRIVAL_STEM: chunk[ARRIVAL_STEM]} if arrival else {}
             labels = labels_of(chunk[LABEL], labelled, reader.name, start) if labelled else None
+            if nuclei:
+                strays |= {one for one in chunk[LABEL].tolist() if one in MASS_OF and MASS_OF[one] not in nuclei}
             writer.put(start, grids, scalars, labels, **values)
             start += len(grids)
+    if strays:
+        named = ", ".join(sorted(strays))
+        tell(f"{reader.name}: nuclei count as the class with the nearest ln A (--groups names others): {named}")
     if writer.left_out:
         rows = len({bad.row for bad in writer.left_out})
         tell(f"{rows:,} of {start:,} rows cannot be used (listed in {folder / 'left_out.csv'}); they stay in place")
@@ -324,17 +332,12 @@ def tell_azimuths(name: str, azimuth: AzimuthConvention, tell: Callable[[str], N
         tell(f"{name}: {azimuth.words}: turned, it counts {OURS}")
 
 
-NAMES_OF_NUCLEI = {
-    "proton": ("p", "H"), "helium": ("He",), "carbon": ("C", "N", "O", "CNO", "nitrogen", "oxygen"),
-    "silicon": ("Mg", "Al", "Si", "magnesium", "aluminium"), "iron": ("Fe",),
-}  # fmt: skip
-"""What the field calls nuclei of each mass group, which count as the group of the nearest ln A."""
-
-
 def numbers_of_labels(task: Task) -> dict[Any, int]:
-    """Return the class number of each label of a task, by number and by name."""
-    others = {other: k for k, name in enumerate(task.classes) for other in NAMES_OF_NUCLEI.get(name, ())}
-    return {name: k for k, name in enumerate(task.classes)} | {k: k for k in range(task.n_classes)} | others
+    """Return the class number of each label of a task, by number and by name: nuclei are of the nearest group."""
+    of_nuclei = dict(zip(MASS_OF, task.class_of_mass([*MASS_OF.values()]).tolist(), strict=True)) if task.masses else {}
+    return (
+        of_nuclei | {name: k for k, name in enumerate(task.classes)} | {label: k for k, label in enumerate(task.labels)}
+    )
 
 
 def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarray:
@@ -361,10 +364,10 @@ def labels_of(values: np.ndarray, task: Task, name: str, first: int) -> np.ndarr
         row = numbers.index(-1)
         bad = f"{values.tolist()[row]!r} ({numbers.count(-1)} bad ones)"
         raise InputError(
-            f"{name}: event {first + row} has label {bad}, expected 0 to {task.n_classes - 1} or "
+            f"{name}: event {first + row} has label {bad}, expected {task.label_words} or "
             f"{', '.join(task.classes)}: is --task {task.name} meant?"
         )
-    return np.array(numbers, dtype=np.int64)
+    return task.decoded(np.array(numbers, dtype=np.int64))
 
 
 def _table(reader: EventReader, file: Path, path: Path, tell: Callable[[str], None]) -> Path:

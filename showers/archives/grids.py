@@ -22,8 +22,7 @@ from showerstack.showers.archives.formats import DIRECTION, LABEL, write_set
 from showerstack.showers.archives.options import ConvertOptions
 from showerstack.showers.archives.station_lists import CHANNELS, TIME, ListedEvents, array_of_stations
 from showerstack.showers.card import CARD_FILE, NO_CARD, read_card
-from showerstack.showers.kascade import LN_MASSES
-from showerstack.showers.schema import COMPOSITION, Task, task_named
+from showerstack.showers.schema import COMPOSITION, Task
 
 LOG = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class GridFile:
     name = "grids in one .npz"
     holds = "an .npz with signal (N, rows, columns); time, logE, mass, detector where they are known"
     is_foreign = True
-    options = ("task", "pitch", "area")
+    options = ("task", "groups", "pitch", "area")
 
     def accepts(self, path: Path) -> bool:
         """Return whether a path is an .npz with grids of signals."""
@@ -83,7 +82,7 @@ class GridFile:
 
     def convert(self, path: Path, given: ConvertOptions, ctx: Context = Context()) -> Iterator[str]:
         """Write a dataset folder; yields where it is."""
-        task = task_named(given.task)
+        task = given.labels
 
         def tell(line: str) -> None:
             LOG.warning("%s", line)
@@ -197,14 +196,12 @@ def _labels(path: Path, arrays: dict[str, np.ndarray], task: Task) -> np.ndarray
     mass = arrays.get("mass")
     if mass is None:
         return None
-    mass, least = mass.ravel(), 1.0 if task == COMPOSITION else 0.0
+    mass, least = mass.ravel(), 1.0 if task.masses else 0.0
     wrong = np.flatnonzero(~(mass >= least))
     if wrong.size:
         raise InputError(f"{path}: row {wrong[0]} has mass {mass[wrong[0]]:g}, expected a number of at least {least:g} "
                          f"({wrong.size} such rows): is --task {task.name} meant?")  # fmt: skip
-    if task != COMPOSITION:
-        return np.where(mass == 0, 0, 1)
-    return np.abs(np.log(mass)[:, None] - LN_MASSES).argmin(axis=1)
+    return task.decoded(task.class_of_mass(mass)) if task.masses else np.where(mass == 0, 0, 1)
 
 
 def _directions(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

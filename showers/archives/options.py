@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.options import Limits, OptionGroup
+from showerstack.showers.nuclei import groups_asked
+from showerstack.showers.schema import COMPOSITION, Task, task_named
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class ConvertOptions(OptionGroup):
     """Folder for what is written: {task}_train and {task}_test, measured/, or a folder or table a set."""
     task: str = "composition"
     """Which sets to make, or which labels to keep."""
+    groups: str | None = None
+    """Composition: the mass groups that labels tell apart, such as proton,iron or light=H+He,CNO=C+N+O,iron=Fe."""
     protocol: Literal["v2", "matched", "2026"] | None = None
     """Of raw archives: 2026 unless said, what the public repository scores now; of measured runs that of the training
     sets, v2 unless said."""
@@ -48,6 +52,16 @@ class ConvertOptions(OptionGroup):
     """CORSIKA files: radius of the disc of cores, m; default: 0.875 of half the array's side."""
     seed: Annotated[int, Limits(0)] = 1
     """CORSIKA files: seed of all random numbers."""
+
+    @property
+    def labels(self) -> Task:
+        """Whose labels are kept."""
+        task = task_named(self.task)
+        if self.groups is None:
+            return task
+        if task != COMPOSITION:
+            raise InputError(f"--groups: task {task.name} has no mass groups")
+        return groups_asked(self.groups)
 
 
 def names_of(runs: str | None) -> list[str] | None:

@@ -19,8 +19,19 @@ from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
 from showerstack.showers.front import FrontModel
+from showerstack.showers.nuclei import GROUPS, composition_of, groups_entry
 from showerstack.showers.protocols import CUTS_FOR_ALL, NONE, TEST, evaluation_cuts_of, layout_of, modes_of
-from showerstack.showers.schema import ABSENT, GAMMA, SCALAR_NAMES, SIMULATION, TASKS, WEIGHT_FILE, Task, task_named
+from showerstack.showers.schema import (
+    ABSENT,
+    COMPOSITION,
+    GAMMA,
+    SCALAR_NAMES,
+    SIMULATION,
+    TASKS,
+    WEIGHT_FILE,
+    Task,
+    task_named,
+)
 from showerstack.showers.simulation.blocks import (
     PRIMARIES_PER_BLOCK,
     SPLITS,
@@ -250,6 +261,10 @@ def check_job(job: BlockJob, n: int, workers: int | None) -> None:
     ):
         if value < low or (high is not None and value > high):
             raise InputError(f"{name} must be at least {low}{f' and at most {high}' if high else ''}, got {value}")
+    if job.task.has_own_groups:
+        raise InputError(
+            f"groups {', '.join(job.task.classes)}: the simulation throws nuclei of {COMPOSITION.label_words}"
+        )
     ground_of(job.array)
     if job.array != KASCADE:
         check_trigger(job.settings, job.array)
@@ -259,17 +274,16 @@ def check_job(job: BlockJob, n: int, workers: int | None) -> None:
 def task_of_source(source: Mapping[str, Any]) -> Task:
     """Return the task whose primaries a set of the simulation was thrown for, by its ``source.json``."""
     task = task_named(str(source["task"]))
-    return task.with_classes(source.get("groups", task.classes))
+    return composition_of(source[GROUPS], GROUPS) if GROUPS in source else task
 
 
 def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
     """Return the content of ``source.json``."""
     rare = {"rare": asdict(job.proposal)} if job.proposal else {}
     absent = [name for name in SCALAR_NAMES if name not in quantities_of(job.array)]
-    some = {"groups": list(job.task.classes)} if job.task.numbers else {}
     return (
         array_entry(job.array)
-        | some
+        | groups_entry(job.task)
         | ({ABSENT: absent} if absent else {})
         | rare
         | {

@@ -611,7 +611,12 @@ def _square(n_cells: int, n_true: int = 6) -> tuple[FoldedResponse, np.ndarray]:
 def _free_counts(response: FoldedResponse, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return counts (T,) in the fine bins by folding with a factor for each, and their standard deviations."""
     likelihood = FoldedLikelihood(
-        counts, response, 1.0, 1.0, ParameterLayout("none", MassGroups(("proton",))), priors=Priors(np.array([2.7]))
+        counts,
+        response,
+        1.0,
+        1.0,
+        ParameterLayout("none", MassGroups(("proton",), ((1,),))),
+        priors=Priors(np.array([2.7])),
     )
     likelihood.unit_flux = counts.sum() / likelihood.expectation(likelihood.start())[0].sum()
     likelihood.hold(likelihood.start())

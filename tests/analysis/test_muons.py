@@ -9,6 +9,7 @@ import pytest
 
 from showerstack.analysis.spectra.muons import muon_scales
 from showerstack.analysis.spectra.response import MassGroups, Simulated, SpectrumEvents
+from showerstack.showers.schema import COMPOSITION
 from tests.analysis.skies import simulated
 
 EDGES = np.array([15.2, 15.6, 16.2])
@@ -74,7 +75,7 @@ def test_more_muons_than_the_model_has_raise_the_scale(showers: Simulated) -> No
 
 
 def test_without_protons_or_events_there_is_no_scale(showers: Simulated) -> None:
-    others = replace(showers, groups=MassGroups(("helium", "carbon", "iron")))
+    others = replace(showers, groups=MassGroups.of(COMPOSITION.with_classes(("helium", "carbon", "iron"))))
     data, weights = measured(showers, np.arange(1000)), np.ones(len(showers))
     assert muon_scales(data, others, weights, EDGES) is None
     assert muon_scales(data.take(np.arange(10)), showers, weights, EDGES) is None

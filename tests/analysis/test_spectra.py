@@ -83,7 +83,7 @@ def analysed(response: tuple[Simulated, Thrown]) -> Spectra:
 
 def test_fluxes_are_those_of_the_groups_that_the_simulation_holds() -> None:
     events, thrown = simulated(200_000, 4, BINS)
-    groups, sky = MassGroups(("proton", "iron")), Sky(abundances=(0.6, 0.0, 0.0, 0.0, 0.4))
+    groups, sky = MassGroups.of(COMPOSITION.with_classes(("proton", "iron"))), Sky(abundances=(0.6, 0.0, 0.0, 0.0, 0.4))
 
     def among(one: SpectrumEvents) -> dict[str, Any]:
         """Return what a classifier of two groups says of events."""
@@ -115,9 +115,11 @@ def test_fluxes_are_those_of_the_groups_that_the_simulation_holds() -> None:
 
 
 def test_sums_of_groups_are_light_and_heavy_where_there_are_both() -> None:
-    assert list(MassGroups(("proton", "helium")).sums) == ["all"]
-    assert list(MassGroups(("carbon", "iron")).sums) == ["all"]
-    np.testing.assert_array_equal(MassGroups(("helium", "carbon", "iron")).sums["heavy"], [0, 1, 1])
+    assert list(MassGroups.of(COMPOSITION.with_classes(("proton", "helium"))).sums) == ["all"]
+    assert list(MassGroups.of(COMPOSITION.with_classes(("carbon", "iron"))).sums) == ["all"]
+    np.testing.assert_array_equal(
+        MassGroups.of(COMPOSITION.with_classes(("helium", "carbon", "iron"))).sums["heavy"], [0, 1, 1]
+    )
 
 
 def test_cells_cover_the_bins_and_what_comes_out_too_high() -> None:

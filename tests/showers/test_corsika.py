@@ -30,6 +30,7 @@ from showerstack.showers.archives.station_lists import array_in
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.front import LIGHT_M_PER_NS
+from showerstack.showers.nuclei import groups_asked
 from showerstack.showers.particles import (
     ELECTRON_MEV,
     MUON_THRESHOLD_GEV,
@@ -341,7 +342,7 @@ def test_a_file_becomes_a_dataset(tmp_path: Path, array: DetectorArray) -> None:
     assert len(data) > 25
     label = dict(zip(truth["particle_id"], data.labels, strict=True))
     assert label == {14: 0, 5626: 4, 1608: 2}
-    assert any("nearest ln A: 1 of 1608" in line for line in told)
+    assert any("nearest ln A (--groups names others): 1 of 1608" in line for line in told)
     groups = np.asarray(data.groups)
     assert len(np.unique(groups)) == 3
     for number in np.unique(groups):
@@ -364,6 +365,21 @@ def test_a_file_becomes_a_dataset(tmp_path: Path, array: DetectorArray) -> None:
     assert table.matrix(["fit_converged"]).mean() > 0.9
     muons = truth.group_by("particle_id").agg(pl.col("lg_nmu").first())
     assert muons["lg_nmu"].to_list() == pytest.approx([3.9] * 3, abs=0.5)
+
+
+def test_own_groups_and_their_nuclei_are_kept(tmp_path: Path, array: DetectorArray) -> None:
+    rng, told = np.random.default_rng(1), list[str]()
+    file = write_file(tmp_path / "DAT000001", [draw_shower(rng, mass=mass, share=0.3) for mass in (1, 16, 56, 28)])
+    groups = groups_asked("proton,oxygen,iron")
+    folder = convert_corsika(file, tmp_path / "own", groups, array, uses=4, tell=told.append)
+    data, truth = Dataset.open(folder), pl.read_parquet(folder / "truth.parquet")
+    assert data.task == groups
+    assert dict(zip(truth["mass"], data.labels, strict=True)) == {1: 0, 16: 1, 56: 2, 28: 1}
+    assert any("nearest ln A (--groups names others): 1 of 2814" in line for line in told)
+    assert not any("1608" in line for line in told)
+    two = COMPOSITION.with_classes(("proton", "iron"))
+    of_two = Dataset.open(convert_corsika(file, tmp_path / "two", two, array, uses=4), COMPOSITION)
+    assert set(of_two.labels) == {0, 4}
 
 
 def test_record_marks_and_thinning_are_found(tmp_path: Path) -> None:
