@@ -11,7 +11,8 @@ import pytest
 from showerstack.features.build import build_table
 from showerstack.report.doctor import folder_findings
 from showerstack.runtime.errors import InputError
-from showerstack.showers.archives.formats import convert_foreign
+from showerstack.showers.archives.formats import convert_foreign, convert_path, format_of
+from showerstack.showers.archives.options import ConvertOptions
 from showerstack.showers.archives.station_lists import array_in
 from showerstack.showers.array import KASCADE
 from showerstack.showers.card import ArrayCard
@@ -220,3 +221,23 @@ def test_columns_that_are_not_used_are_named_and_times_of_events_kept(tmp_path: 
     events.with_columns(time_s=np.arange(N) / 86_400 + 59_000).write_parquet(folder / "events.parquet")
     convert_foreign(folder, tmp_path / "mjd", GAMMA, told.append)
     assert "looks like modified Julian days" in told[0]
+
+
+def test_lists_with_nuclei_become_a_set_with_own_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lists(tmp_path)
+    file, own = tmp_path / "mine" / "events.parquet", tmp_path / "own"
+    nuclei = [["p", "He", "oxygen", "Fe", "N"][k % 5] for k in range(N)]
+    pl.read_parquet(file).with_columns(label=pl.Series(nuclei)).write_parquet(file)
+    options = ConvertOptions(out=own, groups="proton,helium,oxygen,iron")
+    assert list(convert_path(tmp_path / "mine", format_of(tmp_path / "mine"), options)) == [f"wrote {own / 'mine'}"]
+    assert "nuclei count as the class with the nearest ln A (--groups names others): N" in caplog.text
+    data = Dataset.open(own / "mine")
+    assert data.task is not None
+    assert data.task.classes == ("proton", "helium", "oxygen", "iron")
+    assert data.labels is not None
+    assert data.labels.tolist() == [[0, 1, 2, 3, 2][k % 5] for k in range(N)]
+    assert problems(own / "mine") == []
+    (finding,) = (one for one in folder_findings(own / "mine") if one.what == "classes")
+    assert (finding.outcome, finding.state) == ("proton 12, helium 12, oxygen 24, iron 12", "ok")
+    with pytest.raises(InputError, match="task gamma has no mass groups"):
+        _ = ConvertOptions(out=own, task="gamma", groups="proton,iron").labels
