@@ -315,7 +315,8 @@ class Commands(TyperGroup):
                 refuse_little_memory()
                 return super().invoke(ctx)
             except typer.BadParameter as error:
-                message = error.message.replace("Value error, ", "") + suggestion(error.message)
+                message = error.message.replace("Value error, ", "").replace("Input should be", "expected")
+                message += suggestion(error.message)
                 name = error.param.name if error.param else None
                 if error.ctx is not None and name is not None and is_from_file(error.ctx, name):
                     raise InputError(f"{file_of(error.ctx)}: option {name}: {message}") from None

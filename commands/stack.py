@@ -23,7 +23,7 @@ from showerstack.commands.app import (
     listed,
     refuse_unused,
 )
-from showerstack.commands.config_file import from_file
+from showerstack.commands.config_file import file_of, from_file
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError, need
 from showerstack.showers.nuclei import groups_asked
@@ -60,14 +60,14 @@ def stack(
     As another run: [bold]python cli.py stack --config runs/gamma/config.toml --seed 2 --run runs/gamma-2[/bold]
     """
     chosen = vars(options) | vars(showers) | vars(table) | from_file(context)
-    if not chosen["run"] or not Path(chosen["run"]).name:
+    if not options.run or not Path(options.run).name:  # as on the command line, whatever the file says
         raise InputError("say where the run goes: --run FOLDER")
     from showerstack.models.registry import spec
 
-    for name in chosen["learners"] or ():
+    for name in options.learners or ():
         spec(name)  # a mistyped name is told before anything slow is imported
-    if chosen["learners"] and not any(spec(name).pretrained for name in chosen["learners"]):
-        refuse_unused(context, f"with --learners {','.join(chosen['learners'])}", ("weights",))
+    if options.learners and not any(spec(name).pretrained for name in options.learners):
+        refuse_unused(context, f"with --learners {','.join(options.learners)}", ("weights",))
     of_table = bool(chosen["table"])
     if not of_table:
         refuse_unused(context, "without --table", vars(table))
@@ -83,7 +83,10 @@ def stack(
     from showerstack.stacking.config import StackConfig, TableConfig
     from showerstack.stacking.train import stack as train
 
-    config = TableConfig(**chosen) if of_table else StackConfig(**chosen)
+    try:
+        config = TableConfig(**chosen) if of_table else StackConfig(**chosen)
+    except InputError as error:
+        raise InputError(f"{file_of(context)}: {error}" if file_of(context) else str(error)) from None
     began = process_began()
     train(config, output.context(began=began), strict=strict)
     result = outcome(config.run, config.data if isinstance(config, StackConfig) else None, bars=output.bars)

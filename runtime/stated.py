@@ -50,7 +50,10 @@ def problem_of(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return f"{place}: unknown key {key}"
     if first["type"] == "string_pattern_mismatch":
-        return f"{place} holds {shown(first['input'])}: it is none of the names that are known"
+        names = str(first["ctx"]["pattern"]).strip("^()$").replace("|", ", ")
+        return f"{place} holds {shown(first['input'])}: it is none of the names that are known, {names}"
+    if first["type"] == "path_type":
+        return f"{place}: expected a path (got {shown(first['input'])})"
     message = str(first["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
     expected = (
         message if message == first["msg"] or str(first["msg"]).startswith("Value error") else f"expected {message}"

@@ -22,6 +22,7 @@ from showerstack.runtime.cost import seconds_of
 from showerstack.runtime.errors import InputError, most_similar
 from showerstack.runtime.files import atomic_path, hash_file
 from showerstack.runtime.packages import listed
+from showerstack.runtime.stated import problem_of
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import TASKS, Task, task_named
 from showerstack.stacking.folds import MIN_PER_CLASS, class_counts
@@ -400,8 +401,7 @@ def _in_one_line(error: ValidationError, options: Iterable[str]) -> str:
     if first["type"] == "extra_forbidden":
         near = most_similar(where, list(options))
         return f"unknown option {where}" + (f": did you mean {near}?" if near else "")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return f"option {where}: {message}, got {first['input']!r}" if where else message
+    return f"option {problem_of(error)}" if where else str(first["msg"]).removeprefix("Value error, ")
 
 
 def write_config(file: Path, options: Mapping[str, Any]) -> None:

@@ -912,3 +912,24 @@ def test_commands_are_named_as_the_program_was_called(program: str, said: str, m
     stream = io.StringIO()
     PlainConsole(file=stream, width=100).print("python cli.py doctor, python verify.py x")
     assert stream.getvalue().strip() == said
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("run = 3", "option run: expected a path (got 3)"),
+        ('run = ["r"]', "option run: expected a path (got ['r'])"),
+        ("learners = 3", "unknown learner '3'"),
+        ("data = 5", "option data: expected a path (got 5)"),
+        ('folds = "x"', "option folds: expected a valid integer"),
+        ("fold = 3", "unknown option fold: did you mean folds?"),
+    ],
+)
+def test_files_of_options_with_other_types_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, words: str
+) -> None:
+    file = tmp_path / "mine.toml"
+    other = "" if line.startswith("run") else 'run = "r"'
+    file.write_text(f"{line}\n{other}\n", encoding="utf-8")
+    assert command_line(monkeypatch, "stack", "--config", file) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
