@@ -274,8 +274,11 @@ def learners(as_json: JsonOption = False) -> None:
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Option(help="Your own finished run: its models are opened in this process.")],
     out: Annotated[Path, typer.Option(help="New folder for the ONNX files and export.json.")],
+    run: Annotated[
+        Path | None, typer.Argument(help="Your own finished run: its models are opened in this process.")
+    ] = None,
+    named: Annotated[Path | None, typer.Option("--run", metavar="RUN", help="RUN.")] = None,
     learners: Annotated[
         str | None, typer.Option(help="Comma-separated names; default: those that the run predicts with.")
     ] = None,
@@ -293,8 +296,11 @@ def export(
     export.json beside them names columns with units, and says how fits are averaged, combined and decided. What has no
     ONNX form is named with the reason.
 
-    Example: [bold]python cli.py export --run runs/gamma --out gamma-onnx --check data/gamma_test[/bold]
+    Example: [bold]python cli.py export runs/gamma --out gamma-onnx --check data/gamma_test[/bold]
     """
+    run, more = run or named, run and named
+    if run is None or more:
+        raise InputError("say which run, once: python cli.py export RUN --out FOLDER")
     need("train", "export", *(("onnx",) if check else ()), what="export")
     from showerstack.showers.schema import EXPORT_FILE
     from showerstack.stacking.export import export_run
