@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from zipfile import is_zipfile
 
 import numpy as np
 import polars as pl
@@ -29,7 +30,7 @@ from showerstack.features.device import cupy_obstacle, gpu_answers, resolve_devi
 from showerstack.features.table import CATALOGUE_FILE, CONVERGED, FeatureTable, fit_remark
 from showerstack.report.shared.subject import stated_origin
 from showerstack.report.shared.text import Finding, findings_table
-from showerstack.runtime.arrays import read_arrays
+from showerstack.runtime.arrays import array_names, read_arrays
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.code import version_of
 from showerstack.runtime.context import Bars, Progress, silent
@@ -37,7 +38,7 @@ from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.packages import EXTRAS, lacking
 from showerstack.runtime.resources import cores, memory_limit_bytes
 from showerstack.runtime.whole_table import WholeTable
-from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
+from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run, task_of
 from showerstack.scoring.tasks.truth import origin_of
 from showerstack.showers import writer
 from showerstack.showers.archives.control import control_lines, rows_line
@@ -50,6 +51,7 @@ from showerstack.showers.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.calibration import calibrate
 from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.event_files import bad_cells, units_remarks, zero_if_not_finite
+from showerstack.showers.nuclei import OWN_OUTPUT
 from showerstack.showers.protocols import NONE, TEST, TEST_WITH_AGE
 from showerstack.showers.schema import (
     AGE,
@@ -59,6 +61,7 @@ from showerstack.showers.schema import (
     PREDICTIONS_FILE,
     RANGES,
     SCALAR_NAMES,
+    TASKS,
 )
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.config import FEW_SHOWERS, MORE_SHOWERS
@@ -219,7 +222,7 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
 
 
 def _result_findings(folder: Path) -> Iterator[Finding]:
-    """Yield what is to be said of a run, a folder of runs, a submission, a feature table or an export."""
+    """Yield what is to be said of a run, a submission, a feature table, an export, or a folder of such results."""
     if (folder / SUBMISSION_FILE).exists():
         yield Finding("kind", "submission")
         yield Finding("next", f"{folder / 'README.md'} says how it is scored and handed in")
@@ -235,8 +238,15 @@ def _result_findings(folder: Path) -> Iterator[Finding]:
     for run in runs:
         kind, problems = check_folder(run)
         yield Finding(run.name, problems[0] if problems else f"a sound {kind}", "bad" if problems else "ok")
-    if runs:
-        yield Finding("next", f"python cli.py leaderboard {' '.join(map(str, runs))}")
+    for inside in sorted(file.parent for file in folder.glob(f"*/{SUBMISSION_FILE}")):
+        yield Finding(inside.name, "submission")
+        yield Finding("next", f"{inside / 'README.md'} says how it is scored and handed in")
+    scored = {task.output_array for task in TASKS.values()} | {OWN_OUTPUT}
+    answers = [file for file in sorted(folder.glob("*.npz")) if is_zipfile(file) and scored & set(array_names(file))]
+    yield from (Finding(file.name, f"predictions of {task_of(file).name}") for file in answers)
+    if ranked := [*runs, *answers]:
+        place = " --data DATA" if answers else ""
+        yield Finding("next", f"python cli.py leaderboard {' '.join(map(str, ranked))}{place}")
 
 
 COMPARED = ("E", "Ze", "Az", "Ne", "Nmu", "Age", "Xc", "Yc")

@@ -22,7 +22,14 @@ import showerstack
 import verify
 from showerstack.models import registry
 from showerstack.report.compare import compare, differences
-from showerstack.report.doctor import check_folder, column_quartiles, examine_datasets, findings, folder_findings
+from showerstack.report.doctor import (
+    SUBMISSION_FILE,
+    check_folder,
+    column_quartiles,
+    examine_datasets,
+    findings,
+    folder_findings,
+)
 from showerstack.report.public import submission
 from showerstack.report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
 from showerstack.report.public.submission import snapshot, write_submission, yaml_text
@@ -282,6 +289,20 @@ def test_check_knows_a_submission(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     with pytest.raises(InputError, match="is a submission, which was checked when it was written"):
         check_folder(tmp_path)
+
+
+def test_doctor_lists_what_lies_in_a_folder_of_answers(tmp_path: Path) -> None:
+    write_npz(tmp_path / "mine.npz", predictions=np.zeros(3, np.int8))
+    write_npz(tmp_path / "other.npz", columns=np.zeros(3))
+    (tmp_path / "handed-in").mkdir()
+    (tmp_path / "handed-in" / SUBMISSION_FILE).touch()
+    found = [(one.what, one.outcome) for one in folder_findings(tmp_path)]
+    assert found == [
+        ("handed-in", "submission"),
+        ("next", f"{tmp_path / 'handed-in' / 'README.md'} says how it is scored and handed in"),
+        ("mine.npz", "predictions of composition"),
+        ("next", f"python cli.py leaderboard {tmp_path / 'mine.npz'} --data DATA"),
+    ]
 
 
 def test_submission_refusals_leave_nothing(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
