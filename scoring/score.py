@@ -245,7 +245,7 @@ def score_file(
         if (own_path := own_metrics_path(predictions, task)) is not None:
             write_json(own_path, metrics)
     if log is not None:
-        log_attempt(log, metrics, predictions, str(description), task)
+        log_attempt(log, metrics, predictions, described(str(description), data_origin), task)
     return metrics
 
 
@@ -277,14 +277,14 @@ def score_attempt(
     output = np.asarray(predictions)
     task = GAMMA if output.dtype.kind == "f" else COMPOSITION
     check_attempt(log, description, task)
-    _origin_by_protocol(data, task, COUNTED_PROTOCOL)
+    data_origin = _origin_by_protocol(data, task, COUNTED_PROTOCOL)
     truth = read_truth(data, task)
     if truth.task != task:
         raise InputError(f"attempts are at {task.n_classes} classes, but {truth.folder} has {truth.task.n_classes}")
     if output.shape != truth.labels.shape:
         raise InputError(f"predictions have shape {output.shape}, expected ({len(truth.labels)},): one value an event")
     metrics = score_arrays(truth, scoring_of(task).check_output(output, "predictions"), task)
-    log_attempt(log, metrics, name, description, task)
+    log_attempt(log, metrics, name, described(description, data_origin), task)
     return metrics, task
 
 
@@ -347,6 +347,15 @@ def next_attempt(log: Path, task: Task = COMPOSITION) -> int:
     return n_attempts + 1
 
 
+NOT_PUBLIC = "(not the public test set)"
+"""Behind the description of attempts that compare with no published one."""
+
+
+def described(description: str, origin: DataOrigin) -> str:
+    """Return the description of an attempt, marked where its test set is not the public one."""
+    return description if origin.public else f"{description} {NOT_PUBLIC}"
+
+
 def log_attempt(
     log: Path, metrics: Mapping[str, Any], predictions: str | Path, description: str, task: Task = COMPOSITION
 ) -> None:
@@ -366,6 +375,8 @@ class AttemptRow:
     number: int
     """0 for the published baseline."""
     score: float
+    public: bool
+    """Whether it is one at the public test set."""
 
 
 def attempts(log: Path, task: Task) -> list[AttemptRow]:
@@ -374,7 +385,7 @@ def attempts(log: Path, task: Task) -> list[AttemptRow]:
     for line in _read_lines(log, task)[1:]:
         number, score, *_ = line.split("\t")
         try:
-            rows.append(AttemptRow(int(number), float(score)))
+            rows.append(AttemptRow(int(number), float(score), not line.endswith(NOT_PUBLIC)))
         except ValueError:
             raise InputError(f"{log}: row {line!r} does not begin with a number and a score") from None
     return rows

@@ -275,6 +275,7 @@ def test_the_benchmarks_own_calls_are_attempts(
     printed = capsys.readouterr().out
     metrics = json.loads(Path("metrics_composition.json").read_text())
     assert "attempt 1 of 50 in results.tsv; best: attempt 1, " in printed
+    assert "not the public test set: published values do not compare" in " ".join(printed.split())
     options = ("--protocol", "2026", "--log", "other.tsv", "--description", "what I tried")
     assert run(monkeypatch, *options, "p.npz") == 0
     assert Path("results.tsv").read_bytes() == Path("other.tsv").read_bytes()
@@ -283,8 +284,8 @@ def test_the_benchmarks_own_calls_are_attempts(
     head, baseline, first, second = rows_of(Path("results.tsv"))
     assert head == ["attempt", "frac_error", "accuracy", "predictions", "description"]
     assert baseline[0] == "0"
-    assert first == ["1", f"{value:.4f}", f"{metrics['accuracy']:.4f}", "p.npz", "what I tried"]
-    assert second == ["2", *first[1:3], "(from python)", "again, from Python"]
+    assert first == ["1", f"{value:.4f}", f"{metrics['accuracy']:.4f}", "p.npz", "what I tried (not the public test set)"]
+    assert second == ["2", *first[1:3], "(from python)", "again, from Python (not the public test set)"]
     printed = capsys.readouterr().out
     assert "largest" in printed
     assert "attempt 2 of 50" in printed
@@ -294,7 +295,7 @@ def test_gamma_scores_are_attempts_of_their_own_list(counted: Path, capsys: pyte
     right = (np.arange(N) % 10 == 0) + SCORES
     value = verify.evaluate(right.astype(np.float32), "scores", "mine.npz", log="gamma.tsv")
     assert value == 0.0
-    assert rows_of(Path("gamma.tsv"))[-1] == ["1", "0.0e+00", "mine.npz", "scores"]
+    assert rows_of(Path("gamma.tsv"))[-1] == ["1", "0.0e+00", "mine.npz", "scores (not the public test set)"]
     with pytest.raises(InputError, match=r"gamma\.tsv is no list of attempts at composition"):
         verify.evaluate(LABELS, "labels", log="gamma.tsv")
 
