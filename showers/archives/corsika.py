@@ -206,30 +206,41 @@ class ParticleFile:
         slope, least, most = (float(self.header[f"energy_{name}"]) for name in ("spectrum_slope", "min", "max"))
         return DrawnSpectrum(str(self.path), slope, least, most)
 
-    def showers(self, tell: Callable[[str], None]) -> Iterator[tuple[Any, np.ndarray]]:
-        """Yield header and particle rows of each whole event; ``tell`` hears of events that the file lacks."""
+    def showers(self, tell: Callable[[str], None]) -> Iterator[tuple[Any, Ground]]:
+        """Yield header and particles of each whole event; ``tell`` hears of events that the file lacks."""
         from corsikaio import subblocks
 
         thin = "_thin" if self.is_thinned else ""
         header_of, rows_of = (getattr(subblocks, f"parse_{what}{thin}") for what in ("event_header", "particle_data"))
         promised, count, is_whole = int(self.header["n_showers"]), 0, False
-        header, rows = None, bytearray()
+        header, rows, parts, n_read = None, bytearray(), list[dict[str, np.ndarray]](), 0
+
+        def take() -> None:
+            nonlocal rows, n_read
+            particles = rows_of(rows)
+            _check_rows(particles, f"{self.path}: event {count + 1}", n_read)
+            parts.append(seen_columns(particles, self.level))
+            rows, n_read = bytearray(), n_read + len(particles)
+
         for block in _blocks(self.path, self.is_thinned):
             name = block[:4]
             if name == b"EVTH":
-                header, rows = header_of(block)[0], bytearray()
+                header, rows, n_read = header_of(block)[0], bytearray(), 0
+                parts.clear()
                 _check_words(header, EVENT_WORDS, f"{self.path}: event {count + 1}")
             elif name == b"EVTE" and header is not None:
+                if rows or not parts:
+                    take()
                 count += 1
-                particles = rows_of(rows)
-                _check_rows(particles, f"{self.path}: event {count}")
-                yield header, particles
-                header, particles = None, None
+                yield header, Ground.of(*parts)
+                header = None
             elif name == b"RUNE":
                 is_whole = True
                 break
             elif name not in (b"RUNH", b"LONG"):
                 rows += block
+                if header is not None and len(rows) > BYTES_AT_ONCE:
+                    take()
         of = f"{count} whole events of {promised}" if promised else f"{count} whole events"
         if not count:
             raise InputError(f"{self.path} is cut, and holds no whole event: is the run finished?")
@@ -264,6 +275,8 @@ def _blocks(path: Path, thinned: bool) -> Iterator[bytes]:
             opened.read(RECORD_MARK_BYTES if is_marked else 0)
 
 
+BYTES_AT_ONCE = 4_000_000
+"""Of particles that are taken at once: those of a large shower are many, and most columns are not needed."""
 RUN_WORDS = {
     "n_showers": (0, 1e9), "n_observation_levels": (0, 10), "observation_height": (-1e5, 1e7),
     "energy_spectrum_slope": (-10, 10), "energy_min": (0, 1e13), "energy_max": (0, 1e13), "aatm": (-1e4, 1e4),
@@ -285,21 +298,20 @@ def _check_words(header: Any, limits: Mapping[str, tuple[float, float]], where: 
             raise InputError(f"{where}: {name} is {wrong[0]:g}, expected {low:g} to {high:g}: is the file damaged?")
 
 
-def _check_rows(rows: np.ndarray, where: str) -> None:
+def _check_rows(rows: np.ndarray, where: str, first: int) -> None:
+    """Refuse particles (n,) with words that are no numbers; ``first`` is how many came before them."""
     if not len(rows):
         return
     values = np.ascontiguousarray(rows).view("<f4").reshape(len(rows), -1)
     if not (values.max() < HIGHEST and values.min() > -HIGHEST):
         row, word = np.argwhere(~(np.abs(values) < HIGHEST))[0]
         names = rows.dtype.names or ()
-        raise InputError(
-            f"{where}: particle {row + 1}, word {names[word]} holds {values[row, word]:g}, expected a number: is the "
-            "file damaged?"
-        )
+        place = f"{where}: particle {first + row + 1}, word {names[word]}"
+        raise InputError(f"{place} holds {values[row, word]:g}, expected a number: is the file damaged?")
     weights = rows["thinning_weight"] if "thinning_weight" in (rows.dtype.names or ()) else np.zeros(0)
     if weights.size and weights.min() < 0:
         row = int(weights.argmin())
-        raise InputError(f"{where}: particle {row + 1} has weight {weights[row]:g}: is the file damaged?")
+        raise InputError(f"{where}: particle {first + row + 1} has weight {weights[row]:g}: is the file damaged?")
 
 
 def _is_thinned(path: Path) -> bool:
@@ -326,11 +338,32 @@ LEAVES_SOMETHING = charge_and_mass(np.arange(9901))[0] > 0
 LEAVES_SOMETHING[PHOTON] = True
 
 
+def seen_columns(rows: np.ndarray, level: int) -> dict[str, np.ndarray]:
+    """Return of particles (n,) of a file those of an observation level that can leave something in a detector.
+
+    Columns are those of :class:`Ground`, but x is in cm as in the file, and weights are there if it is thinned.
+    """
+    words = rows["particle_description"].astype(np.int32)
+    here = (words > 0) & (words % 10 == (level + 1) % 10) & (rows["pz"] > 0)
+    words //= 1000
+    here &= LEAVES_SOMETHING[np.clip(words, 0, len(LEAVES_SOMETHING) - 1)]
+    rows, ids = rows[here], words[here].astype(np.int16)
+    # Words are float32, and remain so: a large shower has ten million particles.
+    px, py, pz = (rows[name] for name in ("px", "py", "pz"))
+    momentum = np.sqrt(px * px + py * py + pz * pz)
+    found = {
+        "ids": ids, "momentum_gev": momentum, "secant": momentum / pz, "x_cm": rows["x"].copy(),
+        "y_m": rows["y"] / np.float32(CM_PER_M), "time_ns": rows["t"].copy(),
+    }  # fmt: skip
+    return found | ({"weight": rows["thinning_weight"].copy()} if "thinning_weight" in (rows.dtype.names or ()) else {})
+
+
 @dataclass(frozen=True)
 class Ground:
     """The particles of one shower that reach the ground, about its core: (n,) each, float32 but for the numbers."""
 
     ids: np.ndarray
+    """int16."""
     momentum_gev: np.ndarray
     secant: np.ndarray
     x_m: np.ndarray
@@ -341,24 +374,15 @@ class Ground:
     """Particles for which each stands; 1 without thinning."""
 
     @classmethod
-    def of(cls, rows: np.ndarray, level: int) -> Ground:
-        """Take the particles of an observation level that can leave something in a detector."""
-        words = rows["particle_description"].astype(np.int32)
-        here = (words > 0) & (words % 10 == (level + 1) % 10) & (rows["pz"] > 0)
-        words //= 1000
-        here &= LEAVES_SOMETHING[np.clip(words, 0, len(LEAVES_SOMETHING) - 1)]
-        order = np.flatnonzero(here)
-        order = order[np.argsort(rows["x"][order], kind="stable")]
-        ids = words[order]
-        # Words are float32, and remain so: a large shower has ten million particles.
-        px, py, pz = (rows[name][order] for name in ("px", "py", "pz"))
-        momentum = np.sqrt(px * px + py * py + pz * pz)
-        secant = momentum / pz
-        del px, py, pz, words, here
-        x_m, y_m = (rows[name][order] / np.float32(CM_PER_M) for name in ("x", "y"))
-        is_thinned = "thinning_weight" in (rows.dtype.names or ())
-        weight = rows["thinning_weight"][order] if is_thinned else np.ones(len(order), np.float32)
-        return cls(ids, momentum, secant, x_m, y_m, rows["t"][order], weight)
+    def of(cls, *parts: dict[str, np.ndarray]) -> Ground:
+        """Take what :func:`seen_columns` returned of all particles, by x; the parts are emptied to save memory."""
+        x_cm = np.concatenate([part.pop("x_cm") for part in parts])
+        order = np.argsort(x_cm, kind="stable").astype(np.int32)
+        found = {"x_m": x_cm[order] / np.float32(CM_PER_M)}
+        del x_cm
+        for name in list(parts[0]):
+            found[name] = np.concatenate([part.pop(name) for part in parts])[order]
+        return cls(**{"weight": np.broadcast_to(np.float32(1), len(order))} | found)
 
     def number(self, ids: tuple[int, ...]) -> float:
         """Return how many particles of some kinds there are."""
@@ -769,7 +793,7 @@ def _throw_all(
     promised = sum(max(int(file.header["n_showers"]), 1) for file in files)
     others: dict[int, int] = {}
     for run, file in enumerate(files):
-        for number, (header, rows) in enumerate(file.showers(tell)):
+        for number, (header, ground) in enumerate(file.showers(tell)):
             particle_id = int(header["particle_id"])
             if header["angle_array_x_magnetic_north"]:
                 raise InputError(f"{file.path}: event {number + 1} is turned from magnetic north (ARRANG): not read")
@@ -781,7 +805,6 @@ def _throw_all(
             if mass_of(particle_id) not in (0, *chain(*task.masses)):
                 others[particle_id] = others.get(particle_id, 0) + 1
             part = parts / f"{len(known):06d}.npz"
-            ground = Ground.of(rows, file.level)
             axis = Axis.of(header)
             if not part.exists():
                 rng = np.random.default_rng([seed, len(known)])
@@ -795,6 +818,7 @@ def _throw_all(
             value = truth[task.target.name] if task.target else label
             known.append(Known(part, events, value, truth, run, int((distance > RIM * radius_m).sum())))
             progress(len(known), max(promised, len(known)))
+            del ground  # before the next one is read
     if others and not task.target and task.primaries == COMPOSITION.name:
         named = ", ".join(f"{n} of {particle}" for particle, n in sorted(others.items()))
         tell(f"{path_of(files)}: nuclei count as the class with the nearest ln A (--groups names others): {named}")

@@ -23,6 +23,7 @@ from showerstack.showers.archives.corsika import (
     ParticleFile,
     beside_particles,
     convert_corsika,
+    seen_columns,
     throw,
 )  # fmt: skip
 from showerstack.showers.archives.spectrum import DrawnSpectrum, effective_number, spectrum_weights
@@ -90,7 +91,7 @@ def flat(
 def ground_of(shower: Shower, thinned: bool = False, level: int = 0) -> Ground:
     names = ["particle_description", "px", "py", "pz", "x", "y", "t", "thinning_weight"][: 8 if thinned else 7]
     rows = np.rec.fromarrays(list(shower.rows[:, : len(names)].T.astype(np.float32)), names=names)
-    return Ground.of(rows, level)
+    return Ground.of(seen_columns(rows, level))
 
 
 def test_attenuation_is_the_tabulated_one() -> None:
@@ -287,6 +288,25 @@ def test_words_that_are_no_numbers_are_named(tmp_path: Path, array: DetectorArra
             convert_corsika(file, tmp_path / f"{block}-{place}", GAMMA, array, uses=1)
 
 
+def test_a_shower_read_in_parts_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_file(tmp_path / "DAT000001", few(), thinned=True, marks=False)
+    whole = [ground for _, ground in ParticleFile.open(file, None).showers(pytest.fail)]
+    monkeypatch.setattr(corsika, "BYTES_AT_ONCE", 3_000)
+    parts = [ground for _, ground in ParticleFile.open(file, None).showers(pytest.fail)]
+    for one, other in zip(whole, parts, strict=True):
+        assert len(one.ids) > 1_000
+        for name, values in vars(one).items():
+            np.testing.assert_array_equal(values, getattr(other, name), err_msg=name)
+    content = np.frombuffer(file.read_bytes(), "<f4").copy()
+    content[-20_000:-19_000] = np.nan
+    (tmp_path / "DAT000002").write_bytes(content.tobytes())
+    with pytest.raises(InputError, match=r"event 2: particle \d{4,}, word") as found:
+        list(ParticleFile.open(tmp_path / "DAT000002", None).showers(pytest.fail))
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=str(found.value).split(": ", 1)[1][:30]):
+        list(ParticleFile.open(tmp_path / "DAT000002", None).showers(pytest.fail))
+
+
 def test_weights_and_marks_of_damaged_files(tmp_path: Path, array: DetectorArray) -> None:
     file = write_file(tmp_path / "DAT000001", few(), thinned=True, marks=False)
     good = np.fromfile(file, "<f4")
@@ -390,7 +410,7 @@ def test_record_marks_and_thinning_are_found(tmp_path: Path) -> None:
             opened = ParticleFile.open(file, 1023.0)
             assert opened.is_thinned is thinned
             events = list(opened.showers(pytest.fail))
-            assert [len(Ground.of(rows, 0).ids) for _, rows in events] == [len(one.rows) for one in showers]
+            assert [len(ground.ids) for _, ground in events] == [len(one.rows) for one in showers]
 
 
 def test_the_nearest_level_is_taken(tmp_path: Path) -> None:
@@ -679,8 +699,7 @@ def test_a_real_file(tmp_path: Path) -> None:
     told: list[str] = []
     events = list(opened.showers(told.append))
     assert (len(events), told) == (5, [])
-    header, rows = events[1]
-    ground = Ground.of(rows, opened.level)
+    header, ground = events[1]
     # Of 3,997 rows most are histories and resonances.
     assert ground.number((5, 6)) == 771
     assert Axis.of(header).zenith_rad == 0.0
