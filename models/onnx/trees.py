@@ -164,10 +164,11 @@ def xgboost_margins(learner: XGBoost, nodes: Nodes) -> tuple[str, int]:
     """Add XGBoost's margins; return their name and number."""
     content = json.loads(bytes(learner.booster_.save_raw("json")))["learner"]
     booster = content["gradient_booster"]
-    # DART's trees have weights, which newer versions keep in a booster called gbtree.
+    # DART's trees have weights, which newer versions keep in a booster called gbtree, 3.4 in its model.
     if (
         booster["name"] != "gbtree"
         or booster.get("weight_drop")
+        or booster["model"].get("weight_drop")
         or int(content["learner_model_param"]["num_target"]) > 1
     ):
         raise NotPortable(f"XGBoost's booster {booster['name']!r} is not supported: only gbtree with single outputs")

@@ -473,7 +473,7 @@ def test_attempts_are_logged_only_when_asked(world: tuple[Path, Path], tmp_path:
         f"{result['mean_fraction_error']:.4f}",
         f"{result['accuracy']:.4f}",
         str(run / "predictions.npz"),
-        "a stack",
+        "a stack (not the public test set)",
     ]
     for _ in range(MAX_ATTEMPTS - 1):
         log_attempt(log, result, run / "predictions.npz", "again")

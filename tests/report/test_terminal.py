@@ -135,6 +135,7 @@ def test_sets_of_an_earlier_demo_in_another_world_are_not_used(
 def test_the_machine_is_asked_what_its_gpu_can_be_used_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "cupy_obstacle", lambda: "CuPy cannot use the GPU: no headers")
     monkeypatch.setattr(doctor, "gpu_answers", lambda: True)
+    monkeypatch.setattr(doctor, "_cuda_of_torch", lambda: None)  # or torch would say that there is none
     for trains, state in ((True, "ok"), (False, "note")):
         monkeypatch.setattr(lightgbm, "trains_on_cuda", lambda trains=trains: trains)
         by_name = {finding.what: finding for finding in doctor.findings()}
