@@ -284,7 +284,13 @@ def test_the_benchmarks_own_calls_are_attempts(
     head, baseline, first, second = rows_of(Path("results.tsv"))
     assert head == ["attempt", "frac_error", "accuracy", "predictions", "description"]
     assert baseline[0] == "0"
-    assert first == ["1", f"{value:.4f}", f"{metrics['accuracy']:.4f}", "p.npz", "what I tried (not the public test set)"]
+    assert first == [
+        "1",
+        f"{value:.4f}",
+        f"{metrics['accuracy']:.4f}",
+        "p.npz",
+        "what I tried (not the public test set)",
+    ]
     assert second == ["2", *first[1:3], "(from python)", "again, from Python (not the public test set)"]
     printed = capsys.readouterr().out
     assert "largest" in printed

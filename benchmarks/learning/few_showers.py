@@ -5,10 +5,10 @@ r"""What a training shower is worth: the pretrained network fine-tuned on few of
     python -m benchmarks.learning.few_showers --choose --drawn 8 --weights FILE
     python -m benchmarks.learning.few_showers --first-look --store
 
-With ``--choose`` ways of fine-tuning are compared at drawn arrays and in drawn worlds, on which they are chosen: how
-many showers a step sees, and whether some are kept back to stop early; with ``--weights`` the released weights with
-others. Without it the chosen way is measured at KASCADE
-and the arrays of :mod:`benchmarks.learning.any_array`, where nothing is chosen. Showers and losses are kept below OUT.
+With ``--choose`` ways of fine-tuning are compared at drawn arrays and in drawn worlds, on which they are chosen: for how
+many epochs, in what steps, and how far; with ``--weights`` the released weights with others. Without it the chosen
+way is measured at KASCADE and the arrays of :mod:`benchmarks.learning.any_array`, where nothing is chosen. Showers and
+losses are kept below OUT.
 """
 
 from __future__ import annotations
@@ -38,16 +38,20 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import TASKS
 from showerstack.stacking.first_look import posteriors
 
-CHOSEN, TODAY = "chosen", "256, stopped"
-WAYS: dict[str, tuple[dict[str, Any], bool]] = {
-    TODAY: ({"batch_size": 256, "by_number": False}, False),
-    "32, all": ({"batch_size": 32, "by_number": False}, True),
-    "256, all": ({"batch_size": 256, "by_number": False}, True),
-    CHOSEN: ({}, False),
+CHOSEN, HALFWAY, UNTRAINED = "chosen", "10 epochs, halfway", {"learning_rate": 1e-12, "epochs": 1, "by_number": False}
+SMALL_STEPS: dict[str, Any] = {"batch_size": 32, "patience": 99, "by_number": False}
+WAYS: dict[str, dict[str, Any]] = {
+    CHOSEN: {},
+    "none": UNTRAINED,
+    "3 epochs": SMALL_STEPS | {"epochs": 3},
+    "10 epochs": SMALL_STEPS | {"epochs": 10},
+    "30 epochs": SMALL_STEPS | {"epochs": 30},
+    "10 epochs, 256 a step": SMALL_STEPS | {"batch_size": 256},
+    HALFWAY: SMALL_STEPS | {"epochs": 10},
 }
-"""Settings, and whether all showers train; else 15 % of them stop early."""
+"""Settings; halfway: the weights are the mean of those before and after."""
 VALID_SHARE, LEAST_VALID = 0.15, 20
-CHOICE_SIZES, SIZES, SCRATCH_SIZES = (50, 100, 300, 1000), (100, 300, 1000, 5000), (1000, 5000)
+CHOICE_SIZES, SIZES, SCRATCH_SIZES = (50, 100, 300, 1000), (100, 300, 1000, 5000), (1000, 5000, 17_000)
 MOST = 20_000
 BESIDE_SIZES = (0, 300, 2000)
 
@@ -66,15 +70,20 @@ def loss(
         assert isinstance(entry.features, str)
         columns = feature_set(entry.features, sets[0].columns)
         events, test = (only(batch, columns) for batch in sets)
-        settings, all_train = WAYS.get(way, ({}, False))
-        settings = settings | ({"weights": weights, "weights_sha256": start} if system == STARTED else {})
-        settings |= {} if n else {"learning_rate": 1e-12, "epochs": 1, "by_number": False}
+        settings = WAYS.get(way, {}) | ({"weights": weights, "weights_sha256": start} if system == STARTED else {})
+        settings |= {} if n else UNTRAINED
         rows = np.random.default_rng([n, seed]).permutation(len(events))[: n or 400]
         n_valid = max(round(VALID_SHARE * len(rows)), LEAST_VALID)
-        parts = (rows, rows) if all_train else (rows[n_valid:], rows[:n_valid])
+        parts = (rows[n_valid:], rows[:n_valid]) if way == CHOSEN else (rows, rows)
         train, valid = (events.take(np.sort(part)) for part in parts)
         learner = create(entry, TASKS[task].classes, overrides=settings, n_rows=n)
         learner.fit(train, valid, seed=seed)
+        if way == HALFWAY:
+            before = create(entry, TASKS[task].classes, overrides=settings | UNTRAINED, n_rows=n)
+            before.fit(train, valid, seed=seed)
+            ends: list[Any] = [vars(one)["network_"] for one in (before, learner)]
+            start, end = (network.state_dict() for network in ends)
+            ends[1].load_state_dict({name: (start[name] + end[name]) / 2 for name in start})
         assert test.labels is not None
         write_npz(file, loss=event_losses(learner.predict_log_proba(replace(test, labels=None)), test.labels))
     with np.load(file) as kept:
@@ -101,12 +110,12 @@ def choose(n_arrays: int, seeds: list[int], out: Path) -> list[str]:
                     losses[i, j, k, s] = loss(f"drawn {k}", STARTED, way, n, seed, sets, "composition", out)
         print(f"drawn {k} of {n_arrays}", flush=True)
     rows = [
-        f"| showers a step | {' | '.join(f'{n:,}' for n in CHOICE_SIZES)} |",
+        f"| training | {' | '.join(f'{n:,}' for n in CHOICE_SIZES)} |",
         "|" + "---|" * (len(CHOICE_SIZES) + 1),
     ]
     for i, way in enumerate(WAYS):
         gaps = (losses[i] - losses[0]).reshape(len(CHOICE_SIZES), -1)
-        cells = [f"{losses[0, j].mean():.4f}" if way == TODAY else
+        cells = [f"{losses[0, j].mean():.4f}" if way == CHOSEN else
                  f"{gaps[j].mean():+.4f} ± {gaps[j].std(ddof=1) / gaps.shape[1] ** 0.5:.4f}"
                  for j in range(len(CHOICE_SIZES))]  # fmt: skip
         rows.append(f"| {way} | {' | '.join(cells)} |")

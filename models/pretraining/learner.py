@@ -43,18 +43,12 @@ def name_released(chosen: dict[str, Any]) -> None:
         chosen["weights_sha256"] = RELEASED[chosen["weights"]][1]
 
 
-SMALL_BATCH = 32
-"""Showers of a step where few showers have much to teach."""
-NOT_AT_ALL: dict[str, Any] = {"learning_rate": 1e-12, "epochs": 1}
-"""A training that changes nothing."""
-LEAST_GAIN = 1.0
-"""Standard errors by which more training must help, to be done."""
+SMALL_BATCH, FEWER_EPOCHS = 32, 0.3
+"""Showers of a step where few showers train, and the share of the epochs that is the other choice then."""
 FEW = 2_000
 """Showers of a fit, however often used, below which none is kept back and how they train is chosen by them."""
 PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
-"""Into so many parts the showers of such a fit are divided for that choice; from how many on training always helps."""
-
-
+"""Into so many parts the showers of such a fit are divided for that choice; from how many on fewer do."""
 LEAST_KNOWN = 100
 """Training events in which a true quantity must be known for its estimates to count as learned."""
 
@@ -156,43 +150,37 @@ class PretrainedLearner(NetworkLearner):
         return self
 
     def _way(self, events: Batch, seed: int, device: str, progress: Progress | None) -> dict[str, Any]:
-        """Return how few showers train: not at all, in steps of the usual size, or in many small ones.
+        """Return how few showers train: in small steps, for some epochs or for many.
 
-        Small steps help by a tenth in log-loss where showers are unlike all that the weights have seen, and cost a
-        hundredth where they are like them; fifty showers can make weights worse that know them. The showers tell which:
-        each part of them is predicted by fits of the others.
+        Many small steps help by a tenth in log-loss where showers are unlike all that the weights have seen, and cost a
+        hundredth where they are like them. The showers tell which: fits of the others predict each part of them.
         """
-        usual = {"batch_size": self.usual.batch_size}
-        ways: list[dict[str, Any]] = [usual, {"batch_size": SMALL_BATCH}]
+        if self.usual.batch_size <= SMALL_BATCH:
+            return {}
+        many: dict[str, Any] = {"batch_size": SMALL_BATCH}
+        ways = [many | {"epochs": max(round(FEWER_EPOCHS * self.usual.epochs), 1)}, many]
         number = events.showers
         n_showers = int(number.max()) + 1
-        if n_showers < MANY and self._known_rows() is not None:  # others have a new head
-            ways.insert(0, NOT_AT_ALL | usual)
         assert events.labels is not None
         n_parts = PARTS if n_showers < MANY else PARTS_OF_MANY
         part = np.random.default_rng(seed).permutation(n_showers)[number] % n_parts
-        if self.usual.batch_size <= SMALL_BATCH or n_showers < 2 * n_parts:
-            return usual
-        losses = np.zeros((len(ways), len(events)))
+        if n_showers < 2 * n_parts:
+            return many
+        losses = np.zeros(len(ways))
         for k in range(n_parts):
             inside, outside = events.take(part == k), events.take(part != k)
             assert inside.labels is not None
             assert outside.labels is not None
             if len(np.unique(outside.labels)) < len(self.classes):  # a class is in this part alone
-                return usual
-            for way, row in zip(ways, losses, strict=True):
+                return many
+            weights = np.ones(len(inside)) if inside.weights is None else inside.weights
+            for j, way in enumerate(ways):
                 settings = {**self.settings, "by_number": False, "patience": self.usual.epochs, **way}
                 trial = type(self)(self.classes, settings, threads=self.threads)
                 trial.fit(outside, outside, seed=seed, device=device, progress=progress)
                 unlabelled = replace(inside, labels=None, weights=None, targets=None)
-                row[part == k] = event_losses(trial.predict_log_proba(unlabelled), inside.labels)
-        weights = np.ones(len(events)) if events.weights is None else events.weights
-        chosen = 0
-        for other in range(1, len(ways)):
-            gain = np.bincount(number, weights * (losses[chosen] - losses[other]))
-            if gain.sum() > LEAST_GAIN * np.sqrt(n_showers) * gain.std():
-                chosen = other
-        return ways[chosen]
+                losses[j] += weights @ event_losses(trial.predict_log_proba(unlabelled), inside.labels)
+        return ways[int(losses.argmin())]
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
         return (
