@@ -5,8 +5,8 @@ r"""What a training shower is worth: the pretrained network fine-tuned on few of
     python -m benchmarks.learning.few_showers --choose --drawn 8 --weights FILE
     python -m benchmarks.learning.few_showers --first-look --store
 
-With ``--choose`` ways of fine-tuning are compared at drawn arrays and in drawn worlds, on which they are chosen: for how
-many epochs, in what steps, and how far; with ``--weights`` the released weights with others. Without it the chosen
+With ``--choose`` ways of fine-tuning are compared at drawn arrays and in drawn worlds, on which they are chosen: for
+how many epochs, in what steps, and how far; with ``--weights`` the released weights with others. Without it the chosen
 way is measured at KASCADE and the arrays of :mod:`benchmarks.learning.any_array`, where nothing is chosen. Showers and
 losses are kept below OUT.
 """
