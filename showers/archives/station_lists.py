@@ -405,10 +405,12 @@ def array_of_stations(
 ) -> tuple[DetectorArray, np.ndarray]:
     """Return the array of listed stations, and the cell (n,) int64 of each; its card's name counts before ``name``.
 
-    Cells are filled row by row in the order of the list, whatever the positions are; those that are left have no
-    station. Positions count from the mean of all.
+    Cells are filled row by row in the order of the ids, whatever the order of the list and the positions are; those
+    that are left have no station. Positions count from the mean of all.
     """
     n = stations.height
+    order = stations["id"].arg_sort().to_numpy()
+    stations = stations[order]
     columns = math.ceil(math.sqrt(n))
     shape = (math.ceil(n / columns), columns)
     x, y = (stations[axis].cast(pl.Float64).to_numpy() for axis in ("x_m", "y_m"))
@@ -434,7 +436,7 @@ def array_of_stations(
         cluster=np.zeros(shape, np.int64),
         card=named_card[1],
     )
-    return array, np.arange(n)
+    return array, np.argsort(order)
 
 
 def _read(file: Path, columns: tuple[str, ...]) -> pl.DataFrame:

@@ -241,3 +241,13 @@ def test_lists_with_nuclei_become_a_set_with_own_groups(tmp_path: Path, caplog: 
     assert (finding.outcome, finding.state) == ("proton 12, helium 12, oxygen 24, iron 12", "ok")
     with pytest.raises(InputError, match="task gamma has no mass groups"):
         _ = ConvertOptions(out=own, task="gamma", groups="proton,iron").labels
+
+
+def test_stations_are_known_by_their_id_whatever_their_order(tmp_path: Path) -> None:
+    lists(tmp_path)
+    file = tmp_path / "mine" / "stations.parquet"
+    (one,) = convert_foreign(tmp_path / "mine", tmp_path / "one", None)
+    pl.read_parquet(file).sample(fraction=1.0, shuffle=True, seed=2).write_parquet(file)
+    (other,) = convert_foreign(tmp_path / "mine", tmp_path / "other", None)
+    assert Dataset.open(one, labels=False).array == Dataset.open(other, labels=False).array
+    assert (one / "matrices.npy").read_bytes() == (other / "matrices.npy").read_bytes()
