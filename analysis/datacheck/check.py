@@ -285,12 +285,13 @@ def reasons(check: DataCheck) -> list[str]:
     if "features" in raised:
         best = check.differences[0]
         n = len({d.feature for d in check.differences if d.p < SMALL_P})
-        unit = CATALOGUE[best.feature].unit if best.feature in CATALOGUE else ""
+        unit = CATALOGUE[best.feature].unit if best.feature in CATALOGUE else "1"
+        unit = "" if unit == "1" else f" {unit}"
         found = f"{n} feature{' is' if n == 1 else 's are'} distributed otherwise"
         if not n:  # the test of all has a limit of its own
             found = f"no feature has p < {SMALL_P:g}, but p = {check.p_values['features']:.2g} is too small for so many"
         clauses.append(
-            f"{found}, most of all {best.feature} (mean shifted by {best.shift:+.3g} {unit}, "
+            f"{found}, most of all {best.feature} (mean shifted by {best.shift:+.3g}{unit}, "
             f"{best.sigmas:+.2f} standard deviations)"
         )
     if "stations" in raised:
