@@ -182,23 +182,19 @@ def describe_sky(sky_map: SkyMap) -> str:
 
 
 def write_sky_picture(sky_map: SkyMap, out: Path) -> Path:
-    """Draw counts and significance on the sky and the distribution of significances; return the file."""
+    """Draw counts on the sky and, where any are known, significances and their distribution; return the file."""
     observed = np.flatnonzero(sky_map.expected > 0)
     significance = sky_map.significance
+    shown = observed[np.isfinite(significance[observed])]
     with drawing():
-        figure = new_figure(6.6, 6.4)
-        places = figure.subplots(3, 1, height_ratios=(1.0, 1.0, 1.0))
-        _sky(
-            places[0],
-            sky_map,
-            observed,
-            sky_map.counts[observed] / sky_map.pixels.solid_angle_sr,
-            "counts per sr",
-            None,
-        )
-        shown = observed[np.isfinite(significance[observed])]
-        _sky(places[1], sky_map, shown, significance[shown], "significance (standard deviations)", 5.0)
-        _distribution(places[2], significance[shown])
+        n_panels = 3 if len(shown) else 1
+        figure = new_figure(2.2 * n_panels, 6.4)
+        places = figure.subplots(n_panels, 1, squeeze=False)[:, 0]
+        density = sky_map.counts[observed] / sky_map.pixels.solid_angle_sr
+        _sky(places[0], sky_map, observed, density, "counts per sr", None)
+        if len(shown):
+            _sky(places[1], sky_map, shown, significance[shown], "significance (standard deviations)", 5.0)
+            _distribution(places[2], significance[shown])
     save_figure(figure, out / PICTURE_FILE)
     return out / PICTURE_FILE
 
@@ -236,7 +232,6 @@ def _distribution(axes: Axes, values: np.ndarray) -> None:
         label="standard normal",
     )
     axes.set(xlabel="significance (standard deviations)", ylabel="pixels")
-    if len(values):
-        make_logarithmic(axes, "y")
-        axes.set(ylim=(0.5, None))
+    make_logarithmic(axes, "y")
+    axes.set(ylim=(0.5, None))
     axes.legend()
