@@ -224,6 +224,8 @@ def nuisances_picture(nuisances: pl.DataFrame, sums: tuple[str, ...]) -> Figure:
     return figure
 
 
+LEAST_SPAN = 3.0
+"""Factor by which an axis of limits at least reaches."""
 BANDS = ((0, 4, 0.18), (1, 3, 0.38))
 """Quantiles between which is shaded, and how much."""
 
@@ -239,17 +241,21 @@ def limit_picture(
         x = 10.0 ** (lg_edges[:, 0] if integral else lg_edges.mean(axis=1))
         low = 10.0 ** lg_edges[:, 0]
         high = low * 10**0.1 if integral else 10.0 ** lg_edges[:, 1]
+        with_width = np.flatnonzero(expected[:, 0] < expected[:, -1])[:1]  # of bands that nobody sees there is no label
         for k in range(len(limit)):
             for first, last, alpha in BANDS:
                 axes.fill_between(
                     [low[k], high[k]], expected[k, first], expected[k, last], color=PALETTE[2], alpha=alpha, lw=0,
-                    label=("expected, 95 %", "expected, 68 %")[alpha > 0.2] if k == 0 else None,
+                    label=("expected, 95 %", "expected, 68 %")[alpha > 0.2] if k in with_width else None,
                 )  # fmt: skip
             axes.plot([low[k], high[k]], [expected[k, 2]] * 2, color=INK, lw=0.9, ls="--",
                       label="expected, median" if k == 0 else None)  # fmt: skip
             axes.plot([low[k], high[k]], [limit[k]] * 2, color=PALETTE[0], lw=1.6, label="observed" if k == 0 else None)
         axes.plot(x if integral else np.sqrt(low * high), limit, "v", color=PALETTE[0], ms=5)
         make_logarithmic(axes, "y")
+        bottom, top = axes.get_ylim()
+        wider = max(LEAST_SPAN * bottom / top, 1.0) ** 0.5
+        axes.set_ylim(bottom / wider, top * wider)
         _energy_axis(axes)
         if integral:
             axes.set_xlabel("from energy, eV")
