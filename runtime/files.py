@@ -98,10 +98,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 def _tells_of_a_full_disk(error: Exception, folder: Path) -> OSError | None:
     """Return the system's own error with the folder, where a disk is full; a library may say it otherwise."""
-    is_systems = isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
+    is_systems = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None
     is_librarys = type(error).__module__.startswith("polars") and shutil.disk_usage(folder).free < ONE_PAGE
     if is_systems or is_librarys:
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        number = error.errno if isinstance(error, OSError) else errno.ENOSPC
+        return OSError(number, os.strerror(number or errno.ENOSPC), str(folder))
     return None
 
 

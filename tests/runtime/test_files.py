@@ -56,14 +56,21 @@ class ComputeError(Exception):
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), ComputeError("out of specification")]
+    ("error", "number"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), errno.ENOSPC),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), errno.EDQUOT),
+        (ComputeError("out of specification"), errno.ENOSPC),
+    ],
 )
-def test_a_full_disk_is_told_with_its_folder(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_with_its_folder(
+    error: Exception, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = namedtuple("usage", "free")
     monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: free(0))
-    with pytest.raises(OSError, match="No space left") as raised, atomic_path(tmp_path / "a.parquet"):
+    with pytest.raises(OSError, match=r"No space left|quota") as raised, atomic_path(tmp_path / "a.parquet"):
         raise error
-    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(tmp_path))
+    assert (raised.value.errno, raised.value.filename) == (number, str(tmp_path))
     monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: free(10**9))
     with pytest.raises(ComputeError), atomic_path(tmp_path / "a.parquet"):
         raise ComputeError("damaged")
