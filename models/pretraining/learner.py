@@ -44,7 +44,9 @@ def name_released(chosen: dict[str, Any]) -> None:
 
 
 SMALL_BATCH, FEWER_EPOCHS = 32, 0.3
-"""Showers of a step where few showers train, and the share of the epochs that is the other choice then."""
+"""Showers of a step where few showers train, and the share of the epochs that are enough for most of them."""
+LEAST_GAIN = 0.5
+"""Standard errors by which all epochs must be better, to be done."""
 FEW = 2_000
 """Showers of a fit, however often used, below which none is kept back and how they train is chosen by them."""
 PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
@@ -166,21 +168,22 @@ class PretrainedLearner(NetworkLearner):
         part = np.random.default_rng(seed).permutation(n_showers)[number] % n_parts
         if n_showers < 2 * n_parts:
             return many
-        losses = np.zeros(len(ways))
+        losses = np.zeros((len(ways), len(events)))
         for k in range(n_parts):
             inside, outside = events.take(part == k), events.take(part != k)
             assert inside.labels is not None
             assert outside.labels is not None
             if len(np.unique(outside.labels)) < len(self.classes):  # a class is in this part alone
                 return many
-            weights = np.ones(len(inside)) if inside.weights is None else inside.weights
-            for j, way in enumerate(ways):
+            for way, row in zip(ways, losses, strict=True):
                 settings = {**self.settings, "by_number": False, "patience": self.usual.epochs, **way}
                 trial = type(self)(self.classes, settings, threads=self.threads)
                 trial.fit(outside, outside, seed=seed, device=device, progress=progress)
                 unlabelled = replace(inside, labels=None, weights=None, targets=None)
-                losses[j] += weights @ event_losses(trial.predict_log_proba(unlabelled), inside.labels)
-        return ways[int(losses.argmin())]
+                row[part == k] = event_losses(trial.predict_log_proba(unlabelled), inside.labels)
+        weights = np.ones(len(events)) if events.weights is None else events.weights
+        gain = np.bincount(number, weights * (losses[0] - losses[1]))
+        return ways[int(gain.sum() > LEAST_GAIN * np.sqrt(n_showers) * gain.std())]
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
         return (
