@@ -311,12 +311,16 @@ def export(
     lines = [f"{name}: {n} files" for name, n in result.written.items()]
     if result.largest_difference is not None:
         lines.append(f"largest difference of a probability from the run: {result.largest_difference:.1e}")
+    for runtime, found in result.in_others.items():
+        answers = (f"{name} {one if isinstance(one, str) else f'{one:.1e}'}" for name, one in found.items())
+        lines.append(f"largest difference of a log-probability in {runtime}: {', '.join(answers)}")
     lines.append(f"wrote {out / EXPORT_FILE}")
     content = {
         "out": out,
         "files": result.written,
         "refused": result.refused,
         "largest_difference_in_probability": result.largest_difference,
+        "largest_difference_in_other_runtimes": result.in_others,
     }
     output.show(lambda: "\n".join(lines), lambda: content)
 

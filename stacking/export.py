@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from showerstack.features.catalogue import CATALOGUE
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.onnx.graph import LOG_PROBABILITY, OPSETS, NotPortable, Portable
 from showerstack.models.onnx.learners import EXAMPLES, export_module, graphs_of, space_of
-from showerstack.models.onnx.predictor import averaged, run_graph, session
+from showerstack.models.onnx.predictor import averaged, feed_of, run_graph, session
+from showerstack.models.onnx.runtimes import largest_difference_in, runtimes
 from showerstack.models.registry import load as load_learner
 from showerstack.runtime.checksums import write_checksums
 from showerstack.runtime.context import Bars, Context, silent
@@ -168,6 +169,8 @@ class Exported:
     """Reasons by learner, or ``combination``."""
     largest_difference: float | None
     """Of a probability, over all fits; None if nothing was compared."""
+    in_others: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
+    """By other runtime and learner: the largest difference of a log-probability, or why it does not run the file."""
 
 
 def export_run(
@@ -185,8 +188,9 @@ def export_run(
     learners
         Names; by default those that the shipped system needs.
     check
-        Dataset folder or table: up to 10,000 of its events go through every fit and its file, and must agree to 1e-5.
-        Without it, 1,000 training events do where they and onnxruntime are there.
+        Dataset folder or table: up to 10,000 of its events go through every fit and its file, and must agree to 1e-5,
+        and 1,000 through a file of each learner in every other runtime that is installed. Without it, 1,000 training
+        events go through fits and files where they and onnxruntime are there.
 
     Raises
     ------
@@ -220,7 +224,7 @@ def export_run(
         write_json(folder / EXPORT_FILE, writer.export(combination).as_json())
         write_checksums(folder)
     written = {row.name: sum(len(fit.files) for fit in row.fits) for row in writer.learners}
-    return Exported(Path(out), written, writer.refused, writer.difference)
+    return Exported(Path(out), written, writer.refused, writer.difference, writer.in_others)
 
 
 class _Writer:
@@ -231,6 +235,7 @@ class _Writer:
         self.learners: list[ExportedLearner] = []
         self.refused: dict[str, str] = {}
         self.difference: float | None = None
+        self.in_others: dict[str, dict[str, float | str]] = {}
 
     def write_learner(self, name: str) -> None:
         """Write all fits of a learner, or note why not."""
@@ -251,7 +256,13 @@ class _Writer:
             self.difference = max(largest_difference(graphs, space, learner, batch), self.difference or 0.0)
         for k, graph in enumerate(graphs):
             file = f"{saved.fits[fold].place.name}{'' if len(graphs) == 1 else f'.member-{k}'}.onnx"
-            written = self._write(graph.model, self.folder / "learners" / saved.name / file)
+            place = self.folder / "learners" / saved.name / file
+            written = self._write(graph.model, place)
+            if self.events is not None and self.most == CHECK_EVENTS and not fold + k:
+                feeds = [feed_of(graph.columns, batch.take(rows[:ALWAYS_EVENTS]), grid=bool(graph.grid_shape))]
+                for name, runner in runtimes():
+                    found = largest_difference_in(runner, place, feeds)
+                    self.in_others.setdefault(name, {})[saved.name] = found
             grid: dict[str, Any] = {"grid": list(graph.grid_shape)} if graph.grid_shape else {}
             files.append(Graph(**written, columns=list(graph.columns), **grid))
         return ExportedFit(fold=fold, average=space, files=files)

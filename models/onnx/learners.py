@@ -51,6 +51,14 @@ EXAMPLES = 3
 TOKEN = "showerstack"
 
 
+def is_number(values: torch.Tensor) -> torch.Tensor:
+    """Return where values are no NaN, before anything is made of them.
+
+    OpenVINO 2026.4 makes a number of NaN in Clip, and tract 0.23 has no type for the result of IsNaN.
+    """
+    return torch.abs(values) <= torch.inf
+
+
 class InputModule(nn.Module):
     """:meth:`showerstack.models.base.inputs.InputTransform.apply` for tensors (n, F) of the columns in
     :attr:`columns`."""
@@ -87,7 +95,9 @@ class InputModule(nn.Module):
         wide = columns.double()
         parts = []
         if self.plain:
-            values = wide[:, self.plain]
+            raw = wide[:, self.plain]
+            known = self.present & is_number(raw)
+            values = torch.where(known, raw, 0.0)
             squeezed = torch.sign(values) * torch.log(1.0 + torch.abs(values) / self.scale)
             values = torch.where(self.is_log, squeezed, values)
             values = (values - self.centre) / self.width
@@ -97,21 +107,25 @@ class InputModule(nn.Module):
                 size = torch.abs(values)
                 tail = torch.log(1.0 + torch.clamp(size - SOFT_FROM, min=0.0))
                 values = torch.sign(values) * (torch.clamp(size, max=SOFT_FROM) + tail)
-            parts.append(torch.where(self.present & ~torch.isnan(values), values, 0.0))
+            parts.append(torch.where(known, values, 0.0))
         for pair, first, second in self.vectors:
             parts.append(self._vector(pair, wide[:, first], wide[:, second]))
         if self.flagged:
-            parts.append((torch.isnan(wide[:, self.flagged]) | self.always).double())
+            parts.append((~is_number(wide[:, self.flagged]) | self.always).double())
         return torch.cat(parts, dim=1).float()
 
     def _vector(self, pair: tuple[str, str], first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        both = torch.stack([first, second], dim=1)
+        known = is_number(both)
+        first, second = torch.where(known, both, 0.0).unbind(dim=1)
         if pair == (ZENITH, AZIMUTH):
+            known = known.all(dim=1, keepdim=True)
             zenith, azimuth = torch.deg2rad(first), torch.deg2rad(second)
             size = 2.0 * torch.sin(zenith)
             components = torch.stack([size * torch.cos(azimuth), size * torch.sin(azimuth)], dim=1)
         else:
             components = torch.clamp(torch.stack([first, second], dim=1) / VECTOR_SCALE_M, -CLIP, CLIP)
-        return torch.where(torch.isnan(components), 0.0, components)
+        return torch.where(known, components, 0.0)
 
 
 class PosteriorModule(nn.Module):

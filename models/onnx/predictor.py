@@ -36,12 +36,17 @@ def run_graph(opened: Any, columns: tuple[str, ...], batch: Batch) -> np.ndarray
     parts = []
     for start in range(0, len(batch), BATCH_EVENTS):
         part = batch.take(np.arange(start, min(start + BATCH_EVENTS, len(batch))))
-        feed = {COLUMNS: np.column_stack([column_values(part, name) for name in columns]).astype(np.float32)}
-        if needs_grid:
-            assert part.grids is not None
-            feed[GRID] = np.asarray(part.grids[part.index], dtype=np.float32)
-        parts.append(opened.run([LOG_PROBABILITY], feed)[0])
+        parts.append(opened.run([LOG_PROBABILITY], feed_of(columns, part, grid=needs_grid))[0])
     return np.concatenate(parts)
+
+
+def feed_of(columns: tuple[str, ...], batch: Batch, *, grid: bool) -> dict[str, np.ndarray]:
+    """Return the inputs of a learner's file for events: the columns (n, F), and the grids where it needs them."""
+    feed = {COLUMNS: np.column_stack([column_values(batch, name) for name in columns]).astype(np.float32)}
+    if grid:
+        assert batch.grids is not None
+        feed[GRID] = np.asarray(batch.grids[batch.index], dtype=np.float32)
+    return feed
 
 
 def averaged(log_proba: Sequence[np.ndarray], space: str) -> np.ndarray:
