@@ -303,9 +303,39 @@ def any_array() -> Figure:
     return figure
 
 
+def few_showers() -> Figure:
+    """Log-loss against training showers from 0 to 17,000, by array."""
+    figure = new_figure(4.4)
+    rows = table("few_showers", "task | world")
+    panels = figure.subplots(2, 4, sharex=True).ravel()
+    for axes, (_, world, array, none, *cells) in zip(panels, rows, strict=True):
+        started, scratch = [(NO_SHOWER, *numbers(none), 0.0)], []
+        counts = ((started, FEW_COUNTS), (scratch, SCRATCH_COUNTS))
+        found = iter(cells)
+        for curve, sizes in counts:
+            curve += [(n, *numbers(next(found))[:2]) for n in sizes]
+        for curve, colour, marker, label in ((started, 4, 0, "pretrained"), (scratch, 0, 1, "mlp")):
+            n, loss, error = np.array(curve).T
+            axes.errorbar(n, loss, error, fmt=f"-{MARKERS[marker]}", color=PALETTE[colour], label=label, ms=3)
+        top = max(loss for _, loss, _ in scratch + started[1:])
+        bottom = min(loss for _, loss, _ in scratch + started)
+        axes.set(xscale="log", ylim=(bottom - 0.1 * (top - bottom), top + 0.25 * (top - bottom)))
+        axes.set_title(f"{array}{'' if world == 'harder' else f', {world}'}".replace(", ", ",\n", 1), fontsize=6.5)
+        axes.minorticks_off()
+        axes.set_xticks([NO_SHOWER, 300, 5_000], ["0", "300", "5,000"], fontsize=6)
+        axes.tick_params(axis="y", labelsize=6)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    figure.supxlabel("training showers", fontsize=8)
+    figure.supylabel("log-loss", fontsize=8)
+    return figure
+
+
+NO_SHOWER = 25
+"""Where no shower at all stands on a logarithmic axis."""
+FEW_COUNTS, SCRATCH_COUNTS = (100, 300, 1_000, 5_000), (1_000, 5_000, 17_000)
 FIGURES: tuple[Callable[[], Figure], ...] = (
     learning_curve, learners, hadronic_models, coverage, known_sky, resolution, survival, energy,
-    arrays, any_array,
+    arrays, any_array, few_showers,
 )  # fmt: skip
 
 

@@ -72,6 +72,5 @@ def largest_difference_in(run: Runner, model: Path, feeds: list[Feed]) -> float 
         theirs = run(model, feeds)
     except Exception as error:  # each has its own
         return type(error).__name__
-    return max(
-        float(np.nan_to_num(np.abs(a - b), nan=np.inf).max(initial=0.0)) for a, b in zip(ours, theirs, strict=True)
-    )
+    pairs = zip(ours, theirs, strict=True)
+    return max(float(np.where(np.isnan(a - b), np.inf, np.abs(a - b)).max(initial=0.0)) for a, b in pairs)

@@ -24,7 +24,8 @@ from showerstack.models.base.inputs import InputTransform
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.onnx.graph import NotPortable, Portable
 from showerstack.models.onnx.learners import InputModule, graphs_of, space_of
-from showerstack.models.onnx.predictor import averaged, run_graph, session
+from showerstack.models.onnx.predictor import averaged, feed_of, run_graph, session
+from showerstack.models.onnx.runtimes import RUNTIMES, Feed, Runner, by_onnxruntime, largest_difference_in
 from showerstack.models.pretraining.learner import PretrainedLearner
 from showerstack.models.tables.catboost import CatBoost
 from showerstack.models.tables.categories import AsNumbers
@@ -233,3 +234,47 @@ def test_learners_of_a_class_that_is_not_known_are_refused() -> None:
     member = {"learner": "showerstack.models.tables.sklearn:RandomForest"}
     with pytest.raises(NotPortable, match="Own has no ONNX form"):
         graphs_of(Own(COMPOSITION.classes, {"members": [member]}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["quadratic_logit", "mlp", "lenet_fits"])
+def test_graphs_look_for_missing_values_before_all_else(name: str) -> None:
+    """Elsewhere Clip makes numbers of NaN, and the result of IsNaN has no type."""
+    learner, _ = fitted(name)
+    for graph in graphs_of(learner):
+        nodes = graph.model.graph.node
+        kinds = [node.op_type for node in nodes]
+        assert "IsNaN" not in kinds
+        assert kinds.index("LessOrEqual") < kinds.index("Log")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("package", "how", "run"), RUNTIMES[1:])
+def test_other_runtimes_give_the_same(package: str, how: str, run: Runner, tmp_path: Path) -> None:
+    pytest.importorskip(package)
+    learner, test = fitted("mlp")
+    (graph,) = graphs_of(learner)
+    (tmp_path / "m.onnx").write_bytes(graph.model.SerializeToString())
+    feed = feed_of(graph.columns, test.take(np.arange(500)), grid=False)
+    feed["columns"].ravel()[::7] = np.nan
+    found = largest_difference_in(run, tmp_path / "m.onnx", [feed])
+    assert isinstance(found, float)
+    assert found < 1e-3
+
+
+@pytest.mark.slow
+def test_what_another_runtime_says_is_told(tmp_path: Path) -> None:
+    learner, test = fitted("mlp")
+    (graph,) = graphs_of(learner)
+    (tmp_path / "m.onnx").write_bytes(graph.model.SerializeToString())
+    feeds = [feed_of(graph.columns, test.take(np.arange(10)), grid=False)]
+
+    def lost(model: Path, feeds: list[Feed]) -> list[np.ndarray]:
+        return [np.full((10, 5), np.nan)]
+
+    def refused(model: Path, feeds: list[Feed]) -> list[np.ndarray]:
+        raise NotImplementedError
+
+    assert largest_difference_in(by_onnxruntime, tmp_path / "m.onnx", feeds) == 0.0
+    assert largest_difference_in(lost, tmp_path / "m.onnx", feeds) == np.inf
+    assert largest_difference_in(refused, tmp_path / "m.onnx", feeds) == "NotImplementedError"
