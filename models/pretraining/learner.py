@@ -121,6 +121,8 @@ class PretrainedLearner(NetworkLearner):
         name_released(self.chosen)
         if self.chosen["truth_weight"] < 0:
             raise InputError(f"truth_weight must be at least 0, got {self.chosen['truth_weight']}")
+        if (groups := len(self.chosen["masses"])) not in (0, len(classes)):
+            raise InputError(f"masses are of {groups} groups, but there are {len(classes)} classes: leave them out")
         self.usual = self.training
         self.rate_factors = {"body.": self.chosen["body_rate"], "world": self.chosen["world_rate"]}
 

@@ -217,6 +217,11 @@ def test_pretrained_weights_start_groups_from_the_mean_of_their_members() -> Non
     torch.testing.assert_close(start["bias"][1:], five.bias[[2, 4]], rtol=0, atol=0)
 
 
+def test_nuclei_of_other_classes_are_refused() -> None:
+    with pytest.raises(InputError, match="masses are of 3 groups, but there are 5 classes"):
+        PretrainedLearner(COMPOSITION.classes, {"masses": [list(masses) for masses in GROUPS.masses]})
+
+
 def test_a_first_look_sums_the_members(three_groups: Path) -> None:
     test = three_groups / "composition_test"
     five = showerstack.first_look(test, task="composition", weights="shipped", workers=1)
