@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench/few_showers"), help="folder of showers and losses")
     parser.add_argument("--choose", action="store_true", help="compare ways at drawn arrays and worlds")
     parser.add_argument("--first-look", action="store_true", help="without training, at KASCADE and six other arrays")
-    parser.add_argument("--drawn", type=int, default=4, help="with --choose: so many of them")
+    parser.add_argument("--drawn", type=int, default=8, help="with --choose: so many of them")
     parser.add_argument("--weights", default=ANY, help="a .safetensors file in place of the released weights")
     parser.add_argument("--tasks", default="composition")
     parser.add_argument("--worlds", default=f"harder,{FOREIGN}")
