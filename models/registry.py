@@ -38,6 +38,33 @@ def spec(name: str) -> LearnerSpec:
     return LEARNERS[name]
 
 
+def register(learner: Any) -> Any:
+    """Return the name of a learner that is given as an object, which is known in this program from now on.
+
+    Objects are entries (:class:`showerstack.models.base.spec.LearnerSpec`), and classes that have one as their
+    ``spec``; names and all else are returned as they are. What a run names is not imported: a program that opens the
+    run has to know the learner too.
+    """
+    entry = getattr(learner, "spec", None) if isinstance(learner, type) else learner
+    if not isinstance(entry, LearnerSpec):
+        if isinstance(learner, type):
+            raise InputError(f"class {learner.__name__} has no spec: give it one (LearnerSpec), or give that alone")
+        return learner
+    if LEARNERS.get(entry.name, entry) != entry:
+        raise InputError(f"learner {entry.name} is another one here: choose another name")
+    module, _, name = entry.learner.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"learner {entry.name}: no class is at {entry.learner} ({error})") from None
+    if module == "__main__" or not (isinstance(found, type) and issubclass(found, Learner)):
+        raise InputError(
+            f"learner {entry.name}: {entry.learner} must be a Learner in a module of its own, which worker processes "
+            "import"
+        )
+    return LEARNERS.setdefault(entry.name, entry).name
+
+
 def learner_class(path: str) -> type[Learner]:
     """Return the class at ``module:Class``, which must be one of the registry's."""
     module, _, name = path.partition(":")
@@ -74,7 +101,11 @@ def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
     paths = _paths()
     name = header["learner"]
     if name not in paths:
-        raise InputError(f"{Path(folder) / HEADER_FILE} names learner {name!r}; known are {', '.join(sorted(paths))}")
+        known = ", ".join(sorted(paths))
+        raise InputError(
+            f"{Path(folder) / HEADER_FILE} names learner {name!r}; known are {known}, and one of your own once "
+            "showerstack.models.registry.register has it"
+        )
     trained_classes = tuple(header["classes"])
     if classes is not None and trained_classes != tuple(classes):
         raise InputError(

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from showerstack.models.base.saving import MOST_THREADS
 from showerstack.models.base.spec import LearnerSpec
-from showerstack.models.registry import LEARNERS, spec
+from showerstack.models.registry import LEARNERS, register, spec
 from showerstack.runtime.cost import seconds_of
 from showerstack.runtime.errors import InputError, most_similar
 from showerstack.runtime.files import atomic_path, hash_file
@@ -123,6 +123,11 @@ class RunConfig(BaseModel, RunOptions):
     @classmethod
     def _split_at_commas(cls, names: Any) -> Any:
         return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else names
+
+    @field_validator("learners", mode="before")
+    @classmethod
+    def _known_by_name(cls, learners: Any) -> Any:
+        return tuple(map(register, learners)) if isinstance(learners, list | tuple) else learners
 
     @field_validator("learners", "pools")
     @classmethod
