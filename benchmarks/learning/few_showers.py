@@ -4,6 +4,7 @@ r"""What a training shower is worth: the pretrained network fine-tuned on few of
     python -m benchmarks.learning.few_showers --store
     python -m benchmarks.learning.few_showers --choose --drawn 8 --weights FILE
     python -m benchmarks.learning.few_showers --first-look --store
+    python -m benchmarks.learning.few_showers --groups light=H+He,CNO=C+N+O,heavy=Si+Fe --seeds 1,2 --store
 
 With ``--choose`` ways of fine-tuning are compared at drawn arrays and in drawn worlds, on which they are chosen: for
 how many epochs, in what steps, and how far; with ``--weights`` the released weights with others. Without it the chosen
@@ -35,7 +36,8 @@ from showerstack.models.registry import create, spec
 from showerstack.runtime.files import write_npz
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.showers.array import KASCADE, DetectorArray
-from showerstack.showers.schema import TASKS
+from showerstack.showers.nuclei import groups_asked
+from showerstack.showers.schema import COMPOSITION, TASKS
 from showerstack.stacking.first_look import posteriors
 
 CHOSEN, HALFWAY, UNTRAINED = "chosen", "10 epochs, halfway", {"learning_rate": 1e-12, "epochs": 1, "by_number": False}
@@ -122,6 +124,32 @@ def choose(n_arrays: int, seeds: list[int], out: Path) -> list[str]:
     return rows
 
 
+def heads(words: str, n_arrays: int, seeds: list[int], out: Path) -> list[str]:
+    """Return a table of log-losses of other mass groups at drawn arrays in drawn worlds, with two starts of the head."""
+    groups = groups_asked(words)
+    of_five = groups.class_of_mass([masses[0] for masses in COMPOSITION.masses])
+    entry, losses = spec(STARTED), np.zeros((2, len(SIZES) - 1, n_arrays, len(seeds)))
+    for k in range(n_arrays):
+        sets = sets_of(RANDOM, "composition", draw_array(np.random.default_rng([DRAWN, k])), out, DATA_SEED + k)
+        columns = feature_set(str(entry.features), sets[0].columns)
+        events, test = (replace(only(batch, columns), labels=of_five[batch.labels]) for batch in sets)
+        assert test.labels is not None
+        for j, n in enumerate(SIZES[:-1]):
+            for s, seed in enumerate(seeds):
+                train = events.take(np.sort(np.random.default_rng([n, seed]).permutation(len(events))[:n]))
+                for i, masses in enumerate((groups.masses, ())):
+                    start = {"weights": ANY, "weights_sha256": hash_of(ANY), "masses": masses}
+                    learner = create(entry, groups.classes, overrides=start, n_rows=n).fit(train, train, seed=seed)
+                    found = event_losses(learner.predict_log_proba(replace(test, labels=None)), test.labels)
+                    losses[i, j, k, s] = found.mean()
+        print(f"drawn {k} of {n_arrays}", flush=True)
+    rows = [f"| start | {' | '.join(f'{n:,}' for n in SIZES[:-1])} |", "|" + "---|" * len(SIZES)]
+    gaps = (losses[1] - losses[0]).reshape(len(SIZES) - 1, -1)
+    more = (f"{gap.mean():+.4f} ± {gap.std(ddof=1) / len(gap) ** 0.5:.4f}" for gap in gaps)
+    rows.append(f"| nearest of the five | {' | '.join(f'{one.mean():.4f}' for one in losses[0])} |")
+    return [*rows, f"| a new head | {' | '.join(more)} |"]
+
+
 def beside(weights: str, tasks: list[str], n_arrays: int, seed: int, out: Path) -> list[str]:
     """Return a table of what other weights change at drawn arrays in drawn worlds, ± one standard error over them."""
     rows = [f"| task | {' | '.join(f'{n:,} showers' for n in BESIDE_SIZES)} |", "|" + "---|" * (len(BESIDE_SIZES) + 1)]
@@ -192,6 +220,7 @@ def main() -> None:
     parser.add_argument("--choose", action="store_true", help="compare ways at drawn arrays and worlds")
     parser.add_argument("--first-look", action="store_true", help="without training, at KASCADE and six other arrays")
     parser.add_argument("--drawn", type=int, default=8, help="with --choose: so many of them")
+    parser.add_argument("--groups", help="of one's own, such as light=H+He,CNO=C+N+O,heavy=Si+Fe, at drawn arrays")
     parser.add_argument("--weights", default=ANY, help="a .safetensors file in place of the released weights")
     parser.add_argument("--tasks", default="composition")
     parser.add_argument("--worlds", default=f"harder,{FOREIGN}")
@@ -205,6 +234,15 @@ def main() -> None:
         rows = first_looks(options.worlds.split(","), options.out)
         words = f"Log-loss of {N_TEST:,} test showers, five mass groups, ± one standard error.\n\n"
         name, title = "first_look", "A first look without training"
+    elif options.groups:
+        rows = heads(options.groups, options.drawn, seeds, options.out)
+        words = (
+            f"Log-loss of {N_TEST:,} test showers, groups {options.groups}, at {options.drawn} drawn arrays in drawn "
+        )
+        words += (
+            f"worlds, {len(seeds)} training seeds; the second line is a difference, ± one standard error over both.\n\n"
+        )
+        name, title = "own_groups", "Mass groups of one's own: where training starts"
     elif options.choose and options.weights != ANY:
         print("\n".join(beside(options.weights, options.tasks.split(","), options.drawn, seeds[0], options.out)))
         return

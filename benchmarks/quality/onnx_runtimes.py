@@ -1,6 +1,6 @@
 r"""Do programs that run ONNX files give what a learner says? Every exported learner in each runtime that is installed.
 
-    python -m benchmarks.quality.onnx_runtimes EXPORT DATASET [--node-modules FOLDER] [--store]
+    python -m benchmarks.quality.onnx_runtimes EXPORT DATASET --node-modules FOLDER --store
 
 EXPORT is what ``export`` made of a run, DATASET a folder of showers. For each learner's first file: 1,000 events as
 they are, the same with every seventh value missing, with empty grids and all values missing, and one by one. The
