@@ -125,7 +125,7 @@ def choose(n_arrays: int, seeds: list[int], out: Path) -> list[str]:
 
 
 def heads(words: str, n_arrays: int, seeds: list[int], out: Path) -> list[str]:
-    """Return a table of log-losses of other mass groups at drawn arrays in drawn worlds, with two starts of the head."""
+    """Return a table of log-losses of other mass groups at drawn arrays in drawn worlds, by two starts of the head."""
     groups = groups_asked(words)
     of_five = groups.class_of_mass([masses[0] for masses in COMPOSITION.masses])
     entry, losses = spec(STARTED), np.zeros((2, len(SIZES) - 1, n_arrays, len(seeds)))
