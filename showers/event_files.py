@@ -130,9 +130,14 @@ class EventFiles:
     def own_groups(self) -> Task:
         """Return the composition task of a set whose mass groups are not the benchmark's."""
         where = f"{self.folder / SOURCE_FILE}, {GROUPS}"
-        task = composition_of(self.source().get(GROUPS), where)
+        entry: Any = self.source().get(GROUPS)
+        task = composition_of(entry, where)
         if not task.has_own_groups:
             raise InputError(f"{where}: {OWN_LABELS_FILE} beside it is for other groups than the benchmark's")
+        if tuple(entry) != task.classes:
+            raise InputError(
+                f"{where}: labels count from the lightest on: expected the order {', '.join(task.classes)}"
+            )
         return task
 
     def with_groups(self, task: Task) -> Task:

@@ -199,6 +199,12 @@ def test_groups_are_not_mixed_up(three_groups: Path, tiny_composition: Path, tmp
     write_json(other / "composition_test" / "source.json", {})
     with pytest.raises(InputError, match=r"source.json, groups: expected names of groups"):
         Dataset.open(other / "composition_test")
+    write_json(other / "composition_test" / "source.json", {"groups": {"iron": [56], "light": [1, 4]}})
+    with pytest.raises(InputError, match="labels count from the lightest on: expected the order light, iron"):
+        Dataset.open(other / "composition_test")
+    write_json(other / "composition_test" / "source.json", {"groups": {"proton": [1], "iron": [56]}})
+    with pytest.raises(InputError, match="is for other groups than the benchmark's"):
+        Dataset.open(other / "composition_test")
     (other / "composition_train" / OWN_LABELS_FILE).unlink()
     with pytest.raises(InputError, match="no label file"):
         Dataset.open(other / "composition_train")
