@@ -13,7 +13,7 @@ from showerstack.estimators import StackClassifier
 from showerstack.models import registry
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import register, spec
-from showerstack.runtime.errors import InputError
+from showerstack.runtime.errors import InputError, Remark
 
 MODULE = '''
 import numpy as np
@@ -67,7 +67,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_class_is_trained_and_opened_again(mine: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(300, 2)), np.repeat(["a", "b", "b"], 100)
-    model = StackClassifier(learners=[mine.Frequencies], run=tmp_path / "run", **OPTIONS).fit(x, y)
+    with pytest.warns(Remark, match="without an outer holdout"):
+        model = StackClassifier(learners=[mine.Frequencies], run=tmp_path / "run", **OPTIONS).fit(x, y)
     np.testing.assert_allclose(model.predict_proba(x[:2]), [[1 / 3, 2 / 3]] * 2, atol=0.02)
     again = showerstack.fitted(tmp_path / "run").predict(x[:2])
     np.testing.assert_array_equal(again.probabilities, model.predict_proba(x[:2]))
