@@ -114,6 +114,20 @@ def test_the_global_spline_fit_is_in_the_units_of_the_others() -> None:
     assert (spline.error < 0.2 * spline.value).all()
 
 
+def test_the_global_spline_fit_is_named_with_its_version() -> None:
+    """That of simweights 0.1.3 (per cm2) and fluxcomp 0.1.6 is of 2017, with 12 to 23 % fewer particles."""
+    pytest.importorskip("globalsplinefit")
+    other = pytest.importorskip("simweights").GlobalSplineFit()
+    (spline,) = global_spline_fit()
+    assert spline.experiment.startswith("GSF 20")
+    if spline.experiment != "GSF 2026.1":
+        pytest.skip(f"{spline.experiment} has other fluxes")
+    energy = np.array([1e15, 1e16, 1e17])
+    ours = np.exp(np.interp(np.log(energy), np.log(spline.energy_ev), np.log(spline.value)))
+    theirs = sum(np.asarray(other(energy / 1e9, np.full(3, int(one)))) for one in other.pdgids) * 1e4 / 1e9
+    np.testing.assert_allclose(ours / theirs, [1.12, 1.21, 1.23], atol=0.02)
+
+
 def test_models_that_differ_widen_the_scales(response: tuple[Simulated, Thrown]) -> None:
     events, _ = response
     assert events.model is not None
