@@ -563,7 +563,8 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     if isinstance(truth, str | os.PathLike):
         test = read_truth(Path(truth).expanduser(), scored_task)
         scored_task = test.task
-        if isinstance(predictions, Predicted) and predictions.class_labels not in (None, scored_task.labels):
+        of_run = isinstance(predictions, Predicted) and predictions.class_labels is not None
+        if of_run and predictions.classes != scored_task.classes:  # numbers alone may agree
             raise InputError(
                 f"the predictions are of {', '.join(predictions.classes)}, but {test.folder} has "
                 f"{', '.join(scored_task.classes)}"

@@ -439,7 +439,7 @@ def plateau_thrown(
     law = np.where(middle > STEP_LG_ENERGY, factor * law, law)
     plateau = low | high
     events = np.where(usable, counts[:, plateau].sum(axis=1), 0.0)
-    efficiency = np.asarray(PLATEAU_EFFICIENCY)[groups.numbers]
+    efficiency = groups.means_of_five(PLATEAU_EFFICIENCY)
     thrown = (events / law[plateau].sum() / efficiency)[:, None] * law
     changes = np.zeros((len(groups) + 1, *thrown.shape))
     each = np.arange(len(groups))

@@ -348,8 +348,8 @@ def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
             f"{STEP_LG_ENERGY:g}: the number of generated primaries cannot be recovered; give a larger --simulation"
         )
     common = np.zeros((n_classes, *counts.shape))
-    for k, number in enumerate(accepted.groups.numbers):
-        common[k][:, k] = counts[:, k] * EFFICIENCY_ERROR / PLATEAU_EFFICIENCY[number]
+    for k, efficiency in enumerate(accepted.groups.means_of_five(PLATEAU_EFFICIENCY)):
+        common[k][:, k] = counts[:, k] * EFFICIENCY_ERROR / efficiency
     return Thrown(bins.fine, counts, tuple(changes), tuple(common))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, zip_longest
@@ -36,10 +37,9 @@ class MassGroups:
     def __len__(self) -> int:
         return len(self.names)
 
-    @cached_property
-    def numbers(self) -> list[int]:
-        """Which of the five groups each is, or is nearest to."""
-        return [int(k) for k in COMPOSITION.class_of_mass(np.exp(self.ln_masses))]
+    def means_of_five(self, values: Sequence[float]) -> np.ndarray:
+        """Return of values (5,) of the five groups the mean, (K,), over those that a group's nuclei are nearest to."""
+        return np.array([np.mean([values[k] for k in five]) for five in nearest_of_five(self.masses)])
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -263,7 +263,7 @@ def check_job(job: BlockJob, n: int, workers: int | None) -> None:
             raise InputError(f"{name} must be at least {low}{f' and at most {high}' if high else ''}, got {value}")
     if job.task.has_own_groups:
         raise InputError(
-            f"groups {', '.join(job.task.classes)}: the simulation throws nuclei of {COMPOSITION.label_words}"
+            f"groups {', '.join(job.task.classes)}: the simulation throws nuclei of {', '.join(COMPOSITION.classes)}"
         )
     ground_of(job.array)
     if job.array != KASCADE:
