@@ -107,6 +107,9 @@ def predict(
         str | None,
         typer.Option(help="Of a first look: mass groups that there are, such as proton,iron; default: five."),
     ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="A first look at showers unlike all that the weights have seen, too.")
+    ] = False,
     device: DeviceOption = "auto",
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
     no_table: Annotated[
@@ -137,7 +140,7 @@ def predict(
             asked = groups_asked(groups)
         look = first_look(
             data, asked, output.context(device=device), weights=str(weights), features=features,
-            elsewhere=out.with_name(f"{out.name}.features"),
+            elsewhere=out.with_name(f"{out.name}.features"), anyway=anyway,
         )  # fmt: skip
         claimed(context, out)
         look.write(out)
@@ -145,7 +148,7 @@ def predict(
             lambda: f"wrote {out}", lambda: {"out": out, "events": look.n_events, "remarks": list(look.remarks)}
         )
         return
-    refuse_unused(context, "with --run", ("task", "groups"))
+    refuse_unused(context, "with --run", ("task", "groups", "anyway"))
     if given_options(context) & {"separator", "device", "features", "no_table"}:
         from showerstack.stacking.exported import open_run
 

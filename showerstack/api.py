@@ -462,7 +462,7 @@ def predict(
 
 def first_look(
     data: Place, *, task: str, groups: Sequence[str] | None = None, weights: str = "any-array",
-    workers: int | None = None, verbose: bool = False,
+    anyway: bool = False, workers: int | None = None, verbose: bool = False,
 ) -> Predicted:  # fmt: skip
     """Score showers of any array by pretrained weights alone, without any training; labels are not looked at.
 
@@ -478,13 +478,16 @@ def first_look(
         Of composition: the mass groups that there are, such as ``("proton", "iron")``; all five by default.
     weights
         ``any-array`` or, at KASCADE, ``shipped``.
+    anyway
+        Whether showers unlike all that the weights have seen are scored too; a remark then says so.
     workers, verbose
         As for :func:`predict`.
 
     Raises
     ------
     showerstack.InputError
-        For another task, an array far outside of what the weights have seen, or a folder that cannot be used.
+        For another task, an array or showers far outside of what the weights have seen, or a folder that cannot be
+        used.
     """
     from showerstack.stacking.first_look import first_look as look_at
 
@@ -495,7 +498,9 @@ def first_look(
         chosen = groups_asked(",".join(groups))
     with _shown(verbose, None) as bars, tempfile.TemporaryDirectory(prefix="showerstack-") as scratch:
         ctx = Context(bars=bars, workers=workers)
-        stream = look_at(Path(data).expanduser(), chosen, ctx, weights=weights, elsewhere=Path(scratch, "features"))
+        stream = look_at(
+            Path(data).expanduser(), chosen, ctx, weights=weights, elsewhere=Path(scratch, "features"), anyway=anyway
+        )
         found = stream.concatenated()
     return _predicted(chosen, found)
 

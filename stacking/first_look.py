@@ -44,6 +44,7 @@ def first_look(
     weights: str = "any-array",
     features: Path | None = None,
     elsewhere: Path | None = None,
+    anyway: bool = False,
 ) -> PredictionStream:
     """Predict showers by pretrained weights alone; labels are neither needed nor looked at.
 
@@ -59,14 +60,18 @@ def first_look(
         ``any-array`` or, at KASCADE, ``shipped``.
     features, elsewhere
         Folder of the feature table, and where it is kept if nothing can be written beside the dataset.
+    anyway
+        Whether showers unlike all that the weights have seen are predicted too; a remark then says so.
 
     Raises
     ------
     InputError
-        For another task, an array far outside of what the weights have seen, or a folder that cannot be used.
+        For another task, an array or showers far outside of what the weights have seen
+        (:mod:`showerstack.models.pretraining.distance`), or a folder that cannot be used.
     """
     need("torch", what="a first look")
     from showerstack.models.pretraining.arrays import outside
+    from showerstack.models.pretraining.distance import LEAST, MOST, distance_of
     from showerstack.models.pretraining.stream import FEATURES
     from showerstack.models.pretraining.weights import RELEASED, read_pretrained
 
@@ -87,6 +92,20 @@ def first_look(
     remark(LOG, remarks)
     table = build_table(dataset, features, elsewhere=elsewhere, ctx=ctx)
     events, columns = ShowerEvents(dataset, table.folder, task), feature_set(FEATURES, table.columns)
+    usable = np.random.default_rng(0).permutation(np.flatnonzero(data.usable))
+    if len(usable) < LEAST:
+        compared = f"fewer than {LEAST} showers: nobody knows whether the weights have seen such ones"
+    else:
+        batch = events.batch(np.sort(usable[:MOST]), columns, grids=False)
+        distance = distance_of(pretrained, batch, GAMMA if task == GAMMA else COMPOSITION, ctx)
+        compared = distance.words
+        if distance.is_outside and not anyway:
+            raise InputError(
+                f"{dataset}: {compared}; what the weights say of them can be worse than nothing: train on some showers "
+                "of this array, or give --anyway (from Python anyway=True)"
+            )
+    remark(LOG, (compared,))
+    remarks += (compared,)
 
     def pieces() -> Iterator[Predictions]:
         fingerprint = events.events_fingerprint()

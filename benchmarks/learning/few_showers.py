@@ -31,6 +31,7 @@ from benchmarks.shared.results import HELP, store
 from showerstack.features.catalogue import feature_set
 from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining.arrays import draw_array
+from showerstack.models.pretraining.distance import distance_of
 from showerstack.models.pretraining.weights import ANY, hash_of, read_pretrained
 from showerstack.models.registry import create, spec
 from showerstack.runtime.files import write_npz
@@ -190,26 +191,37 @@ def curve(tasks: list[str], worlds: list[str], seeds: list[int], out: Path, weig
     return rows
 
 
-def first_looks(worlds: list[str], out: Path) -> list[str]:
-    """Return a table of log-losses without any training, the world unknown, beside those of the classes' shares."""
-    known, pretrained = {case.name: case.array for case in cases()}, read_pretrained(ANY)
-    rows = ["| world | array | first look | shares of the classes |", "|---|---|---|---|"]
-    for world in worlds:
-        for name in ARRAYS:
-            array, task = known[name], "composition"
-            test, _ = drawn(
-                world, task, N_TEST, seed=DATA_SEED, split="test", data=out / "data", array=array,
-                elsewhere=array != KASCADE,
-            )  # fmt: skip
-            assert test.labels is not None
-            test = only(test, feature_set("fits+profile", test.columns))
-            losses = event_losses(posteriors(pretrained, test, TASKS[task]), test.labels)
-            shares = np.bincount(test.labels) / len(test)
-            rows.append(
-                f"| {world} | {name} | {losses.mean():.3f} ± {losses.std() / len(losses) ** 0.5:.3f} "
-                f"| {-shares @ np.log(shares):.3f} |"
-            )
-            print(rows[-1], flush=True)
+def first_looks(worlds: list[str], n_arrays: int, out: Path) -> list[str]:
+    """Return a table of log-losses without any training, the world unknown, beside those of the classes' shares, and
+    how many of a hundred drawn worlds lie further from the others than 1,000 and 100 showers, and protons alone."""
+    known, pretrained, task = {case.name: case.array for case in cases()}, read_pretrained(ANY), COMPOSITION
+    places = [(world, name, known[name], DATA_SEED) for world in worlds for name in ARRAYS]
+    places += [
+        (RANDOM, f"drawn {k}", draw_array(np.random.default_rng([DRAWN, k])), DATA_SEED + k) for k in range(n_arrays)
+    ]
+    rows = [
+        "| world | array | first look | shares of the classes | further: 1,000 | 100 | 1,000 protons |",
+        "|" + "---|" * 7,
+    ]
+    for world, name, array, seed in places:
+        test, _ = drawn(
+            world, task.name, N_TEST, seed=seed, split="test", data=out / "data", array=array,
+            elsewhere=array != KASCADE,
+        )  # fmt: skip
+        assert test.labels is not None
+        test = only(test, feature_set("fits+profile", test.columns))
+        losses = event_losses(posteriors(pretrained, test, task), test.labels)
+        shares = np.bincount(test.labels) / len(test)
+        everything, protons = np.arange(len(test)), np.flatnonzero(test.labels == 0)
+        further = [
+            distance_of(pretrained, replace(test.take(chosen[:n]), labels=None), task).further
+            for chosen, n in ((everything, 1000), (everything, 100), (protons, 1000))
+        ]
+        rows.append(
+            f"| {world} | {name} | {losses.mean():.3f} ± {losses.std() / len(losses) ** 0.5:.3f} "
+            f"| {-shares @ np.log(shares):.3f} | {' | '.join(str(one) for one in further)} |"
+        )
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -219,7 +231,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench/few_showers"), help="folder of showers and losses")
     parser.add_argument("--choose", action="store_true", help="compare ways at drawn arrays and worlds")
     parser.add_argument("--first-look", action="store_true", help="without training, at KASCADE and six other arrays")
-    parser.add_argument("--drawn", type=int, default=8, help="with --choose: so many of them")
+    parser.add_argument("--drawn", type=int, default=8, help="arrays that are drawn")
     parser.add_argument("--groups", help="of one's own, such as light=H+He,CNO=C+N+O,heavy=Si+Fe, at drawn arrays")
     parser.add_argument("--weights", default=ANY, help="a .safetensors file in place of the released weights")
     parser.add_argument("--tasks", default="composition")
@@ -231,8 +243,11 @@ def main() -> None:
     torch.set_num_threads(1)
     seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.first_look:
-        rows = first_looks(options.worlds.split(","), options.out)
-        words = f"Log-loss of {N_TEST:,} test showers, five mass groups, ± one standard error.\n\n"
+        rows = first_looks(options.worlds.split(","), options.drawn, options.out)
+        words = (
+            f"Log-loss of {N_TEST:,} test showers, five mass groups, ± one standard error. Further: how many of 100 "
+            "drawn worlds lie further from the others than so many showers; at 0 a first look refuses them.\n\n"
+        )
         name, title = "first_look", "A first look without training"
     elif options.groups:
         rows = heads(options.groups, options.drawn, seeds, options.out)

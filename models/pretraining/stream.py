@@ -203,11 +203,14 @@ class SimulatedBatch:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def head(self, n: int) -> SimulatedBatch:
+        """Return the first ``n`` showers."""
+        return SimulatedBatch(*(getattr(self, field.name)[:n] for field in fields(self)))
+
     @classmethod
     def concatenated(cls, portions: list[SimulatedBatch]) -> SimulatedBatch:
         """Return all showers of several portions."""
-        names = ("table", "task", "labels", "targets", "world", "in_evaluation")
-        return cls(*(np.concatenate([getattr(portion, name) for portion in portions]) for name in names))
+        return cls(*(np.concatenate([getattr(portion, field.name) for portion in portions]) for field in fields(cls)))
 
 
 def draw_portion(seed: int, number: int, split: str = "train", array: DetectorArray | None = KASCADE) -> SimulatedBatch:
@@ -228,6 +231,14 @@ def draw_portion(seed: int, number: int, split: str = "train", array: DetectorAr
         else:
             pieces.append(_block_elsewhere(task, split, seed, block, rng, here, told=array is None))
     return SimulatedBatch.concatenated(pieces)
+
+
+def draw_at(array: DetectorArray, task: Task, number: int) -> SimulatedBatch:
+    """Return showers of a world of its own at an array, fully reconstructed; no portion's, whatever its seed."""
+    rng = np.random.default_rng([STREAM, number])
+    if array == KASCADE:
+        return _block(TASKS.index(task), "test", "test", -1, number, rng).head(MAX_OFF_CUT)
+    return _block_elsewhere(TASKS.index(task), "test", -1, number, rng, array, without_sizes=0.0)
 
 
 def _block(
@@ -277,6 +288,7 @@ def _block_elsewhere(
     array: DetectorArray,
     *,
     told: bool = False,
+    without_sizes: float = WITHOUT_SIZES,
 ) -> SimulatedBatch:
     """Return a block of showers at another array, from the energy on from where a tenth triggers."""
     array = in_clusters(array)
@@ -290,7 +302,7 @@ def _block_elsewhere(
     events = simulate_block(job, block).head(MAX_OFF_CUT)
     seen_as = without_depth(array) if told and rng.random() < DEPTH_NOT_SAID else array
     quantities = quantities_of(array)
-    if rng.random() < WITHOUT_SIZES:
+    if rng.random() < without_sizes:
         quantities = tuple(name for name in quantities if name in ("Ze", "Az"))
     world = _numbers(position, model, seen_as if told else None)
     return _as_batch(events, task, world, rng, seen_as, quantities)

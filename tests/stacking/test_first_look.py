@@ -1,12 +1,19 @@
 """A first look scores showers of any array without training, and says so in every output."""
 
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import showerstack
+from benchmarks.fits.arrays import cases
+from benchmarks.shared.drawn import FOREIGN, drawn
+from showerstack.models.pretraining import distance
+from showerstack.models.pretraining.distance import Distance, distance_of
+from showerstack.models.pretraining.weights import ANY, read_pretrained
 from showerstack.report.public.leaderboard import standing
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
@@ -19,12 +26,24 @@ from tests.program import call
 CTX = Context(device="cpu", workers=1)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compared() -> Iterator[list[Distance]]:
+    """Distances that are found one after another, the last one ever after: worlds are drawn in the slow test alone."""
+    found = [Distance(0.8, np.linspace(0.5, 1.1, 100), ())]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distance, "distance_of", lambda *_: found[-1])
+        yield found
+
+
 @pytest.fixture(scope="module")
-def looked(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def looked(
+    compared: list[Distance], tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
     """Predictions, and the folder of the test set without its labels' meaning being known."""
     file = tmp_path_factory.mktemp("look") / "first.npz"
     stream = first_look(tiny_composition / "composition_test", COMPOSITION, CTX)
     assert stream.remarks[0].startswith("first look: the weights were not trained at KASCADE")
+    assert stream.remarks[-1] == "50 of 100 drawn worlds lie further from the others than these showers"
     stream.write(file)
     return file, tiny_composition
 
@@ -80,3 +99,35 @@ def test_what_weights_do_not_know_is_refused(looked: tuple[Path, Path]) -> None:
         first_look(folder, ENERGY, CTX)
     with pytest.raises(InputError, match="unknown weights 'best': choose shipped or any-array"):
         first_look(folder, COMPOSITION, CTX, weights="best")
+
+
+def test_showers_unlike_all_that_was_seen_are_refused(
+    compared: list[Distance], looked: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder = looked[1] / "composition_test"
+    compared.append(Distance(1.5, np.linspace(0.5, 1.1, 100), ("fit_age -3.6", "slope_e_40_63 -3.1")))
+    words = (
+        "unlike all that the weights have seen: distance 1.50, of drawn worlds 0.80 .median. to 1.10, furthest in fit_"
+    )
+    with pytest.raises(InputError, match=words):
+        first_look(folder, COMPOSITION, CTX)
+    asked = ("--weights", "any-array", "--data", folder, "--out", tmp_path / "first.npz")
+    assert "give --anyway" in call("cli.py", "predict", *asked, code=2).stderr
+    call("cli.py", "predict", *asked, "--anyway")
+    found = showerstack.first_look(folder, task="composition", anyway=True, workers=1)
+    with np.load(tmp_path / "first.npz") as stored:
+        np.testing.assert_array_equal(stored["log_proba"].argmax(axis=1), found.probabilities.argmax(axis=1))
+    assert found.remarks[-1].startswith("these showers are unlike all")
+    compared.pop()
+
+
+@pytest.mark.slow
+def test_a_world_with_other_lateral_forms_is_far_away(tmp_path: Path) -> None:
+    array, pretrained = (
+        next(case.array for case in cases() if case.name == "37 stations, 3,000 m"),
+        read_pretrained(ANY),
+    )
+    for world, outside in (("harder", False), (FOREIGN, True)):
+        batch, _ = drawn(world, "composition", 600, seed=9, split="test", data=tmp_path, array=array, elsewhere=True)
+        found = distance_of(pretrained, replace(batch, labels=None), COMPOSITION, CTX)
+        assert found.is_outside == outside, f"{world}: {found.words}; measured: 0.77 and 1.46, of worlds 0.75 to 1.34"

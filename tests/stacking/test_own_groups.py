@@ -16,6 +16,7 @@ from showerstack.analysis.spectra.files import write_spectra
 from showerstack.analysis.spectra.response import ALL, MassGroups
 from showerstack.analysis.spectra.run import measure_spectra
 from showerstack.estimators import ShowerClassifier
+from showerstack.models.pretraining import distance
 from showerstack.models.pretraining.learner import PretrainedLearner
 from showerstack.models.pretraining.weights import read_pretrained
 from showerstack.report.doctor import dataset_findings
@@ -233,7 +234,8 @@ def test_nuclei_of_other_classes_are_refused() -> None:
         PretrainedLearner(COMPOSITION.classes, {"masses": [list(masses) for masses in GROUPS.masses]})
 
 
-def test_a_first_look_sums_the_members(three_groups: Path) -> None:
+def test_a_first_look_sums_the_members(three_groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distance, "distance_of", lambda *_: distance.Distance(0.8, np.ones(100), ()))
     test = three_groups / "composition_test"
     five = showerstack.first_look(test, task="composition", weights="shipped", workers=1)
     own = showerstack.first_look(test, task="composition", weights="shipped", groups=WORDS.split(", "), workers=1)
