@@ -1,7 +1,7 @@
 """How far the showers of a set, whose classes nobody knows, lie from those that pretrained weights have seen.
 
 Worlds are drawn at the array of the set as pretraining draws them. From each, as many showers are taken, of the same
-sizes and zenith angles as those of the set: what primaries and which spectrum it has makes no difference. What is
+sizes and zenith angles as those of the set: which primaries and what spectrum it has makes little difference. What is
 compared are the means of the network's inputs, less what sizes and angles make of them, by the covariance of the
 worlds' means (Ledoit and Wolf 2004, J. Multivar. Anal. 88, 365): along what worlds differ in, a set may lie far out.
 """
