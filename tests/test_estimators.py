@@ -14,12 +14,18 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from joblib.externals.loky import get_reusable_executor
-from sklearn.base import clone
-from sklearn.ensemble import StackingClassifier
-from sklearn.linear_model import LogisticRegression
+from scipy.special import expit
+from sklearn import config_context
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, StackingClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression, Perceptron, RidgeClassifier, SGDClassifier
 from sklearn.model_selection import KFold, ShuffleSplit, TimeSeriesSplit, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import showerstack
@@ -178,6 +184,76 @@ def test_weights_times_a_constant_change_no_byte(learner: str) -> None:
     )
     assert all(np.array_equal(plain, other) for other in others)
     assert ((plain[:, 1] > 0.5) == (y == 1)).mean() > 0.85, "two Gaussians 2.8 standard deviations apart: .92"
+
+
+BY_WEIGHT = (LogisticRegression(), LinearSVC(dual=False), RandomForestClassifier(20, random_state=0))
+BY_COUNT = (
+    SVC(), RidgeClassifier(), SGDClassifier(random_state=0), Perceptron(random_state=0),
+    DecisionTreeClassifier(max_depth=3), HistGradientBoostingClassifier(max_iter=20),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [*BY_WEIGHT, *BY_COUNT], ids=lambda model: type(model).__name__)
+def test_what_scikit_learn_balances(model: Any) -> None:
+    """As docs/estimators.md has it: what is balanced are weights in some classifiers, rows in others."""
+    x, y = _two_classes(400)
+    weights = np.where(y == 1, 3.0, 1.0) * np.random.default_rng(3).uniform(0.5, 2, len(y))
+
+    def fitted(one: Any, given: np.ndarray) -> np.ndarray:
+        one = clone(one).fit(x, y, sample_weight=given)
+        return np.asarray(one.predict_proba(x)[:, 1] if hasattr(one, "predict_proba") else one.decision_function(x))
+
+    balanced = fitted(clone(model).set_params(class_weight="balanced"), weights)
+    summed = np.bincount(y, weights if model in BY_WEIGHT else None)
+    np.testing.assert_allclose(balanced, fitted(model, weights * (summed.sum() / 2 / summed)[y]), atol=1e-6)
+
+
+class Odds(ClassifierMixin, BaseEstimator):
+    """Knows the log-odds: they are its only column."""
+
+    def fit(self, x: np.ndarray, y: np.ndarray) -> Odds:
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return self.classes_[(x[:, 0] > 0).astype(int)]
+
+    def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        return np.column_stack([expit(-x[:, 0]), expit(x[:, 0])])
+
+
+class OddsAsScores(Odds):
+    def decision_function(self, x: np.ndarray) -> np.ndarray:
+        return x[:, 0]
+
+
+def test_the_temperature_of_a_calibrated_classifier() -> None:
+    """It is 2 for scikit-learn where there is a decision function: ours of tables has none."""
+    rng = np.random.default_rng(5)
+    x = 2.0 * rng.standard_normal((20_000, 1))
+    y = (rng.random(len(x)) < expit(x[:, 0])).astype(int)
+    found = []
+    for model in (Odds(), OddsAsScores()):
+        calibrated = CalibratedClassifierCV(FrozenEstimator(model.fit(x, y)), method="temperature").fit(x, y)
+        found.append(1 / calibrated.calibrated_classifiers_[0].calibrators[0].beta_)
+    assert found == pytest.approx([1.0, 2.0], rel=0.1)
+    assert not hasattr(StackClassifier(), "decision_function")
+
+
+def test_final_estimators_of_scikit_learn_get_weights_unasked() -> None:
+    got = []
+
+    class Told(LogisticRegression):
+        def fit(self, x: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None = None) -> Told:
+            got.append(sample_weight is not None)
+            return super().fit(x, y, sample_weight)
+
+    x, y = _two_classes()
+    with config_context(enable_metadata_routing=True):
+        member = LogisticRegression().set_fit_request(sample_weight=True)
+        stack = StackingClassifier([("one", member)], final_estimator=Told().set_fit_request(sample_weight=False))
+        stack.fit(x, y, sample_weight=np.ones(len(y)))
+    assert got == [True]
 
 
 def test_a_class_of_no_weight_is_remarked() -> None:
