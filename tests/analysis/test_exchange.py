@@ -102,3 +102,22 @@ def test_runs_are_opened_by_their_names_alone(tmp_path: Path) -> None:
         blind.open_folders(shut[:3])
     with pytest.raises(InputError, match="above 0 and at most 1"):
         Blinding(1.5).open_folders(folders)
+
+
+def test_fluxes_and_errors_survive_histograms_of_others(spectra: pl.DataFrame, tmp_path: Path) -> None:
+    """Through boost-histogram, hist and ROOT as values with variances: what has none gets its value as one."""
+    hist, uproot = pytest.importorskip("hist"), pytest.importorskip("uproot")
+    iron = spectra.filter(pl.col("group") == "iron")
+    edges = 10 ** np.append(iron["lg_energy_low_eV"], iron["lg_energy_high_eV"][-1])
+    flux = iron["flux_m2_sr_s_eV"].fill_null(0).to_numpy()
+    variance = iron["flux_error_total_m2_sr_s_eV"].to_numpy() ** 2
+    made = hist.Hist(hist.axis.Variable(edges, name="E/eV"), storage=hist.storage.Weight())
+    made[...] = np.column_stack([flux, variance])
+    with uproot.recreate(tmp_path / "flux.root") as file:
+        file["iron"] = made
+    with uproot.open(tmp_path / "flux.root") as file:
+        read = file["iron"]
+        for one in (read, read.to_hist(), read.to_boost()):
+            np.testing.assert_array_equal(one.values(), flux)
+            np.testing.assert_allclose(one.variances(), variance, rtol=1e-15)
+        np.testing.assert_array_equal(read.axis().edges(), edges)

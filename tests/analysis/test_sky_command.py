@@ -165,6 +165,20 @@ def test_healpy_reads_the_map(written: tuple[SkyMap, Path]) -> None:
     np.testing.assert_allclose(np.transpose([ra, dec]), np.transpose(result.pixels.centres(np.arange(len(counts)))))
 
 
+def test_the_source_lies_where_coverage_maps_of_mocpy_have_it(written: tuple[SkyMap, Path]) -> None:
+    """They count pixels in nested order alone, and drop numbers beyond the last one in silence."""
+    from astropy import units
+
+    mocpy = pytest.importorskip("mocpy")
+    result, file = written
+    pixels = astropy_healpix.HEALPix.from_header(str(file))
+    best = pixels.ring_to_nested(np.argsort(-result.significance)[:1])
+    covered = mocpy.MOC.from_healpix_cells(best.astype(np.uint64), pixels.level, pixels.level)
+    assert covered.sky_fraction == pytest.approx(1 / pixels.npix)
+    for turn, inside in ((0.0, True), (180.0, False)):
+        assert covered.contains_lonlat([SOURCE_RA + turn] * units.deg, [SOURCE_DEC] * units.deg)[0] == inside
+
+
 def test_gammapy_reads_the_map(written: tuple[SkyMap, Path]) -> None:
     maps = pytest.importorskip("gammapy.maps")
     result, file = written
