@@ -123,7 +123,7 @@ def test_an_injected_source_comes_back(runs: Path, tmp_path: Path, say: Say) -> 
 @pytest.fixture(scope="module")
 def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[SkyMap, Path]:
     """A map and its FITS file."""
-    result = sky_map(SkyOptions([runs / "004000"], nside=16, scrambles=3))
+    result = sky_map(SkyOptions([runs / "004000", runs / "004001"], nside=16, scrambles=3))
     out = tmp_path_factory.mktemp("fits")
     write_map(result, out)
     return result, out / "sky_map.fits"
@@ -172,8 +172,8 @@ def test_the_source_lies_where_coverage_maps_of_mocpy_have_it(written: tuple[Sky
     mocpy = pytest.importorskip("mocpy")
     result, file = written
     pixels = astropy_healpix.HEALPix.from_header(str(file))
-    best = pixels.ring_to_nested(np.argsort(-result.significance)[:1])
-    covered = mocpy.MOC.from_healpix_cells(best.astype(np.uint64), pixels.level, pixels.level)
+    best = pixels.ring_to_nested(np.nanargmax(result.significance)[None])
+    covered = mocpy.MOC.from_healpix_cells(best.astype(np.uint64), int(pixels.level), int(pixels.level))
     assert covered.sky_fraction == pytest.approx(1 / pixels.npix)
     for turn, inside in ((0.0, True), (180.0, False)):
         assert covered.contains_lonlat([SOURCE_RA + turn] * units.deg, [SOURCE_DEC] * units.deg)[0] == inside
