@@ -226,7 +226,9 @@ def main() -> None:
             f"{start['weights_sha256'][:8]}, body rate {options.body_rate:g}."
         )
         name = "any_array_grid" if options.grid else "any_array"
-        store(name, "One network for any array", "\n".join([words, "", *rows, "", *means]), worlds=(), pretrained=True)
+        store(
+            name, "One network for any array", "\n".join([words, "", *rows, "", *means]), worlds=(), weights="any-array"
+        )
 
 
 if __name__ == "__main__":

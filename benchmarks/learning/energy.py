@@ -181,7 +181,7 @@ def main() -> None:
     print(text)
     if options.store:
         head = f"{__doc__.split('--store', 1)[1].strip()}\n\n{len(truth):,} test showers, seed {options.seed}.\n\n"
-        store("energy", "Primary energy", head + text, pretrained=options.run is not None)
+        store("energy", "Primary energy", head + text, weights="shipped" if options.run else "")
 
 
 if __name__ == "__main__":

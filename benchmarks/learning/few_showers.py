@@ -274,7 +274,7 @@ def main() -> None:
         name, title = "few_showers", "What a training shower is worth"
     print("\n".join(rows))
     if options.store:
-        store(name, title, words + "\n".join(rows), worlds=(), pretrained=True)
+        store(name, title, words + "\n".join(rows), worlds=(), weights="any-array")
 
 
 if __name__ == "__main__":

@@ -297,7 +297,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if arguments.store:
-        store("peers", "Learners compared", f"{INTRODUCTION}\n\n{text}", pretrained=True)
+        store("peers", "Learners compared", f"{INTRODUCTION}\n\n{text}", weights="shipped")
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     lines += subsets if options.subsets else []
     if options.store:
-        store(options.store, "Racing over the first fold", "\n".join(lines), pretrained=True)
+        store(options.store, "Racing over the first fold", "\n".join(lines), weights="shipped")
 
 
 if __name__ == "__main__":

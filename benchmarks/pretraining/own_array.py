@@ -211,7 +211,7 @@ def main() -> None:
         text += f"\n\n{summary(results)}\n\n±: one standard error of the test showers, of means over the seeds."
     print(text)
     if options.store:
-        print(store("own_array", "Pretraining for an array of one's own", text, worlds=(WORLD,), pretrained=True))
+        print(store("own_array", "Pretraining for an array of one's own", text, worlds=(WORLD,), weights="shipped"))
 
 
 if __name__ == "__main__":

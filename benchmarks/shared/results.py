@@ -14,11 +14,13 @@ from showerstack.showers.simulation import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks" / "results"
+WEIGHTS = {"shipped": "showers.json", "any-array": "any.json"}
+"""Cards of released weights."""
 HELP = "also write the tables to benchmarks/results/"
 
 
 def store(
-    name: str, title: str, text: str, *, worlds: Iterable[str] = ("default",), pretrained: bool = False,
+    name: str, title: str, text: str, *, worlds: Iterable[str] = ("default",), weights: str = "",
     folder: Path = FOLDER,
 ) -> Path:  # fmt: skip
     """Write ``folder/name.md`` and return its path.
@@ -31,13 +33,13 @@ def store(
         Markdown below the head.
     worlds
         Names of simulated worlds; the head holds the hash of the settings of each.
-    pretrained
-        Whether the pretrained weights were used; the head then holds their hash.
+    weights
+        Pretrained weights that were used, a name in :data:`WEIGHTS`; the head then holds their hash.
     """
     rows = [("command", f"`{_command()}`"), ("commit", (git_revision() or "unknown")[:9])]
     rows += [(f"world `{world}`", f"settings {load_settings(world).digest()[:8]}") for world in worlds]
-    if pretrained:
-        card = files("showerstack.models.pretraining") / "weights" / "showers.json"
+    if weights:
+        card = files("showerstack.models.pretraining") / "weights" / WEIGHTS[weights]
         rows.append(("pretrained weights", str(read_json(Path(str(card)))["sha256"])[:8]))
     head = ["| made by | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows)]
     file = folder / f"{name}.md"

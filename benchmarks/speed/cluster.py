@@ -119,7 +119,7 @@ def main() -> None:
     text = f"`stack --preset {options.preset}` of {options.events:,} showers without cuts.\n\n" + "\n".join(lines)
     print(text)
     if options.store:
-        store("cluster", "Stacks on a Dask cluster", text, pretrained=True)
+        store("cluster", "Stacks on a Dask cluster", text, weights="shipped")
 
 
 if __name__ == "__main__":
