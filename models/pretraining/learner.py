@@ -47,8 +47,9 @@ SMALL_BATCH, FEWER_EPOCHS = 32, 0.3
 """Showers of a step where few showers train, and the share of the epochs that are enough for most of them."""
 LEAST_GAIN = 0.5
 """Standard errors by which all epochs must be better, to be done."""
-FEW = 2_000
-"""Showers of a fit, however often used, below which none is kept back and how they train is chosen by them."""
+FEW, MANY_ENOUGH = 2_000, 20_000
+"""Showers of a fit, however often used, below which how they train is chosen by them, and below which none is kept back
+to stop early: some hundred say so wrongly now and then, which costs up to 0.01 in log-loss."""
 PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
 """Into so many parts the showers of such a fit are divided for that choice; from how many on fewer do."""
 LEAST_KNOWN = 100
@@ -89,9 +90,9 @@ class PretrainedLearner(NetworkLearner):
     Settings: ``weights``, ``shipped`` (KASCADE's), ``any-array`` or a ``.safetensors`` file whose SHA-256 is then
     ``weights_sha256``; ``dropout``; ``body_rate``, ``world_rate``, learning rates of body and world in units of the
     head's; ``truth_weight``, weight of the true quantities in what the body learns (their heads learn in any case);
-    ``width``, ``blocks``, ``hidden``, which are those of the weights; ``by_number``, whether fits of fewer than 2,000
-    showers keep none back and choose how they train; ``masses``, mass numbers of the nuclei of each class, where
-    classes are other mass groups than those of pretraining.
+    ``width``, ``blocks``, ``hidden``, which are those of the weights; ``by_number``, whether fits of fewer than 20,000
+    showers keep none back, and of fewer than 2,000 choose how they train; ``masses``, mass numbers of the nuclei of
+    each class, where classes are other mass groups than those of pretraining.
     """
 
     needs_table = True
@@ -143,9 +144,10 @@ class PretrainedLearner(NetworkLearner):
             known = (~np.isnan(train.targets)).sum(axis=0) >= LEAST_KNOWN
         check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
         self.training = self.usual
-        if self.chosen["by_number"] and sum(np.unique(part.showers).size for part in (train, valid)) < FEW:
+        n_showers = sum(np.unique(part.showers).size for part in (train, valid))
+        if self.chosen["by_number"] and n_showers < MANY_ENOUGH:
             train = valid = train.with_others(valid)
-            way = self._way(train, seed, device, progress)
+            way = self._way(train, seed, device, progress) if n_showers < FEW else {}
             self.training = replace(self.usual, patience=self.usual.epochs, **way)
         super().fit(train, valid, seed=seed, device=device, progress=progress)
         network = self.network_.network

@@ -878,6 +878,11 @@ def test_few_showers_all_train_and_stay_together(few: Batch, monkeypatch: pytest
     learner.fit(replace(many, index=np.arange(2_600)), few.take(np.arange(200, 240)), seed=1)
     assert seen[-1][:2] == (2_640, 2_640)
     big = learner.usual
+    seen.clear()
+    others = np.arange(2_600) % 200
+    learner.fit(replace(few.take(others), index=np.arange(2_600), groups=None), few.take(np.arange(200, 240)), seed=1)
+    assert seen == [(2_640, 2_640, big.batch_size)], "how thousands train is known"
+    assert learner.training.patience == big.epochs
     learner.chosen["by_number"] = False
     learner.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)
     assert seen[-1] == (200, 40, big.batch_size)
