@@ -32,6 +32,7 @@ from showerstack.stacking.options import (
     DeviceOption,
     LearnersOption,
     RunOptions,
+    SchedulerOption,
     SeedOption,
     ShowerOptions,
     TableOptions,
@@ -116,6 +117,7 @@ def predict(
         bool, typer.Option("--no-table", help="Compute features in memory and keep no table of them.")
     ] = False,
     separator: Annotated[str | None, typer.Option(help="Column separator of a text table.")] = None,
+    scheduler: SchedulerOption = None,
     strict: StrictOption = False,
     overwrite: OverwriteOption = False,
     *,
@@ -133,7 +135,7 @@ def predict(
     if run is None:
         from showerstack.stacking.first_look import first_look
 
-        refuse_unused(context, "with --weights", ("no_table", "separator", "strict"))
+        refuse_unused(context, "with --weights", ("no_table", "separator", "scheduler", "strict"))
         asked = task_named(task or data.resolve().name.partition("_")[0])
         if groups is not None:
             refuse_unused(context, f"with --task {asked.name}", () if asked == COMPOSITION else ("groups",))
@@ -149,11 +151,13 @@ def predict(
         )
         return
     refuse_unused(context, "with --run", ("task", "groups", "anyway"))
-    if given_options(context) & {"separator", "device", "features", "no_table"}:
+    if scheduler:
+        refuse_unused(context, "with --scheduler", ("no_table",))
+    if given_options(context) & {"separator", "device", "features", "no_table", "scheduler"}:
         from showerstack.stacking.exported import open_run
 
         if open_run(run, whole=False).of_table:
-            refuse_unused(context, "with a run on a table", ("device", "features", "no_table"))
+            refuse_unused(context, "with a run on a table", ("device", "features", "no_table", "scheduler"))
         else:
             refuse_unused(context, "with a run on showers", ("separator",))
     from showerstack.showers.archives.folders import unlabelled_in
@@ -169,7 +173,7 @@ def predict(
         refuse_unused(context, "with a folder of runs", ("features",))
     claimed(context, *(out / f"{one.name}.npz" for one in runs), *([] if runs else [out]))
     model, content = open_run(run), list[dict[str, Any]]()
-    ctx = output.context(device=device)
+    ctx = output.context(device=device, scheduler=scheduler)
     for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:
         stream = predict_events(
             model, place, ctx, features=features, elsewhere=file.with_name(f"{file.name}.features"), no_table=no_table,

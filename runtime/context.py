@@ -170,7 +170,7 @@ class Context:
     threads: int = 1
     """Numerical threads of each process."""
     scheduler: str | None = None
-    """Address of a Dask scheduler whose workers do what can be done in parts (``features``); None: this machine."""
+    """Address of a Dask scheduler whose workers make features and predictions in parts; None: this machine."""
     began: float | None = None
     """From when a time limit counts, seconds of :func:`showerstack.runtime.cost.now_s`; by default from the first step
     of the work."""

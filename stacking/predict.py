@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -28,9 +28,10 @@ from showerstack.models.base.learner import Batch, Predictor
 from showerstack.models.base.saving import HEADER_FILE
 from showerstack.models.registry import predicts_on_gpu
 from showerstack.runtime.arrays import write_pieces
+from showerstack.runtime.cluster import spread_over
 from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.errors import InputError, need
-from showerstack.runtime.files import check_target, hash_file, read_json
+from showerstack.runtime.files import FolderState, check_target, folder_state, hash_file, read_json
 from showerstack.runtime.logs import remark
 from showerstack.runtime.processes import in_threads, limited_threads
 from showerstack.runtime.resources import cores
@@ -396,9 +397,12 @@ def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, pr
     """Yield what all fits say, piece by piece in the order of the events, by several threads.
 
     Each piece is read once for all learners of the same columns, every model file once for each thread that needs
-    it at the same time, and memory does not grow with the events. ``progress`` is called with the number of predictions
-    of single fits done, that of all, and the last one.
+    it at the same time, and memory does not grow with the events. With a scheduler its workers do the pieces.
+    ``progress`` is called with the number of predictions of single fits done, that of all, and the last one.
     """
+    if ctx.scheduler:
+        yield from _by_cluster(events, learners, ctx.scheduler, ctx.threads, progress)
+        return
     places = {fit.place for learner in learners for fit in learner.fits}
     open_fits, all_pieces, n_fits = _OpenFits(places), list(pieces(len(events))), len(places)
     workers = max(1, (ctx.workers or cores()) // ctx.threads)
@@ -414,6 +418,46 @@ def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, pr
             progress(done, n_fits * len(events), f"{job.learner.name} fold {job.fold}")
         for piece in current:
             yield piece, {name: Posterior.stacked(of_fits) for name, of_fits in found[piece.start].items()}
+
+
+def _by_cluster(
+    events: Events, learners: Sequence[SavedFits], scheduler: str, threads: int, progress: Progress
+) -> Iterator[Piece]:
+    """Yield what all fits say, in the order of the events, each piece by a worker of a cluster; those that end before
+    others wait in memory."""
+    if not isinstance(events, ShowerEvents):
+        raise InputError("option scheduler: a cluster predicts showers from their feature table, no other events")
+    events = events.absolute()
+    there = [replace(one, fits=tuple(replace(fit, place=fit.place.resolve()) for fit in one.fits)) for one in learners]
+    places = {fit.place for learner in there for fit in learner.fits}
+    parts = list(pieces(len(events)))
+    tasks = [(events, there, part.start, part.stop, threads) for part in parts]
+    waiting: dict[int, Piece] = {}
+    due, done = iter(parts), 0
+    following = next(due, None)
+    for piece in spread_over(scheduler, predict_piece, tasks, [events.dataset, events.table, *places]):
+        waiting[piece[0].start] = piece
+        done += piece[0].stop - piece[0].start
+        progress(done * len(places), len(events) * len(places))
+        while following is not None and following.start in waiting:
+            yield waiting.pop(following.start)
+            following = next(due, None)
+
+
+def predict_piece(events: Events, learners: Sequence[SavedFits], start: int, stop: int, threads: int) -> Piece:
+    """Return what all fits say of the events from ``start`` to ``stop``; a worker keeps the fits open."""
+    places = tuple(sorted({fit.place for learner in learners for fit in learner.fits}))
+    open_fits = _opened(places, tuple(folder_state(place) for place in places))
+    said: dict[str, list[Posterior]] = {}
+    with limited_threads(threads):
+        for job in _jobs(events, slice(start, stop), learners):
+            said.setdefault(job.learner.name, []).append(open_fits.predict(job))
+    return slice(start, stop), {name: Posterior.stacked(of_fits) for name, of_fits in said.items()}
+
+
+@lru_cache(maxsize=1)
+def _opened(places: tuple[Path, ...], state: tuple[FolderState, ...]) -> _OpenFits:
+    return _OpenFits(places)
 
 
 def _jobs(events: Events, piece: slice, learners: Sequence[SavedFits]) -> Iterator[_FitJob]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from showerstack.features import build
@@ -21,12 +22,16 @@ from showerstack.runtime.cluster import ATTEMPTS, on_cluster, refuse_unshared
 from showerstack.runtime.code import code_of_fits
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, remedy_of
-from showerstack.stacking import fits
+from showerstack.showers.schema import COMPOSITION
+from showerstack.stacking import events, fits
 from showerstack.stacking.config import TableConfig
+from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.fits import refuse_other_fit
-from showerstack.stacking.store import RunFolder
-from showerstack.stacking.tables import open_table
+from showerstack.stacking.predict import predict_fits
+from showerstack.stacking.store import RunFolder, load
+from showerstack.stacking.tables import FrameEvents, open_table
 from showerstack.stacking.train import fold_tasks, stack
+from tests.program import call
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")
 pytestmark = pytest.mark.filterwarnings("default")  # of the cluster's own libraries
@@ -289,3 +294,40 @@ def test_a_cluster_makes_the_same_table_as_this_machine(
     assert [file.read_bytes() for file in parts[0]] == [file.read_bytes() for file in parts[1]]
     with pytest.raises(InputError, match="on CPUs: leave --device out"):
         build_table(dataset, tmp_path / "gpu", ctx=Context(device="cuda", scheduler=small.scheduler.address))
+
+
+def test_a_cluster_predicts_the_same(
+    small: Any, composition_run: Path, tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PIECE_EVENTS", 100)  # several tasks
+    data, run = tiny_composition / "composition_test", os.path.relpath(composition_run, tmp_path)
+    monkeypatch.chdir(tmp_path)  # the workers' folder is another one
+    out = ("--run", run, "--data", data, "--features", tmp_path / "features")
+    call("cli.py", "predict", *out, "--out", "here.npz")
+    call("cli.py", "predict", *out, "--out", "there.npz", "--scheduler", small.scheduler.address)
+    assert Path("there.npz").read_bytes() == Path("here.npz").read_bytes()
+    frame = FrameEvents(np.zeros((3, 1), np.float32), ("x",), "")
+    with pytest.raises(InputError, match="option scheduler: a cluster predicts showers from their feature table"):
+        list(predict_fits(frame, [], Context(scheduler=small.scheduler.address), print))
+
+
+def test_pieces_of_workers_come_in_order(
+    composition_run: Path, tiny_composition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they end."""
+    monkeypatch.setattr(events, "PIECE_EVENTS", 100)
+    test = tiny_composition / "composition_test"
+    showers = ShowerEvents(test, build_table(test).folder, COMPOSITION)
+    learners = [load(composition_run).fits("quadratic_logit")]
+    monkeypatch.setattr(
+        "showerstack.stacking.predict.spread_over",
+        lambda _, function, tasks, places: [function(*task) for task in reversed(tasks)],
+    )
+    said: list[float] = []
+    found = list(predict_fits(showers, learners, Context(scheduler="tcp://no:1"), lambda done, *_: said.append(done)))
+    expected = list(predict_fits(showers, learners, Context(workers=1), lambda *_: None))
+    assert [piece.start for piece, _ in found] == [piece.start for piece, _ in expected] != []
+    for (_, one), (_, other) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one["quadratic_logit"].log_proba, other["quadratic_logit"].log_proba)
+    assert said == sorted(said)
+    assert said[-1] == len(showers) * len(learners[0].fits)
