@@ -378,7 +378,10 @@ class _OpenFits:
         """Return what of a job is wanted, all from one pass."""
         with self._gpu if job.fit.place in self._on_gpu else nullcontext():
             idle = self._idle[job.fit.place]
-            fit = idle.pop() if idle else job.fit.open()
+            try:
+                fit = idle.pop()
+            except IndexError:  # asked first, another thread might take the last one meanwhile
+                fit = job.fit.open()
             log_proba = estimates = None
             with understood(job.fit.header, "what such a learner saves"):
                 if job.learner.log_proba and job.learner.estimates:

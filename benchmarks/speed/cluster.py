@@ -38,7 +38,7 @@ TRAINED = 8_000
 CLUSTERS = (("one worker", 1, False), ("two workers", 2, False), ("two, one of them killed", 2, True))
 
 
-class Work(NamedTuple):
+class Assignment(NamedTuple):
     """What a cluster does."""
 
     arguments: tuple[Any, ...]
@@ -59,7 +59,7 @@ class ClusterRun(NamedTuple):
     pieces: int
 
 
-def done_by(work: Work, scratch: Path, workers: int, kill_after: int | None = None) -> ClusterRun:
+def done_by(work: Assignment, scratch: Path, workers: int, kill_after: int | None = None) -> ClusterRun:
     """Do work from nothing with so many workers; kill one when so many pieces are there."""
     shutil.rmtree(work.out, ignore_errors=True)
     with (
@@ -89,14 +89,14 @@ def peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
-def _kill(process: int, work: Work, after: int, over: threading.Event) -> None:
+def _kill(process: int, work: Assignment, after: int, over: threading.Event) -> None:
     while len(work.pieces()) < after and not over.wait(LOOK_EVERY_S):
         pass
     if not over.is_set():
         os.kill(process, signal.SIGKILL)
 
 
-def digest_of(work: Work) -> str:
+def digest_of(work: Assignment) -> str:
     """Return a hash of what was made."""
     digest = hashlib.sha256()
     for file in work.pieces():
@@ -106,7 +106,7 @@ def digest_of(work: Work) -> str:
     return digest.hexdigest()[:16]
 
 
-def prepared(command: str, scratch: Path, events: int, preset: str) -> Work:
+def prepared(command: str, scratch: Path, events: int, preset: str) -> Assignment:
     """Make the data of a command; return what is to be done with them."""
     data, out = scratch / f"data-{events}", scratch / command
     run = ("stack", "--task", "composition", "--preset", preset)
@@ -117,10 +117,12 @@ def prepared(command: str, scratch: Path, events: int, preset: str) -> Work:
             timed(ROOT, "features", data / f"composition_{part}", "--quiet")
     if command == "stack":
         arguments = (*run, "--data", data, "--run", out)
-        return Work(arguments, out, lambda: sorted(file.parent for file in out.glob("learners/*/fold-*/task.json")))
+        return Assignment(
+            arguments, out, lambda: sorted(file.parent for file in out.glob("learners/*/fold-*/task.json"))
+        )
     if command == "features":
         arguments = ("features", data / "composition_train", "--out", out)
-        return Work(arguments, out, lambda: sorted(out.glob("*.parquet")))
+        return Assignment(arguments, out, lambda: sorted(out.glob("*.parquet")))
     small = scratch / "small"
     if not (small / "run" / "manifest.json").exists():
         shutil.rmtree(small, ignore_errors=True)
@@ -128,7 +130,7 @@ def prepared(command: str, scratch: Path, events: int, preset: str) -> Work:
         timed(ROOT, *run, "--data", small / "data", "--run", small / "run", "--learners", "pretrained,mlp")
     out_file = out / "predictions.npz"
     arguments = ("predict", "--run", small / "run", "--data", data / "composition_train", "--out", out_file)
-    return Work(arguments, out, lambda: [file for file in (out_file,) if file.exists()])
+    return Assignment(arguments, out, lambda: [file for file in (out_file,) if file.exists()])
 
 
 def main() -> None:
