@@ -455,11 +455,11 @@ class StreamedTraining:
         return torch.cat(parts).double().numpy()
 
 
-def streamed(n: int, test: Portion, work: Path, workers: int) -> dict[tuple[str, int], np.ndarray]:
+def streamed(systems: list[str], n: int, test: Portion, work: Path, workers: int) -> dict[tuple[str, int], np.ndarray]:
     """Return log-posteriors (n, C) of the test showers by networks that see ``n`` showers once, in whole rounds."""
     first = draw(SEED, 0)
     rounds = max(1, round(n / (len(first) * PORTIONS_PER_ROUND)))
-    trainings = [StreamedTraining.begun(system, first, rounds, work) for system in SYSTEMS]
+    trainings = [StreamedTraining.begun(system, first, rounds, work) for system in systems]
     done = min(one.state.epoch for one in trainings)
     stream = draw_ahead(SEED, range(done * PORTIONS_PER_ROUND, rounds * PORTIONS_PER_ROUND), workers, draw)
     for number in range(done, rounds):
@@ -565,6 +565,7 @@ def main() -> None:
     parser.add_argument(
         "--showers", type=int, default=3_000_000, help="that each network sees (rounds are whole); 0: no such network"
     )
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="those networks")
     parser.add_argument("--test", type=int, default=100_000)
     parser.add_argument("--learners", default="mlp,pretrained", help="registered learners that are trained beside")
     parser.add_argument("--few", default="5000,25000,60000,250000", help="showers with which these are trained")
@@ -586,7 +587,8 @@ def main() -> None:
     names, sizes = options.learners.split(","), [int(n) for n in options.few.split(",") if n]
     predictions: dict[tuple[str, int], np.ndarray] = {}
     if options.showers:
-        predictions |= streamed(options.showers, test, options.work, options.workers)
+        systems = options.systems.split(",")
+        predictions |= streamed(systems, options.showers, test, options.work, options.workers)
     predictions |= with_few(names, sizes, test, options.work)
     print("", table(predictions, test.labels), with_more(predictions, test.labels, names), sep="\n\n")
     if options.showers:
