@@ -95,6 +95,7 @@ def first_look(
     usable = np.random.default_rng(0).permutation(np.flatnonzero(data.usable))
     if len(usable) < LEAST:
         compared = f"fewer than {LEAST} showers: nobody knows whether the weights have seen such ones"
+        remark(LOG, (compared,))
     else:
         batch = events.batch(np.sort(usable[:MOST]), columns, grids=False)
         distance = distance_of(pretrained, batch, GAMMA if task == GAMMA else COMPOSITION, ctx)
@@ -104,7 +105,8 @@ def first_look(
                 f"{dataset}: {compared}; what the weights say of them can be worse than nothing: train on some showers "
                 "of this array, or give --anyway (from Python anyway=True)"
             )
-    remark(LOG, (compared,))
+        if distance.is_outside:
+            remark(LOG, (compared,))
     remarks += (compared,)
 
     def pieces() -> Iterator[Predictions]:
