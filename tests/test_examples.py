@@ -1,6 +1,8 @@
 """The scripts in ``examples/`` do what their heads say."""
 
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -8,7 +10,9 @@ from types import ModuleType
 import numpy as np
 import polars as pl
 import pytest
+from typer.main import get_command
 
+from showerstack.commands.app import app
 from showerstack.stacking.store import Run
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -56,3 +60,36 @@ def test_conformal_sets_of_a_run(
     truth = np.load(Path(labelled) / "labels_composition.npy")
     held = table.drop("event").to_numpy()[np.arange(len(truth)), truth]
     assert held.mean() == pytest.approx(0.9, abs=0.01), "of the known showers themselves"
+
+
+def called(script: str, *arguments: str, folder: Path, **environment: str) -> list[str]:
+    """Return how ``showerstack`` is called by a script of SLURM, with stand-ins for the programs around it."""
+    for name, body in (
+        ("showerstack", 'echo "$*" >> calls'), ("srun", '"$@"'), ("dask", "exec sleep 5"), ("python", "echo tcp://here:1"),
+    ):  # fmt: skip
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    path = os.pathsep.join((str(folder), os.environ["PATH"]))
+    command = ["bash", str(EXAMPLES / "slurm" / script), *arguments]
+    subprocess.run(command, cwd=folder, env={**environment, "PATH": path}, check=True, timeout=20)
+    return (folder / "calls").read_text().splitlines()
+
+
+def test_scripts_of_slurm_call_commands_that_exist(tmp_path: Path) -> None:
+    asked = ("composition", "data", "runs/a")
+    calls = called("one_node.sh", *asked, folder=tmp_path, SLURM_CPUS_PER_TASK="2")
+    calls = called("cluster.sh", *asked, folder=tmp_path, SLURM_JOB_ID="7")
+    assert [call.split()[0] for call in calls] == ["stack", "features", "features", "stack", "predict"]
+    for call in calls:
+        name, *words = call.split()
+        get_command(app).commands[name].make_context(name, words)  # type: ignore[attr-defined]
+
+
+def test_a_job_array_takes_each_run_once(tmp_path: Path) -> None:
+    for name in ("r1", "r2", "r3", "r1.features"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    array = {"SLURM_ARRAY_TASK_COUNT": "2"}
+    called("runs.sh", "runs/a", "data", "out", folder=tmp_path, SLURM_ARRAY_TASK_ID="0", **array)
+    (tmp_path / "out" / "r2.npz").touch()
+    calls = called("runs.sh", "runs/a", "data", "out", folder=tmp_path, SLURM_ARRAY_TASK_ID="1", **array)
+    assert [call.split()[4] for call in calls] == ["data/r1", "data/r3"], "the second is there already"

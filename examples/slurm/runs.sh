@@ -1,0 +1,12 @@
+#!/bin/bash
+#SBATCH --job-name=runs --array=0-19 --cpus-per-task=1 --mem-per-cpu=2G --time=01:00:00 --requeue
+# Predictions of many measured runs by a job array: each of its tasks takes every twentieth folder. Submitted again, it
+# does what is missing:
+#   sbatch examples/slurm/runs.sh runs/composition data/measured predictions
+set -euo pipefail
+mkdir -p "$3"
+mapfile -t folders < <(find "$2" -mindepth 1 -maxdepth 1 -type d ! -name '*.features' | sort)
+for ((k = SLURM_ARRAY_TASK_ID; k < ${#folders[@]}; k += SLURM_ARRAY_TASK_COUNT)); do
+    out=$3/$(basename "${folders[k]}").npz
+    [ -e "$out" ] || showerstack predict --run "$1" --data "${folders[k]}" --out "$out"
+done
