@@ -63,8 +63,6 @@ ELSEWHERE_TOLD = {
     ("README.md", "console", "$ make demo "): "the set-up; the demo is in tests/test_demo.py",
     ("README.md", "text", "composition, 8,000"): "the demo's output: tests/test_demo.py",
     ("docs/install.md", "console", "$ python -m pip"): "the set-up: tests/test_package.py",
-    ("docs/cluster.md", "bash", "#!/bin/bash\n#SBATCH --job-name=stack --cpus"): "SLURM",
-    ("docs/cluster.md", "bash", "#!/bin/bash\n#SBATCH --job-name=stack --nodes"): "SLURM",
     ("docs/train.md", "sh", "git clone"): "test_the_set_up_is_that_of_the_makefile",
     ("docs/methods/learners.md", "python", "from showerstack.models.registry"): "names of the reader's own",
 }
