@@ -55,14 +55,13 @@ def learning_curve() -> Figure:
         draw = high if learner.startswith("published") else low
         n, loss, error = zip(*curves[learner], strict=True)
         draw.errorbar(n, loss, error, fmt=f"-{MARKERS[k]}", color=PALETTE[colour], label=label)
-    rows = table("pretraining", "network on | showers")
-    exact, error = next(numbers(cells[2]) for cells in rows if cells[0] == "exact likelihood")
-    low.axhline(exact, color=INK, linestyle="--", label="exact likelihood of the stations")
+    ((_, exact, error),) = curves["exact likelihood"]
+    low.axhline(exact, color=INK, linestyle="--", label="exact likelihood")
     low.axhspan(exact - error, exact + error, color=INK, alpha=0.15, linewidth=0)
     high.set(xscale="log", ylabel="log-loss", ylim=(1.03, 1.33), title="Published networks on grids")
-    low.set(xlabel="training showers", ylabel="log-loss", ylim=(1.008, 1.078), title="On lateral fits (other scale)")
+    low.set(xlabel="training showers", ylabel="log-loss", ylim=(1.008, 1.098), title="On lateral fits (other scale)")
     for draw in (high, low):
-        draw.legend(loc="upper right")
+        draw.legend(loc="upper left")
     return figure
 
 
@@ -71,7 +70,7 @@ CURVES = {
     "published.lenet_wide": ("wide LeNet (benchmark)", 5),
     "catboost": ("CatBoost", 2),
     "mlp": ("MLP", 4),
-    "pretrained": ("pretrained on 31 million other showers", 0),
+    "pretrained": ("pretrained", 0),
 }
 """Labels and colours of learners, the worst first."""
 
