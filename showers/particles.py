@@ -12,7 +12,7 @@ over 2 MeV per g/cm2, the energy loss of a minimum ionising particle [P]: KASCAD
   with a uniform share of the energy each. Tracks are straight, lose 2 MeV per g/cm2, and leave at most their energy.
 * **Muon detectors** see muons whose kinetic energy is above ``muon_energy_gev`` of the card (0.23 GeV, the threshold of
   KASCADE's shield [A]) times the secant. What punches through the shield, and strays, are added per station
-  (:func:`showerstack.showers.archives.corsika.beside_particles`).
+  (:func:`showerstack.showers.archives.throwing.beside_particles`).
 
 Readings below the array's threshold (KASCADE's 3 MeV of 9.5) are 0, those beyond saturation the saturated value.
 

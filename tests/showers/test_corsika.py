@@ -16,18 +16,12 @@ import pytest
 from showerstack.features.build import build_table
 from showerstack.report.doctor import dataset_findings
 from showerstack.runtime.errors import InputError
-from showerstack.showers.archives import corsika, formats
-from showerstack.showers.archives.corsika import (
-    Axis,
-    Ground,
-    ParticleFile,
-    beside_particles,
-    convert_corsika,
-    seen_columns,
-    throw,
-)  # fmt: skip
+from showerstack.showers.archives import corsika, formats, particle_file, throwing
+from showerstack.showers.archives.corsika import convert_corsika
+from showerstack.showers.archives.particle_file import Ground, ParticleFile, seen_columns
 from showerstack.showers.archives.spectrum import DrawnSpectrum, effective_number, spectrum_weights
 from showerstack.showers.archives.station_lists import array_in
+from showerstack.showers.archives.throwing import Axis, beside_particles, throw
 from showerstack.showers.array import DetectorArray
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.front import LIGHT_M_PER_NS
@@ -226,7 +220,7 @@ def test_thinned_showers_keep_their_core(area_m2: float) -> None:
         ones = np.ones(len(kept))
         return Ground((2 * ones).astype(int), ones, ones, x[order], y[order], time, weight * ones)
 
-    squares, sectors = corsika._Squares(ground(1.0)), corsika._Sectors(ground(10.0), axis)
+    squares, sectors = throwing._Squares(ground(1.0)), throwing._Sectors(ground(10.0), axis)
     for distance in (2.0, 4.0, 7.0, 13.0, 50.0):
         places = [(distance * np.cos(a), distance * np.sin(a)) for a in np.linspace(0, 6, 150)]
         whole, thinned = ([find(*place, area_m2, rng) for place in places] for find in (squares, sectors))
@@ -291,7 +285,7 @@ def test_words_that_are_no_numbers_are_named(tmp_path: Path, array: DetectorArra
 def test_a_shower_read_in_parts_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_file(tmp_path / "DAT000001", few(), thinned=True, marks=False)
     whole = [ground for _, ground in ParticleFile.open(file, None).showers(pytest.fail)]
-    monkeypatch.setattr(corsika, "BYTES_AT_ONCE", 3_000)
+    monkeypatch.setattr(particle_file, "BYTES_AT_ONCE", 3_000)
     parts = [ground for _, ground in ParticleFile.open(file, None).showers(pytest.fail)]
     for one, other in zip(whole, parts, strict=True):
         assert len(one.ids) > 1_000
