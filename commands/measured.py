@@ -23,7 +23,8 @@ def runs(
     Example: [bold]python cli.py runs data/measured --out runs.parquet[/bold]
     """
     from showerstack.showers.archives.control import control_lines
-    from showerstack.showers.archives.measured import MEANS, measured_folders, run_list, write_run_list
+    from showerstack.showers.archives.measured import measured_folders
+    from showerstack.showers.archives.run_list import MEANS, run_list, write_run_list
 
     folders = measured_folders(folder)
     table = write_run_list(folders, claimed(context, out)) if out else run_list(folders)

@@ -37,17 +37,9 @@ from showerstack.runtime.files import write_json
 from showerstack.scoring.tasks.truth import TEST_CLASSES
 from showerstack.showers.archives import control
 from showerstack.showers.archives.download import download_measured, list_files
-from showerstack.showers.archives.measured import (
-    MEANS,
-    RunSummary,
-    convert_measured,
-    dead_detectors,
-    means_of,
-    measured_folders,
-    run_list,
-    write_run_list,
-)
+from showerstack.showers.archives.measured import convert_measured, measured_folders
 from showerstack.showers.archives.raw import read_times
+from showerstack.showers.archives.run_list import MEANS, RunSummary, dead_detectors, means_of, run_list, write_run_list
 from showerstack.showers.array import KASCADE
 from showerstack.showers.azimuth import azimuth_convention, front_azimuth
 from showerstack.showers.dataset import Dataset

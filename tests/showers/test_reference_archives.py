@@ -23,7 +23,8 @@ from polars import selectors
 
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import convert as conversion
-from showerstack.showers.archives import download, formats, kcdc, measured, raw
+from showerstack.showers.archives import download, formats, kcdc, raw
+from showerstack.showers.archives import run_list as run_lists
 from showerstack.showers.archives.convert import (
     COMPOSITION_IDS,
     RANGES,
@@ -38,16 +39,14 @@ from showerstack.showers.archives.folders import DatasetFolders, unlabelled_in
 from showerstack.showers.archives.formats import DEPOSITS, LABEL, convert_foreign
 from showerstack.showers.archives.kcdc import stations_by_cores
 from showerstack.showers.archives.measured import (
-    MEANS,
     AzimuthConvention,
     MeasuredReader,
     azimuth_convention,
     convert_measured,
-    dead_detectors,
     front_azimuth,
-    run_list,
 )
 from showerstack.showers.archives.raw import SimulatedReader, read_times, stream_npz
+from showerstack.showers.archives.run_list import MEANS, dead_detectors, means_of, run_list
 from showerstack.showers.archives.station_lists import StationLists, array_of_stations
 from showerstack.showers.array import KASCADE
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, Task
@@ -356,7 +355,7 @@ def test_measured_runs(protocol: str, reference: Reference, tmp_path: Path) -> N
     seconds = read_times(tmp_path / "004000_extra_features.npz", 130)
     reader = MeasuredReader.open(tmp_path, "004001")
     chunks = [{name: summary(values) for name, values in one.items()} for one in reader.chunks(["Xc", "Age"])]
-    got["means"] = [measured.means_of(source["summary"]) for source in sources]
+    got["means"] = [means_of(source["summary"]) for source in sources]
     reference(got | {"seconds": summary(seconds - 981_000_000), "chunks": chunks})
 
 
@@ -364,9 +363,9 @@ def test_runs_that_are_off(reference: Reference) -> None:
     rng = np.random.default_rng(43)
     means, errors = rng.normal(5, 0.2, (9, 3)), rng.uniform(0.01, 0.1, (9, 3))
     means[2, 0], means[4, 1], means[6, 2] = 7.0, 6.05, 3.0
-    off = measured._quantities_off(means, errors, ("a", "b", "c"))
+    off = run_lists._quantities_off(means, errors, ("a", "b", "c"))
     limits = [
-        [bool(one) for one in measured._quantities_off(means + k * np.eye(9, 3), errors, "abc")]
+        [bool(one) for one in run_lists._quantities_off(means + k * np.eye(9, 3), errors, "abc")]
         for k in np.arange(0, 2, 0.1)
     ]
     reference({"means": len(MEANS), "off": [len(one) for one in off], "limits": np.array(limits).sum(axis=1)})
