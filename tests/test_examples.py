@@ -65,7 +65,7 @@ def test_conformal_sets_of_a_run(
 def called(script: str, *arguments: str, folder: Path, **environment: str) -> list[str]:
     """Return how ``showerstack`` is called by a script of SLURM, with stand-ins for the programs around it."""
     for name, body in (
-        ("showerstack", 'echo "$*" >> calls'), ("srun", '"$@"'), ("dask", "exec sleep 5"), ("python", "echo tcp://here:1"),
+        ("showerstack", 'echo "$*${5:+$([ -d "$5" ] && echo ": $(ls -x "$5" | xargs)")}" >> calls'), ("srun", '"$@"'), ("dask", "exec sleep 5"), ("python", "echo tcp://here:1"),
     ):  # fmt: skip
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
@@ -88,8 +88,14 @@ def test_scripts_of_slurm_call_commands_that_exist(tmp_path: Path) -> None:
 def test_a_job_array_takes_each_run_once(tmp_path: Path) -> None:
     for name in ("r1", "r2", "r3", "r1.features"):
         (tmp_path / "data" / name).mkdir(parents=True)
-    array = {"SLURM_ARRAY_TASK_COUNT": "2"}
-    called("runs.sh", "runs/a", "data", "out", folder=tmp_path, SLURM_ARRAY_TASK_ID="0", **array)
-    (tmp_path / "out" / "r2.npz").touch()
-    calls = called("runs.sh", "runs/a", "data", "out", folder=tmp_path, SLURM_ARRAY_TASK_ID="1", **array)
-    assert [call.split()[4] for call in calls] == ["data/r1", "data/r3"], "the second is there already"
+    for number, there in (("0", "r1 r3"), ("1", "r2")):
+        task = {"SLURM_ARRAY_TASK_ID": number, "SLURM_ARRAY_TASK_COUNT": "2"}
+        part = f"out/part-{number}"
+        (call,) = called("runs.sh", "runs/a", "data", "out", folder=tmp_path, **task)
+        assert call == f"predict --run runs/a --data {part} --out out --no-table: {there}"
+        (tmp_path / "calls").unlink()
+    for name in ("r1", "r3"):
+        (tmp_path / "out" / f"{name}.npz").touch()
+    with pytest.raises(FileNotFoundError, match="calls"):  # all is there
+        called("runs.sh", "runs/a", "data", "out", folder=tmp_path, SLURM_ARRAY_TASK_ID="0", SLURM_ARRAY_TASK_COUNT="2")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["r1.npz", "r3.npz"]
