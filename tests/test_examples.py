@@ -64,9 +64,9 @@ def test_conformal_sets_of_a_run(
 
 def called(script: str, *arguments: str, folder: Path, **environment: str) -> list[str]:
     """Return how ``showerstack`` is called by a script of SLURM, with stand-ins for the programs around it."""
-    for name, body in (
-        ("showerstack", 'echo "$*${5:+$([ -d "$5" ] && echo ": $(ls -x "$5" | xargs)")}" >> calls'), ("srun", '"$@"'), ("dask", "exec sleep 5"), ("python", "echo tcp://here:1"),
-    ):  # fmt: skip
+    told = 'inside=$([ -d "${5:-}" ] && ls "$5" | xargs)\necho "$*${inside:+: $inside}" >> calls'
+    others = (("srun", '"$@"'), ("dask", "exec sleep 5"), ("python", "echo tcp://here:1"))
+    for name, body in (("showerstack", told), *others):
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
     path = os.pathsep.join((str(folder), os.environ["PATH"]))
