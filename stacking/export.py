@@ -206,7 +206,7 @@ def export_run(
         raise InputError(f"{run} has no learner {', '.join(unknown) or 'to export'}: choose from {', '.join(known)}")
     events = _events_to_compare(opened, names, check, bars)
     with atomic_folder(Path(out)) as folder, bars("exporting", "fits") as progress:
-        writer = _Writer(opened, folder, events, ALWAYS_EVENTS if check is None else CHECK_EVENTS)
+        writer = _Writer(opened, folder, events, is_asked=check is not None)
         for k, name in enumerate(names):
             writer.write_learner(name)
             progress(k + 1, len(names), name)
@@ -230,8 +230,8 @@ def export_run(
 class _Writer:
     """Writes the files of one export and collects the content of its JSON."""
 
-    def __init__(self, run: Run, folder: Path, events: Events | None, most: int) -> None:
-        self.run, self.folder, self.events, self.most = run, folder, events, most
+    def __init__(self, run: Run, folder: Path, events: Events | None, *, is_asked: bool) -> None:
+        self.run, self.folder, self.events, self.is_asked = run, folder, events, is_asked
         self.learners: list[ExportedLearner] = []
         self.refused: dict[str, str] = {}
         self.difference: float | None = None
@@ -251,14 +251,14 @@ class _Writer:
         learner = load_learner(saved.fits[fold].place, classes=self.run.task.classes)
         graphs, space, files = graphs_of(learner), space_of(learner), []
         if self.events is not None:
-            rows = np.arange(min(self.most, len(self.events)))
+            rows = np.arange(min(CHECK_EVENTS if self.is_asked else ALWAYS_EVENTS, len(self.events)))
             batch = self.events.batch(rows, saved.columns, grids=saved.needs_grid)
             self.difference = max(largest_difference(graphs, space, learner, batch), self.difference or 0.0)
         for k, graph in enumerate(graphs):
             file = f"{saved.fits[fold].place.name}{'' if len(graphs) == 1 else f'.member-{k}'}.onnx"
             place = self.folder / "learners" / saved.name / file
             written = self._write(graph.model, place)
-            if self.events is not None and self.most == CHECK_EVENTS and not fold + k:
+            if self.events is not None and self.is_asked and not fold + k:
                 feeds = [feed_of(graph.columns, batch.take(rows[:ALWAYS_EVENTS]), grid=bool(graph.grid_shape))]
                 for name, runner in runtimes():
                     found = largest_difference_in(runner, place, feeds)
