@@ -6,6 +6,7 @@ import pickle
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import joblib
 import numpy as np
@@ -397,6 +398,20 @@ def test_callbacks_of_scikit_learn_are_told_steps_and_numbers() -> None:
     with pytest.raises(RuntimeError, match="enough"):
         StackClassifier(**QUICK, callback=broken).set_callbacks(again).fit(x, y)
     assert again.lines[-1] == "teardown"
+
+
+def test_energies_and_cores_come_with_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("lg_energy", "lg_energy_error", "core_x_m", "core_x_error_m", "core_y_m", "core_y_error_m")
+    arrays = {name: np.arange(3.0) + k for k, name in enumerate(names)}
+    model = EnergyRegressor()
+    monkeypatch.setattr(EnergyRegressor, "_predict", lambda *_, **__: Mock(arrays=arrays))
+    np.testing.assert_array_equal(model.predict("any"), arrays["lg_energy"])
+    np.testing.assert_array_equal(model.predict("any", return_std=True), [arrays[name] for name in names[:2]])
+    np.testing.assert_array_equal(model.predict_core("any"), np.transpose([arrays[name] for name in names[2:]]))
+    del arrays["core_y_m"]
+    model.run_ = Path("runs/a")
+    with pytest.raises(InputError, match="runs/a has no learner that learned the core: train with a truth.parquet"):
+        model.predict_core("any")
 
 
 @pytest.mark.parametrize("model", [ShowerClassifier(), EnergyRegressor()], ids=lambda model: type(model).__name__)
