@@ -410,7 +410,7 @@ def test_energies_and_cores_come_with_errors(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(model.predict_core("any"), np.transpose([arrays[name] for name in names[2:]]))
     del arrays["core_y_m"]
     model.run_ = Path("runs/a")
-    with pytest.raises(InputError, match="runs/a has no learner that learned the core: train with a truth.parquet"):
+    with pytest.raises(InputError, match=r"runs/a has no learner that learned the core: train with a truth\.parquet"):
         model.predict_core("any")
 
 
