@@ -6,10 +6,10 @@ too; features are computed here. Nothing but ``onnxruntime`` is needed beside th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from showerstack.models.base.learner import Predictor
 from showerstack.models.onnx.predictor import GraphPredictor
@@ -44,6 +44,10 @@ class SavedGraphs(SavedFit):
     @property
     def needs(self) -> tuple[str, ...]:
         return ("onnx",)
+
+    def absolute(self) -> Self:
+        files = tuple((file.absolute(), columns) for file, columns in self.files)
+        return replace(self, place=self.place.absolute(), files=files)
 
     def open(self) -> Predictor:
         return GraphPredictor(self.classes, self.files, self.space)

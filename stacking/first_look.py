@@ -69,7 +69,7 @@ def first_look(
         For another task, an array or showers far outside of what the weights have seen
         (:mod:`showerstack.models.pretraining.distance`), or a folder that cannot be used.
     """
-    need("torch", what="a first look")
+    need("sklearn", "torch", what="a first look")
     from showerstack.models.pretraining.arrays import outside
     from showerstack.models.pretraining.distance import LEAST, MOST, distance_of
     from showerstack.models.pretraining.stream import FEATURES
@@ -93,6 +93,8 @@ def first_look(
     table = build_table(dataset, features, elsewhere=elsewhere, ctx=ctx)
     events, columns = ShowerEvents(dataset, table.folder, task), feature_set(FEATURES, table.columns)
     usable = np.random.default_rng(0).permutation(np.flatnonzero(data.usable))
+    if data.groups is not None:  # uses of one shower say no more than one of them
+        usable = usable[np.sort(np.unique(data.groups[usable], return_index=True)[1])]
     if len(usable) < LEAST:
         compared = f"fewer than {LEAST} showers: nobody knows whether the weights have seen such ones"
         remark(LOG, (compared,))

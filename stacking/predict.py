@@ -431,7 +431,7 @@ def _by_cluster(
     if not isinstance(events, ShowerEvents):
         raise InputError("option scheduler: a cluster predicts showers from their feature table, no other events")
     events = events.absolute()
-    there = [replace(one, fits=tuple(replace(fit, place=fit.place.resolve()) for fit in one.fits)) for one in learners]
+    there = [replace(one, fits=tuple(fit.absolute() for fit in one.fits)) for one in learners]
     places = {fit.place for learner in there for fit in learner.fits}
     parts = list(pieces(len(events)))
     tasks = [(events, there, part.start, part.stop, threads) for part in parts]
@@ -450,7 +450,7 @@ def _by_cluster(
 def predict_piece(events: Events, learners: Sequence[SavedFits], start: int, stop: int, threads: int) -> Piece:
     """Return what all fits say of the events from ``start`` to ``stop``; a worker keeps the fits open."""
     places = tuple(sorted({fit.place for learner in learners for fit in learner.fits}))
-    open_fits = _opened(places, tuple(folder_state(place) for place in places))
+    open_fits = _opened(places, tuple(folder_state(place if place.is_dir() else place.parent) for place in places))
     said: dict[str, list[Posterior]] = {}
     with limited_threads(threads):
         for job in _jobs(events, slice(start, stop), learners):

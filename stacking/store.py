@@ -15,11 +15,11 @@ import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import polars as pl
@@ -439,6 +439,10 @@ class SavedFit:
     def needs(self) -> tuple[str, ...]:
         """The extra whose libraries predict; none where the core does."""
         return () if predicts_alone(read_header(self.place)) else ("train",)
+
+    def absolute(self) -> Self:
+        """Return the same for programs with another working directory."""
+        return replace(self, place=self.place.absolute())
 
     def open(self) -> Predictor:
         """Return what predicts as the fit does."""

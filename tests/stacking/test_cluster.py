@@ -26,9 +26,10 @@ from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking import events, fits
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.events import ShowerEvents
+from showerstack.stacking.exported import SavedGraphs
 from showerstack.stacking.fits import refuse_other_fit
 from showerstack.stacking.predict import predict_fits
-from showerstack.stacking.store import RunFolder, load
+from showerstack.stacking.store import RunFolder, SavedFit, load
 from showerstack.stacking.tables import FrameEvents, open_table
 from showerstack.stacking.train import fold_tasks, stack
 from tests.program import call
@@ -306,6 +307,10 @@ def test_a_cluster_predicts_the_same(
     call("cli.py", "predict", *out, "--out", "here.npz")
     call("cli.py", "predict", *out, "--out", "there.npz", "--scheduler", small.scheduler.address)
     assert Path("there.npz").read_bytes() == Path("here.npz").read_bytes()
+    for one in (SavedFit(Path("a")), SavedGraphs(Path("a/b"), ("x", "y"), ((Path("a/b"), ("c",)),), "log")):
+        assert {path.is_absolute() for path in (one.absolute().place, *dict(getattr(one.absolute(), "files", ())))} == {
+            True
+        }
     frame = FrameEvents(np.zeros((3, 1), np.float32), ("x",), "")
     with pytest.raises(InputError, match="option scheduler: a cluster predicts showers from their feature table"):
         list(predict_fits(frame, [], Context(scheduler=small.scheduler.address), print))

@@ -24,6 +24,8 @@ from showerstack.stacking.first_look import first_look
 from tests.program import call
 
 CTX = Context(device="cpu", workers=1)
+COMPARED: list[int] = []
+"""Numbers of showers whose distance was asked for."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,7 +33,7 @@ def compared() -> Iterator[list[Distance]]:
     """Distances that are found one after another, the last one ever after: worlds are drawn in the slow test alone."""
     found = [Distance(0.8, np.linspace(0.5, 1.1, 100), ())]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distance, "distance_of", lambda *_: found[-1])
+        patch.setattr(distance, "distance_of", lambda _, events, *__: COMPARED.append(len(events)) or found[-1])
         yield found
 
 
@@ -121,6 +123,14 @@ def test_showers_unlike_all_that_was_seen_are_refused(
     compared.pop()
 
 
+def test_uses_of_a_shower_are_compared_once(looked: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(looked[1] / "composition_test", tmp_path / "used", ignore=shutil.ignore_patterns("checksums.json"))
+    n = len(np.load(tmp_path / "used" / "features.npy", mmap_mode="r"))
+    np.save(tmp_path / "used" / "groups.npy", np.arange(n) // 8)
+    first_look(tmp_path / "used", COMPOSITION, CTX)
+    assert COMPARED[-1] == -(-n // 8) > 50
+
+
 @pytest.mark.slow
 def test_a_world_with_other_lateral_forms_is_far_away(tmp_path: Path) -> None:
     array, pretrained = (
@@ -130,4 +140,5 @@ def test_a_world_with_other_lateral_forms_is_far_away(tmp_path: Path) -> None:
     for world, outside in (("harder", False), (FOREIGN, True)):
         batch, _ = drawn(world, "composition", 600, seed=9, split="test", data=tmp_path, array=array, elsewhere=True)
         found = distance_of(pretrained, replace(batch, labels=None), COMPOSITION, CTX)
-        assert found.is_outside == outside, f"{world}: {found.words}; measured: 0.77 and 1.46, of worlds 0.75 to 1.34"
+        widths = (found.value - found.of_worlds.mean()) / found.of_worlds.std()
+        assert (widths > 2.5) == outside, f"{world}: {widths:.1f}, {found.words}; measured: -0.2 and 4.2"
