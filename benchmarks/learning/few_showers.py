@@ -1,6 +1,7 @@
 r"""What a training shower is worth: the pretrained network fine-tuned on few of them, beside one trained from scratch.
 
     python -m benchmarks.learning.few_showers --choose
+    python -m benchmarks.learning.few_showers --choose --ways "chosen/15 % kept back" --sizes 2000,5000 --seeds 1,2
     python -m benchmarks.learning.few_showers --store
     python -m benchmarks.learning.few_showers --choose --drawn 8 --weights FILE
     python -m benchmarks.learning.few_showers --first-look --store
@@ -41,7 +42,8 @@ from showerstack.showers.nuclei import groups_asked
 from showerstack.showers.schema import COMPOSITION, TASKS
 from showerstack.stacking.first_look import posteriors
 
-CHOSEN, HALFWAY, UNTRAINED = "chosen", "10 epochs, halfway", {"learning_rate": 1e-12, "epochs": 1, "by_number": False}
+CHOSEN, HALFWAY, KEPT_BACK = "chosen", "10 epochs, halfway", "15 % kept back"
+UNTRAINED = {"learning_rate": 1e-12, "epochs": 1, "by_number": False}
 SMALL_STEPS: dict[str, Any] = {"batch_size": 32, "patience": 99, "by_number": False}
 WAYS: dict[str, dict[str, Any]] = {
     CHOSEN: {},
@@ -51,8 +53,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "30 epochs": SMALL_STEPS | {"epochs": 30},
     "10 epochs, 256 a step": SMALL_STEPS | {"batch_size": 256},
     HALFWAY: SMALL_STEPS | {"epochs": 10},
+    KEPT_BACK: {"by_number": False},
 }
-"""Settings; halfway: the weights are the mean of those before and after."""
+"""Settings; halfway: the weights are the mean of those before and after; kept back: to stop early."""
 VALID_SHARE, LEAST_VALID = 0.15, 20
 CHOICE_SIZES, SIZES, SCRATCH_SIZES = (50, 100, 300, 1000), (100, 300, 1000, 5000), (1000, 5000, 17_000)
 MOST = 20_000
@@ -77,7 +80,7 @@ def loss(
         settings |= {} if n else UNTRAINED
         rows = np.random.default_rng([n, seed]).permutation(len(events))[: n or 400]
         n_valid = max(round(VALID_SHARE * len(rows)), LEAST_VALID)
-        parts = (rows[n_valid:], rows[:n_valid]) if way == CHOSEN else (rows, rows)
+        parts = (rows[n_valid:], rows[:n_valid]) if way in (CHOSEN, KEPT_BACK) else (rows, rows)
         train, valid = (events.take(np.sort(part)) for part in parts)
         learner = create(entry, TASKS[task].classes, overrides=settings, n_rows=n)
         learner.fit(train, valid, seed=seed)
@@ -102,25 +105,25 @@ def sets_of(world: str, task: str, array: DetectorArray, out: Path, seed: int = 
     return train, test
 
 
-def choose(n_arrays: int, seeds: list[int], out: Path) -> list[str]:
+def choose(ways: list[str], sizes: list[int], n_arrays: int, seeds: list[int], out: Path) -> list[str]:
     """Return a table of ways at drawn arrays in drawn worlds, means over both and the training seeds."""
-    losses = np.zeros((len(WAYS), len(CHOICE_SIZES), n_arrays, len(seeds)))
+    losses = np.zeros((len(ways), len(sizes), n_arrays, len(seeds)))
     for k in range(n_arrays):
         sets = sets_of(RANDOM, "composition", draw_array(np.random.default_rng([DRAWN, k])), out, DATA_SEED + k)
-        for j, n in enumerate(CHOICE_SIZES):
-            for i, way in enumerate(WAYS):
+        for j, n in enumerate(sizes):
+            for i, way in enumerate(ways):
                 for s, seed in enumerate(seeds):
                     losses[i, j, k, s] = loss(f"drawn {k}", STARTED, way, n, seed, sets, "composition", out)
         print(f"drawn {k} of {n_arrays}", flush=True)
     rows = [
-        f"| training | {' | '.join(f'{n:,}' for n in CHOICE_SIZES)} |",
-        "|" + "---|" * (len(CHOICE_SIZES) + 1),
+        f"| training | {' | '.join(f'{n:,}' for n in sizes)} |",
+        "|" + "---|" * (len(sizes) + 1),
     ]
-    for i, way in enumerate(WAYS):
-        gaps = (losses[i] - losses[0]).reshape(len(CHOICE_SIZES), -1)
+    for i, way in enumerate(ways):
+        gaps = (losses[i] - losses[0]).reshape(len(sizes), -1)
         cells = [f"{losses[0, j].mean():.4f}" if way == CHOSEN else
                  f"{gaps[j].mean():+.4f} ± {gaps[j].std(ddof=1) / gaps.shape[1] ** 0.5:.4f}"
-                 for j in range(len(CHOICE_SIZES))]  # fmt: skip
+                 for j in range(len(sizes))]  # fmt: skip
         rows.append(f"| {way} | {' | '.join(cells)} |")
     return rows
 
@@ -232,6 +235,8 @@ def main() -> None:
     parser.add_argument("--choose", action="store_true", help="compare ways at drawn arrays and worlds")
     parser.add_argument("--first-look", action="store_true", help="without training, at KASCADE and six other arrays")
     parser.add_argument("--drawn", type=int, default=8, help="arrays that are drawn")
+    parser.add_argument("--ways", default="/".join(WAYS), help="with --choose, by /: the first is compared with")
+    parser.add_argument("--sizes", default=",".join(map(str, CHOICE_SIZES)), help="with --choose: showers")
     parser.add_argument("--groups", help="of one's own, such as light=H+He,CNO=C+N+O,heavy=Si+Fe, at drawn arrays")
     parser.add_argument("--weights", default=ANY, help="a .safetensors file in place of the released weights")
     parser.add_argument("--tasks", default="composition")
@@ -262,7 +267,8 @@ def main() -> None:
         print("\n".join(beside(options.weights, options.tasks.split(","), options.drawn, seeds[0], options.out)))
         return
     elif options.choose:
-        rows = choose(options.drawn, seeds, options.out)
+        ways, sizes = options.ways.split("/"), [int(n) for n in options.sizes.split(",")]
+        rows = choose(ways, sizes, options.drawn, seeds, options.out)
         words = f"Log-loss of {N_TEST:,} test showers at {options.drawn} drawn arrays in drawn worlds, {len(seeds)} "
         words += "training seeds; from the second line on differences to the first, ± one standard error over both.\n\n"
         name, title = "few_showers_choice", "How to fine-tune on few showers"
