@@ -30,7 +30,7 @@ from showerstack.showers.schema import (
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.chain import Predictions
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import Run, load
+from showerstack.stacking.run import Run, load
 
 
 def looked_at(data: Sequence[Path], blinding: Blinding) -> list[Path]:

@@ -20,8 +20,8 @@ from showerstack.scoring.score import metrics_path
 from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.schema import TASKS
 from showerstack.showers.source import is_simulated, read_source
+from showerstack.stacking.run import Run
 from showerstack.stacking.stated import Gate, Manifest, TableMetrics
-from showerstack.stacking.store import Run
 
 LICENCE = "MIT"
 """Of the software, its models and what it simulates."""

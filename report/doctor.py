@@ -65,7 +65,7 @@ from showerstack.showers.schema import (
 )
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.config import FEW_SHOWERS, MORE_SHOWERS
-from showerstack.stacking.store import Run
+from showerstack.stacking.run import Run
 
 DISTRIBUTION = "showerstack"
 SUBMISSION_FILE = "metadata.yaml"

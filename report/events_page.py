@@ -31,7 +31,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import Explanation, explain_events
-from showerstack.stacking.store import Run
+from showerstack.stacking.run import Run
 
 TURNED = "Arrow keys turn the pages, and so do the buttons. Test labels are not looked at."
 

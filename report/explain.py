@@ -13,7 +13,7 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.files import check_target
 from showerstack.showers.dataset import Dataset
 from showerstack.stacking.explain import STATIONS, Explanation, explain
-from showerstack.stacking.store import Run, load
+from showerstack.stacking.run import Run, load
 
 NAMED = 5
 """Groups that are shown, the largest."""

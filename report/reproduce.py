@@ -31,10 +31,10 @@ from showerstack.showers.archives.convert import convert
 from showerstack.showers.archives.download import download_raw
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.protocols import modes_of
-from showerstack.showers.schema import Task
+from showerstack.showers.schema import MANIFEST_FILE, PREDICTIONS_FILE, Task
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.store import MANIFEST_FILE, PREDICTIONS_FILE, Run
+from showerstack.stacking.run import Run
 from showerstack.stacking.train import stack
 
 LOG = logging.getLogger(__name__)

@@ -54,7 +54,7 @@ from showerstack.scoring.tasks.text import plus_minus
 from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import explain_events
-from showerstack.stacking.store import RunFolder
+from showerstack.stacking.layout import REPORT_FILE
 
 
 def headline(evaluated: EvaluatedRun) -> Markup:
@@ -320,7 +320,7 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     InputError
         If the run or the test set cannot be read, they do not belong together, or the folder cannot be written.
     """
-    check_target(RunFolder(Path(run)).report, (".html",))
+    check_target(Path(run) / REPORT_FILE, (".html",))
     evaluated = EvaluatedRun.read(run, data)
     drawn = () if evaluated.task.target else (gallery,)
     parts = (plain_words, learners, *page_of(evaluated.task).sections, *drawn, importance)

@@ -27,8 +27,8 @@ from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.text import short
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.explain import group_of
+from showerstack.stacking.run import Run
 from showerstack.stacking.stated import Step, Threshold
-from showerstack.stacking.store import Run
 
 
 def how_it_was_made(run: Run, source: Mapping[str, Any] | None = None) -> list[Section]:

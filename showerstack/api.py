@@ -91,9 +91,10 @@ class Fitted:
 
     def _repr_html_(self) -> str:
         from showerstack.stacking.exported import open_run
+        from showerstack.stacking.run import Run
 
         opened = open_run(self.folder, whole=False)
-        made = None if opened.is_export else opened.manifest
+        made = opened.manifest if isinstance(opened, Run) else None
         learners = dict.fromkeys(opened.learners, (None, None)) if made is None else {
             row.name: (row.log_loss, made.pool.weights.get(row.name)) for row in made.learners
         }  # fmt: skip

@@ -26,7 +26,8 @@ from showerstack.showers.schema import GAMMA
 from showerstack.stacking.estimates import Posterior
 from showerstack.stacking.events import Events
 from showerstack.stacking.predict import open_events
-from showerstack.stacking.store import Run, SavedFit
+from showerstack.stacking.predictable import Predictable, SavedFit
+from showerstack.stacking.run import Run
 
 STATIONS = "stations"
 """The detector grid as a group."""
@@ -81,20 +82,22 @@ class Explanation:
     learners: Mapping[str, Share]
 
 
-def explain(run: Run, data: str | Path | Events, event: int, ctx: Context = Context(), *, seed: int = 1) -> Explanation:
+def explain(
+    run: Predictable, data: str | Path | Events, event: int, ctx: Context = Context(), *, seed: int = 1
+) -> Explanation:
     """Explain the prediction of one event; see :func:`explain_events`."""
     return explain_events(run, data, [event], ctx, seed=seed)[0]
 
 
 def explain_events(
-    run: Run, data: str | Path | Events, which: Sequence[int], ctx: Context = Context(), *, seed: int = 1
+    run: Predictable, data: str | Path | Events, which: Sequence[int], ctx: Context = Context(), *, seed: int = 1
 ) -> list[Explanation]:
     """Explain predictions: the most probable class against the next, gammas against hadrons.
 
     Parameters
     ----------
     run
-        What :func:`showerstack.stacking.store.load` returns.
+        What :func:`showerstack.stacking.run.load` returns.
     data
         Events as :func:`showerstack.stacking.predict.predict` takes them, two or more.
     which
@@ -107,7 +110,7 @@ def explain_events(
     InputError
         For an export, a run that estimates a quantity, an event that does not exist or cannot be used.
     """
-    if run.is_export:
+    if not isinstance(run, Run):
         raise InputError(f"{run.folder} is an export, which cannot be explained: give the run that it was made of")
     if run.task.target is not None:
         raise InputError(f"{run.folder} estimates a quantity: only a choice between classes can be explained")

@@ -35,9 +35,11 @@ from showerstack.stacking.chain import Chain
 from showerstack.stacking.estimates import POOL, PosteriorMean
 from showerstack.stacking.events import CONTEXT_SCALARS, Events
 from showerstack.stacking.exported import EXPORT_FORMAT
+from showerstack.stacking.layout import CHAIN_FILES, COLUMNS_FILE
 from showerstack.stacking.predict import open_events
+from showerstack.stacking.predictable import SavedFits
+from showerstack.stacking.run import Run, load
 from showerstack.stacking.stated import Configuration, Export, ExportedFit, ExportedLearner, Graph, Inputs
-from showerstack.stacking.store import CHAIN_FILES, COLUMNS_FILE, Run, SavedFits, load
 
 LOG = logging.getLogger(__name__)
 

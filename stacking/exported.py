@@ -7,9 +7,8 @@ too; features are computed here. Nothing but ``onnxruntime`` is needed beside th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from showerstack.models.base.learner import Predictor
 from showerstack.models.onnx.predictor import GraphPredictor
@@ -18,10 +17,11 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.runtime.stated import stated_as
 from showerstack.showers.schema import EXPORT_FILE
-from showerstack.stacking.chain import Chain
 from showerstack.stacking.estimates import POOL
+from showerstack.stacking.layout import CHAIN_FILES, COLUMNS_FILE
+from showerstack.stacking.predictable import Predictable, SavedFit, SavedFits
+from showerstack.stacking.run import Run, load
 from showerstack.stacking.stated import Export
-from showerstack.stacking.store import CHAIN_FILES, COLUMNS_FILE, Run, SavedFit, SavedFits, load, read_chain
 
 EXPORT_FORMAT = 2
 """Version of ``export.json``; the first had no files of the chain."""
@@ -54,10 +54,11 @@ class SavedGraphs(SavedFit):
 
 
 @dataclass(frozen=True)
-class ExportedRun(Run):
+class ExportedRun(Predictable):
     """An export of a run."""
 
-    is_export: ClassVar[bool] = True
+    trained: Export
+    """Content of ``export.json``."""
 
     @classmethod
     def open(cls, folder: str | Path) -> ExportedRun:
@@ -84,39 +85,25 @@ class ExportedRun(Run):
         return opened
 
     @property
-    def export(self) -> Export:
-        """Content of ``export.json``."""
-        assert isinstance(self.trained, Export)
-        return self.trained
-
-    @property
     def shipped(self) -> str:
-        """The system that predicts new events."""
-        return self.export.shipped
+        return self.trained.shipped
 
     @property
     def learners(self) -> tuple[str, ...]:
-        """Learners whose fits it holds."""
-        return tuple(row.name for row in self.export.learners)
+        return tuple(row.name for row in self.trained.learners)
 
     @property
-    def remarks(self) -> tuple[str, ...]:
-        """None: they are the run's."""
-        return ()
+    def systems(self) -> tuple[str, ...]:
+        """Those of the run, learners that it does not hold as well."""
+        return tuple(self.trained.systems)
 
     @property
     def library_remarks(self) -> tuple[str, ...]:
         """None: it predicts with onnxruntime, whatever it was trained with."""
         return ()
 
-    @cached_property
-    def chain(self) -> Chain:
-        """The run's chain after the learners; true quantities are not estimated."""
-        return read_chain(self.checksums, self.task, self.export.systems, self.trained.config_hash)
-
     def fits(self, name: str) -> SavedFits:
-        """Return the files of a learner, each compared with its checksum."""
-        row, fits = next(row for row in self.export.learners if row.name == name), []
+        row, fits = next(row for row in self.trained.learners if row.name == name), []
         for fit in row.fits:
             graphs = tuple((self.checksums.path(file.file), tuple(file.columns)) for file in fit.files)
             fits.append(SavedGraphs(graphs[0][0], self.task.classes, graphs, fit.average))
@@ -125,8 +112,8 @@ class ExportedRun(Run):
         return SavedFits(name, tuple(fits), columns, any(file.grid for file in files))
 
 
-def open_run(folder: str | Path, *, whole: bool = True) -> Run:
-    """Open a finished run (:func:`showerstack.stacking.store.load`), or an export of one.
+def open_run(folder: str | Path, *, whole: bool = True) -> Run | ExportedRun:
+    """Open a finished run (:func:`showerstack.stacking.run.load`), or an export of one.
 
     With ``whole`` false, only the manifest of a run is read.
     """

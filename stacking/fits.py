@@ -1,8 +1,8 @@
 """One learner on one fold: every event is predicted by a fit that did not learn from it.
 
 A task fits on the other folds, predicts the fold, the holdout and the test events, and saves all of it. Its folder
-(:class:`showerstack.stacking.store.FitFolder`) appears only when the task is complete and carries the key of everything
-that went into it; a run that was killed keeps the finished ones and does the rest. Tasks carry paths, not arrays, and
+(:class:`showerstack.stacking.layout.FitFolder`) appears only when the task is complete and carries the key of all that
+went into it; a run that was killed keeps the finished ones and does the rest. Tasks carry paths, not arrays, and
 run in processes of this machine or on a Dask cluster.
 
 Fits that start from the same weights stay so close to each other that the network with their mean weights predicts what
@@ -32,13 +32,15 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, hash_json
 from showerstack.runtime.processes import limited_threads
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
+from showerstack.stacking.budget import FitTime, TimeLimitReached
 from showerstack.stacking.estimates import Posterior
 from showerstack.stacking.events import Events, pieces
+from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.folds import Folds, early_stopping_rows
+from showerstack.stacking.layout import HOLDOUT, OWN_FOLD, TEST, FitFolder
 from showerstack.stacking.sample import Sample, subsampled
 from showerstack.stacking.second_level import average_of
 from showerstack.stacking.stated import FitRecord, Step
-from showerstack.stacking.store import HOLDOUT, OWN_FOLD, TEST, FitFolder, RunFolder
 
 MIN_VALID = 2000
 """Events for early stopping that are kept at least where a learner gets only a part of the rows."""
@@ -69,12 +71,7 @@ class FoldTask:
     off_cut_weight: float = 1.0
     rows: int | None = None
     """Training events at most; None for all."""
-    deadline: float | None = None
-    """When the fits have to be done, seconds of :func:`showerstack.runtime.cost.now_s`; None without a limit."""
-    share: float = 1.0
-    """Share of the time left until then, when it begins, that it may learn for."""
-    gives_up: bool = True
-    """Whether it is given up at the deadline: one learner is not, so that a late run predicts at all."""
+    time: FitTime = field(default_factory=FitTime)
     context_hash: str = ""
     """Hash of the run's configuration, data and versions."""
     start: str = ""
@@ -199,10 +196,6 @@ def write_unseen_predictions(task: FoldTask, learner: Learner, saved: FitFolder)
         saved.write(TEST, predict(task, learner, task.test, np.arange(len(task.test))))
 
 
-class TimeLimitReached(Exception):
-    """The run's time limit was reached before a fit was finished."""
-
-
 LOOK_EVERY_S = 0.2
 """How often a fit looks whether its run is still at work."""
 
@@ -215,8 +208,7 @@ class WhileWanted:
 
     def __init__(self, task: FoldTask) -> None:
         self.task, self.reached, self.looked = task, False, now_s()
-        deadline = task.deadline
-        self.ends = None if deadline is None else self.looked + task.share * max(0.0, deadline - self.looked)
+        self.ends = task.time.learns_until(self.looked)
 
     def __call__(self, done: float, total: float, note: str = "", values: Mapping[str, float] = NO_VALUES) -> None:
         """Raise :class:`Enough` when the time has come, :class:`Abandoned` when the run has ended."""
@@ -234,7 +226,7 @@ def _fit(task: FoldTask, train: Batch, valid: Batch) -> tuple[Learner, bool]:
 
     Returns the learner, and whether the time limit ended its fit.
     """
-    watch = WhileWanted(task) if task.deadline is not None or task.start else None
+    watch = WhileWanted(task) if task.time.deadline is not None or task.start else None
     for _ in range(2):
         learner = create(
             task.spec,
@@ -316,7 +308,7 @@ def predict(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray) 
     """Return what a fit says of some events, in pieces of bounded memory; one that is given up ends at its deadline."""
     log_proba, estimates = np.empty((len(rows), len(learner.classes))), []
     for piece in pieces(len(rows)):
-        if task.gives_up and task.deadline is not None and now_s() >= task.deadline:
+        if task.time.is_over():
             raise TimeLimitReached("the time limit of the run was reached")
         batch = events.batch(rows[piece], task.columns, grids=task.spec.needs_grid)
         if task.learns_truth:
@@ -390,7 +382,7 @@ def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float 
     TimeLimitReached
         If ``deadline``, seconds of :func:`showerstack.runtime.cost.now_s`, does not leave enough for its predictions.
     """
-    first = replace(tasks[0], deadline=deadline, gives_up=True)
+    first = replace(tasks[0], time=FitTime(deadline))
     target = first.run.fit(first.name, None).path
     shutil.rmtree(target, ignore_errors=True)
     with atomic_folder(target) as folder, limited_threads(first.threads):
@@ -406,24 +398,3 @@ def average_weights(tasks: Sequence[FoldTask], holdout: Sample, deadline: float 
     if loss.difference > MARGIN:
         shutil.rmtree(target)
     return loss
-
-
-FIRST_LEARNERS = ("pretrained", "mlp", "catboost", "xgboost", "lightgbm")
-"""Learners in the order in which a time limit begins them; others follow, networks on grids last."""
-LEARNER_SHARE, FIT_SHARE = 0.5, 0.75
-"""Share of the time left that a learner may take, except the last, and the share of it for learning."""
-
-
-def order_in_limit(spec: LearnerSpec) -> tuple[int, bool]:
-    """Return the place of a learner under a time limit: place among the first, and whether it reads grids."""
-    name = spec.name.rpartition(".")[2]
-    return (FIRST_LEARNERS.index(name) if name in FIRST_LEARNERS else len(FIRST_LEARNERS), spec.needs_grid)
-
-
-def share_of_time(fold: int, n_fits: int, workers: int, *, last: bool) -> float:
-    """Return the share of the time left, when a fit begins, that it may learn for.
-
-    A learner's fits go in rounds of as many as there are workers; a round leaves the same time to each that follows.
-    """
-    rounds_left = -(-n_fits // workers) - fold // workers
-    return FIT_SHARE * (1.0 if last else LEARNER_SHARE) / max(1, rounds_left)

@@ -1,6 +1,6 @@
 """Predictions of new, unlabelled events with a finished run: a dataset folder, or the rows of a table.
 
->>> from showerstack.stacking.store import load                      # doctest: +SKIP
+>>> from showerstack.stacking.run import load                      # doctest: +SKIP
 >>> stream = predict(load("runs/composition"), "data/new_events")  # doctest: +SKIP
 >>> stream.write("new.npz")                                       # doctest: +SKIP
 """
@@ -55,9 +55,10 @@ from showerstack.stacking.events import (
     unusable_remarks,
 )
 from showerstack.stacking.fits import check_log_proba
+from showerstack.stacking.layout import COLUMNS_FILE
+from showerstack.stacking.predictable import Predictable, SavedFit, SavedFits
 from showerstack.stacking.remarks import unlike_remarks
 from showerstack.stacking.stated import Columns
-from showerstack.stacking.store import COLUMNS_FILE, Run, SavedFit, SavedFits
 from showerstack.stacking.tables import FrameEvents, probabilities, read_new_rows
 
 LOG = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ def prediction_table(
 
 
 def predict(
-    run: Run, data: str | Path | Events, ctx: Context = Context(), **options: Unpack[Options]
+    run: Predictable, data: str | Path | Events, ctx: Context = Context(), **options: Unpack[Options]
 ) -> PredictionStream:
     """Predict new events with a finished run, in pieces of bounded memory; labels are neither needed nor looked at.
 
@@ -169,7 +170,7 @@ def predict(
     Parameters
     ----------
     run
-        What :func:`showerstack.stacking.store.load` or :func:`showerstack.stacking.exported.open_run` returns.
+        What :func:`showerstack.stacking.run.load` or :func:`showerstack.stacking.exported.open_run` returns.
     data
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is true.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.
@@ -217,7 +218,7 @@ class _Showers(_Source):
     """A dataset folder, whose features are made when they are wanted."""
 
     events: Dataset
-    run: Run
+    run: Predictable
     options: Options
     ctx: Context
 
@@ -251,13 +252,13 @@ class _Rows(_Source):
         return self.events
 
 
-def columns_needed(run: Run) -> tuple[str, ...]:
+def columns_needed(run: Predictable) -> tuple[str, ...]:
     """Return the features that the shipped learners read."""
     return tuple(dict.fromkeys(name for fits in _needed_fits(run, everything=False) for name in fits.columns))
 
 
 def open_events(
-    run: Run,
+    run: Predictable,
     data: str | Path | Events,
     columns: tuple[str, ...],
     ctx: Context = Context(),
@@ -267,7 +268,7 @@ def open_events(
     return _source(run, data, options, ctx).open(columns)
 
 
-def _source(run: Run, data: str | Path | Events, options: Options, ctx: Context) -> _Source:
+def _source(run: Predictable, data: str | Path | Events, options: Options, ctx: Context) -> _Source:
     if isinstance(data, Events):
         return _Source(data)
     if run.of_table:
@@ -275,7 +276,7 @@ def _source(run: Run, data: str | Path | Events, options: Options, ctx: Context)
     return _shower_source(run, Path(data), options, ctx)
 
 
-def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source:
+def _shower_source(run: Predictable, dataset: Path, options: Options, ctx: Context) -> _Source:
     if dataset.is_file():
         raise InputError(f"{run.folder} was trained on showers: give it a dataset folder, not a table")
     data = Dataset.open(dataset, labels=False)
@@ -289,7 +290,7 @@ def _shower_source(run: Run, dataset: Path, options: Options, ctx: Context) -> _
     return _Showers(events=data, remarks=(*data.remarks, *remarks), run=run, options=options, ctx=ctx)
 
 
-def refuse_other_kind(run: Run, data: Dataset) -> None:
+def refuse_other_kind(run: Predictable, data: Dataset) -> None:
     """Refuse events of another array, or of scalars rounded otherwise, than those that a run was trained on."""
     source, dtype = run.trained.data.train_source, run.trained.data.train_scalars
     if source is not None and not (array := array_of(source)).is_like(data.array):
@@ -311,7 +312,7 @@ def _holds_halves(data: Dataset) -> bool:
         return bool(np.mean(values.astype(np.float16) == values) > 0.5) if values.size else False
 
 
-def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
+def _row_source(run: Predictable, file: Path, separator: str | None) -> _Source:
     if file.is_dir():
         raise InputError(f"{run.folder} was trained on a table: give it a table, not a dataset folder")
     config = run.trained.config
@@ -327,7 +328,7 @@ def _row_source(run: Run, file: Path, separator: str | None) -> _Source:
     return _Rows(events=events, remarks=tuple(remarks), identifiers=identifiers, schema=columns_file)
 
 
-def _needed_fits(run: Run, *, everything: bool) -> list[SavedFits]:
+def _needed_fits(run: Predictable, *, everything: bool) -> list[SavedFits]:
     """Return the fits that predictions need, each file compared with its checksum."""
     chain = run.chain
     names = chain.learners if everything else chain.needed
@@ -338,7 +339,7 @@ def _needed_fits(run: Run, *, everything: bool) -> list[SavedFits]:
     ]
 
 
-def _predict_pieces(run: Run, source: _Source, fits: list[SavedFits], ctx: Context) -> Iterator[Predictions]:
+def _predict_pieces(run: Predictable, source: _Source, fits: list[SavedFits], ctx: Context) -> Iterator[Predictions]:
     columns = [name for learner in fits for name in learner.columns]
     columns += CORE_COLUMNS if run.chain.target_calibration else ()
     events = source.open(tuple(dict.fromkeys(columns)))

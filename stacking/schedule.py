@@ -15,20 +15,16 @@ import numpy as np
 from showerstack.features.device import free_gpu_memory
 from showerstack.runtime.cluster import alone, connected, on_cluster, refuse_other_code, refuse_unshared
 from showerstack.runtime.context import NO_VALUES, Progress
-from showerstack.runtime.cost import Clock, now_s
+from showerstack.runtime.cost import Clock
 from showerstack.runtime.errors import GPU_FAILED, Changed, InputError, remedy_of
 from showerstack.runtime.logs import Caller, captured, replay
 from showerstack.runtime.processes import by_device, in_devices
 from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.showers.schema import Task
+from showerstack.stacking.budget import TimeLimitReached
 from showerstack.stacking.config import RunConfig
 from showerstack.stacking.events import Events
-from showerstack.stacking.fits import (
-    Abandoned,
-    FoldTask,
-    TimeLimitReached,
-    do_task,
-)
+from showerstack.stacking.fits import Abandoned, FoldTask, do_task
 
 LOG = logging.getLogger(__name__)
 
@@ -233,8 +229,7 @@ def _gpu_failed(attempt: Attempt) -> bool:
 
 
 def _attempt(task: FoldTask, caller: Caller, clock: Clock | None = None) -> Attempt:
-    if clock is not None and task.deadline is not None:
-        task = replace(task, deadline=clock.on_this_machine(task.deadline))
+    task = replace(task, time=task.time.by(clock))
     with captured(caller) as records:
         log_loss, error, remedy = _outcome_of(task)
     return Attempt(task.name, task.fold, error, remedy, records, log_loss)
@@ -247,7 +242,7 @@ def _outcome_of(task: FoldTask) -> tuple[float | None, str, str | None]:
         if task.is_done():  # a cluster repeats work whose result was lost with the worker
             return None, "", None
         late = task.run.late(task.name)
-        if task.gives_up and task.deadline is not None and (late.exists() or now_s() >= task.deadline):
+        if task.time.is_over(late=late.exists()):
             raise TimeLimitReached("the time limit of the run left too little for it")
         began = time.monotonic()
         try:

@@ -24,9 +24,10 @@ from showerstack.showers.source import weight_ratios
 from showerstack.stacking.columns import CATEGORY, Schema, as_text, learned_columns
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.events import Data, Events
+from showerstack.stacking.folder import RunFolder
+from showerstack.stacking.layout import LABELS_TABLE
 from showerstack.stacking.remarks import heap_remarks, repeated_remarks, telling_remarks, weight_remarks
 from showerstack.stacking.sample import Labelled, Sample
-from showerstack.stacking.store import LABELS_TABLE, RunFolder
 
 LOG = logging.getLogger(__name__)
 

@@ -12,34 +12,32 @@ on nested ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from showerstack.models.base.spec import LearnerSpec
-from showerstack.models.registry import devices_for
-from showerstack.runtime.code import command_line, git_revision, machine, now_utc, versions
 from showerstack.runtime.context import Context, Progress
-from showerstack.runtime.cost import now_s, seconds_of, timed
+from showerstack.runtime.cost import timed
 from showerstack.runtime.errors import InputError, need
-from showerstack.runtime.files import hash_json
 from showerstack.runtime.logs import logging_to, remark
 from showerstack.runtime.processes import limited_threads
-from showerstack.runtime.versions import STACKING_VERSION
-from showerstack.showers.nuclei import groups_entry
+from showerstack.stacking.budget import kept_late
 from showerstack.stacking.chain import Chain, Fit, Predictions, concatenated
-from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
+from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.estimates import DecisionSample, Posterior, TargetCalibration, own_estimate, stacking_of
-from showerstack.stacking.events import Binned, Data, Events, open_showers, pieces
-from showerstack.stacking.fits import FoldTask, one_networks, order_in_limit, refuse_other_fit, share_of_time
+from showerstack.stacking.events import Binned, Data, Events, pieces
+from showerstack.stacking.fits import FoldTask, one_networks, refuse_other_fit
+from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.folds import Folds, make_folds
+from showerstack.stacking.layout import HOLDOUT, OWN_FOLD, FitFolder
+from showerstack.stacking.plan import Plan
 from showerstack.stacking.sample import Labelled
-from showerstack.stacking.schedule import Attempt, Processes, run_tasks
+from showerstack.stacking.schedule import Attempt, run_tasks
 from showerstack.stacking.second_level import (
     FIRST_FOLD,
     ON_HOLDOUT,
@@ -55,18 +53,13 @@ from showerstack.stacking.second_level import (
 from showerstack.stacking.stated import (
     Answers,
     Begun,
-    Configuration,
     DroppedLearner,
-    Identity,
-    Inputs,
     JudgedOn,
     LearnerEntry,
     Manifest,
     OneNetwork,
     Step,
 )
-from showerstack.stacking.store import HOLDOUT, OWN_FOLD, FitFolder, RunFolder
-from showerstack.stacking.tables import open_table
 
 LOG = logging.getLogger(__name__)
 
@@ -109,13 +102,11 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
         run folder of another configuration, which stays as it is.
     """
     need("train", what="training")
-    data, ends = within_limit(OPEN[type(config)](config, ctx, strict=strict), ctx)
-    devices = devices_for(data.config.learner_specs(data.task), data.config.device)
-    data = data.pinned()
-    run, identity = RunFolder(data.config.run), identity_of(data, devices)
+    plan = Plan.of(config, ctx, strict=strict)
+    data, run = plan.data, plan.run
     with run.held(), logging_to(run.log):
-        run.refuse_other_configuration(_of_fits(identity))
-        finished = run.finished_as({"config_hash": hash_json(identity), **_versions(data)})
+        run.refuse_other_configuration(plan.of_fits)
+        finished = run.finished_as(plan.finished)
         if finished is not None:
             return StackResult(run.folder, finished, None)
         run.remove_second_level()
@@ -131,121 +122,20 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
             seed=data.config.seed,
         )
         run.write_folds(folds.partitions, folds.in_evaluation)
-        processes = Processes.of(data.config, data.task, data.train, devices)
-        tasks = fold_tasks(data, devices, ends)
+        tasks = plan.tasks()
         remarks = [*folds.remarks, *_refit_remarks(tasks)]
-        begun = _begun(data, identity, folds, [*data.remarks, *remarks])
-        remark(LOG, [*remarks, *processes.remarks()])
+        begun = plan.begun(folds, [*data.remarks, *remarks])
+        remark(LOG, [*remarks, *plan.processes.remarks()])
         run.write_manifest(begun)
         with run.started() as start, ctx.bars("training", "fits") as progress:
             given = [replace(task, start=start) for task in tasks] if data.config.scheduler else tasks
-            failures, raced = _fit_all(data, folds, given, processes.by_device, progress)
+            failures, raced = _fit_all(plan, folds, given, progress)
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with limited_threads(1):
             with timed("collection") as collection:
-                collected = collect(folds, tasks, failures, raced, ends)
+                collected = collect(folds, tasks, failures, raced, plan.budget.ends)
             costs = [*map(Step.of, data.costs), *_training_costs(tasks, failures), Step.of(collection)]
-            return _second_level(data, known, folds, collected, begun, costs, ctx)
-
-
-OPEN: Mapping[type[RunConfig], Callable[..., Data]] = {StackConfig: open_showers, TableConfig: open_table}
-LIMITED_FOLDS = 3
-"""Folds at most under a time limit."""
-FOLLOWS_SHARE = 0.2
-"""Share of a time limit that is kept for what follows the fits: pool, calibration, predictions, scores, report."""
-
-
-def within_limit(data: Data, ctx: Context) -> tuple[Data, float | None]:
-    """Return data with three folds at most, once, and when the time limit ends, seconds of
-    :func:`showerstack.runtime.cost.now_s`; None without one."""
-    config = data.config
-    if config.time_limit is None:
-        return data, None
-    began = now_s() - sum(cost.wall_s for cost in data.costs) if ctx.began is None else ctx.began
-    if not config.has_own_folds:
-        config = config.model_copy(update={"folds": min(LIMITED_FOLDS, config.n_folds), "repeats": 1})
-    return replace(data, config=config), began + seconds_of(config.time_limit or "")
-
-
-def identity_of(data: Data, devices: Mapping[str, str]) -> dict[str, Any]:
-    """Return everything that can change a prediction."""
-    task, train, test = data.task, data.train, data.test
-    content = {**data.config.identity(), "task": task.name, "classes": list(task.classes)}
-    content["device"] = _device(devices)
-    content["train_fingerprint"] = train.fingerprint()
-    content["test_fingerprint"] = test.fingerprint() if test is not None else None
-    if task.target:
-        content["target"] = asdict(task.target) | {"limits": list(task.target.limits)}
-    if task.has_own_groups:
-        content |= groups_entry(task)
-    if content["device"] == "cuda":
-        content["devices"] = dict(devices)
-    uses_truth = any(spec.uses_truth for spec in data.config.learner_specs(task))
-    if uses_truth and (fingerprint := train.targets_fingerprint()):
-        content["targets_fingerprint"] = fingerprint
-    return content
-
-
-def _device(devices: Mapping[str, str]) -> str:
-    """Return ``"cuda"`` if a learner trains there, else ``"cpu"``."""
-    return "cuda" if "cuda" in devices.values() else "cpu"
-
-
-def _of_fits(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of it can change a fit of a learner."""
-    return {name: value for name, value in identity.items() if name not in SECOND_LEVEL}
-
-
-def _versions(data: Data) -> dict[str, Any]:
-    """Return version numbers of ours that can change a prediction."""
-    return {
-        "stacking_version": STACKING_VERSION,
-        "features_version": data.train.origin().features_version,
-        "learner_versions": {spec.name: spec.version for spec in data.config.learner_specs(data.task)},
-    }
-
-
-def fold_tasks(data: Data, devices: Mapping[str, str], ends: float | None = None) -> list[FoldTask]:
-    """Return every (learner, fold) of a run, which ends at ``ends`` if there is a time limit."""
-    config, processes = data.config, Processes.of(data.config, data.task, data.train, devices).by_device
-    # A fit does not depend on how often the folds are repeated: more repetitions keep those that are there.
-    of_fits = _of_fits(identity_of(data, devices))
-    fits_hash = hash_json({name: value for name, value in of_fits.items() if name != "repeats"})
-    # Networks on grids take longest: they go first, so that no worker is left alone with one at the end.
-    specs = sorted(config.learner_specs(data.task), key=order_in_limit if ends else lambda spec: not spec.needs_grid)
-    n_fits = config.n_folds * config.repeats
-    deadline = None if ends is None else ends - FOLLOWS_SHARE * seconds_of(config.time_limit or "")
-    kept_late = _kept_late(specs)
-
-    def registered(spec: LearnerSpec) -> list[Any]:
-        return [spec.learner, spec.version, spec.features, spec.settings_for(config.preset)]
-
-    return [
-        FoldTask(
-            run=RunFolder(config.run),
-            spec=spec,
-            fold=fold,
-            n_folds=config.n_folds,
-            train=data.train,
-            test=data.test,
-            columns=data.train.columns_for(spec),
-            classes=data.task.classes,
-            preset=config.preset,
-            settings=config.settings_of(spec.name),
-            seed=config.seed,
-            device=devices[spec.name],
-            threads=config.threads,
-            valid_fraction=config.valid_fraction,
-            off_cut_weight=config.off_cut_weight,
-            rows=config.rows_of(spec.name),
-            deadline=deadline,
-            share=share_of_time(fold, n_fits, sum(processes.values()), last=spec is specs[-1]),
-            gives_up=spec.name != kept_late,
-            context_hash=hash_json([fits_hash, STACKING_VERSION, registered(spec)]),
-        )
-        for spec in specs
-        for fold in range(n_fits)
-    ]
+            return _second_level(plan, known, folds, collected, begun, costs, ctx)
 
 
 def _refit_remarks(tasks: list[FoldTask]) -> list[str]:
@@ -253,53 +143,18 @@ def _refit_remarks(tasks: list[FoldTask]) -> list[str]:
     return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in problems if problem]
 
 
-def _begun(data: Data, identity: Mapping[str, Any], folds: Folds, remarks: list[str]) -> Begun:
-    """Return the manifest before the fits."""
-    train, test, origin = data.train, data.test, data.train.origin()
-    inputs = Inputs(
-        train=str(train.location),
-        test=str(test.location) if test is not None else None,
-        train_fingerprint=identity["train_fingerprint"],
-        test_fingerprint=test.events_fingerprint() if test is not None else None,
-        train_source=origin.source,
-        train_scalars=origin.scalars_type,
-        train_quantities=dict(data.quantities),
-        test_source=test.origin().source if test is not None else None,
-        n_train=len(train),
-        n_judged=int(folds.in_evaluation.sum()),
-        n_holdout=int(folds.holdout.sum()),
-        n_test=len(test) if test is not None else 0,
-        grouped=folds.groups is not None,
-    )
-    more: dict[str, Any] = {"label_type": data.label_type} if data.label_type else {}
-    more |= groups_entry(data.task) if data.task.has_own_groups else {}
-    return Begun(
-        complete=False,
-        task=data.task.name,
-        classes=list(data.task.classes),
-        config=Configuration(**data.config.model_dump(mode="json")),
-        identity=Identity(**identity),
-        config_hash=hash_json(identity),
-        **_versions(data),
-        seed=data.config.seed,
-        data=inputs,
-        remarks=remarks,
-        versions=versions(),
-        started=now_utc(),
-        machine=machine(),
-        command=command_line(),
-        git_revision=git_revision(),
-        device=identity["device"],
-        **more,
-    )
-
-
 def _fit_all(
-    data: Data, folds: Folds, tasks: list[FoldTask], processes: Mapping[str, int], progress: Progress
+    plan: Plan, folds: Folds, tasks: list[FoldTask], progress: Progress
 ) -> tuple[list[Attempt], tuple[DroppedLearner, ...]]:
     """Do all fits, or those that racing leaves; return the failed ones, and the learners that left the race."""
-    config, run = data.config, tasks[0].run
-    fit = partial(run_tasks, processes=processes, threads=config.threads, scheduler=config.scheduler, progress=progress)
+    task, config, run = plan.data.task, plan.data.config, plan.run
+    fit = partial(
+        run_tasks,
+        processes=plan.processes.by_device,
+        threads=config.threads,
+        scheduler=config.scheduler,
+        progress=progress,
+    )
     learners, fits = {task.name for task in tasks}, {task.fold for task in tasks}
     if config.race == "off" or config.prune == 0 or len(learners) == 1 or len(fits) == 1:
         return fit(tasks), ()
@@ -309,19 +164,14 @@ def _fit_all(
     with limited_threads(1):
         first = {name: run.fit(name, FIRST_FOLD).read(OWN_FOLD) for name in names}
         sample = folds.sample(folds.out_of_fold & (folds.partitions[0] == FIRST_FOLD))
-        survival = stacking_of(data.task).survival
-        raced = leaving(first, sample, data.task.n_classes, config.prune, config.seed, survival=survival)
+        survival = stacking_of(task).survival
+        raced = leaving(first, sample, task.n_classes, config.prune, config.seed, survival=survival)
     gone = failed | {learner.name for learner in raced}
     left = [task for task in tasks if task.name not in gone]
-    if left and all(task.gives_up for task in left):
-        stays = _kept_late([task.spec for task in left])
-        left = [replace(task, gives_up=task.name != stays) for task in left]
+    if left and all(task.time.gives_up for task in left):
+        stays = kept_late([task.spec for task in left])
+        left = [replace(task, time=replace(task.time, gives_up=task.name != stays)) for task in left]
     return failures + fit(left), raced
-
-
-def _kept_late(specs: Sequence[LearnerSpec]) -> str:
-    """Return the learner that is not given up at the end of a time limit: the last one that reads no grids."""
-    return next((spec.name for spec in reversed(specs) if not spec.needs_grid), specs[-1].name)
 
 
 @dataclass(frozen=True)
@@ -445,7 +295,7 @@ def _training_costs(tasks: list[FoldTask], failures: list[Attempt]) -> list[Step
 
 
 def _second_level(
-    data: Data,
+    plan: Plan,
     known: Labelled,
     folds: Folds,
     collected: Collected,
@@ -454,7 +304,8 @@ def _second_level(
     ctx: Context,
 ) -> StackResult:
     """Find the pool, calibrate, pass the gate, predict the test events, write."""
-    run, config, task, procedure = RunFolder(data.config.run), data.config, data.task, stacking_of(data.task)
+    data, run, config, task = plan.data, plan.run, plan.data.config, plan.data.task
+    procedure = stacking_of(task)
 
     @contextmanager
     def step(name: str) -> Iterator[None]:
@@ -479,7 +330,6 @@ def _second_level(
     with step("decision"):
         target_calibration, truth_record, estimates = fit_target_calibration(run, data, folds, collected, judged)
         decision = procedure.decide(_decision_sample(data, known, folds, found, estimates))
-    n_fits = config.n_folds * config.repeats
     chain = Chain(
         task=task,
         scales=found.scales,
@@ -487,7 +337,7 @@ def _second_level(
         rules=decision.rules,
         shipped=found.shipped,
         config_hash=begun.config_hash,
-        n_fits=n_fits,
+        n_fits=plan.n_fits,
         target_calibration=target_calibration,
         networks=collected.networks,
         prior=folds.sample(folds.in_evaluation).shares(task.n_classes),
@@ -502,7 +352,7 @@ def _second_level(
     with step("prediction"):
         predictions = _predict_test(run, chain, data.test)
     remarks = [*collected.remarks, *left_out_remarks(collected.raced, found.stack.left_out, judged.on)]
-    n_judging = n_fits if judged.on == ON_HOLDOUT else len(folds.partitions)
+    n_judging = plan.n_fits if judged.on == ON_HOLDOUT else len(folds.partitions)
     scored = (found.scores(row.name, folds) for row in collected.learners)
     manifest = Manifest(
         **begun.ended(remarks),

@@ -45,7 +45,7 @@ from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import load
+from showerstack.stacking.run import load
 from tests.faults.damages import patience
 from tests.manifests import manifest
 from tests.program import call

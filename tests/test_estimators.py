@@ -34,7 +34,7 @@ from showerstack import EnergyRegressor, ShowerClassifier, StackClassifier, esti
 from showerstack.api import fitted
 from showerstack.runtime.errors import InputError, Remark
 from showerstack.runtime.frames import frame_of
-from showerstack.stacking.store import MANIFEST_FILE
+from showerstack.showers.schema import MANIFEST_FILE
 
 pytestmark = pytest.mark.filterwarnings("ignore::showerstack.runtime.errors.Remark")
 QUICK = {

@@ -112,7 +112,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 
 def test_the_second_level_knows_no_files() -> None:
     """Arrays in, arrays out: from folds to the chain nothing reads or writes."""
-    files = {"pathlib", *(f"showerstack.{name}" for name in ("runtime.files", "runtime.checksums", "stacking.store"))}
+    files = {"pathlib", *(f"showerstack.{name}" for name in ("runtime.files", "runtime.checksums", "stacking.layout"))}
     for name in ("sample", "folds", "second_level", "estimates", "chain"):
         tree = ast.parse(MODULES[f"showerstack.stacking.{name}"].read_text(encoding="utf-8"))
         imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -126,10 +126,10 @@ def _file_names(module: str) -> set[str]:
     return {text for text in texts if re.fullmatch(r"\w[\w.-]*\.(json|npy|npz|parquet|toml)", text)}
 
 
-def test_the_store_alone_names_the_files_of_a_run() -> None:
-    own = _file_names("showerstack.stacking.store")
+def test_the_layout_alone_names_the_files_of_a_run() -> None:
+    own = _file_names("showerstack.stacking.layout")
     assert {"task.json", "folds.npy", "config.toml"} <= own
-    others = [name for name in MODULES if _package(name) == "stacking" and name != "showerstack.stacking.store"]
+    others = [name for name in MODULES if _package(name) == "stacking" and name != "showerstack.stacking.layout"]
     assert {name: found for name in others if (found := _file_names(name) & own)} == {}
 
 

@@ -28,7 +28,7 @@ from showerstack.stacking.estimates import POOL
 from showerstack.stacking.events import ShowerEvents, binned
 from showerstack.stacking.export import combination_graph
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import load
+from showerstack.stacking.run import load
 from showerstack.stacking.train import stack
 from tests.report.conftest import make_dataset
 

@@ -32,8 +32,8 @@ from showerstack.showers.schema import TRUTH_FILE, Task
 from showerstack.stacking.computed import BLOCK_EVENTS, compute_columns
 from showerstack.stacking.events import EVERY, Events, ShowerEvents
 from showerstack.stacking.predict import predict, refuse_other_kind
+from showerstack.stacking.run import Run
 from showerstack.stacking.sample import Labelled
-from showerstack.stacking.store import Run
 
 MAX_EVENTS = 60_000
 """Training events that data are compared with; more would cost memory and tell little more."""

@@ -30,7 +30,7 @@ from showerstack.showers.simulation.primaries import PHOTON as PHOTON_MASS
 from showerstack.showers.simulation.primaries import Primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import Run
+from showerstack.stacking.run import Run
 
 PHOTON = GAMMA_CLASS
 MIN_HOLDOUT = 100

@@ -32,7 +32,8 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import ENERGY, SCALAR_NAMES, bins
 from showerstack.stacking.estimates import PosteriorMean
 from showerstack.stacking.events import CONTEXT_SCALARS
-from showerstack.stacking.store import Run
+from showerstack.stacking.folder import RunFolder
+from showerstack.stacking.run import Run
 
 VALID_SHARE = 0.15
 ROUNDS = 2000
@@ -120,7 +121,9 @@ def of_run(folder: Path, reference: np.ndarray) -> dict[str, tuple[np.ndarray, n
         result[f"posterior mean of {name}"] = estimate, error
     if chain.target_calibration:
         learner = chain.target_calibration.learner
-        own = chain.target_calibration.arrays(run.read_fits(learner, chain.fits(learner), estimates=True), None)
+        own = chain.target_calibration.arrays(
+            RunFolder(run.folder).read_fits(learner, chain.fits(learner), estimates=True), None
+        )
         result[f"own estimate of {learner}"] = own["lg_energy"], own["lg_energy_error"]
     with np.load(run.predictions, allow_pickle=False) as stored:
         result["what is used"] = stored["lg_energy"], stored["lg_energy_error"]

@@ -41,9 +41,10 @@ from showerstack.showers.schema import GAMMA, TASKS, Task
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.estimates import PosteriorMean
 from showerstack.stacking.events import ShowerEvents, binned, class_numbers
+from showerstack.stacking.folder import RunFolder
+from showerstack.stacking.run import Run
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import average_of, cross_validated, fit_pool
-from showerstack.stacking.store import Run
 from showerstack.stacking.train import stack
 
 POOL = "log_pool"
@@ -118,7 +119,7 @@ def read(folders: Sequence[Path]) -> Learners:
     inner = {name: z[rows] for name, z in zip(names, log_proba, strict=True)}
     test_folder = Path(first.manifest.data.test)
     truth = read_labels(first, test_folder.parent)
-    test = {name: average_of(run.read_fits(name, run.chain.fits(name))) for run, name in owners}
+    test = {name: average_of(RunFolder(run.folder).read_fits(name, run.chain.fits(name))) for run, name in owners}
     steps = [step for run in runs for step in run.manifest.steps if step.step == "train"]
     training = {name: sum(step.cpu_s for step in steps if step.learner == name) for name in names}
     events = ShowerEvents(test_folder, build_table(test_folder, ctx=Context(workers=1)).folder, first.task)

@@ -28,20 +28,20 @@ import numpy as np
 
 from benchmarks.learning.peers import events
 from benchmarks.shared.results import HELP, store
-from showerstack.models.registry import devices_for
 from showerstack.runtime.context import Context
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.estimates import stacking_of
-from showerstack.stacking.events import Data, open_showers
+from showerstack.stacking.events import Data
 from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import Folds, make_folds
+from showerstack.stacking.layout import OWN_FOLD
 from showerstack.stacking.options import TOLERANCE
+from showerstack.stacking.plan import Plan
 from showerstack.stacking.second_level import FIRST_FOLD, average_of, combine, combined, leaving, scaled
-from showerstack.stacking.store import OWN_FOLD
-from showerstack.stacking.train import Collected, collect, fold_tasks, stack
+from showerstack.stacking.train import Collected, collect, stack
 
 RULE, RACED, ALL, ALONE = "left out after all fits", "after one fold", "all learners", "best learner alone"
 
@@ -68,12 +68,13 @@ def finished(work: Path, n_train: int, n_test: int, seed: int, preset: str, cuts
         device="cpu", seed=seed,
     )  # fmt: skip
     stack(config)
-    data = open_showers(config, Context(), strict=False)
+    plan = Plan.of(config, Context())
+    data = plan.data
     folds = make_folds(
         data.train.known(), data.task.classes, n_folds=config.n_folds, repeats=config.repeats, holdout=config.holdout,
         least=config.min_holdout, seed=config.seed,
     )  # fmt: skip
-    tasks = fold_tasks(data, devices_for(config.learner_specs(data.task), "cpu"))
+    tasks = plan.tasks()
     return Finished(folder, data, folds, tasks, collect(folds, tasks, [], (), None))
 
 

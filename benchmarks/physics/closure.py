@@ -40,7 +40,7 @@ from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.sky import Sky
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.store import Run
+from showerstack.stacking.run import Run
 from showerstack.stacking.train import stack
 
 BINS = cell_binning(EDGES)

@@ -22,7 +22,7 @@ from showerstack.runtime.files import atomic_folder, write_npz
 from showerstack.scoring.score import read_output
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import origin_of
-from showerstack.stacking.store import Run
+from showerstack.stacking.run import Run
 
 PACKAGE = Path(__file__).parents[2]
 """``showerstack``; its folder ``source`` has what stands beside it in a checkout (links there)."""

@@ -30,11 +30,7 @@ from showerstack.showers.schema import Task
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.columns import as_text
-from showerstack.stacking.store import (
-    Run,
-    System,
-    evaluated_rows,
-)
+from showerstack.stacking.run import Run, System, evaluated_rows
 from showerstack.stacking.tables import class_positions, counted_in, read_groups, read_weights
 
 

@@ -41,7 +41,7 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import load
+from showerstack.stacking.run import load
 from showerstack.stacking.train import stack
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds

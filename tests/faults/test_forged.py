@@ -25,7 +25,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.logs import LOG, LogFile
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import Run, load
+from showerstack.stacking.run import Run, load
 from showerstack.stacking.train import stack
 from tests.faults.rounds import rounds
 from tests.stacking.conftest import CLASSES, gaussians

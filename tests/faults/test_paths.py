@@ -24,8 +24,9 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, atomic_folder, atomic_path, check_target, locked, write_json
 from showerstack.stacking.config import TableConfig
+from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import Run, RunFolder, load
+from showerstack.stacking.run import Run, load
 from showerstack.stacking.tables import TableEvents
 from showerstack.stacking.train import stack
 from tests.manifests import manifest

@@ -12,7 +12,7 @@ from showerstack.runtime.files import write_json, write_npz
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.store import RunFolder
+from showerstack.stacking.folder import RunFolder
 
 CLASS_SHIFT = 0.9
 """Distance of neighbouring classes on the hidden axis, in standard deviations: accuracy about one half."""

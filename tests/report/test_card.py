@@ -25,7 +25,7 @@ from showerstack.scoring.metrics.gamma import hadron_survival as our_survival
 from showerstack.scoring.score import score_file
 from showerstack.showers.schema import COMPOSITION, task_named
 from showerstack.showers.simulation import simulate
-from showerstack.stacking.store import RunFolder
+from showerstack.stacking.folder import RunFolder
 
 
 @pytest.fixture

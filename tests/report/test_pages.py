@@ -47,7 +47,7 @@ from showerstack.scoring.metrics.paired import Paired
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES
-from showerstack.stacking.store import RunFolder
+from showerstack.stacking.folder import RunFolder
 from tests.manifests import manifest
 from tests.report.conftest import LEARNER
 

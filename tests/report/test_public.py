@@ -51,7 +51,8 @@ from showerstack.scoring.tasks.truth import TEST_CLASSES, DataOrigin, origin_of,
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, task_named
-from showerstack.stacking.store import Run, RunFolder
+from showerstack.stacking.folder import RunFolder
+from showerstack.stacking.run import Run
 from tests.report.conftest import make_world
 from tests.showers.known import write_archives
 

@@ -27,8 +27,9 @@ from showerstack.scoring.metrics.composition import fraction_error
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import short
 from showerstack.showers.schema import COMPOSITION, GAMMA
+from showerstack.stacking.folder import RunFolder
+from showerstack.stacking.run import Run
 from showerstack.stacking.stated import ChosenPool, DroppedLearner
-from showerstack.stacking.store import Run, RunFolder
 
 
 def text(table: object, width: int = 80) -> str:

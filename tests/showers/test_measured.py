@@ -49,7 +49,7 @@ from showerstack.showers.simulation.measured import conditions_of_run, simulate_
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import load
+from showerstack.stacking.run import load
 
 SKY = """
 runs = 3

@@ -28,10 +28,13 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.exported import SavedGraphs
 from showerstack.stacking.fits import refuse_other_fit
+from showerstack.stacking.folder import RunFolder
+from showerstack.stacking.plan import Plan
 from showerstack.stacking.predict import predict_fits
-from showerstack.stacking.store import RunFolder, SavedFit, load
-from showerstack.stacking.tables import FrameEvents, open_table
-from showerstack.stacking.train import fold_tasks, stack
+from showerstack.stacking.predictable import SavedFit
+from showerstack.stacking.run import load
+from showerstack.stacking.tables import FrameEvents
+from showerstack.stacking.train import stack
 from tests.program import call
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")
@@ -192,7 +195,7 @@ def test_a_fit_of_another_start_is_thrown_away(
     options = {"table": two_gaussians[0], "label": "kind", "preset": "quick", "folds": 3, "workers": 1}
     config = TableConfig(run=tmp_path / "run", learners=("fake_linear",), device="cpu", **options)
     stack(config)
-    task = fold_tasks(open_table(config, Context(), strict=False), {"fake_linear": "cpu"})[1]
+    task = Plan.of(config, Context()).tasks()[1]
     before = (task.saved.path / "task.json").read_bytes()
     monkeypatch.setattr(fits, "SEEN_WITHIN_S", 0.0)
     monkeypatch.setattr(fits, "LOOK_EVERY_S", 0.0)
@@ -220,7 +223,7 @@ def test_a_fit_that_was_put_there_by_others_is_not_collected(two_gaussians: tupl
         for seed in (1, 2)
     ]
     config = TableConfig(run=runs[1], seed=2, learners=("fake_linear",), device="cpu", **options)
-    task = fold_tasks(open_table(config, Context(), strict=False), {"fake_linear": "cpu"})[0]
+    task = Plan.of(config, Context()).tasks()[0]
     refuse_other_fit(task)
     shutil.rmtree(task.saved.path)
     shutil.copytree(runs[0] / "learners" / "fake_linear" / "fold-0", task.saved.path)

@@ -24,9 +24,9 @@ from showerstack.stacking.config import StackConfig
 from showerstack.stacking.estimates import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import ON_HOLDOUT, Judged
-from showerstack.stacking.store import load
 from showerstack.stacking.train import stack
 
 SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}

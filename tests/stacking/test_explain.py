@@ -17,7 +17,7 @@ from showerstack.report.run_page import write_report
 from showerstack.runtime.errors import InputError
 from showerstack.stacking.explain import exchanged, explain
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import Run, load
+from showerstack.stacking.run import Run, load
 
 
 class _Linear(Learner):

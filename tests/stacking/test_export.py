@@ -39,9 +39,10 @@ from showerstack.stacking.events import ShowerEvents
 from showerstack.stacking.export import combination_graph, export_run
 from showerstack.stacking.exported import SavedGraphs, open_run
 from showerstack.stacking.predict import predict, predict_fits
+from showerstack.stacking.predictable import SavedFits
+from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import POOLS, fit_pool
-from showerstack.stacking.store import SavedFits, load
 from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.train import stack
 from tests.program import ROOT, environment

@@ -27,7 +27,7 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import Run
+from showerstack.stacking.run import Run
 from showerstack.stacking.train import stack
 
 

@@ -24,11 +24,19 @@ from showerstack.runtime.cost import in_words, now_s, seconds_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.stacking import fits as tasks
+from showerstack.stacking.budget import (
+    FIT_SHARE,
+    LEARNER_SHARE,
+    FitTime,
+    TimeLimitReached,
+    kept_late,
+    order_in_limit,
+    share_of_time,
+)  # fmt: skip
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.fits import FIT_SHARE, LEARNER_SHARE, order_in_limit, share_of_time
-from showerstack.stacking.store import RunFolder
+from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.tables import ROW_GROUP, TableEvents, write_table
-from showerstack.stacking.train import _kept_late, stack
+from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES, Linear
 
@@ -47,9 +55,9 @@ def test_lengths_of_time() -> None:
 
 def test_one_learner_of_those_that_stay_is_never_given_up() -> None:
     names = ("pretrained", "mlp", "lightgbm", "quadratic_logit")
-    assert _kept_late([spec(name) for name in names]) == "quadratic_logit"
-    assert _kept_late([spec(name) for name in ("lightgbm", "lenet")]) == "lightgbm"
-    assert _kept_late([spec("lenet")]) == "lenet"
+    assert kept_late([spec(name) for name in names]) == "quadratic_logit"
+    assert kept_late([spec(name) for name in ("lightgbm", "lenet")]) == "lightgbm"
+    assert kept_late([spec("lenet")]) == "lenet"
 
 
 @pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost", "hist_boosting", "mlp"])
@@ -182,9 +190,9 @@ def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
     task = tasks.FoldTask(RunFolder(tmp_path), entry, 0, 2, events, None, events.columns, CLASSES)
     batch = replace(events.batch(rows, events.columns, grids=False), labels=rows % 2)
     learner = create(entry, CLASSES).fit(batch, batch, seed=1)
-    with pytest.raises(tasks.TimeLimitReached, match="time limit"):
-        tasks.predict(replace(task, deadline=now_s() - 1), learner, events, rows)
-    never = tasks.predict(replace(task, deadline=now_s() - 1, gives_up=False), learner, events, rows)
+    with pytest.raises(TimeLimitReached, match="time limit"):
+        tasks.predict(replace(task, time=FitTime(now_s() - 1)), learner, events, rows)
+    never = tasks.predict(replace(task, time=FitTime(now_s() - 1, gives_up=False)), learner, events, rows)
     assert never.log_proba is not None
     assert never.log_proba.shape == (50, 2)
 

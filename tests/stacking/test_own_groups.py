@@ -37,7 +37,7 @@ from showerstack.stacking.config import StackConfig
 from showerstack.stacking.export import export_run
 from showerstack.stacking.exported import open_run
 from showerstack.stacking.predict import predict
-from showerstack.stacking.store import Run
+from showerstack.stacking.run import Run
 from showerstack.stacking.train import stack
 
 WORDS = "light=H+He, iron=Fe, CNO=C+N+O"

@@ -19,6 +19,7 @@ from showerstack.scoring.metrics.reliability import reliability
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.options import TOLERANCE
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import (
     ON_HOLDOUT,
@@ -36,7 +37,6 @@ from showerstack.stacking.second_level import (
     nested,
     scaled,
 )
-from showerstack.stacking.store import load
 from showerstack.stacking.train import StackResult, stack
 
 LogProba = dict[str, np.ndarray]

@@ -39,14 +39,15 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 from showerstack.stacking import computed as computed_module
 from showerstack.stacking import predict as predict_module
-from showerstack.stacking import store
+from showerstack.stacking import predictable
 from showerstack.stacking.chain import Predictions
 from showerstack.stacking.computed import ComputedEvents
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import CORE_COLUMNS, ShowerEvents, pieces
 from showerstack.stacking.predict import PredictionStream, predict, prediction_table
 from showerstack.stacking.predict import predict as predict_events
-from showerstack.stacking.store import SavedFits, load
+from showerstack.stacking.predictable import SavedFits
+from showerstack.stacking.run import load
 from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.train import stack
 
@@ -235,7 +236,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         predict(opened, new, Context(device="tpu"), no_table=True).concatenated()
     with (
-        patch("showerstack.stacking.store.FEATURES_VERSION", 7),
+        patch("showerstack.stacking.predictable.FEATURES_VERSION", 7),
         pytest.raises(InputError, match="made by version 1 of the features, which is now 7: train again"),
     ):
         load(opened.folder)
@@ -369,8 +370,8 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     assert expected is not None
     run = load(tmp_path / "run")
     opened: list[Path] = []
-    real = store.open_predictor
-    monkeypatch.setattr(store, "open_predictor", lambda folder: opened.append(folder) or real(folder))
+    real = predictable.open_predictor
+    monkeypatch.setattr(predictable, "open_predictor", lambda folder: opened.append(folder) or real(folder))
     monkeypatch.setattr(showerstack.stacking.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
     for workers in (1, 3):
         opened.clear()
@@ -407,9 +408,9 @@ def test_events_go_through_a_fit_once(
 ) -> None:
     monkeypatch.setattr(showerstack.stacking.events, "PIECE_EVENTS", 40)
     monkeypatch.setattr(Estimating, "asked", [])
-    monkeypatch.setattr(store, "open_predictor", lambda folder: Estimating(COMPOSITION.classes))
+    monkeypatch.setattr(predictable, "open_predictor", lambda folder: Estimating(COMPOSITION.classes))
     events = FrameEvents(np.zeros((100, 2), dtype=np.float32, order="F"), ("a", "b"), "hash", {})
-    saved = tuple(store.SavedFit(tmp_path / f"fold-{k}") for k in range(2))
+    saved = tuple(predictable.SavedFit(tmp_path / f"fold-{k}") for k in range(2))
     fits = [SavedFits("one", saved, ("a", "b"), False, log_proba=False in wanted, estimates=True in wanted)]
     ticks: list[tuple[int, int]] = []
 

@@ -14,8 +14,8 @@ from polars.testing import assert_frame_equal
 from showerstack.runtime.files import read_json
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
+from showerstack.stacking.run import load
 from showerstack.stacking.second_level import MIN_RACED
-from showerstack.stacking.store import load
 from showerstack.stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 

@@ -31,6 +31,7 @@ from showerstack.stacking.estimates import (
     stacking_of,
 )
 from showerstack.stacking.events import Binned, Events
+from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.folds import (
     assign_folds,
     choose_holdout,
@@ -38,9 +39,9 @@ from showerstack.stacking.folds import (
     early_stopping_rows,
     evaluation_events,
 )
+from showerstack.stacking.predictable import read_chain
 from showerstack.stacking.sample import Sample, subsampled
 from showerstack.stacking.second_level import Pool, average_of, combined
-from showerstack.stacking.store import RunFolder, read_chain
 from tests.references import condensed
 
 Reference = Callable[..., None]

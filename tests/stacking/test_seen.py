@@ -11,7 +11,7 @@ import pytest
 from showerstack.stacking.columns import Schema, learned_columns
 from showerstack.stacking.predict import predict
 from showerstack.stacking.remarks import Seen
-from showerstack.stacking.store import load
+from showerstack.stacking.run import load
 from showerstack.stacking.train import stack
 from tests.stacking.test_tables import _config
 

@@ -34,9 +34,9 @@ from showerstack.stacking.columns import Schema, learned_columns
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.predict import predict
 from showerstack.stacking.remarks import repeated_remarks
+from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.schedule import Processes
-from showerstack.stacking.store import load
 from showerstack.stacking.tables import (
     check_identifiers,
     class_positions,
