@@ -206,6 +206,31 @@ def test_thinned_showers_are_the_same_on_average(array: DetectorArray) -> None:
     assert (usual > 10 * error).all()
 
 
+class Counted(np.ndarray):
+    """Counts how often single values are looked at, and refuses to be taken as a whole."""
+
+    looks = 0
+
+    def __getitem__(self, key: object) -> object:
+        type(self).looks += 1
+        return np.asarray(self.base)[key]
+
+    def __array_function__(self, *arguments: object) -> object:
+        raise AssertionError("all particles are looked at")
+
+
+def test_particles_between_edges_are_found_exactly_in_few_steps() -> None:
+    rng = np.random.default_rng(3)
+    x = np.sort(rng.normal(0, 100, 200_000).astype(np.float32))
+    Counted.looks = 0
+    for low in (*rng.normal(0, 100, 50), *x[::20_000].astype(np.float64), -1e9, 1e9):
+        # float32 would round edges beside particles onto them.
+        for edge in (low, np.nextafter(low, np.inf), np.nextafter(low, -np.inf)):
+            found = throwing.between(x.view(Counted), edge, edge + 5.0)
+            assert found == ((x.astype(np.float64) < edge).sum(), (x.astype(np.float64) < edge + 5.0).sum())
+    assert Counted.looks <= 3 * 62 * 2 * 18
+
+
 @pytest.mark.parametrize("area_m2", [1.57, 3.14, 10.0])
 def test_thinned_showers_keep_their_core(area_m2: float) -> None:
     """A detector that a sector of 0.2 by 0.3 cannot hold sees as many particles as in a shower that is whole."""
