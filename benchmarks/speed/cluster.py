@@ -3,12 +3,13 @@
     python -m benchmarks.speed.cluster stack --work WORK --store
     python -m benchmarks.speed.cluster features --work WORK --events 1000000 --store
     python -m benchmarks.speed.cluster predict --work WORK --events 1000000 --store
+    python -m benchmarks.speed.cluster convert --work WORK --events 1000000 --store
 
 Workers have one thread each and run on this machine: the ratio of their times counts on two cores that nothing else
 uses. A round does one after the other, from nothing; ``predict`` has a feature table and a run of 8,000 showers. The
 killed worker ends without notice when a third of what the command makes is there (of predictions nothing is, before
 the end: none is killed); its work is given to the other, and Dask starts a new worker in its place. Compared are the
-bytes of what was made: all predictions, or the shards of the table.
+bytes of what was made: all predictions, the shards of the table, or the folders of 16 measured runs.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ from benchmarks.shared.results import HELP, store
 from benchmarks.speed.commands import MANY, ranged, timed
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import simulate
+from showerstack.showers.simulation.measured import simulate_measured
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_EVERY_S = 0.2
 TRAINED = 8_000
+RUNS, EVENTS_AN_HOUR = 16, 1_600
+"""Measured runs, and what an hour of one holds, about."""
 CLUSTERS = (("one worker", 1, False), ("two workers", 2, False), ("two, one of them killed", 2, True))
 
 
@@ -74,7 +78,7 @@ def done_by(work: Assignment, scratch: Path, workers: int, kill_after: int | Non
         killer = threading.Thread(target=_kill, args=(process, work, kill_after, over))
         if kill_after is not None:
             killer.start()
-        cost = timed(ROOT, *work.arguments, "--device", "cpu", "--scheduler", cluster.scheduler_address)
+        cost = timed(ROOT, *work.arguments, "--scheduler", cluster.scheduler_address)
         over.set()
         if kill_after is not None:
             killer.join()
@@ -100,7 +104,7 @@ def digest_of(work: Assignment) -> str:
     """Return a hash of what was made."""
     digest = hashlib.sha256()
     for file in work.pieces():
-        content = [file] if file.is_file() else sorted(file.glob("*.npz"))
+        content = [file] if file.is_file() else sorted(file.glob("*.np[yz]"))
         for one in content:
             digest.update(f"{one.relative_to(work.out)}".encode() + one.read_bytes())
     return digest.hexdigest()[:16]
@@ -108,8 +112,16 @@ def digest_of(work: Assignment) -> str:
 
 def prepared(command: str, scratch: Path, events: int, preset: str) -> Assignment:
     """Make the data of a command; return what is to be done with them."""
-    data, out = scratch / f"data-{events}", scratch / command
-    run = ("stack", "--task", "composition", "--preset", preset)
+    data, out, device = scratch / f"data-{events}", scratch / command, ("--device", "cpu")
+    if command == "convert":
+        raw = scratch / f"raw-{events}"
+        if not (raw / "exposure.json").exists():
+            sky = f"runs = {RUNS}\nlive_time_h = {events / RUNS / EVENTS_AN_HOUR}\n"
+            (scratch / "sky.toml").write_text(sky)
+            simulate_measured(scratch / "sky.toml", raw, seed=18)
+        arguments = ("convert", raw, "--times", "--out", out)
+        return Assignment(arguments, out, lambda: sorted(file.parent for file in out.glob("measured/*/source.json")))
+    run = ("stack", "--task", "composition", "--preset", preset, *device)
     if not (data / "composition_test.features").exists():
         shutil.rmtree(data, ignore_errors=True)
         simulate(COMPOSITION, data, n_train=events, n_test=events // 4, seed=18)
@@ -121,7 +133,7 @@ def prepared(command: str, scratch: Path, events: int, preset: str) -> Assignmen
             arguments, out, lambda: sorted(file.parent for file in out.glob("learners/*/fold-*/task.json"))
         )
     if command == "features":
-        arguments = ("features", data / "composition_train", "--out", out)
+        arguments = ("features", data / "composition_train", "--out", out, *device)
         return Assignment(arguments, out, lambda: sorted(out.glob("*.parquet")))
     small = scratch / "small"
     if not (small / "run" / "manifest.json").exists():
@@ -129,14 +141,14 @@ def prepared(command: str, scratch: Path, events: int, preset: str) -> Assignmen
         simulate(COMPOSITION, small / "data", n_train=TRAINED, n_test=200, seed=19, train_cuts="test")
         timed(ROOT, *run, "--data", small / "data", "--run", small / "run", "--learners", "pretrained,mlp")
     out_file = out / "predictions.npz"
-    arguments = ("predict", "--run", small / "run", "--data", data / "composition_train", "--out", out_file)
+    arguments = ("predict", "--run", small / "run", "--data", data / "composition_train", "--out", out_file, *device)
     return Assignment(arguments, out, lambda: [file for file in (out_file,) if file.exists()])
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", nargs="?", default="stack", choices=("stack", "features", "predict"))
+    parser.add_argument("command", nargs="?", default="stack", choices=("stack", "features", "predict", "convert"))
     parser.add_argument("--work", type=Path, required=True, help="folder of the data, which are made once")
     parser.add_argument("--events", type=int, default=MANY, help="showers, without cuts")
     parser.add_argument("--preset", default="good")

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from showerstack.runtime.cluster import spread_over
 from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.runtime.files import check_name
@@ -116,6 +117,7 @@ def convert_measured(
     strict: bool = False,
     keep_arrival_times: bool = False,
     workers: int | None = 1,
+    scheduler: str | None = None,
     bars: Bars = silent,
 ) -> Converted:
     """Write a dataset folder for every run; folders that are there already, made from the same archives, are kept.
@@ -129,23 +131,28 @@ def convert_measured(
 
     With ``delete_raw`` the archive of each run's grids is deleted as soon as its folder is complete; with ``strict``
     runs with events that cannot be used are left out; arrival times are kept in ``arrival_ns.npy``, of which the
-    feature group ``times`` is made. So many ``workers`` (None: one a core, at most eight) are at work at once. Azimuths
-    are turned to count from +x towards +y where arrival times show that they count otherwise.
+    feature group ``times`` is made. So many ``workers`` (None: one a core, at most eight) are at work at once, or all
+    those of the Dask cluster at the address ``scheduler``. Azimuths are turned to count from +x towards +y where
+    arrival times show that they count otherwise.
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
     names = runs_in(raw, runs)
-    made: list[MadeRun] = []
-    of_archive = cache(lambda: _azimuths_of_archive(raw, names))
-    asked = [(Path(raw), name, of_archive, Path(out) / name, protocol, times, keep_arrival_times, strict, delete_raw)
-             for name in names]  # fmt: skip
-    # Where archives are deleted, runs that are asked for the azimuths of others must be there until then.
+    raw, out = (Path(place).absolute() if scheduler else Path(place) for place in (raw, out))
+    archive, found = ArchiveAzimuths(raw, tuple(names)), dict[str, MadeRun]()
+    asked = [(archive, name, out / name, protocol, times, keep_arrival_times, strict, delete_raw) for name in names]
+    if scheduler:
+        out.mkdir(parents=True, exist_ok=True)
+        results = spread_over(scheduler, _make_run, asked, [raw, out])
+    else:
+        # Where archives are deleted, runs that are asked for the azimuths of others must be there until then.
+        at_once = 1 if delete_raw else workers or min(cores(), MOST_AT_ONCE)
+        results = in_threads(_make_run, asked, workers=at_once)
     with bars("convert runs", "runs") as progress:
-        for done, one in enumerate(
-            in_threads(_make_run, asked, workers=1 if delete_raw else workers or min(cores(), MOST_AT_ONCE)), 1
-        ):
-            made.append(one)
-            progress(done, len(names), names[done - 1])
+        for name, one in results:
+            found[name] = one
+            progress(len(found), len(names), name)
+    made = [found[name] for name in names]
     remarks = [remark for one in made for remark in one.remarks]
     turned = [(name, one.turned) for name, one in zip(names, made, strict=True) if one.turned is not None]
     if turned:
@@ -171,11 +178,36 @@ class MadeRun(NamedTuple):
     """How its azimuths counted, where they were turned."""
 
 
-def _make_run(
-    raw: Path, name: str, of_archive: Callable[[], AzimuthConvention], folder: Path, protocol: str, times: bool,
-    keep_arrival_times: bool, strict: bool, delete_raw: bool,
+@dataclass(frozen=True)
+class ArchiveAzimuths:
+    """How azimuths count in the first run whose arrival times show it, for runs that do not."""
+
+    raw: Path
+    names: tuple[str, ...]
+
+    @cached_property
+    def convention(self) -> AzimuthConvention:
+        """Unknown where no run shows it."""
+        for name in self.names[:RUNS_ASKED]:
+            try:
+                found = _azimuths_of(MeasuredReader.open(self.raw, name))
+            except InputError:  # a damaged run, which is left out
+                continue
+            if found.is_known:
+                return found
+        return AzimuthConvention(0, 1, 0.0, 0.0)
+
+
+def _make_run(archive: ArchiveAzimuths, name: str, *asked: Any) -> tuple[str, MadeRun]:
+    return name, _made(archive, name, *asked)
+
+
+def _made(
+    archive: ArchiveAzimuths, name: str, folder: Path, protocol: str, times: bool, keep_arrival_times: bool,
+    strict: bool, delete_raw: bool,
 ) -> MadeRun:  # fmt: skip
     """Write the folder of one run, or keep what is there."""
+    raw = archive.raw
     if not archive_path(raw, name, "matrices").exists() and _is_kept(folder, name, protocol, times, keep_arrival_times):
         return MadeRun(folder)
     try:
@@ -188,7 +220,7 @@ def _make_run(
         try:
             azimuth = _azimuths_of(run)
             if not azimuth.is_known:
-                azimuth = of_archive()
+                azimuth = archive.convention
             remarks.extend(_write(folder, run, source, seconds, azimuth, strict=strict))
         except DamagedRun as error:
             return MadeRun(None, str(error), tuple(remarks))
@@ -299,18 +331,6 @@ def _azimuths_of(run: MeasuredReader) -> AzimuthConvention:
             break
     front = np.concatenate(fronts)
     return azimuth_convention(front, *(features[: len(front), COLUMNS.index(name)] for name in ("Az", "Ze")))
-
-
-def _azimuths_of_archive(raw: Path, names: Sequence[str]) -> AzimuthConvention:
-    """Return how azimuths count in the first run whose arrival times show it, for runs that do not; else unknown."""
-    for name in names[:RUNS_ASKED]:
-        try:
-            found = _azimuths_of(MeasuredReader.open(raw, name))
-        except InputError:  # a damaged run, which is left out
-            continue
-        if found.is_known:
-            return found
-    return AzimuthConvention(0, 1, 0.0, 0.0)
 
 
 def _write(
@@ -437,15 +457,18 @@ class MeasuredArchives(Archives):
     name = "raw archives of measured runs"
     holds = "{run}_matrices.npz and {run}_features.npz with 8 columns"
     reader = MeasuredReader
-    options = ("protocol", "runs", "times", "delete_raw", "workers", "strict", "times_of_arrival")
+    options = ("protocol", "runs", "times", "delete_raw", "workers", "scheduler", "strict", "times_of_arrival")
 
     def convert(self, path: Path, given: ConvertOptions, ctx: Context = Context()) -> Iterator[str]:
         """Write a folder for each run and the list of runs; yields what was left out, and what was written."""
         folder = given.out / "measured"
+        for option, is_given in (("--workers", given.workers), ("--delete-raw", given.delete_raw)):
+            if given.scheduler and is_given:
+                raise InputError(f"{option}: with --scheduler its workers convert, in any order: leave it out")
         result = convert_measured(
             path, folder, runs=names_of(given.runs), protocol=given.protocol or "v2", times=given.times,
             delete_raw=given.delete_raw, strict=given.strict, keep_arrival_times=given.times_of_arrival,
-            workers=given.workers, bars=ctx.bars,
+            workers=given.workers, scheduler=given.scheduler, bars=ctx.bars,
         )  # fmt: skip
         yield from (f"left out: run {one.run}: {one.reason}" for one in result.left_out)
         if not result.folders:

@@ -23,6 +23,7 @@ from showerstack.runtime.code import code_of_fits
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, remedy_of
 from showerstack.showers.schema import COMPOSITION
+from showerstack.showers.simulation.measured import simulate_measured
 from showerstack.stacking import events, fits
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.events import ShowerEvents
@@ -317,6 +318,25 @@ def test_a_cluster_predicts_the_same(
     frame = FrameEvents(np.zeros((3, 1), np.float32), ("x",), "")
     with pytest.raises(InputError, match="option scheduler: a cluster predicts showers from their feature table"):
         list(predict_fits(frame, [], Context(scheduler=small.scheduler.address), print))
+
+
+SKY = "runs = 3\nlive_time_h = 0.02\nflux_1_pev = 6e-21\ndead_stations = 6\n"
+
+
+def test_a_cluster_converts_the_same_runs(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sky.toml").write_text(SKY)
+    simulate_measured(tmp_path / "sky.toml", tmp_path / "raw", seed=3, workers=1)
+    monkeypatch.chdir(tmp_path)
+    address = cluster.scheduler.address
+    here, there = (call("cli.py", "convert", "raw", "--times", "--out", name, *more).stdout.replace(name, "OUT")
+                   for name, more in (("here", ()), ("there", ("--scheduler", address))))  # fmt: skip
+    assert here == there
+    files = sorted(file.relative_to("here") for file in Path("here").rglob("*") if file.is_file())
+    assert len(files) > 3 * 5
+    for file in files:
+        assert (Path("here") / file).read_bytes() == (Path("there") / file).read_bytes(), file
+    error = call("cli.py", "convert", "raw", "--out", "other", "--scheduler", address, "--delete-raw", code=2).stderr
+    assert "--delete-raw: with --scheduler" in error
 
 
 def test_pieces_of_workers_come_in_order(
