@@ -48,11 +48,17 @@ def open_regular(path: Path) -> BufferedReader:
     return os.fdopen(number, "rb")
 
 
+MOST_TOML_BYTES = 1 << 20
+
+
 def read_toml(file: Path) -> dict[str, Any]:
-    """Return the content of a TOML file."""
+    """Return the content of a TOML file of a megabyte at most."""
     try:
-        with open_regular(file) as content:
-            return tomllib.loads(content.read().decode())
+        with open_regular(file) as opened:
+            content = opened.read(MOST_TOML_BYTES + 1)
+        if len(content) > MOST_TOML_BYTES:
+            raise InputError(f"{file} is too long for a TOML file of options")
+        return tomllib.loads(content.decode())
     except InputError:
         raise
     except (ValueError, RecursionError) as error:  # numbers of too many digits are no TOMLDecodeError

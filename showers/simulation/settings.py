@@ -8,14 +8,13 @@ Where a field's value in ``worlds/default.toml`` differs from the default here, 
 from __future__ import annotations
 
 import hashlib
-import tomllib
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.files import read_toml
 from showerstack.runtime.stated import problem_of
 from showerstack.showers.kascade import CORE_RADIUS_M
 from showerstack.showers.lateral import (
@@ -311,28 +310,20 @@ def load_settings(world: str | Path = "default") -> Settings:
         ``default``, ``harder``, ``easier``, ``gammas``, or the path of a TOML file whose tables are the sections of
         :class:`Settings`; what it leaves out has the default world's value.
     """
-    shipped = resources.files(__package__) / "worlds"
-    base = _read((shipped / "default.toml").read_bytes(), "worlds/default.toml")
+    shipped = Path(__file__).parent / "worlds"
+    base = read_toml(shipped / "default.toml")
     if world == "default":
         return validated(base, "worlds/default.toml")
     if world in WORLDS:
-        name = f"worlds/{world}.toml"
-        changes = _read((shipped / f"{world}.toml").read_bytes(), name)
+        path, name = shipped / f"{world}.toml", f"worlds/{world}.toml"
     else:
         path, name = Path(world), str(world)
         if not path.is_file():
             raise InputError(f"unknown world {name!r}: choose one of {', '.join(WORLDS)} or give a TOML file")
-        changes = _read(path.read_bytes(), name)
+    changes = read_toml(path)
     merged = {key: dict(values) for key, values in base.items()}
     for section, values in changes.items():
         if not isinstance(values, dict):
             raise InputError(f"{name}: {section} must be a table")
         merged.setdefault(section, {}).update(values)
     return validated(merged, name)
-
-
-def _read(content: bytes, name: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{name} is not valid TOML: {error}") from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
-import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,7 +19,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.files import kind_of
+from showerstack.runtime.files import kind_of, read_toml
 from showerstack.runtime.stated import problem_of
 from showerstack.showers.kascade import CHARGES, CORE_RADIUS_M, MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION
@@ -33,7 +32,6 @@ ABUNDANCES = dict(zip(COMPOSITION.classes, (0.30, 0.30, 0.17, 0.12, 0.11), stric
 PEV_LG_EV = 15.0
 TABLE_STEP = 0.0005
 """Step in lg E of the table from which energies are drawn."""
-MAX_SKY_BYTES = 1 << 20
 
 
 class GroupFlux(SettingsSection):
@@ -192,13 +190,10 @@ def load_sky(path: Path) -> Sky:
     if not path.is_file():
         what = f"is {kind_of(path)}" if path.exists() else "does not exist"
         raise InputError(f"{path} {what}: expected a TOML file of fluxes")
-    if path.stat().st_size > MAX_SKY_BYTES:
-        raise InputError(f"{path} is too long for a file of fluxes")
+    content = read_toml(path)
     try:
-        sky = Sky.model_validate(tomllib.loads(path.read_bytes().decode()))
+        sky = Sky.model_validate(content)
         model_shares(COMPOSITION, sky.model)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from None
     except ValidationError as error:
         raise InputError(f"{path}: {problem_of(error)}{_suggestion(error.errors()[0]['loc'])}") from None
     beside = path.parent / sky.world

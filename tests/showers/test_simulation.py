@@ -239,7 +239,8 @@ def test_protocol_2026_is_stored_in_float32_with_the_age(tmp_path: Path) -> None
         ("[detector]\nelectron_mew = 9.0", r"detector\.electron_mew: unknown key"),
         ("[detector]\nelectron_mev = nan", r"detector\.electron_mev"),
         ("detector = 3", "detector must be a table"),
-        ("[detector", "not valid TOML"),
+        ("[detector", "not TOML"),
+        ("seed = " + 5000 * "9", "not TOML"),
     ],
 )
 def test_bad_settings_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
