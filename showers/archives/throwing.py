@@ -158,6 +158,9 @@ def beside_particles(
     return result
 
 
+SLICES = 64
+SLICE_RAD, ROUNDING_RAD = 2 * np.pi / SLICES, 1e-5
+"""Slices of the azimuth, and what float32 may move an azimuth by."""
 NOTHING = (np.empty(0, np.int64), np.empty(0))
 """Rows and times of no particles."""
 
@@ -199,6 +202,10 @@ class _Sectors:
             self.order
         ]
         self.weight = ground.weight[self.order]
+        # A sector looks at the particles of a few slices of the azimuth only: their rows, ascending, slice by slice.
+        number = np.clip((self.phi + np.pi) / SLICE_RAD, 0, SLICES - 1).astype(np.int16)
+        by_slice = np.argsort(number, kind="stable")
+        self.slices = np.split(by_slice, np.searchsorted(number[by_slice], np.arange(1, SLICES, dtype=np.int16)))
         # Of the plane front itself: the earliest particle of the innermost hundredth.
         self.early_ns = float(self.late_ns[: max(len(self.late_ns) // 100, 1)].min(initial=np.inf))
 
@@ -211,9 +218,9 @@ class _Sectors:
         while turn * r * r * np.sinh(width) < area:
             width, turn = WIDER_LN_R * width, min(WIDER_RAD * turn, 2 * np.pi)
         low, high = r * np.exp(-width / 2), r * np.exp(width / 2)
-        first, last = between(self.r_m, low, high)
-        turned = np.abs((self.phi[first:last] - phi[0] + np.pi) % (2 * np.pi) - np.pi)
-        rows = first + np.flatnonzero(turned <= turn / 2)
+        near = self._near(*between(self.r_m, low, high), float(phi[0]), turn / 2)
+        turned = np.abs((self.phi[near] - phi[0] + np.pi) % (2 * np.pi) - np.pi)
+        rows = near[turned <= turn / 2]
         expected = self.weight[rows] * (area / (0.5 * turn * (high**2 - low**2)))
         if expected.sum() > MOST_PARTICLES:
             raise InputError(
@@ -224,6 +231,13 @@ class _Sectors:
         u, v = self.axis.horizontal
         late = (self.late_ns[rows] - self.early_ns) * (r / np.maximum(self.r_m[rows], 1.0)) ** 2
         return self.order[rows], self.early_ns + late - (u * x_m + v * y_m) / LIGHT_M_PER_NS
+
+    def _near(self, first: int, last: int, phi: float, half: float) -> np.ndarray:
+        """Return the rows from ``first`` to ``last``, ascending, of all slices that a sector touches."""
+        low, high = (int((phi + np.pi + side * (half + ROUNDING_RAD)) // SLICE_RAD) for side in (-1, 1))
+        numbers = range(SLICES) if high - low >= SLICES else [k % SLICES for k in range(low, high + 1)]
+        parts = [self.slices[number] for number in numbers]
+        return np.sort(np.concatenate([part[slice(*between(part, first, last))] for part in parts]))
 
 
 def usual_radius_m(array: DetectorArray) -> float:

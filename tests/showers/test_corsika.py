@@ -231,6 +231,26 @@ def test_particles_between_edges_are_found_exactly_in_few_steps() -> None:
     assert Counted.looks <= 3 * 62 * 2 * 18
 
 
+def test_a_sector_has_all_its_particles_whatever_the_slice() -> None:
+    """Beside all particles of the ring: about the border of the azimuth, on edges of slices, and all round."""
+    rng, axis, n = np.random.default_rng(5), Axis(0.3, 1.0), 20_000
+    phi, r = rng.uniform(-np.pi, np.pi, n), 100 * rng.random(n)
+    phi[:200] = np.arange(200) * throwing.SLICE_RAD % (2 * np.pi) - np.pi
+    x, y = (r * np.cos(phi)).astype(np.float32), (r * np.sin(phi)).astype(np.float32)
+    order = np.argsort(x)
+    ones = np.ones(n, np.float32)
+    sectors = throwing._Sectors(Ground((2 * ones).astype(int), ones, ones, x[order], y[order], ones, 10 * ones), axis)
+    for first, last in ((0, n), (n // 3, n // 2), (7, 7)):
+        for middle in (-np.pi, -3.1, 0.0, throwing.SLICE_RAD, 3.1, np.pi):
+            for half in (1e-3, throwing.SLICE_RAD, 1.0, np.pi):
+                away = np.abs((sectors.phi - middle + np.pi) % (2 * np.pi) - np.pi)
+                inside = np.flatnonzero(away[first:last] <= half) + first
+                near = sectors._near(first, last, middle, half)
+                assert (np.diff(near) > 0).all(), "in their order, each once"
+                np.testing.assert_array_equal(near[away[near] <= half], inside)
+                assert len(near) <= (2 * half / (2 * np.pi) + 3 / throwing.SLICES) * (last - first) * 1.5 + 220
+
+
 @pytest.mark.parametrize("area_m2", [1.57, 3.14, 10.0])
 def test_thinned_showers_keep_their_core(area_m2: float) -> None:
     """A detector that a sector of 0.2 by 0.3 cannot hold sees as many particles as in a shower that is whole."""
