@@ -16,7 +16,8 @@ and 4 threads, and after a kill.
 Stacks are trained at most twice by each; below them stands the log-loss of test showers by what ships, now minus
 before, paired, of the last two runs. ``good`` has a training set without cuts and begins with the features.
 ``new-array`` makes the features of an array of 49 stations where only KASCADE's have been made before: each time
-machine code lies in a new folder.
+machine code lies in a new folder. ``corsika`` throws 12 toy showers of 3 million particles, whole and thinned, onto
+KASCADE at ten places each; its bytes are compared.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +43,7 @@ from showerstack.scoring.metrics.losses import event_losses
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, Task
 from showerstack.showers.simulation import simulate
+from tests.showers.corsika_files import draw_shower, write_file
 
 ROOT = Path(__file__).resolve().parents[2]
 MANY, MILLION = 60_000, 1_000_000
@@ -57,6 +60,7 @@ epochs = 1
 """Options of a run that uses one network: how long it learns makes predictions no slower."""
 COMMANDS = (
     "features", "new-array", "predict", "million", "stack", "good", "report", "verify", "gamma-limit", "spectra",
+    "corsika",
 )  # fmt: skip
 MOST_STACKS = 2
 SIMULATED = 20_000
@@ -181,6 +185,23 @@ def new_array(root: Path, known: Path, new: Path, out: Path) -> CommandCost:
     with tempfile.TemporaryDirectory(prefix="code-") as code:
         features(root, known, out, code=Path(code))
         return features(root, new, out, code=Path(code))
+
+
+def particle_files(folder: Path, thin: float) -> Path:
+    """Write a toy's showers into four of CORSIKA's files, about as many particles in each, whatever the thinning."""
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for k, mass in enumerate((1, 56, 1, 56), start=1):
+        lg_energy = 6.6 + np.log10(thin) / 1.1
+        showers = [draw_shower(rng, mass=mass, lg_energy_gev=lg_energy, thin=thin) for _ in range(3)]
+        write_file(folder / f"DAT00000{k}", showers, thinned=thin > 1)
+    return folder
+
+
+def thrown(roots: Sequence[Path], files: Path, array: Path, outs: Sequence[Path], k: int) -> CommandCost:
+    """Throw showers onto the array of a dataset folder by one of the checkouts."""
+    shutil.rmtree(outs[k], ignore_errors=True)
+    return timed(roots[k], "convert", files, "--array", array, "--out", outs[k])
 
 
 def log_losses(before: Path, now: Path, test: Path) -> str:
@@ -339,6 +360,15 @@ def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: P
         label = f"stack --preset good, {MANY:,} showers"
         runs = [folder / "run" for folder in folders]
         yield Pairs(label, train_good, min(rounds, MOST_STACKS), warm=False, runs=runs)
+    if "corsika" in commands:
+        for name, thin in (("whole", 1.0), ("thinned", 20.0)):
+            files, outs = particle_files(scratch / name, thin), [scratch / f"{name}-{k}" for k in range(2)]
+            label = (
+                f"convert of 12 showers, {name}, {sum(file.stat().st_size for file in files.iterdir()) / 1e9:.2f} GB"
+            )
+            yield Pairs(label, partial(thrown, roots, files, sets["few"], outs), rounds)
+            contents = [{file.name: file.read_bytes() for file in (out / name).iterdir()} for out in outs]
+            print(f"the same bytes: {contents[0] == contents[1]}", flush=True)
     if "gamma-limit" in commands:
         photons = MeasuredShowers.prepared(roots, scratch / "photons", GAMMA, TRAINED)
         label = f"gamma-limit, {TRAINED:,} simulated"
