@@ -131,5 +131,5 @@ def draw_shower(
         out = np.stack([-u * p, -v * p, np.cos(zenith) * p])
         words = np.where(rng.random(n) < 0.5, word(ids[0]), word(ids[1]))
         rows.append(np.column_stack([words, *out, 100 * x, 100 * y, t, np.full(n, thin)]))
-    ids = {0: 1, 1: 14}.get(mass) or 100 * mass + {4: 2, 12: 6, 16: 8, 28: 14, 56: 26}[mass]
-    return Shower(np.concatenate(rows), ids, 10**lg_energy_gev, zenith_deg, azimuth_deg)
+    particle_id = {0: 1, 1: 14}.get(mass) or 100 * mass + {4: 2, 12: 6, 16: 8, 28: 14, 56: 26}[mass]
+    return Shower(np.concatenate(rows), particle_id, 10**lg_energy_gev, zenith_deg, azimuth_deg)
