@@ -243,6 +243,7 @@ def test_weights_bring_composition_and_spectrum() -> None:
     mean = np.average(simulation[1], weights=weights.weights)
     assert mean == pytest.approx(data[1].mean(), abs=0.015)
     assert weights.effective < 40_000
+    assert weights.weights.mean() == pytest.approx(1.0), "as many events as there are"
 
 
 def test_statistics_keep_their_level() -> None:

@@ -78,6 +78,7 @@ def test_crdb_rows_are_in_gev_and_have_all_errors(spectra: pl.DataFrame) -> None
     row = rows.row(0, named=True)
     assert row["DATA-VAL"] == pytest.approx(2e-12)
     assert row["DATA-E_MEAN"] == pytest.approx(2e6)
+    assert (row["DATA-E_BIN_L"], row["DATA-E_BIN_U"]) == pytest.approx((1e6, 10**6.5))
     assert row["DATA-VAL_ERRSTAT_L"] == pytest.approx(5e-14)
     assert row["DATA-VAL_ERRSYST_U"] == pytest.approx(1e-13)
 

@@ -14,7 +14,7 @@ import pytest
 
 from showerstack.features.catalogue import CATALOGUE, feature_set
 from showerstack.models import registry
-from showerstack.models.base.average import LearnerAverage
+from showerstack.models.base.average import LearnerAverage, _part_of_progress
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.networks.learner import NetworkLearner
@@ -169,6 +169,14 @@ def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         objects_by_name((*registry.MODULES, one, two), "LEARNERS", attrgetter("name"))
     for name in ("frequencies", "again"):
         sys.modules.pop(name)
+
+
+def test_members_of_an_average_share_its_progress() -> None:
+    told: list[tuple[float, float]] = []
+    report = _part_of_progress(lambda done, total, *_: told.append((done, total)), 1, 4, [])
+    for done, total in ((0, 0), (5, 20), (20, 20)):
+        report(done, total)
+    assert told == [(1.0, 4), (1.25, 4), (2.0, 4)]
 
 
 def test_members_of_an_average_are_learners_of_this_package() -> None:

@@ -349,6 +349,7 @@ def test_captions_name_the_learner_that_predicts(composition_world: tuple[Path, 
     assert "Differences are to mlp, which predicts new showers" in learners(evaluated).body
     assert "stack" in evaluated.against_shipped
     assert "mlp" not in evaluated.against_shipped
+    assert re.search(r"stack: [a-z ]+ \((0|[+-]0\.\d{4})\)", learners(evaluated).body), "a difference, no factor"
     assert "held-out showers: mlp" in str(learner_table(evaluated.run.folder, data).caption)
 
 

@@ -173,6 +173,8 @@ def test_public_sets_are_recognised_by_their_classes(tmp_path: Path) -> None:
         np.save(folder / f"labels_{task}.npy", labels)
         np.save(folder / "features.npy", np.zeros((len(labels) - 1, 5), np.float16))
         assert not origin_of(folder, task_named(task)).public
+        np.save(folder / "matrices.npy", np.zeros((len(labels), 1), np.float16))
+        assert not origin_of(folder, task_named(task)).public, "one file of as many rows is not enough"
     sizes = {key: sum(counts) for key, counts in TEST_CLASSES.items()}
     assert sizes[COMPOSITION.name, "v2"] == 119_027
     assert sizes[COMPOSITION.name, "matched"] == 34_519
