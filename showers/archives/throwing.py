@@ -204,7 +204,7 @@ class _Sectors:
         self.weight = ground.weight[self.order]
         # A sector looks at the particles of a few slices of the azimuth only: their rows, ascending, slice by slice.
         number = np.clip((self.phi + np.pi) / SLICE_RAD, 0, SLICES - 1).astype(np.int16)
-        by_slice = np.argsort(number, kind="stable")
+        by_slice = np.argsort(number, kind="stable").astype(np.int32)
         self.slices = np.split(by_slice, np.searchsorted(number[by_slice], np.arange(1, SLICES, dtype=np.int16)))
         # Of the plane front itself: the earliest particle of the innermost hundredth.
         self.early_ns = float(self.late_ns[: max(len(self.late_ns) // 100, 1)].min(initial=np.inf))
