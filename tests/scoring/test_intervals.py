@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from showerstack.runtime.errors import InputError
+from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.scoring.metrics.composition import (
     class_fraction_errors,
     confusion_intervals,
@@ -273,3 +274,13 @@ def test_metric_for_each_task() -> None:
     own = metric_for(Task("wine", ("red", "white", "rosé")))
     assert own.value(np.array([0, 1, 2]), np.array([0, 1, 1])) == pytest.approx(1 / 3)
     assert own.paired(labels, a, labels).difference == pytest.approx(np.mean(labels != a))
+
+
+def test_accuracy_of_a_table_is_as_uncertain_as_its_weights_say() -> None:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 2_000)
+    log_proba = np.log(np.where(rng.random((2_000, 1)) < 0.8, np.eye(2)[labels] * 0.8 + 0.1, 0.5))
+    weights = np.where(np.arange(2_000) < 20, 1.0, 1e-6)  # twenty rows count
+    plain, weighted = (table_metrics(labels, log_proba, ("a", "b"), one)["accuracy"] for one in (None, weights))
+    widths = [one["high"] - one["low"] for one in (plain, weighted)]
+    assert widths[1] > 5 * widths[0]
