@@ -35,7 +35,7 @@ from showerstack.showers.simulation import blocks, primaries, simulate
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.stacking import config as run_config
 from showerstack.stacking import predict
-from showerstack.stacking import run as read
+from showerstack.stacking import predictable as read
 from showerstack.stacking import second_level as pools
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.train import stack

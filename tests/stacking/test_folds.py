@@ -151,7 +151,7 @@ def test_no_device_works_on_while_an_error_is_told(
     mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
     for name, cls in (("full_disk", FullDisk), ("sleeping", Sleeping)):
         monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{cls.__module__}:{cls.__name__}", "", "scalars"))
-    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.plan.devices_for", lambda specs, asked: where)
     with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
         _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
     assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other device"
@@ -176,7 +176,7 @@ def test_a_gpu_that_fails_once_loses_no_learner_and_twice_is_told(
 ) -> None:
     entry = LearnerSpec("unlucky", f"{Unlucky.__module__}:{Unlucky.__name__}", "", "scalars")
     monkeypatch.setitem(LEARNERS, "unlucky", entry)
-    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: {"unlucky": "cuda"})
+    monkeypatch.setattr("showerstack.stacking.plan.devices_for", lambda specs, asked: {"unlucky": "cuda"})
     settings = {"unlucky": {"mark": str(tmp_path / "mark"), "reason": "gpu"} | ({"always": "yes"} if always else {})}
     if always:
         with pytest.raises(InputError, match=r"unlucky fold . could not be trained: .*CUDA error.*--device cpu\) and"):
@@ -220,7 +220,7 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
 ) -> None:
     """What workers log is logged here, and in the run's folder."""
     where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
-    monkeypatch.setattr("showerstack.stacking.train.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.plan.devices_for", lambda specs, asked: where)
     one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
     for result in (one, two):
         assert {row.name: row.status for row in result.manifest.learners} == {
