@@ -104,19 +104,20 @@ class Tree:
         }  # fmt: skip
         running |= {name for name, one in self.records.items() if not running.isdisjoint(one["shared"])}
         package, *parts = Path(mutant.path).with_suffix("").parts
-        is_traced = bool(running)
+        is_traced, named = bool(running), {f"test_{part}.py" for part in parts}
         if not is_traced:
             files = {_file(name) for name in self.records if not name.startswith("fixture ")}
             touching = {_file(name) for name, one in self.records.items() if mutant.path in one["lines"]}
             naming = re.compile(rf"\b{parts[-1]}\b")
             touching |= {file for file in files if naming.search((self.root / file).read_text("utf-8"))}
+            touching |= {file for file in files if Path(file).name in named}
             running = {name for name in self.records if _file(name) in touching}
         kept, spent, made = [], 0.0, set[str]()
         wanted = [one for name, one in self.records.items() if name in running and not name.startswith("fixture ")]
 
         def place(one: dict[str, Any]) -> tuple[bool, bool, float]:
             folder, _, name = _file(one["name"]).rpartition("/")
-            near = name in [f"test_{part}.py" for part in parts], folder == f"tests/{package}"
+            near = name in named, folder == f"tests/{package}"
             return not (is_traced or near[0]), not (is_traced or near[1]), self._price(one, ())
 
         for one in sorted(wanted, key=place):
