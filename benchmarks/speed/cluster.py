@@ -178,7 +178,8 @@ def main() -> None:
     print(text)
     if options.store:
         name = "cluster" if options.command == "stack" else f"cluster_{options.command}"
-        store(name, f"On a Dask cluster: {options.command}", text, weights="shipped")
+        weights = "shipped" if options.command in ("stack", "predict") else ""
+        store(name, f"On a Dask cluster: {options.command}", text, weights=weights)
 
 
 if __name__ == "__main__":
