@@ -35,7 +35,7 @@ from benchmarks.quality.mutator import Mutant, mutants_of
 from showerstack.scoring.metrics.intervals import clopper_pearson
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNNER = Path(__file__).with_name("test_runner.py")
+RUNNER = Path(__file__).with_name("runner.py")
 PACKAGES = ("runtime", "showers", "scoring", "features", "models", "stacking", "analysis", "report", "commands")
 NUMBERS = (
     "scoring/", "features/groups/", "features/lateral/", "features/stations/", "models/base/", "models/networks/",
@@ -44,6 +44,7 @@ NUMBERS = (
 )  # fmt: skip
 """Where numbers are made; whatever else is in the packages carries them."""
 MEASURED_S = 5400
+"""Seconds by the clock that the tests of a commit may take while they are traced."""
 FEW_S = 5.0
 """What the cheapest tests of ``make test`` cost, which run first: most mutants end there, also one that never ends."""
 OVER_S = 40.0
@@ -73,7 +74,8 @@ class Tree:
         self.root, self.work, self.commit = work / f"tree-{commit}", work, commit
         if not self.root.exists():
             subprocess.run(["git", "clone", "-q", str(ROOT), str(self.root)], check=True)
-            subprocess.run(["git", "checkout", "-q", commit], cwd=self.root, check=True)
+        # Of a run that was killed a mutant may be left.
+        subprocess.run(["git", "checkout", "-q", "--force", commit], cwd=self.root, check=True)
         files = sorted(path.relative_to(self.root).as_posix() for path in self.root.glob("tests/**/test_*.py"))
         parts = [(files[k::2], work / f"lines-{commit}-{k}.jsonl") for k in range(2)]
         begun = [self._start(part, None, out) for part, out in parts if not out.exists()]
@@ -218,7 +220,7 @@ def main() -> None:
         ["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     now, before = Tree(work, here.stdout.strip()), Tree(work, given.against)
-    out = work / f"results-{given.seed}.jsonl"
+    out = work / f"results-{now.commit}-{given.against}-{given.seed}.jsonl"
     results = [json.loads(line) for line in out.read_text("utf-8").splitlines()] if out.exists() else []
     known = {one["key"] for one in results}
     for kind, mutant in drawn(now.root, before.root, given.seed, given.mutants):

@@ -20,6 +20,7 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,15 @@ from showerstack.models.registry import create, spec
 from showerstack.report.events_page import write_events
 from showerstack.report.outcome import learner_table
 from showerstack.report.public.submission import write_submission, yaml_text
-from showerstack.report.run_page import headline, learners, limits, plain_words, verdict, write_report
+from showerstack.report.run_page import (
+    _on_the_same_events,
+    headline,
+    learners,
+    limits,
+    plain_words,
+    verdict,
+    write_report,
+)
 from showerstack.report.run_sections import column_gains, group_gains, group_of, shuffle, shuffled_losses
 from showerstack.report.shared import markup
 from showerstack.report.shared.subject import EvaluatedRun
@@ -349,8 +358,17 @@ def test_captions_name_the_learner_that_predicts(composition_world: tuple[Path, 
     assert "Differences are to mlp, which predicts new showers" in learners(evaluated).body
     assert "stack" in evaluated.against_shipped
     assert "mlp" not in evaluated.against_shipped
-    assert re.search(r"stack: [a-z ]+ \((0|[+-]0\.\d{4})\)", learners(evaluated).body), "a difference, no factor"
     assert "held-out showers: mlp" in str(learner_table(evaluated.run.folder, data).caption)
+
+
+@pytest.mark.parametrize(("logarithmic", "shown"), [(False, "worse (+0.0003)"), (True, "worse (+3.4e-4)")])
+def test_small_differences_of_survivals_keep_their_digits(logarithmic: bool, shown: str) -> None:
+    difference = Paired(0.00034, Interval(1e-4, 5e-4), 0.01, 1e-4)
+    evaluated = SimpleNamespace(
+        metric=SimpleNamespace(name="survival", logarithmic=logarithmic), shipped_words="the stack",
+        against_shipped={"mlp": (difference, difference)},
+    )  # fmt: skip
+    assert f"mlp: {shown}" in _on_the_same_events(evaluated)  # type: ignore[arg-type]
 
 
 def test_what_is_level_is_called_level_and_no_zero_has_a_sign() -> None:
