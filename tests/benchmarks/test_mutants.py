@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.mutants import RUNNER, Tree, report, statement
+from benchmarks.quality.mutants import Tree, report, statement
 from benchmarks.quality.mutator import Mutant, mutants_of
 
 SOURCE = '''"""A module of 3 words."""
@@ -125,13 +123,13 @@ def test_a_test_that_looks_notices_and_what_runs_is_measured(tmp_path: Path) -> 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     pytest.importorskip("coverage")
-    job, out = tmp_path / "job.json", tmp_path / "lines.jsonl"
-    job.write_text(json.dumps({"files": ["tests/test_a.py"], "kept": None, "lines": str(out)}))
-    subprocess.run([sys.executable, str(RUNNER), str(job)], cwd=tmp_path, check=False, capture_output=True)
+    tree, out = object.__new__(Tree), tmp_path / "lines.jsonl"
+    tree.root, tree.work, tree.commit = tmp_path, tmp_path, "x"
+    tree._start(["tests/test_a.py"], None, out).wait(timeout=60)
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert [one["name"] for one in records] == ["tests/test_a.py::test_it"], "what fails unchanged is left out"
-    tree = object.__new__(Tree)
-    tree.root, tree.work, tree.commit, tree.records = tmp_path, tmp_path, "x", {records[0]["name"]: records[0]}
+    assert not list(tmp_path.rglob("*.pyc")), "a change of the same length in the same second would not be compiled"
+    tree.records = {records[0]["name"]: records[0]}
     noticed = {one.text: tree.notices(one, 10.0, None)["noticed"] for one in mutants_of("pkg/a.py", files["pkg/a.py"])}
     assert noticed == {"(x * 2)": True, "3": True}
     assert (tmp_path / "pkg/a.py").read_text() == files["pkg/a.py"]
