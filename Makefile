@@ -21,7 +21,7 @@ export OMP_WAIT_POLICY := passive
 demo: env
 	$(BIN)/python cli.py demo
 
-PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: env
 	$(PYTEST) $(TESTS)
 

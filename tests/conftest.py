@@ -41,9 +41,9 @@ from tests.references import table
 N_TRAIN = 2_000
 N_TEST = 1_000
 LONGEST = (
-    "test_journey.py", "test_package.py", "test_photons.py", "test_benchmarks.py", "test_notebooks.py", "test_demo.py",
-    "test_spectra.py", "test_corsika.py", "test_convert.py", "test_cli.py", "test_onnx.py", "test_datacheck.py",
-    "test_run.py", "test_tables.py",
+    "test_kills.py", "test_journey.py", "test_package.py", "test_photons.py", "test_benchmarks.py", "test_notebooks.py",
+    "test_demo.py", "test_spectra.py", "test_corsika.py", "test_convert.py", "test_cli.py", "test_onnx.py",
+    "test_datacheck.py", "test_run.py", "test_tables.py",
 )  # fmt: skip
 """Files that take minutes: begun first, so that no process of the tests works alone at the end."""
 ONE_REGISTRY: dict[str, Callable[..., object]] = {}
@@ -179,11 +179,7 @@ def reference(request: pytest.FixtureRequest, dataframe_regression: DataFrameReg
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, but each page of the documentation by itself; begin with the longest."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            is_page = item.path.name in ("test_journey.py", "test_notebooks.py")
-            item.add_marker(pytest.mark.xdist_group(item.name if is_page else item.path.name))
+    """Begin with the longest files."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 

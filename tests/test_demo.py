@@ -15,7 +15,7 @@ import pytest
 from showerstack.report.outcome import DEMO_LEARNERS
 from showerstack.stacking.config import StackConfig
 from tests.program import Shown, call, pictures_undrawn
-from tests.told import WHOLE, blocks, not_said, run_script
+from tests.told import blocks, not_said, run_script
 
 DEMO = ("demo", "--train", "700", "--test", "300")
 FEW = {"composition": ("lightgbm", "pretrained"), "gamma": ("published.gamma_rf", "lightgbm")}
@@ -32,7 +32,7 @@ def small_config(*, task: str, **options: object) -> StackConfig:
     return StackConfig(task=task, folds=2, settings=SMALL[task], **options)
 
 
-@pytest.fixture(scope="module", params=["small", pytest.param("whole", marks=WHOLE)])
+@pytest.fixture(scope="module", params=["small", pytest.param("whole", marks=pytest.mark.faults)])
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Callable]:
     """Folder of a demo with few showers, what it printed, and what calls commands: in this process, or in others."""
     out = tmp_path_factory.mktemp("demo") / "demo"

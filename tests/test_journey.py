@@ -31,7 +31,7 @@ from showerstack.report.run_page import write_report
 from showerstack.showers.archives.measured import convert_measured
 from tests.program import call
 from tests.showers.corsika_files import draw_shower, write_file
-from tests.told import ROOT, WHOLE, agree, blocks, executed, not_said, run
+from tests.told import ROOT, agree, blocks, executed, not_said, run
 
 STORIES = {
     "train.md": (),
@@ -263,7 +263,7 @@ def beginning(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
     return begin
 
 
-WHOLE_STORY = pytest.param("train.md", True, marks=WHOLE)
+WHOLE_STORY = pytest.param("train.md", True, marks=pytest.mark.faults)
 
 
 @pytest.mark.slow

@@ -11,12 +11,9 @@ import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 
-import pytest
-
 from showerstack.runtime.errors import Remark
 
 ROOT = Path(__file__).parent.parent
-WHOLE = (pytest.mark.faults, pytest.mark.xdist_group("journey"))
 NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d*)?(e-?\d+)?|too few events")
 CHOSEN = re.compile(r"(?<=showers: )\w+$|(?<=^why: ).*$|(?<=\d,)[a-z]+$|(?<=\] )[a-z]+$|^[\w., ]+(?=: one fit)")
 """What predicts and why, what left the race, and a shower's class: others when showers are few, or elsewhere."""
