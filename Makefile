@@ -21,6 +21,7 @@ export OMP_WAIT_POLICY := passive
 demo: env
 	$(BIN)/python cli.py demo
 
+# Tests of a file share what they make: one process takes them (the groups of pytest-xdist 3.8 mean nothing to pytest 9.2).
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: env
 	$(PYTEST) $(TESTS)

@@ -58,6 +58,8 @@ def pictures_undrawn() -> Iterator[None]:
     """Leave the pictures of pages empty; those in files are drawn."""
     from matplotlib.figure import Figure
 
+    from showerstack.report.pictures import style
+
     drawn = Figure.savefig
 
     def saved(figure: Figure, target: object, **options: object) -> None:
@@ -66,5 +68,6 @@ def pictures_undrawn() -> Iterator[None]:
         else:
             drawn(figure, target, **options)
 
-    with patch.object(Figure, "savefig", saved):
+    # Without its own layout a figure is laid out by matplotlib, when it is saved.
+    with patch.object(Figure, "savefig", saved), patch.object(style, "_lay_out", lambda figure: None):
         yield

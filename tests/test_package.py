@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 
 import cli
 from showerstack.runtime.packages import OWN
+from tests.test_notebooks import smaller
 
 HERE = Path(cli.__file__).resolve().parent
 DATA = {".py", ".cu", ".css", ".html", ".toml", ".json"}
@@ -116,7 +117,9 @@ def test_links_of_the_readme_hold_on_a_page_of_a_package_index(wheel: Path) -> N
 def test_notebooks_run_after_an_installation(
     name: str, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With few showers; in full they are run where the documentation is made."""
     notebook = nbformat.read(HERE / "docs" / "notebooks" / f"{name}.ipynb", as_version=4)
+    smaller(notebook.cells, name)
     for variable, place in (("PYTHONPATH", installed), ("TMPDIR", tmp_path), ("IPYTHONDIR", tmp_path)):
         monkeypatch.setenv(variable, str(place))
     NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": str(tmp_path)}}).execute()

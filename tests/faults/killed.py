@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
@@ -32,10 +33,13 @@ from showerstack.showers.simulation import blocks, simulate
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.train import stack
 from tests.faults.kills import Step, content, run
+from tests.program import pictures_undrawn
 from tests.stacking.fakes import FAKES
 
 TIMED = {LOCK_FILE, "manifest.json", "task.json", "config.toml", "run.log"}
 """Files that hold what a step cost, where the run lies, or nothing."""
+PATCHES = ExitStack()
+"""What stays replaced as long as this program runs."""
 
 
 def _stack(source: str) -> Step:
@@ -51,6 +55,7 @@ def _datacheck(source: str) -> Step:
     from showerstack.report.check_pages import write_check
 
     place = Path(source)
+    PATCHES.enter_context(pictures_undrawn())
 
     def step(out: Path) -> None:
         out.mkdir(exist_ok=True)
@@ -71,12 +76,17 @@ class Still(datetime):
 
 def _spectra(source: str) -> Step:
     from showerstack.analysis import provenance
+    from showerstack.analysis.spectra import knees
     from showerstack.analysis.spectra import run as spectra_run
     from showerstack.analysis.spectra.files import write_spectra
     from showerstack.report.spectra_page import write_spectra_page
 
     place = Path(source)
     provenance.datetime = Still  # type: ignore[misc]
+    PATCHES.enter_context(pictures_undrawn())
+    # Many fits, and no file.
+    knees.HeldScales.widening = lambda self, fit, place: 1.0
+    knees.STEP_GROWTH = 8.0
 
     def step(out: Path) -> None:
         options = spectra_run.SpectraOptions(
@@ -90,6 +100,7 @@ def _spectra(source: str) -> Step:
 
 
 def _pretrain(source: str) -> Step:
+    importlib.import_module("torch._dynamo")  # what an optimiser imports at its first step, and so in every child
     from showerstack.models.pretraining import train
     from tests.models.test_pretraining import SMALL, toy_portion
 
