@@ -3,8 +3,9 @@
 Importing Numba and loading what it has compiled takes half a second of every start; llvmlite's linker takes some
 milliseconds. A function is compiled when it is first called with arguments of new types. Its object file is tied to
 everything that it was made of: the function's module and all files of this project that it imports, directly or not,
-the versions of Python and of the libraries, the processor, and Numba's own settings. Where an object file cannot be
-linked, Numba compiles at each start (:mod:`showerstack.runtime.compiling`).
+the versions of Python and of the libraries, the processor, and Numba's own settings. It is named by their hash and kept
+in the user's cache, so that a new clone or installation of the same code has nothing to compile. Where an object file
+cannot be linked, Numba compiles at each start (:mod:`showerstack.runtime.compiling`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import hashlib
 import importlib
 import logging
 import os
-import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -39,6 +39,8 @@ PACKAGES = ("showerstack.showers", "showerstack.features", "showerstack.models",
 """Packages of this project that compiled functions may come from."""
 COMPILER = tuple(Path(__file__).with_name(name) for name in ("compiling.py", "linking.py"))
 """What decides how a function is compiled and called."""
+KEPT = 32
+"""Files of one function: of its other versions, types of arguments, processors or numbers the oldest leave."""
 
 
 @contextmanager
@@ -60,19 +62,36 @@ def _locked(file: Path) -> Iterator[None]:
                 fcntl.flock(stream, fcntl.LOCK_UN)
 
 
-def cache_folder(source: Path) -> Path:
-    """Return where machine code of a source file lies: below NUMBA_CACHE_DIR, beside the source, or the user's cache.
+def code_folder(module: str) -> Path:
+    """Return where machine code of a module is kept: NUMBA_CACHE_DIR, the user's cache, or beside the source.
 
-    Beside the source where that can be written to.
+    Beside the source where the user has no cache that can be written to.
     """
-    place = f"{source.parent.name}-{hashlib.sha256(str(source.parent).encode()).hexdigest()[:16]}"
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
-        return Path(chosen) / place
-    beside = source.parent / "__pycache__"
-    if os.access(beside if beside.exists() else source.parent, os.W_OK):
-        return beside
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "showerstack" / place
+        return Path(chosen)
+    with suppress(OSError, RuntimeError):  # RuntimeError: no home
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "showerstack"
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    file = module_file(module)
+    if file is None:
+        raise ModuleNotFoundError(f"no source file of {module}", name=module)
+    return file.parent / "__pycache__"
+
+
+def _leave_few(folder: Path, function: str) -> None:
+    """Remove the files of a function that were used least recently."""
+    with suppress(OSError):  # another process may be removing them
+        files = sorted(folder.glob(f"{function}-*"), key=lambda file: file.stat().st_mtime)
+        for file in files[:-KEPT]:
+            file.unlink()
+
+
+def _used_now(file: Path) -> None:
+    with suppress(OSError):
+        os.utime(file)
 
 
 @dataclass
@@ -109,12 +128,12 @@ class Kernel:
     def _caller(self, kinds: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], None]:
         sources = _sources_hash(self.module, LIBRARIES, COMPILER)
         types = hashlib.sha256(f"{described(kinds)}\n{processor()}".encode()).hexdigest()[:16]
-        python = f"py{sys.version_info.major}{sys.version_info.minor}"
-        file = _folder_of(self.module) / f"{self.module}.{self.name}.{python}-{types}.kernel"
+        function = f"{self.module}.{self.name}"
+        file = code_folder(self.module) / f"{function}-{sources[:16]}-{types}.kernel"
         try:
             found = self._read(file, sources)
             if found is None:
-                with _locked(file.with_name(f"{self.module}.{self.name}.{python}.lock")):
+                with _locked(file.with_name(f"{function}.lock")):
                     found = self._read(file, sources) or self._compile(file, sources, arguments)
             return link(found, kinds)
         except Unlinkable as error:
@@ -126,7 +145,9 @@ class Kernel:
 
     def _read(self, file: Path, sources: str) -> MachineCode | None:
         try:
-            return MachineCode.from_bytes(file.read_bytes(), sources)
+            found = MachineCode.from_bytes(file.read_bytes(), sources)
+            _used_now(file)
+            return found
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -142,6 +163,7 @@ class Kernel:
         try:
             with atomic_path(file) as temporary:
                 temporary.write_bytes(made.to_bytes(sources))
+            _leave_few(file.parent, f"{self.module}.{self.name}")
         except OSError as error:
             LOG.warning(
                 "the machine code of %s cannot be written to %s (%s), so each start compiles anew; NUMBA_CACHE_DIR "
@@ -180,13 +202,6 @@ def _sources_hash(module: str, libraries: tuple[str, ...], others: tuple[Path, .
     return source_hash((*imported_files(module, PACKAGES), *others), libraries)
 
 
-def _folder_of(module: str) -> Path:
-    file = module_file(module)
-    if file is None:
-        raise ModuleNotFoundError(f"no source file of {module}", name=module)
-    return cache_folder(file)
-
-
 def cached_table(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], Callable[[float], np.ndarray]]:
     """Keep the table that a function makes of a number beside the machine code, tied to its sources in the same way.
 
@@ -196,15 +211,21 @@ def cached_table(*libraries: str) -> Callable[[Callable[[float], np.ndarray]], C
     def decorate(function: Callable[[float], np.ndarray]) -> Callable[[float], np.ndarray]:
         @cache
         def table(number: float) -> np.ndarray:
-            sources = _sources_hash(function.__module__, libraries)
-            file = _folder_of(function.__module__) / f"{function.__module__}.{function.__qualname__}-{number!r}.npz"
+            sources, name = (
+                _sources_hash(function.__module__, libraries),
+                f"{function.__module__}.{function.__qualname__}",
+            )
+            file = code_folder(function.__module__) / f"{name}-{sources[:16]}-{number!r}.npz"
             with suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), file.open("rb") as stream:
                 stored = np.load(stream)
                 if str(stored["sources"]) == sources:
+                    _used_now(file)
                     return np.asarray(stored["table"])
             result = function(number)
-            with suppress(OSError), atomic_path(file) as temporary:  # a folder that cannot be written to
-                np.savez(temporary, table=result, sources=np.array(sources))
+            with suppress(OSError):  # a folder that cannot be written to
+                with atomic_path(file) as temporary:
+                    np.savez(temporary, table=result, sources=np.array(sources))
+                _leave_few(file.parent, name)
             return result
 
         return wraps(function)(table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,7 @@ def run(tmp_path, monkeypatch):
     """Return a function that writes the sources, imports them anew and gives the result and what was compiled."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(kernels, "PACKAGES", ("kernel_case",))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "code"))
 
     def import_and_call(**changed: str):
         folder = tmp_path / "kernel_case"
@@ -118,8 +120,7 @@ def run(tmp_path, monkeypatch):
         out = np.zeros(1)
         pair = getattr(inner, "Pair", None) or inner.Couple
         module.fill(pair(1.0, 2.0), out)
-        code = {file: file.stat().st_mtime_ns for file in Path(folder / "__pycache__").glob("*.kernel")}
-        return float(out[0]), code
+        return float(out[0]), sorted((tmp_path / "code").glob("*.kernel"))
 
     return import_and_call
 
@@ -143,14 +144,39 @@ def test_a_library_of_another_version_gives_new_code(run, monkeypatch):
     _, before = run()
     monkeypatch.setattr(runtime_code, "version_of", lambda package: "another")
     _, after = run()
-    assert after != before
+    assert len(after) == 2
+    assert set(before) < set(after)
+
+
+def test_code_that_was_used_least_recently_leaves(run, monkeypatch):
+    monkeypatch.setattr(kernels, "KEPT", 2)
+    sources = [CONSTANTS.replace("3.0", f"{k}.0") for k in range(3)]
+    (first,) = run(constants=sources[0])[1]
+    os.utime(first, (0, 0))
+    second = (set(run(constants=sources[1])[1]) - {first}).pop()
+    os.utime(second, (1, 1))
+    assert run(constants=sources[0]) == (10.0, sorted([first, second])), "the same code has the same name"
+    assert second not in run(constants=sources[2])[1]
+    assert first.exists()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_code_is_kept_in_the_users_cache_or_beside_its_source(writable, monkeypatch, tmp_path):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    place = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    if not writable:
+        place.write_text("a file where a folder should be")
+    beside = Path(kernels.__file__).resolve().parent / "__pycache__"
+    assert kernels.code_folder("showerstack.runtime.kernels").resolve() == (
+        place / "showerstack" if writable else beside
+    )
 
 
 @pytest.mark.slow
 def test_processes_that_begin_together_compile_once(run, tmp_path):
     run()
-    for old in (tmp_path / "kernel_case" / "__pycache__").iterdir():
-        old.unlink()
+    shutil.rmtree(tmp_path / "code")
     # Each process says when it has loaded everything, and calls the kernel when all have.
     code = (
         "import numpy as np, showerstack.runtime.kernels as k; k.PACKAGES = ('kernel_case',)\n"
@@ -173,7 +199,7 @@ def test_processes_that_begin_together_compile_once(run, tmp_path):
 
 def test_threads_that_call_first_at_once_share_what_is_compiled(run, tmp_path):
     run()
-    (file,) = (tmp_path / "kernel_case" / "__pycache__").glob("*.kernel")
+    (file,) = (tmp_path / "code").glob("*.kernel")
     file.unlink()
     program = (
         "from concurrent.futures import ThreadPoolExecutor\n"
@@ -222,11 +248,10 @@ def test_machine_code_that_cannot_be_written_is_compiled_with_a_remark(run, monk
         raise OSError(28, "No space left on device", str(path))
 
     run()
-    for old in (tmp_path / "kernel_case" / "__pycache__").glob("*.kernel"):
-        old.unlink()
+    shutil.rmtree(tmp_path / "code")
     monkeypatch.setattr(kernels, "atomic_path", refuse)
     with caplog.at_level("WARNING"):
-        assert run() == (13.0, {})
+        assert run() == (13.0, [])
     assert "the machine code of fill cannot be written to" in caplog.text
     assert "No space left on device" in caplog.text
 
@@ -281,7 +306,7 @@ def test_types_have_code_of_their_own(run, tmp_path):
     out = np.zeros(2, np.float32)[::2]
     outer.fill(pair, out)
     assert out[0] == 13.0
-    assert len(list((tmp_path / "kernel_case" / "__pycache__").glob("*.kernel"))) == len(first) + 1
+    assert len(list((tmp_path / "code").glob("*.kernel"))) == len(first) + 1
 
 
 @pytest.mark.slow
@@ -375,6 +400,7 @@ def table(number: float) -> np.ndarray:
 
 def test_a_table_is_kept_until_its_source_changes(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "code"))
 
     def imported(text):
         (tmp_path / "table_case.py").write_text(text)
@@ -391,7 +417,7 @@ def test_a_table_is_kept_until_its_source_changes(tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.table(1.5), [1.5, 3.0])
     np.testing.assert_array_equal(again.table(2.5), [2.5, 5.0])
     assert again.made == [2.5], "the other one is on disk"
-    for file in tmp_path.glob("__pycache__/*.npz"):
+    for file in tmp_path.glob("code/*.npz"):
         file.write_bytes(file.read_bytes()[:100])
     np.testing.assert_array_equal(imported(TABLE).table(1.5), [1.5, 3.0])
     changed = imported(TABLE.replace("2.0", "4.0"))
