@@ -16,7 +16,7 @@ and 4 threads, and after a kill.
 Stacks are trained at most twice by each; below them stands the log-loss of test showers by what ships, now minus
 before, paired, of the last two runs. ``good`` has a training set without cuts and begins with the features.
 ``new-array`` makes the features of an array of 49 stations where only KASCADE's have been made before: each time
-machine code lies in a new folder. ``corsika`` throws 12 toy showers of 3 million particles, whole and thinned, onto
+machine code lies in a new folder. ``clone`` makes features in a fresh clone, where the user has made some before. ``corsika`` throws 12 toy showers of 3 million particles, whole and thinned, onto
 KASCADE at ten places each; its bytes are compared.
 """
 
@@ -59,7 +59,7 @@ epochs = 1
 """
 """Options of a run that uses one network: how long it learns makes predictions no slower."""
 COMMANDS = (
-    "features", "new-array", "predict", "million", "stack", "good", "report", "verify", "gamma-limit", "spectra",
+    "features", "new-array", "clone", "doctor", "predict", "million", "stack", "good", "report", "verify", "gamma-limit", "spectra",
     "corsika",
 )  # fmt: skip
 MOST_STACKS = 2
@@ -187,6 +187,13 @@ def new_array(root: Path, known: Path, new: Path, out: Path) -> CommandCost:
         return features(root, new, out, code=Path(code))
 
 
+def in_a_clone(root: Path, data: Path, out: Path) -> CommandCost:
+    """Make features in a new clone of a checkout."""
+    with tempfile.TemporaryDirectory(prefix="clone-") as clone:
+        subprocess.run(["git", "clone", "-q", str(root), clone], check=True)
+        return features(Path(clone), data, out)
+
+
 def particle_files(folder: Path, thin: float) -> Path:
     """Write a toy's showers into four of CORSIKA's files, about as many particles in each, whatever the thinning."""
     folder.mkdir()
@@ -311,6 +318,11 @@ def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: P
         train = own / f"{COMPOSITION.name}_train"
         label = f"first features of an array, {FEW} showers"
         yield Pairs(label, lambda k: new_array(roots[k], sets["few"], train, table), rounds, warm=False)
+    if "clone" in commands:
+        label = f"features, {FEW} showers, in a fresh clone"
+        yield Pairs(label, lambda k: in_a_clone(roots[k], sets["few"], table), rounds)
+    if "doctor" in commands:
+        yield Pairs("doctor", lambda k: timed(roots[k], "doctor"), rounds)
     if {"predict", "million"} & set(commands):
         runs = [one_network(root, scratch / f"trained-{k}") for k, root in enumerate(roots)]
         if "predict" in commands:
