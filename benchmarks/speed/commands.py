@@ -16,8 +16,9 @@ and 4 threads, and after a kill.
 Stacks are trained at most twice by each; below them stands the log-loss of test showers by what ships, now minus
 before, paired, of the last two runs. ``good`` has a training set without cuts and begins with the features.
 ``new-array`` makes the features of an array of 49 stations where only KASCADE's have been made before: each time
-machine code lies in a new folder. ``clone`` makes features in a fresh clone, where the user has made some before. ``corsika`` throws 12 toy showers of 3 million particles, whole and thinned, onto
-KASCADE at ten places each; its bytes are compared.
+machine code lies in a new folder. ``clone`` makes features in a fresh clone, where the user has made some before.
+``corsika`` throws 12 toy showers of 3 million particles, whole and thinned, onto KASCADE at ten places each; its bytes
+are compared.
 """
 
 from __future__ import annotations
