@@ -41,7 +41,7 @@ from tests.references import table
 N_TRAIN = 2_000
 N_TEST = 1_000
 LONGEST = (
-    "test_kills.py", "test_journey.py", "test_package.py", "test_photons.py", "test_benchmarks.py", "test_notebooks.py",
+    "test_kills.py", "test_journey.py", "test_package.py", "test_photons.py", "test_benchmarks.py",
     "test_demo.py", "test_spectra.py", "test_corsika.py", "test_convert.py", "test_cli.py", "test_onnx.py",
     "test_datacheck.py", "test_run.py", "test_tables.py",
 )  # fmt: skip

@@ -4,60 +4,28 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from showerstack.report.outcome import DEMO_LEARNERS
-from showerstack.stacking.config import StackConfig
-from tests.program import Shown, call, pictures_undrawn
+from tests.program import call
 from tests.told import blocks, not_said, run_script
 
-DEMO = ("demo", "--train", "700", "--test", "300")
-FEW = {"composition": ("lightgbm", "pretrained"), "gamma": ("published.gamma_rf", "lightgbm")}
-"""Learners of the demo where it is made small: trees, a network, a published one."""
-SMALL = {
-    "composition": {"lightgbm": {"rounds": 40}, "pretrained": {"epochs": 1}},
-    "gamma": {"published.gamma_rf": {"trees": 30}, "lightgbm": {"rounds": 40}},
-}
-"""Their settings there."""
 
-
-def small_config(*, task: str, **options: object) -> StackConfig:
-    """Return what the demo trains where it is made small: two folds, few trees."""
-    return StackConfig(task=task, folds=2, settings=SMALL[task], **options)
-
-
-@pytest.fixture(scope="module", params=["small", pytest.param("whole", marks=pytest.mark.faults)])
-def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Callable]:
-    """Folder of a demo with few showers, what it printed, and what calls commands: in this process, or in others."""
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Folder of a demo, and what it printed."""
     out = tmp_path_factory.mktemp("demo") / "demo"
-    if request.param == "whole":
-        return out, run_script("cli.py", "demo", "--out", out).stdout, run_script
-
-    def small_call(*arguments: object, code: int = 0) -> Shown:
-        with ExitStack() as less:
-            less.enter_context(pictures_undrawn())
-            less.enter_context(patch.dict(DEMO_LEARNERS, FEW))
-            less.enter_context(patch("showerstack.report.run_page.EACH", 1))
-            less.enter_context(patch("showerstack.report.outcome.StackConfig", small_config))
-            return call(*arguments, code=code)
-
-    return out, small_call("cli.py", *DEMO, "--workers", "1", "--out", out).stdout, small_call
+    return out, run_script("cli.py", "demo", "--out", out).stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "key", "guess"), [("composition", "mean_fraction_error", 0.30), ("gamma", "hadron_survival", 0.75)]
 )
-def test_stack_predict_and_verify(
-    demo: tuple[Path, str, Callable[..., Shown]], tmp_path: Path, task: str, key: str, guess: float
-) -> None:
-    out, shown, program = demo
+def test_stack_predict_and_verify(demo: tuple[Path, str], tmp_path: Path, task: str, key: str, guess: float) -> None:
+    out, shown = demo
     run = out / "runs" / task
     for name in (
         "published.",
@@ -70,7 +38,7 @@ def test_stack_predict_and_verify(
         str(run / "report.html"),
     ):
         assert name in shown
-    if program is run_script and task == "composition":
+    if task == "composition":
         (block,) = (text for kind, text in blocks("README.md") if kind == "text")
         assert not_said(block.splitlines(), shown, numbers=True) == [], shown
     assert (run / "report.html").stat().st_size > 10_000
@@ -79,32 +47,31 @@ def test_stack_predict_and_verify(
     value = metrics[key] if task == "composition" else metrics["survival_rates"]["75%"][key]
     assert value < guess / 2, "far better than a constant answer even on few showers"
 
-    program("verify.py", "--task", task, "--data", out / "data", run / "predictions.npz")
+    run_script("verify.py", "--task", task, "--data", out / "data", run / "predictions.npz")
 
     # New data without labels, in a folder of its own, give the same answer as the run's own test prediction.
     unlabelled = tmp_path / "new"
     shutil.copytree(out / "data" / f"{task}_test", unlabelled)
     (unlabelled / f"labels_{task}.npy").unlink()
     options = ("--device", "cpu")
-    program("cli.py", "predict", "--run", run, "--data", unlabelled, "--out", tmp_path / "new.npz", *options)
+    run_script("cli.py", "predict", "--run", run, "--data", unlabelled, "--out", tmp_path / "new.npz", *options)
     with np.load(run / "predictions.npz") as ours, np.load(tmp_path / "new.npz") as new:
         np.testing.assert_array_equal(ours["log_proba"], new["log_proba"])
 
 
 @pytest.mark.slow
-def test_a_demo_continues_and_refuses_other_numbers(demo: tuple[Path, str, Callable[..., Shown]]) -> None:
-    out, shown, program = demo
+def test_a_demo_continues_and_refuses_other_numbers(demo: tuple[Path, str]) -> None:
+    out, shown = demo
     files = [
         out / "runs" / task / name for task in ("composition", "gamma") for name in ("report.html", "predictions.npz")
     ]
     before = [file.stat().st_mtime_ns for file in files]
-    same = ("demo",) if program is run_script else (*DEMO, "--workers", "1")
-    again = program("cli.py", *same, "--out", out).stdout
+    again = run_script("cli.py", "demo", "--out", out).stdout
     tables = [[line for line in text.splitlines() if " ± " in line or "report:" in line] for text in (shown, again)]
     assert tables[0] == tables[1]
-    assert len(tables[0]) >= (18 if program is run_script else 10), "all systems and a report for each task"
+    assert len(tables[0]) >= 18, "all systems and a report for each task"
     assert [file.stat().st_mtime_ns for file in files] == before
-    assert "remove" in program("cli.py", "demo", "--out", out, "--train", "800", "--test", "200", code=2).stderr
+    assert "remove" in call("cli.py", "demo", "--out", out, "--train", "800", "--test", "200", code=2).stderr
 
 
 @pytest.mark.slow

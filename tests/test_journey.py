@@ -1,4 +1,4 @@
-"""The product as a user meets it: the pages on its use (demo and notebooks: ``test_demo.py``, ``test_notebooks.py``).
+"""The product as a user meets it: the pages on its use (demo and notebooks: ``test_demo.py``, ``test_package.py``).
 
 Every command and every block of Python on the pages of ``STORIES`` does, with fewer showers, what the page says; what
 needs a network, a GPU or hours is parsed, so that its options exist. Every other block of a page stands in

@@ -21,7 +21,6 @@ from packaging.requirements import Requirement
 
 import cli
 from showerstack.runtime.packages import OWN
-from tests.test_notebooks import smaller
 
 HERE = Path(cli.__file__).resolve().parent
 DATA = {".py", ".cu", ".css", ".html", ".toml", ".json"}
@@ -112,14 +111,53 @@ def test_links_of_the_readme_hold_on_a_page_of_a_package_index(wheel: Path) -> N
     assert any(path.suffix == ".svg" for path in ours)
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("name", ["first", "spectrum", "photons"])
-def test_notebooks_run_after_an_installation(
+NOTEBOOKS = {
+    "first": (
+        {"n_train=3000, n_test=2000": "n_train=800, n_test=500"},
+        "assert float(scored) < 0.15, 'much better than guessing (.158) even after few showers'",
+    ),
+    "spectrum": (
+        {
+            "n_train=6000, n_test=40_000": "n_train=800, n_test=4000",
+            'learners=("lightgbm", "quadratic_logit")': 'learners=("quadratic_logit",)',
+            "live_time_h = 200.0": "live_time_h = 30.0",
+        },
+        "every = table.filter(pl.col('group') == 'all')\n"
+        "gap = (every[FLUX] - every['true']) / every[TOTAL]\n"
+        "assert len(gap) and gap.abs().max() < 5, 'the truth comes back within the errors'\n"
+        "assert (folder / 'spectra' / 'spectra.html').exists()",
+    ),
+    "photons": (
+        {
+            "n_train=6000, n_test=12_000": "n_train=1500, n_test=3000",
+            "live_time_h = 50.0": "live_time_h = 5.0",
+            "photon_fraction = 1e-3": "photon_fraction = 0.05",
+            "edges=(15.0, 15.5, 16.5), toys=500": "edges=(15.0, 16.5), toys=100",
+        },
+        "(limit,) = found.limits().filter(pl.col('range') == 'bin')['limit_fraction']\n"
+        "assert 1e-4 < limit < 1\n"
+        "gap = explanation.base + sum(explanation.groups.values()) - explanation.score\n"
+        "assert abs(gap) < 1e-6 * abs(explanation.score)",
+    ),
+}
+"""What a notebook does, made smaller (in full they are run where the documentation is made), and what then holds."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_run_after_an_installation_and_are_kept_without_outputs(
     name: str, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With few showers; in full they are run where the documentation is made."""
     notebook = nbformat.read(HERE / "docs" / "notebooks" / f"{name}.ipynb", as_version=4)
-    smaller(notebook.cells, name)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    # Outputs would show the numbers and warnings of another version, and change with every run.
+    assert [(cell.outputs, cell.execution_count) for cell in cells] == [([], None)] * len(cells)
+    smaller, holds = NOTEBOOKS[name]
+    for whole, less in {**smaller, "folds=2,": "folds=2, workers=1,"}.items():
+        assert any(whole in cell.source for cell in cells), whole
+        for cell in cells:
+            cell.source = cell.source.replace(whole, less)
+    notebook.cells.append(nbformat.v4.new_code_cell(f"import polars as pl\n{holds}"))
     for variable, place in (("PYTHONPATH", installed), ("TMPDIR", tmp_path), ("IPYTHONDIR", tmp_path)):
         monkeypatch.setenv(variable, str(place))
     NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": str(tmp_path)}}).execute()

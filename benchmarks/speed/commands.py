@@ -60,8 +60,8 @@ epochs = 1
 """
 """Options of a run that uses one network: how long it learns makes predictions no slower."""
 COMMANDS = (
-    "features", "new-array", "clone", "doctor", "predict", "million", "stack", "good", "report", "verify", "gamma-limit", "spectra",
-    "corsika",
+    "features", "new-array", "clone", "doctor", "predict", "million", "stack", "good", "report", "verify",
+    "gamma-limit", "spectra", "corsika",
 )  # fmt: skip
 MOST_STACKS = 2
 SIMULATED = 20_000
