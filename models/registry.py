@@ -209,7 +209,7 @@ def device_for(learner: type[Learner], requested: str, name: str = "") -> str:
     name
         What it is called in the error.
     """
-    if requested == "cpu" or (requested == "auto" and not gpu_answers()):
+    if _only_cpu(requested):
         return "cpu"
     if not gpu_answers():
         raise InputError("device 'cuda' was asked for, but no NVIDIA driver and GPU answer; or use --device cpu")
@@ -223,12 +223,18 @@ def device_for(learner: type[Learner], requested: str, name: str = "") -> str:
     return "cpu"
 
 
+def _only_cpu(requested: str) -> bool:
+    return requested == "cpu" or (requested == "auto" and not gpu_answers())
+
+
 def devices_for(specs: Iterable[LearnerSpec], requested: str) -> dict[str, str]:
     """Return the device of each learner by name; see :func:`device_for`. An average's is that of all its members."""
     return {spec.name: _device_of(spec, requested) for spec in specs}
 
 
 def _device_of(spec: LearnerSpec, requested: str) -> str:
+    if _only_cpu(requested):  # no library need be imported to know
+        return "cpu"
     members = spec.settings.get("members", ())
     classes = [member_class(str(one["learner"])) for one in members] or [learner_class(spec.learner)]
     devices = {device_for(each, requested, spec.name) for each in classes}

@@ -100,7 +100,6 @@ def _spectra(source: str) -> Step:
 
 
 def _pretrain(source: str) -> Step:
-    importlib.import_module("torch._dynamo")  # what an optimiser imports at its first step, and so in every child
     from showerstack.models.pretraining import train
     from tests.models.test_pretraining import SMALL, toy_portion
 

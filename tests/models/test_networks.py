@@ -25,7 +25,7 @@ from showerstack.models.networks.learner import NetworkLearner
 from showerstack.models.networks.loop import learning_rate
 from showerstack.models.networks.physics import LG_A, PhysicsLearner, TabularMLP
 from showerstack.models.networks.stations import HitTransformerLearner, SetTransformerLearner
-from showerstack.models.networks.step import Checkpoint, Output, Stepper, TrainingSettings, truth_losses
+from showerstack.models.networks.step import Checkpoint, EagerAdamW, Output, Stepper, TrainingSettings, truth_losses
 from showerstack.models.registry import create, spec
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import COMPOSITION
@@ -237,10 +237,37 @@ def test_training_does_not_import_the_compiler() -> None:
     code = (
         "import sys; from showerstack.models.networks.modes import torch_as_asked as asked; import torch\n"
         "with asked('cpu', 1, deterministic=True): print(torch.get_deterministic_debug_mode())\n"
-        "print(torch.get_deterministic_debug_mode(), 'torch._inductor' in sys.modules)"
+        "print(torch.get_deterministic_debug_mode(), 'torch._inductor' in sys.modules)\n"
+        "import numpy as np; from showerstack.models.base.learner import Batch\n"
+        "from showerstack.models.registry import create, spec\n"
+        "events = Batch(np.arange(200), np.random.rand(200, 3).astype(np.float32), ('E', 'Ne', 'Nmu'),\n"
+        "               labels=np.arange(200) % 2)\n"
+        "create(spec('mlp'), ('a', 'b'), overrides={'epochs': 2}).fit(events, events, seed=1)\n"
+        "print('torch._dynamo' in sys.modules, 'sympy' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["1", "0", "False"]
+    assert result.stdout.split() == ["1", "0", "False", "False", "False"]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_optimiser_is_torchs_to_the_bit(fused: bool) -> None:
+    def trained(kind: type[torch.optim.AdamW]) -> list[bytes]:
+        torch.manual_seed(1)
+        network = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.GELU(), torch.nn.Linear(7, 3))
+        groups = [{"params": [p for p in network.parameters() if (p.ndim > 1) == wide]} for wide in (True, False)]
+        optimiser, state = kind(groups, lr=0.01, fused=fused), None
+        for k in range(6):
+            if k == 3:  # as from a checkpoint
+                state = optimiser.state_dict()
+                optimiser = kind(groups, lr=0.02, fused=fused)
+                optimiser.load_state_dict(state)
+            loss = torch.nn.functional.cross_entropy(network(torch.randn(16, 5)), torch.randint(0, 3, (16,)))
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+        return [p.detach().numpy().tobytes() for p in network.parameters()]
+
+    assert trained(EagerAdamW) == trained(torch.optim.AdamW)
 
 
 def test_a_checkpoint_of_another_run_is_refused(
