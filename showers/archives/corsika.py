@@ -6,26 +6,30 @@ particles are in the signals.
 
 Directions are fitted to the stations' times (:mod:`showerstack.showers.front`), as they are in data; E, Ne and Nmu are
 not reconstructed. A shower that was thrown is kept on disk until the folder is complete: an interrupted conversion goes
-on, and memory holds one shower at a time.
+on. Files are read side by side, and memory holds a shower of each.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from showerstack.runtime.cluster import spread_over
 from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, hash_file, hash_json, locked
+from showerstack.runtime.processes import in_processes
+from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.runtime.versions import CONVERSION_VERSION
 from showerstack.showers.archives.convert import shuffled_order
 from showerstack.showers.archives.options import ConvertOptions
@@ -64,7 +68,7 @@ class CorsikaFiles:
     name = "CORSIKA particle files"
     holds = "DAT000001 or a folder of such files, with --array"
     is_foreign = True
-    options = ("task", "groups", "array", "uses", "seed", "slope", "core_radius")
+    options = ("task", "groups", "array", "uses", "seed", "slope", "core_radius", "workers", "scheduler")
 
     def convert(self, path: Path, given: ConvertOptions, ctx: Context = Context()) -> Iterator[str]:
         """Throw the showers onto an array; yields where they are."""
@@ -72,7 +76,8 @@ class CorsikaFiles:
             raise InputError(f"{path}: say onto which array its showers are to be thrown: --array stations.parquet")
         folder = convert_corsika(
             path, given.out, given.labels, array_in(given.array), uses=given.uses, seed=given.seed,
-            slope=given.slope, core_radius_m=given.core_radius, bars=ctx.bars,
+            slope=given.slope, core_radius_m=given.core_radius, workers=given.workers, scheduler=given.scheduler,
+            bars=ctx.bars,
         )  # fmt: skip
         yield f"wrote {folder}"
 
@@ -123,6 +128,8 @@ def convert_corsika(
     seed: int = 1,
     slope: float | None = None,
     core_radius_m: float | None = None,
+    workers: int | None = 1,
+    scheduler: str | None = None,
     tell: Callable[[str], None] = lambda line: LOG.warning("%s", line),
     bars: Bars = silent,
 ) -> Path:
@@ -148,7 +155,13 @@ def convert_corsika(
     core_radius_m
         Of the disc in which cores are uniform; None: :func:`usual_radius_m`. A line says how many of the largest
         showers are seen from its rim.
+    workers
+        Files that are read side by side, each by a process; None: one a core, at most eight, as memory allows. The
+        result is the same to the byte.
+    scheduler
+        Address of a Dask scheduler whose workers read the files instead.
     """
+    path, out = (Path(place).absolute() if scheduler else Path(place) for place in (path, out))
     if uses < 1:
         raise InputError(f"--uses must be at least 1, got {uses}")
     if core_radius_m is not None and not 0 < core_radius_m < np.inf:
@@ -198,7 +211,8 @@ def convert_corsika(
         return folder
     with locked(parts), bars(f"throwing {folder.name}", "showers") as progress:
         radius = core_radius_m or usual_radius_m(array)
-        known = _throw_all(files, parts, task, array, uses, seed, radius, tell, progress, unseen)
+        throwing = Throwing(parts, task, array, uses, seed, radius, tuple(unseen))
+        known = _throw_all(files, throwing, tell, progress, workers, scheduler)
         _tell_rim(files, known, uses, radius, tell)
         weights = None if slope is None else _weights(files, known, slope, tell)
         _write(folder, parts, known, source, task, array, weights)
@@ -294,50 +308,116 @@ class Known:
         return int(self.truth["particle_id"])
 
 
-def _throw_all(
-    files: list[ParticleFile],
-    parts: Path,
-    task: Task,
-    array: DetectorArray,
-    uses: int,
-    seed: int,
-    radius_m: float,
-    tell: Callable[[str], None],
-    progress: Callable[..., None],
-    hidden: Collection[str] = (),
-) -> list[Known]:
-    """Throw every shower that has no part yet, and say what is known of each, but for what is ``hidden``."""
-    known: list[Known] = []
-    unseen = 0
-    promised = sum(max(int(file.header["n_showers"]), 1) for file in files)
-    others: dict[int, int] = {}
-    for run, file in enumerate(files):
+@dataclass(frozen=True)
+class Throwing:
+    """How the showers of all files are thrown."""
+
+    parts: Path
+    """Folder of what was thrown."""
+    task: Task
+    array: DetectorArray
+    uses: int
+    seed: int
+    radius_m: float
+    hidden: tuple[str, ...]
+    """Quantities of the truth that are not known."""
+
+    def known(self, file: ParticleFile, run: int, first: int, tell: Callable[[str], None]) -> Iterator[Known]:
+        """Throw the showers of a file that have no part yet; yield what is known of each, numbered from ``first``."""
         for number, (header, ground) in enumerate(file.showers(tell)):
             particle_id = int(header["particle_id"])
             if header["angle_array_x_magnetic_north"]:
                 raise InputError(f"{file.path}: event {number + 1} is turned from magnetic north (ARRANG): not read")
-            label = class_of(particle_id, task)
+            label = class_of(particle_id, self.task)
             if label is None:
                 raise InputError(
-                    f"{file.path}: event {number + 1} is of primary {particle_id}, no class of task {task.name}"
+                    f"{file.path}: event {number + 1} is of primary {particle_id}, no class of task {self.task.name}"
                 )
-            if mass_of(particle_id) not in (0, *chain(*task.masses)):
-                others[particle_id] = others.get(particle_id, 0) + 1
-            part = parts / f"{len(known):06d}.npz"
+            part = self.parts / f"{first + number:06d}.npz"
             axis = Axis.of(header)
             if not part.exists():
-                rng = np.random.default_rng([seed, len(known)])
+                rng = np.random.default_rng([self.seed, first + number])
                 with atomic_path(part) as temporary, temporary.open("wb") as opened:
-                    np.savez(opened, **vars(throw(ground, axis, array, uses, rng, radius_m)))
+                    np.savez(opened, **vars(throw(ground, axis, self.array, self.uses, rng, self.radius_m)))
             with np.load(part, allow_pickle=False) as stored:
                 distance = np.hypot(*stored["core_m"].T)
-            events = len(distance)
-            unseen += uses - events
-            truth = {name: one for name, one in _truth(header, ground, axis, particle_id).items() if name not in hidden}
-            value = truth[task.target.name] if task.target else label
-            known.append(Known(part, events, value, truth, run, int((distance > RIM * radius_m).sum())))
-            progress(len(known), max(promised, len(known)))
+            truth = _truth(header, ground, axis, particle_id)
+            truth = {name: one for name, one in truth.items() if name not in self.hidden}
+            value = truth[self.task.target.name] if self.task.target else label
+            yield Known(part, len(distance), value, truth, run, int((distance > RIM * self.radius_m).sum()))
             del ground  # before the next one is read
+
+
+class ThrownFile(NamedTuple):
+    """What another process made of a file."""
+
+    run: int
+    known: list[Known]
+    told: list[str]
+    error: InputError | None
+
+
+def _throw_file(throwing: Throwing, file: ParticleFile, run: int, first: int) -> ThrownFile:
+    known, told = list[Known](), list[str]()
+    try:
+        known.extend(throwing.known(file, run, first, told.append))
+    except InputError as error:
+        return ThrownFile(run, known, told, error)
+    return ThrownFile(run, known, told, None)
+
+
+LIBRARIES_BYTES, SHOWER_COPIES = 200 << 20, 2
+"""Memory of a process, and what it holds beside of a shower's bytes in its file."""
+MOST_AT_ONCE = 8
+"""Files that are read side by side unless more are asked for."""
+
+
+def _at_once(files: list[ParticleFile]) -> int:
+    """Return how many files are read side by side: one a core, as far as there is memory for their showers."""
+    most = max(file.path.stat().st_size // file.promised for file in files)
+    return max(1, min(cores(), MOST_AT_ONCE, memory_bytes() // (LIBRARIES_BYTES + SHOWER_COPIES * most)))
+
+
+def _throw_all(
+    files: list[ParticleFile],
+    throwing: Throwing,
+    tell: Callable[[str], None],
+    progress: Callable[..., None],
+    workers: int | None = None,
+    scheduler: str | None = None,
+) -> list[Known]:
+    """Throw every shower that has no part yet, each file by a process of its own, and say what is known of each."""
+    task, uses, known = throwing.task, throwing.uses, list[Known]()
+    promised = sum(file.promised for file in files)
+    at_once = min(workers or _at_once(files), len(files))
+    if scheduler is None and at_once == 1:
+        for run, file in enumerate(files):
+            for one in throwing.known(file, run, len(known), tell):
+                known.append(one)
+                progress(len(known), max(promised, len(known)))
+    else:
+        # Showers are numbered through all files, whatever their headers promise.
+        firsts = np.cumsum([0, *(file.count_whole() for file in files[:-1])]).tolist()
+        asked = [(throwing, file, run, first) for run, (file, first) in enumerate(zip(files, firsts, strict=True))]
+        results = (
+            in_processes(_throw_file, asked, workers=at_once, ordered=False)
+            if scheduler is None
+            else spread_over(scheduler, _throw_file, asked, [throwing.parts, *(file.path for file in files)])
+        )
+        made, done = dict[int, ThrownFile](), 0
+        with closing(results):
+            for one_file in results:
+                made[one_file.run] = one_file
+                done += len(one_file.known)
+                progress(done, max(promised, done))
+        for _, one_file in sorted(made.items()):
+            for line in one_file.told:
+                tell(line)
+            if one_file.error:
+                raise one_file.error
+            known += one_file.known
+    unseen = uses * len(known) - sum(one.events for one in known)
+    others = Counter(one.particle_id for one in known if mass_of(one.particle_id) not in (0, *chain(*task.masses)))
     if others and not task.target and task.primaries == COMPOSITION.name:
         named = ", ".join(f"{n} of {particle}" for particle, n in sorted(others.items()))
         tell(f"{path_of(files)}: nuclei count as the class with the nearest ln A (--groups names others): {named}")

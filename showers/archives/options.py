@@ -36,9 +36,9 @@ class ConvertOptions(OptionGroup):
     delete_raw: Annotated[bool, "--delete-raw"] = False
     """Measured runs: delete each run's raw grids once its folder is complete."""
     workers: Annotated[int | None, Limits(1)] = None
-    """Measured runs: how many are converted at once; default: one a core, at most 8."""
+    """Measured runs, CORSIKA files: how many are converted at once; default: one a core, at most 8."""
     scheduler: str | None = None
-    """Measured runs: Dask scheduler that shares this file system, e.g. tcp://host:8786; default: this machine alone."""
+    """The same: Dask scheduler that shares this file system, e.g. tcp://host:8786; default: this machine alone."""
     pitch: Annotated[float | None, Limits(gt=0)] = None
     """Grids in an .npz: spacing of the stations, m, where it has no places."""
     area: Annotated[float | None, Limits(gt=0)] = None

@@ -100,6 +100,24 @@ class ParticleFile:
         slope, least, most = (float(self.header[f"energy_{name}"]) for name in ("spectrum_slope", "min", "max"))
         return DrawnSpectrum(str(self.path), slope, least, most)
 
+    @property
+    def promised(self) -> int:
+        """Showers that the run header promises, at least one."""
+        return max(int(self.header["n_showers"]), 1)
+
+    def count_whole(self) -> int:
+        """Return how many whole events there are, by the names of the blocks."""
+        count, is_begun = 0, False
+        for block in _blocks(self.path, self.is_thinned):
+            name = block[:4]
+            if name == b"EVTH":
+                is_begun = True
+            elif name == b"EVTE" and is_begun:
+                count, is_begun = count + 1, False
+            elif name == b"RUNE":
+                break
+        return count
+
     def showers(self, tell: Callable[[str], None]) -> Iterator[tuple[Any, Ground]]:
         """Yield header and particles of each whole event; ``tell`` hears of events that the file lacks."""
         from corsikaio import subblocks

@@ -69,7 +69,7 @@ def stations(folder: Path, card: str = CARD, pitch_m: float = 20.0) -> Path:
 
 def few(n: int = 2, seed: int = 1, **options) -> list[Shower]:
     rng = np.random.default_rng(seed)
-    return [draw_shower(rng, mass=(1, 56)[k % 2], share=0.3, **options) for k in range(n)]
+    return [draw_shower(rng, mass=(1, 56)[k % 2], **{"share": 0.3, **options}) for k in range(n)]
 
 
 def flat(
@@ -647,6 +647,27 @@ def test_a_file_under_two_names_is_refused(tmp_path: Path, array: DetectorArray)
     shutil.copy(tmp_path / "runs" / "DAT000001", tmp_path / "runs" / "DAT000002")
     with pytest.raises(InputError, match="DAT000002 is a copy of DAT000001, whose showers would count twice"):
         convert_corsika(tmp_path / "runs", tmp_path / "own", GAMMA, array, uses=1)
+
+
+def test_files_side_by_side_give_the_same_bytes(tmp_path: Path, array: DetectorArray) -> None:
+    """Also after a file that is cut, whose showers are fewer than its header says."""
+    (tmp_path / "runs").mkdir()
+    write_file(tmp_path / "runs" / "DAT000001", few(2, share=0.05), promised=9, run_end=False)
+    for number in (2, 3):
+        write_file(tmp_path / "runs" / f"DAT00000{number}", few(number - 1, seed=number, share=0.05))
+    made, told = [], []
+    for workers in (1, 2):
+        told.append([])
+        made.append(convert_corsika(tmp_path / "runs", tmp_path / f"{workers}", COMPOSITION, array, uses=3,
+                                    workers=workers, tell=told[-1].append))  # fmt: skip
+    assert told[0] == told[1]
+    assert any("DAT000001 is cut" in line for line in told[0])
+    names = sorted(one.name for one in made[0].iterdir())
+    assert [(made[1] / name).read_bytes() for name in names] == [(made[0] / name).read_bytes() for name in names]
+    content = (tmp_path / "runs" / "DAT000002").read_bytes()
+    (tmp_path / "runs" / "DAT000002").write_bytes(content[:2000] + b"\xff" * 400 + content[2400:])
+    with pytest.raises(InputError, match=r"DAT000002.*is the file damaged"):
+        convert_corsika(tmp_path / "runs", tmp_path / "damaged", COMPOSITION, array, uses=3, workers=2)
 
 
 def test_killed_it_goes_on(tmp_path: Path, array: DetectorArray, monkeypatch: pytest.MonkeyPatch) -> None:

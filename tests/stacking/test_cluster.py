@@ -37,6 +37,8 @@ from showerstack.stacking.run import load
 from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.train import stack
 from tests.program import call
+from tests.showers.corsika_files import draw_shower, write_file
+from tests.showers.test_corsika import stations
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")
 pytestmark = pytest.mark.filterwarnings("default")  # of the cluster's own libraries
@@ -337,6 +339,19 @@ def test_a_cluster_converts_the_same_runs(cluster: Any, tmp_path: Path, monkeypa
         assert (Path("here") / file).read_bytes() == (Path("there") / file).read_bytes(), file
     error = call("cli.py", "convert", "raw", "--out", "other", "--scheduler", address, "--delete-raw", code=2).stderr
     assert "--delete-raw: with --scheduler" in error
+
+
+def test_a_cluster_throws_the_same_showers(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    rng = np.random.default_rng(1)
+    for k, mass in enumerate((1, 56)):
+        write_file(tmp_path / "runs" / f"DAT00000{k + 1}", [draw_shower(rng, mass=mass, share=0.03)])
+    stations(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name, more in (("here", ()), ("there", ("--scheduler", cluster.scheduler.address))):
+        call("cli.py", "convert", "runs", "--array", "mine/stations.parquet", "--uses", "2", "--out", name, *more)
+    for file in sorted(Path("here", "runs").iterdir()):
+        assert file.read_bytes() == Path("there", "runs", file.name).read_bytes(), file
 
 
 def test_pieces_of_workers_come_in_order(
