@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.options import OptionGroup
+from showerstack.runtime.options import Limits, OptionGroup
 
 
 @dataclass(frozen=True)
 class Blinding(OptionGroup):
     """Which runs are looked at."""
 
-    open_share: float = 1.0
+    open_share: Annotated[float, Limits(gt=0, le=1)] = 1.0
     """Analyse only this share of the runs, chosen by their names; the others stay blinded."""
     unblind: Annotated[bool, "--unblind"] = False
     """Also analyse the blinded runs; the output records it."""
@@ -31,8 +31,6 @@ class Blinding(OptionGroup):
 
     def open_folders(self, folders: Sequence[Path]) -> list[Path]:
         """Return the folders that may be looked at."""
-        if not 0.0 < self.open_share <= 1.0:
-            raise InputError(f"--open-share {self.open_share:g}: give a share above 0 and at most 1")
         if self.unblind:
             return list(folders)
         open_ones = [folder for folder in folders if self.is_open(folder.name)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from showerstack.analysis.blinding import Blinding
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.options import Limits, OptionGroup
+from showerstack.runtime.options import Limits, OptionGroup, refuse_wrong
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +127,6 @@ class SkyOptions(OptionGroup):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.azimuth_of_north is not None and not Limits(-360, 360).hold(self.azimuth_of_north):
-            raise InputError(f"--azimuth-of-north {self.azimuth_of_north:g}: give a number {Limits(-360, 360)}")
+        refuse_wrong("--azimuth-of-north", self.azimuth_of_north, float | None, [Limits(-360, 360)])
         if self.nside & (self.nside - 1) or self.nside > 1024:
             raise InputError(f"--nside {self.nside}: give a power of two up to 1024, such as 32 (1.8 degrees)")

@@ -1,6 +1,8 @@
 """How options are declared, each once: a field of a group, its type, limits and default, and below it what it means.
 
-The command line, the estimators of scikit-learn and the reference are made from them. Nothing here is slow to import.
+The command line, the estimators of scikit-learn and the reference are made from them, and what is given is checked
+against them. Arguments of public functions are declared and checked in the same way (:func:`checked`). Nothing here is
+slow to import.
 """
 
 from __future__ import annotations
@@ -9,15 +11,34 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from itertools import pairwise
+from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypeGuard, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    ParamSpec,
+    TypeGuard,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)  # fmt: skip
 
-from showerstack.runtime.errors import InputError
+from showerstack.runtime.errors import InputError, most_similar, shown
+
+Taken = ParamSpec("Taken")
+Result = TypeVar("Result")
+Group = TypeVar("Group", bound="OptionGroup")
 
 
 @dataclass(frozen=True)
@@ -49,6 +70,93 @@ class Limits:
         return " and ".join(f"{names[name]} {value:g}" for name, value in there.items())
 
 
+WORDS = {
+    bool: "True or False", int: "a whole number", float: "a number", str: "text", Path: "a path", PathLike: "a path",
+    NoneType: "None", Callable: "a function", Mapping: "a dict", dict: "a dict",
+}  # fmt: skip
+
+
+def _words(kind: Any) -> str:
+    """Return a type in words."""
+    kind, plain, inside = _plain(kind), get_origin(_plain(kind)) or _plain(kind), get_args(_plain(kind))
+    if plain in (Union, UnionType):
+        words = dict.fromkeys(map(_words, inside))
+        return " or ".join(word for word in words if word != "text" or "a path" not in words)
+    if plain is Literal:
+        return " or ".join(map(repr, inside))
+    if _is_list(plain):
+        return f"a list of {_words(inside[0]).removeprefix('a ').removesuffix('s')}s" if inside else "a list"
+    return WORDS.get(plain, getattr(plain, "__name__", str(plain)))
+
+
+def _plain(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _is_list(plain: Any) -> bool:
+    return isinstance(plain, type) and issubclass(plain, Iterable) and not issubclass(plain, str | bytes | Mapping)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a declared type; numbers of NumPy are numbers, any collection is a list."""
+    kind = _plain(kind)
+    plain, inside = get_origin(kind) or kind, get_args(kind)
+    if plain is Any:
+        return True
+    if plain in (Union, UnionType):
+        return any(_is_of(value, one) for one in inside)
+    if plain is Literal:
+        return value in inside
+    if plain is bool or (plain in (int, float) and type(value).__name__.startswith("bool")):
+        return plain is bool and type(value).__name__.startswith("bool")
+    if plain in (int, float):
+        return isinstance(value, Integral if plain is int else Real) and value == value
+    if plain is Path:
+        return isinstance(value, PathLike)
+    if plain in (None, NoneType):
+        return value is None
+    if plain is Callable:
+        return callable(value)
+    if _is_list(plain):
+        is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | PathLike)
+        return is_list and all(_is_of(one, inside[0]) for one in (value if inside else ()))
+    return not isinstance(plain, type) or isinstance(value, plain)
+
+
+def refuse_wrong(name: str, value: Any, kind: Any, metadata: Iterable[Any] = ()) -> None:
+    """Refuse a value that is not of a declared type, or a number outside of its :class:`Limits`."""
+    if not _is_of(value, kind):
+        raise InputError(f"{name} {shown(value)}: expected {_words(kind)}")
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    inside = [one for part in parts if _is_of(value, part) for one in getattr(part, "__metadata__", ())]
+    for limits in (*metadata, *inside):
+        if isinstance(limits, Limits) and value is not None and not limits.hold(value):
+            raise InputError(f"{name} {value:g}: give a number {limits}")
+
+
+def checked(function: Callable[Taken, Result]) -> Callable[Taken, Result]:
+    """Let a function refuse arguments that are not as its annotations say, before anything is done."""
+    signature = inspect.signature(function)
+
+    @cache
+    def declared() -> dict[str, Any]:
+        names = getattr(inspect.unwrap(function), "__globals__", {})
+        return {
+            name: eval(one.annotation, names) if isinstance(one.annotation, str) else one.annotation
+            for name, one in signature.parameters.items()
+            if one.kind is not inspect.Parameter.VAR_KEYWORD and one.annotation is not inspect.Parameter.empty
+        }
+
+    @wraps(function)
+    def call(*arguments: Taken.args, **given: Taken.kwargs) -> Result:
+        for name, value in signature.bind(*arguments, **given).arguments.items():
+            if name in declared():
+                refuse_wrong(name, value, declared()[name])
+        return function(*arguments, **given)
+
+    return call
+
+
 class OptionGroup:
     """A group of options, as a command gets it."""
 
@@ -61,12 +169,9 @@ class OptionGroup:
         vars(self).update(values)
 
     def __post_init__(self) -> None:
-        """Refuse numbers that lie outside what their options declare."""
+        """Refuse what is not as its options declare."""
         for name, option in options_of(type(self)).items():
-            value = getattr(self, name)
-            for limits in option.metadata:
-                if isinstance(limits, Limits) and value is not None and not limits.hold(value):
-                    raise InputError(f"{option.flag(name)} {value:g}: give a number {limits}")
+            refuse_wrong(option.flag(name), getattr(self, name), option.type, option.metadata)
 
 
 REQUIRED = inspect.Parameter.empty
@@ -125,6 +230,21 @@ def options_of(group: type[OptionGroup]) -> dict[str, Option]:
             default = getattr(group, name, REQUIRED)
             result[name] = Option(plain if metadata else hint, default, metadata, texts[name])
     return result
+
+
+def made_of(group: type[Group], given: Mapping[str, Any]) -> Group:
+    """Return a group with options given by name, also those of the groups within it."""
+    own, inner = options_of(group), groups_in(group)
+    known = [*own, *inner, *(name for kind in inner.values() for name in options_of(kind))]
+    for name in given:
+        if name not in known:
+            similar = most_similar(name, known)
+            raise InputError(f"there is no option {name}{f', did you mean {similar}?' if similar else ''}")
+    parts = {
+        name: given.get(name) or kind(**{one: given[one] for one in options_of(kind) if one in given})
+        for name, kind in inner.items()
+    }
+    return group(**parts, **{name: given[name] for name in own if name in given})
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -26,7 +26,7 @@ from showerstack.runtime.errors import InputError, escaped, need
 from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.runtime.frames import column_of, frame_of
 from showerstack.runtime.logs import Lines, logging_to, remark
-from showerstack.runtime.options import as_arguments
+from showerstack.runtime.options import Limits, as_arguments, checked, made_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.nuclei import groups_asked
 from showerstack.showers.schema import COMPOSITION, TASKS, Task, task_named
@@ -67,6 +67,8 @@ def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None
 
 
 Place: TypeAlias = str | os.PathLike[str]
+Row: TypeAlias = Annotated[int, Limits(0)]
+Workers: TypeAlias = Annotated[int, Limits(1)] | None
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ class Fitted:
         """Predict new events; see :func:`predict`."""
         return predict(self, data, **options)
 
-    def draw(self, data: Any, event: int) -> Figure:
+    @checked
+    def draw(self, data: Any, event: Row) -> Figure:
         """Return the picture of :meth:`explain` as a figure of matplotlib.
 
         Raises
@@ -119,7 +122,8 @@ class Fitted:
         with _as_file(data) as place:
             return drawn_explanation(self.folder, place, event)[1]
 
-    def explain(self, data: Any, event: int, *, out: Place | None = None) -> Explanation:
+    @checked
+    def explain(self, data: Any, event: Row, *, out: Place | None = None) -> Explanation:
         """Explain why the run prefers one class for one event of a dataset folder or table.
 
         Parameters
@@ -257,7 +261,8 @@ def _html(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     return f"<table><caption>{escape(escaped(caption))}</caption>{cells(heads, 'th')}{body}</table>"
 
 
-def display(data: Place, event: int) -> Figure:
+@checked
+def display(data: Place, event: Row) -> Figure:
     """Return the picture that the command ``display`` draws of one event, as a figure of matplotlib.
 
     Raises
@@ -292,6 +297,7 @@ def _shown(verbose: bool, callback: Callback | None) -> Iterator[Bars]:
         yield bars if callback is None else also_calling(callback, bars)
 
 
+@checked
 def fit(
     data: Any,
     labels: Any = None,
@@ -382,6 +388,7 @@ def _configured(
     return StackConfig(run=run, data=path, task=task or "composition", **options)
 
 
+@checked
 def fitted(run: Place) -> Fitted:
     """Open a finished run, or an export of one.
 
@@ -399,12 +406,13 @@ def fitted(run: Place) -> Fitted:
     return Fitted(folder, opened.task.name, opened.class_values, opened.shipped, opened.learners, *known)
 
 
+@checked
 def predict(
     run: Fitted | Place,
     data: Any,
     *,
-    device: str = "auto",
-    workers: int | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    workers: Workers = None,
     no_table: bool = False,
     verbose: bool = False,
     callback: Callback | None = None,
@@ -441,8 +449,6 @@ def predict(
     from showerstack.stacking.exported import open_run
     from showerstack.stacking.predict import predict as predict_events
 
-    if not isinstance(run, str | os.PathLike | Fitted):
-        raise InputError(f"run is {type(run).__name__}, expected what fit returned, or a run folder")
     run = run if isinstance(run, Fitted) else fitted(run)
     if run.task in TASKS and not isinstance(data, str | os.PathLike):
         raise InputError(f"a {run.task} run predicts dataset folders: give a path, not {type(data).__name__}")
@@ -461,9 +467,10 @@ def predict(
     return _predicted(replace(opened.task, name=run.task), predicted, run.classes)
 
 
+@checked
 def first_look(
     data: Place, *, task: str, groups: Sequence[str] | None = None, weights: str = "any-array",
-    anyway: bool = False, workers: int | None = None, verbose: bool = False,
+    anyway: bool = False, workers: Workers = None, verbose: bool = False,
 ) -> Predicted:  # fmt: skip
     """Score showers of any array by pretrained weights alone, without any training; labels are not looked at.
 
@@ -516,6 +523,7 @@ def _predicted(task: Task, found: Predictions, values: tuple[Any, ...] | None = 
     )  # fmt: skip
 
 
+@checked
 def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any = None) -> Scored:
     """Score predictions as the benchmark does, with a confidence interval.
 
@@ -576,29 +584,30 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
                 f"{', '.join(scored_task.classes)}"
             )
         remarks = check_events("the prediction", fingerprint, test.folder) if fingerprint else []
-        checked = scoring_of(scored_task).check_output(np.asarray(output), "predictions")
-        if len(checked) != len(test.labels):
-            raise InputError(f"{len(checked)} predictions, but the test set has {len(test.labels)} events")
-        metrics = score_arrays(test, checked, scored_task)
+        answers = scoring_of(scored_task).check_output(_complete(output, "predictions"), "predictions")
+        if len(answers) != len(test.labels):
+            raise InputError(f"{len(answers)} predictions, but the test set has {len(test.labels)} events")
+        metrics = score_arrays(test, answers, scored_task)
         metrics["warnings"] += remarks
         return _scored(scored_task, metrics)
-    labels, checked = _complete(truth, "true classes"), _complete(output, "predictions")
-    if labels.shape != checked.shape:
-        raise InputError(f"predictions have shape {checked.shape}, true classes {labels.shape}")
+    labels, answers = _complete(truth, "true classes"), _complete(output, "predictions")
+    if labels.shape != answers.shape:
+        raise InputError(f"predictions have shape {answers.shape}, true classes {labels.shape}")
     if task in TASKS:
         labels = labels_of(labels, scored_task, "true classes", 0)
         scored_task = scored_task.among(labels)
         labels = labels if scored_task.target else scored_task.encoded(labels)
-        checked = scoring_of(scored_task).check_output(checked, "predictions")
+        answers = scoring_of(scored_task).check_output(answers, "predictions")
     elif isinstance(predictions, Predicted):
-        labels, checked = (_class_numbers(values, predictions.classes) for values in (labels, checked))
+        labels, answers = (_class_numbers(values, predictions.classes) for values in (labels, answers))
     else:
-        labels, checked = _comparable(labels, checked)
+        labels, answers = _comparable(labels, answers)
     metric = metric_for(scored_task)
-    interval = metric.interval(labels, checked, None if groups is None else _checked_groups(groups, len(labels)))
-    return Scored(metric.name, metric.value(labels, checked), interval.low, interval.high, len(labels))
+    interval = metric.interval(labels, answers, None if groups is None else _checked_groups(groups, len(labels)))
+    return Scored(metric.name, metric.value(labels, answers), interval.low, interval.high, len(labels))
 
 
+@checked
 def save_predictions(file: Place, values: Any, data: Place, *, task: str) -> Path:
     """Write predictions of any origin as ``predictions.npz``, with the fingerprint of the events they are for.
 
@@ -638,7 +647,8 @@ def save_predictions(file: Place, values: Any, data: Place, *, task: str) -> Pat
     return path
 
 
-def feature_table(data: Place, *, out: Place | None = None, workers: int | None = None) -> Any:
+@checked
+def feature_table(data: Place, *, out: Place | None = None, workers: Workers = None) -> Any:
     """Return the feature table of a dataset folder as a frame of Polars: ``event``, then one column a feature.
 
     It is computed where it is not there yet, and kept beside the dataset, or in the folder ``out``.
@@ -656,6 +666,7 @@ def feature_table(data: Place, *, out: Place | None = None, workers: int | None 
     return FeatureTable.open(folder).frame().collect()
 
 
+@checked
 def spectra(
     run: Fitted | Place,
     data: Place | Sequence[Place],
@@ -663,7 +674,7 @@ def spectra(
     out: Place,
     simulation: Place | Sequence[Place] = (),
     exposure: str | float | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
     verbose: bool = False,
     callback: Callback | None = None,
     **options: Any,
@@ -708,7 +719,7 @@ def spectra(
 
     options |= _analysis_options(run, data, out, exposure)
     with as_arguments(SpectraOptions), _shown(verbose, callback) as bars:
-        spectra_options = SpectraOptions(simulation=_paths(simulation) or None, **options)
+        spectra_options = made_of(SpectraOptions, options | {"simulation": _paths(simulation) or None})
         check_out_folder(spectra_options.out)
         result = measure_spectra(spectra_options, Context(bars=bars, workers=workers))
         write_spectra(result, spectra_options.out)
@@ -716,6 +727,7 @@ def spectra(
     return MeasuredSpectra.of(result)
 
 
+@checked
 def gamma_limit(
     run: Fitted | Place,
     data: Place | Sequence[Place],
@@ -723,7 +735,7 @@ def gamma_limit(
     out: Place,
     simulation: Place | None = None,
     exposure: str | float | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
     verbose: bool = False,
     callback: Callback | None = None,
     **options: Any,
@@ -765,7 +777,7 @@ def gamma_limit(
     options |= _analysis_options(run, data, out, exposure)
     simulated = None if simulation is None else Path(simulation).expanduser()
     with as_arguments(SearchOptions), _shown(verbose, callback) as bars:
-        search_options = SearchOptions(simulation=simulated, **options)
+        search_options = made_of(SearchOptions, options | {"simulation": simulated})
         check_out_folder(search_options.out)
         result = PhotonLimits(search_photons(search_options, Context(bars=bars, workers=workers)))
         write_limits(result, search_options.out)
@@ -824,6 +836,8 @@ def _comparable(labels: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, 
 def _complete(values: Any, name: str) -> np.ndarray:
     """Return values of any library as an array, or refuse those that are missing or masked."""
     array = np.asarray(values)
+    if array.ndim != 1:
+        raise InputError(f"{name} have shape {array.shape}, expected one for each event, (N,)")
     missing = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else array != array
     if array.dtype.kind == "O":
         missing = np.array([value is None or value != value for value in array.ravel().tolist()], dtype=bool)

@@ -7,6 +7,7 @@ reads, and what every run writes beside its manifest.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -220,7 +221,7 @@ class StackConfig(RunConfig, ShowerOptions):
     @classmethod
     def _weights_as_settings(cls, options: dict[str, Any]) -> dict[str, Any]:
         """Move ``weights`` into the settings of the learners that start from pretrained weights."""
-        if options.get("weights") is None:
+        if not isinstance(options.get("weights"), str | os.PathLike):  # none, or refused for its type
             return options
         from showerstack.models.pretraining.weights import weights_file
 

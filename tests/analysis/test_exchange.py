@@ -101,7 +101,7 @@ def test_runs_are_opened_by_their_names_alone(tmp_path: Path) -> None:
     shut = [folder for folder in folders if folder not in chosen]
     with pytest.raises(InputError, match=r"--open-share 0\.185: none of 3 runs is open"):
         blind.open_folders(shut[:3])
-    with pytest.raises(InputError, match="above 0 and at most 1"):
+    with pytest.raises(InputError, match="above 0 and of at most 1"):
         Blinding(1.5).open_folders(folders)
 
 
