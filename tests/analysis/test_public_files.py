@@ -115,7 +115,7 @@ def test_wrong_uses_end_in_one_line_that_names_the_remedy(public: Path, capsys: 
         (("sky-map", "--data", data, "--out", out, "--seed", "-1"), "Invalid value for '--seed'"),
         (
             ("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "nan"),
-            "--azimuth-of-north nan: give a number",
+            "--azimuth-of-north nan: expected a number",
         ),
         (("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "1000"), "--azimuth-of-north 1000: give"),
     ):
