@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -132,11 +133,11 @@ def test_uses_of_a_shower_are_compared_once(looked: tuple[Path, Path], tmp_path:
 
 
 @pytest.mark.slow
-def test_a_world_with_other_lateral_forms_is_far_away(tmp_path: Path) -> None:
-    array, pretrained = (
-        next(case.array for case in cases() if case.name == "37 stations, 3,000 m"),
-        read_pretrained(ANY),
-    )
+def test_a_world_with_other_lateral_forms_is_far_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = next(case.array for case in cases() if case.name == "37 stations, 3,000 m")
+    pretrained, draw = read_pretrained(ANY), distance.draw_at
+    world_of = cache(lambda number: draw(array, COMPOSITION, number))  # the same for both
+    monkeypatch.setattr(distance, "draw_at", lambda array, task, number: world_of(number))
     for world, outside in (("harder", False), (FOREIGN, True)):
         batch, _ = drawn(world, "composition", 600, seed=9, split="test", data=tmp_path, array=array, elsewhere=True)
         found = distance_of(pretrained, replace(batch, labels=None), COMPOSITION, CTX)
