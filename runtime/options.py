@@ -26,13 +26,14 @@ from typing import (
     ClassVar,
     Literal,
     ParamSpec,
+    TypeAlias,
     TypeGuard,
     TypeVar,
     Union,
     get_args,
     get_origin,
     get_type_hints,
-)  # fmt: skip
+)
 
 from showerstack.runtime.errors import InputError, most_similar, shown
 
@@ -70,6 +71,10 @@ class Limits:
         return " and ".join(f"{names[name]} {value:g}" for name, value in there.items())
 
 
+Place: TypeAlias = str | PathLike[str]
+Count: TypeAlias = Annotated[int, Limits(1)]
+Seed: TypeAlias = Annotated[int, Limits(0)]
+"""What arguments of many functions are."""
 WORDS = {
     bool: "True or False", int: "a whole number", float: "a number", str: "text", Path: "a path", PathLike: "a path",
     NoneType: "None", Callable: "a function", Mapping: "a dict", dict: "a dict",

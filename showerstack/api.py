@@ -26,7 +26,7 @@ from showerstack.runtime.errors import InputError, escaped, need
 from showerstack.runtime.files import atomic_path, write_npz
 from showerstack.runtime.frames import column_of, frame_of
 from showerstack.runtime.logs import Lines, logging_to, remark
-from showerstack.runtime.options import Limits, as_arguments, checked, made_of
+from showerstack.runtime.options import Count, Limits, Place, as_arguments, checked, made_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.nuclei import groups_asked
 from showerstack.showers.schema import COMPOSITION, TASKS, Task, task_named
@@ -66,9 +66,7 @@ def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None
     return file
 
 
-Place: TypeAlias = str | os.PathLike[str]
 Row: TypeAlias = Annotated[int, Limits(0)]
-Workers: TypeAlias = Annotated[int, Limits(1)] | None
 
 
 @dataclass(frozen=True)
@@ -412,7 +410,7 @@ def predict(
     data: Any,
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    workers: Workers = None,
+    workers: Count | None = None,
     no_table: bool = False,
     verbose: bool = False,
     callback: Callback | None = None,
@@ -470,7 +468,7 @@ def predict(
 @checked
 def first_look(
     data: Place, *, task: str, groups: Sequence[str] | None = None, weights: str = "any-array",
-    anyway: bool = False, workers: Workers = None, verbose: bool = False,
+    anyway: bool = False, workers: Count | None = None, verbose: bool = False,
 ) -> Predicted:  # fmt: skip
     """Score showers of any array by pretrained weights alone, without any training; labels are not looked at.
 
@@ -648,7 +646,7 @@ def save_predictions(file: Place, values: Any, data: Place, *, task: str) -> Pat
 
 
 @checked
-def feature_table(data: Place, *, out: Place | None = None, workers: Workers = None) -> Any:
+def feature_table(data: Place, *, out: Place | None = None, workers: Count | None = None) -> Any:
     """Return the feature table of a dataset folder as a frame of Polars: ``event``, then one column a feature.
 
     It is computed where it is not there yet, and kept beside the dataset, or in the folder ``out``.
@@ -674,7 +672,7 @@ def spectra(
     out: Place,
     simulation: Place | Sequence[Place] = (),
     exposure: str | float | None = None,
-    workers: Workers = None,
+    workers: Count | None = None,
     verbose: bool = False,
     callback: Callback | None = None,
     **options: Any,
@@ -735,7 +733,7 @@ def gamma_limit(
     out: Place,
     simulation: Place | None = None,
     exposure: str | float | None = None,
-    workers: Workers = None,
+    workers: Count | None = None,
     verbose: bool = False,
     callback: Callback | None = None,
     **options: Any,

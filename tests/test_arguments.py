@@ -15,6 +15,7 @@ import pytest
 import showerstack
 from showerstack import api
 from showerstack.analysis.blinding import Blinding
+from showerstack.analysis.datacheck.check import check_data
 from showerstack.analysis.options import SearchOptions, SkyOptions, SpectraOptions, Widths
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.options import (
@@ -28,10 +29,17 @@ from showerstack.runtime.options import (
     options_of,
     refuse_wrong,
 )
+from showerstack.showers.archives.corsika import convert_corsika
 from showerstack.showers.archives.options import ConvertOptions
+from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.schema import COMPOSITION, Task
+from showerstack.showers.simulation import simulate
+from showerstack.showers.simulation.measured import simulate_measured
+from showerstack.showers.simulation.raw import simulate_raw
 
 CALLS = [getattr(api, name) for name in showerstack._API if inspect.isfunction(getattr(api, name))]
 CALLS += [api.Fitted.explain, api.Fitted.draw]
+CALLS += [simulate, simulate_raw, simulate_measured, check_data, convert_corsika]
 GROUPS = [Blinding, Widths, SpectraOptions, SearchOptions, SkyOptions, ConvertOptions]
 
 
@@ -82,7 +90,8 @@ def good_value(kind: Any) -> Any:
     top = get_origin(plain) or plain
     if top is Literal:
         return get_args(plain)[0]
-    return {bool: False, int: 1, float: 1.0, str: "nowhere", Path: Path("nowhere")}.get(top, [Path("nowhere")])
+    plain_values = {bool: False, int: 1, float: 1.0, str: "nowhere", Path: Path("nowhere"), Task: COMPOSITION}
+    return (plain_values | {DetectorArray: KASCADE}).get(top, [Path("nowhere")])
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)

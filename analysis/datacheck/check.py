@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from showerstack.features.catalogue import CATALOGUE
 from showerstack.runtime.context import Bars, Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.logs import remark
+from showerstack.runtime.options import Count, Limits, Place, Seed, checked
 from showerstack.showers.archives.measured import measured_folders
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import zero_if_not_finite
@@ -94,15 +95,16 @@ class DataCheck:
         return [name for name, p in self.p_values.items() if p * len(self.p_values) < self.alarms]
 
 
+@checked
 def check_data(
-    run: Path,
-    data: Path,
+    run: Place,
+    data: Place,
     *,
-    train: Path | None = None,
-    seed: int = 1,
-    alarms: float = ALARMS,
-    chosen: int = CHOSEN_EVENTS,
-    reference: int = MAX_EVENTS,
+    train: Place | None = None,
+    seed: Seed = 1,
+    alarms: Annotated[float, Limits(gt=0, lt=1)] = ALARMS,
+    chosen: Count = CHOSEN_EVENTS,
+    reference: Count = MAX_EVENTS,
     ctx: Context = Context(),
 ) -> DataCheck:
     """Compare unlabelled data with the simulation that a run was trained on.
@@ -120,15 +122,13 @@ def check_data(
     chosen, reference
         Largest numbers of data for posteriors and stations, and of simulated events.
     """
-    if not 0.0 < alarms < 1.0:
-        raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")
-    opened_run = load(run)
+    opened_run = load(Path(run))
     opened_run.require_showers("a data check")
     for folder_of_data in measured_folders(
         Path(data)
     ):  # what is missing or damaged is said before the training set is read
         refuse_training_set(opened_run, Dataset.open(folder_of_data, labels=False), "DATA")
-    simulation = read_reference(opened_run, train, seed=seed, max_events=reference, ctx=ctx)
+    simulation = read_reference(opened_run, Path(train) if train else None, seed=seed, max_events=reference, ctx=ctx)
     sample = open_sample(opened_run, Path(data), simulation, ctx)
     if len(sample) < LEAST_EVENTS:
         raise InputError(f"{data}: {len(sample)} events pass the cuts, at least {LEAST_EVENTS} are needed")

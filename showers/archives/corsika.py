@@ -19,7 +19,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,7 @@ from showerstack.runtime.cluster import spread_over
 from showerstack.runtime.context import Bars, Context, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, hash_file, hash_json, locked
+from showerstack.runtime.options import Count, Limits, Seed, checked
 from showerstack.runtime.processes import in_processes
 from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.runtime.versions import CONVERSION_VERSION
@@ -118,17 +119,18 @@ def mass_of(particle_id: int) -> int | None:
     return {PHOTON: 0, PROTON_ID: 1}.get(particle_id)
 
 
+@checked
 def convert_corsika(
     path: Path,
     out: Path,
     task: Task,
     array: DetectorArray,
     *,
-    uses: int = 10,
-    seed: int = 1,
+    uses: Count = 10,
+    seed: Seed = 1,
     slope: float | None = None,
-    core_radius_m: float | None = None,
-    workers: int | None = 1,
+    core_radius_m: Annotated[float, Limits(gt=0, lt=np.inf)] | None = None,
+    workers: Count | None = 1,
     scheduler: str | None = None,
     tell: Callable[[str], None] = lambda line: LOG.warning("%s", line),
     bars: Bars = silent,
@@ -162,10 +164,6 @@ def convert_corsika(
         Address of a Dask scheduler whose workers read the files instead.
     """
     path, out = (Path(place).absolute() if scheduler else Path(place) for place in (path, out))
-    if uses < 1:
-        raise InputError(f"--uses must be at least 1, got {uses}")
-    if core_radius_m is not None and not 0 < core_radius_m < np.inf:
-        raise InputError(f"--core-radius must be a number of metres above 0, got {core_radius_m:g}")
     if slope is not None:
         check_slope(slope)
         if task.target:

@@ -50,7 +50,7 @@ class ConvertOptions(OptionGroup):
     slope: float | None = None
     """CORSIKA files: slope of the energy spectrum dN/dE that weight.npy gives the showers, such as -2.7; default: the
     files' own, without weights."""
-    core_radius: float | None = None
+    core_radius: Annotated[float | None, Limits(gt=0)] = None
     """CORSIKA files: radius of the disc of cores, m; default: 0.875 of half the array's side."""
     seed: Annotated[int, Limits(0)] = 1
     """CORSIKA files: seed of all random numbers."""

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import locked
+from showerstack.runtime.options import Count, Limits, Place, Seed, checked
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
@@ -49,28 +50,30 @@ from showerstack.showers.simulation.settings import Settings, load_settings
 from showerstack.showers.writer import ARRIVAL_STEM, BLOCKS, PRIMARIES, already_made, refuse_foreign, write_dataset
 
 WEIGHT_STEM = Path(WEIGHT_FILE).stem
-TRAIN_CUTS = ("none", "test")
+Uses: TypeAlias = Annotated[int, Limits(1, PRIMARIES_PER_BLOCK)]
+"""How often a shower is thrown."""
 PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
 """Libraries whose version can change a simulated event's last bits."""
 BARREN_BLOCKS = 200
 """Give up after this many blocks (800,000 primaries) without a single accepted event."""
 
 
+@checked
 def simulate(
     task: Task,
-    out: Path,
+    out: Place,
     *,
-    n_train: int,
-    n_test: int,
-    seed: int = 1,
+    n_train: Count,
+    n_test: Count,
+    seed: Seed = 1,
     model: str = "mix",
-    train_cuts: str = "none",
-    world: str | Path = "default",
-    workers: int | None = None,
+    train_cuts: Literal["none", "test"] = "none",
+    world: Place = "default",
+    workers: Count | None = None,
     overwrite: bool = False,
     bars: Bars = silent,
     settings: Settings | None = None,
-    reuse: int = 1,
+    reuse: Uses = 1,
     protocol: str = "v2",
     array: DetectorArray = KASCADE,
     proposal: Proposal | None = None,
@@ -129,13 +132,11 @@ def simulate(
     Raises
     ------
     InputError
-        For unknown names, numbers below 1, folders that hold anything else, or a disk without room.
+        For unknown names, numbers that are not as declared, folders that hold anything else, or a disk without room.
     """
     settings = settings or load_settings(world)
     if array != KASCADE:
         settings = answering(covering(settings, array), array)
-    if train_cuts not in TRAIN_CUTS:
-        raise InputError(f"unknown train cuts {train_cuts!r}: choose one of {', '.join(TRAIN_CUTS)}")
     if task.name in TASKS:
         modes_of(protocol, task)
     if proposal is not None and task.primaries != GAMMA.name:
@@ -149,7 +150,7 @@ def simulate(
     sets = []
     for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
         job = BlockJob(task, split, seed, model, selection, settings, reuse, array=array, proposal=proposal)
-        check_job(job, n, workers)
+        check_job(job)
         folder = Path(out) / f"{task.name}_{split}"
         source = source_of(job, str(world), protocol)
         if overwrite:
@@ -251,16 +252,8 @@ def accepted_events(job: BlockJob, n: int, workers: int | None = None) -> Iterat
                 future.cancel()
 
 
-def check_job(job: BlockJob, n: int, workers: int | None) -> None:
+def check_job(job: BlockJob) -> None:
     """Refuse what cannot be simulated, before anything is written."""
-    for name, value, low, high in (
-        ("number of events", n, 1, None),
-        ("seed", job.seed, 0, None),
-        ("reuse", job.reuse, 1, PRIMARIES_PER_BLOCK),
-        ("workers", 1 if workers is None else workers, 1, None),
-    ):
-        if value < low or (high is not None and value > high):
-            raise InputError(f"{name} must be at least {low}{f' and at most {high}' if high else ''}, got {value}")
     if job.task.has_own_groups:
         raise InputError(
             f"groups {', '.join(job.task.classes)}: the simulation throws nuclei of {', '.join(COMPOSITION.classes)}"

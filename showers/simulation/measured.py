@@ -26,9 +26,9 @@ import polars as pl
 
 from showerstack.runtime.arrays import full_disk_as_input_error
 from showerstack.runtime.context import Bars, silent
-from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path, write_json
 from showerstack.runtime.logs import remark
+from showerstack.runtime.options import Count, Place, Seed, checked
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.archives.measured import COLUMNS, MEASURED_KINDS
@@ -72,12 +72,13 @@ class RunConditions:
     """The world with the run's deposit scale."""
 
 
+@checked
 def simulate_measured(
-    spectrum: Path,
-    out: Path,
+    spectrum: Place,
+    out: Place,
     *,
-    seed: int = 1,
-    workers: int | None = None,
+    seed: Seed = 1,
+    workers: Count | None = None,
     overwrite: bool = False,
     bars: Bars = silent,
 ) -> list[Path]:
@@ -105,9 +106,7 @@ def simulate_measured(
     list of Path
         The ``{run}_matrices.npz`` of all runs.
     """
-    if seed < 0:
-        raise InputError(f"seed must be at least 0, got {seed}")
-    sky = load_sky(spectrum)
+    sky = load_sky(Path(spectrum))
     settings, out = load_settings(sky.world), Path(out)
     source = {
         "generator": SIMULATION,

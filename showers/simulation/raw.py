@@ -22,26 +22,28 @@ from showerstack.runtime.arrays import full_disk_as_input_error, reserve
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_path
+from showerstack.runtime.options import Count, Place, Seed, checked
 from showerstack.showers.archives.raw import KINDS, SimulatedReader, archive_path, read_source
 from showerstack.showers.kascade import PARTICLE_IDS
 from showerstack.showers.protocols import MODES
 from showerstack.showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE, Task
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, random_generator
-from showerstack.showers.simulation.datasets import accepted_events, check_job, source_of
+from showerstack.showers.simulation.datasets import Uses, accepted_events, check_job, source_of
 from showerstack.showers.simulation.fronts import arrival_times
 from showerstack.showers.simulation.primaries import MODELS, PHOTON
 from showerstack.showers.simulation.settings import load_settings
 
 
+@checked
 def simulate_raw(
     task: Task,
-    out: Path,
-    n: int,
+    out: Place,
+    n: Count,
     *,
-    seed: int = 1,
-    world: str | Path = "default",
-    workers: int | None = None,
-    reuse: int = 1,
+    seed: Seed = 1,
+    world: Place = "default",
+    workers: Count | None = None,
+    reuse: Uses = 1,
     modes: Sequence[str] | None = None,
     overwrite: bool = False,
     bars: Bars = silent,
@@ -76,7 +78,7 @@ def simulate_raw(
     Raises
     ------
     InputError
-        For unknown names, numbers below 1, archives that may not be replaced, or a disk without room.
+        For unknown names, numbers that are not as declared, archives that may not be replaced, or a disk without room.
     """
     settings = load_settings(world)
     out = Path(out)
@@ -85,7 +87,7 @@ def simulate_raw(
         if modes is not None and mode not in modes:
             continue
         job = BlockJob(task, "train", seed, model, "none", settings, reuse)
-        check_job(job, n, workers)
+        check_job(job)
         full_source = source_of(job, str(world), "raw")
         left_out = ("protocol", "evaluation_cuts", "age", "cuts", "split")
         source = {name: value for name, value in full_source.items() if name not in left_out} | {

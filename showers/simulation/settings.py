@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_toml
+from showerstack.runtime.options import Place
 from showerstack.runtime.stated import problem_of
 from showerstack.showers.kascade import CORE_RADIUS_M
 from showerstack.showers.lateral import (
@@ -301,7 +302,7 @@ def validated(content: dict[str, Any], origin: str) -> Settings:
         raise InputError(f"{origin}: {problem_of(error)}") from None
 
 
-def load_settings(world: str | Path = "default") -> Settings:
+def load_settings(world: Place = "default") -> Settings:
     """Return a named world, or the settings in a TOML file.
 
     Parameters

@@ -597,7 +597,7 @@ def test_showers_that_are_seen_from_the_rim_are_told(tmp_path: Path, array: Dete
         told.clear()
     assert len(seen[None]) == 200
     assert seen[None].max() < 0.875 * array.half_side_m < 150 < seen[500.0].max() < 370
-    with pytest.raises(InputError, match="--core-radius must be a number of metres above 0, got -1"):
+    with pytest.raises(InputError, match="core_radius_m -1: give a number above 0"):
         convert_corsika(file, tmp_path / "own", COMPOSITION, array, core_radius_m=-1.0)
 
 

@@ -16,7 +16,6 @@ import polars as pl
 import pytest
 from polars import selectors
 
-from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.raw import read_times
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
@@ -32,7 +31,6 @@ from showerstack.showers.simulation.blocks import (
     simulate_block,
 )
 from showerstack.showers.simulation.cascade import RARE
-from showerstack.showers.simulation.datasets import check_job
 from showerstack.showers.simulation.fronts import arrival_times
 from showerstack.showers.simulation.measured import conditions_of_run, measured_columns, run_name, simulate_measured
 from showerstack.showers.simulation.raw import reconstructed_columns, simulate_raw, true_columns
@@ -141,17 +139,6 @@ def test_cuts_of_events() -> None:
     event = Reconstructed(np.full(n, 15.0), zero, zero, zenith_deg, zero, lg_ne, np.full(n, 4.5), age)
     assert passes_cuts(event, "test").tolist() == [True, False, False, False, False]
     assert passes_cuts(event, "none").all()
-
-
-@pytest.mark.parametrize(
-    ("n", "workers", "changed"),
-    [(0, 1, {}), (1, 0, {}), (1, 1, {"seed": -1}), (1, 1, {"reuse": 0}), (1, 1, {"reuse": 4097})],
-)
-def test_numbers_that_make_no_set(n: int, workers: int, changed: dict[str, int]) -> None:
-    good: dict[str, Any] = {"task": GAMMA, "split": "train", "seed": 0, "model": "mix", "cuts": "none"}
-    check_job(BlockJob(**good, settings=WORLD, reuse=4096), 1, 1)
-    with pytest.raises(InputError, match="must be at least"):
-        check_job(BlockJob(**(good | {"settings": WORLD} | changed)), n, workers)
 
 
 def of_set(folder: Path, task: Task) -> dict[str, Any]:

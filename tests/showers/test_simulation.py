@@ -19,9 +19,8 @@ from showerstack.runtime.files import hash_file
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import datasets, load_settings, simulate
-from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, passes_cuts, simulate_block
+from showerstack.showers.simulation.blocks import BlockJob, passes_cuts, simulate_block
 from showerstack.showers.simulation.cascade import RARE
-from showerstack.showers.simulation.datasets import check_job
 from showerstack.showers.simulation.reconstruction import Reconstructed
 from showerstack.showers.simulation.settings import WORLDS, Settings
 from showerstack.showers.writer import problems
@@ -150,12 +149,7 @@ def test_truth_is_never_needed_or_read(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"model": "geisha"}, "unknown hadronic model 'geisha'"),
-        ({"train_cuts": "some"}, "unknown train cuts 'some'"),
         ({"world": "flat"}, "unknown world 'flat'"),
-        ({"n_train": 0}, "number of events must be at least 1, got 0"),
-        ({"seed": -1}, "seed must be at least 0"),
-        ({"reuse": 0}, "reuse must be at least 1"),
-        ({"workers": 0}, "workers must be at least 1"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_written(tmp_path: Path, options: dict, message: str) -> None:
@@ -310,10 +304,3 @@ def test_rare_hadrons_come_with_their_weights(tmp_path: Path) -> None:
         simulate(GAMMA, tmp_path / "a", **(wanted | {"proposal": None}), reuse=3)
     with pytest.raises(InputError, match="belong to the task gamma"):
         simulate(COMPOSITION, tmp_path / "c", n_train=1, n_test=1, proposal=RARE)
-
-
-def test_a_shower_is_used_again_at_most_a_block_times() -> None:
-    job = BlockJob(COMPOSITION, "train", 11, "qgs", "test", load_settings(), reuse=PRIMARIES_PER_BLOCK)
-    check_job(job, 1, None)
-    with pytest.raises(InputError, match=r"reuse must be at least 1 and at most 4096, got 4097"):
-        check_job(replace(job, reuse=PRIMARIES_PER_BLOCK + 1), 1, None)
