@@ -72,7 +72,7 @@ def test_convert(tmp_path: Path, survived: Counter[str]) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("command", "stride"), [("datacheck", 3), ("spectra", 20)])
+@pytest.mark.parametrize(("command", "stride"), [("datacheck", 3), ("spectra", 30)])
 def test_analyses(
     command: str, stride: int, composition_run: Path, composition_sky: Path, tiny_composition: Path, tmp_path: Path,
     survived: Counter[str],
