@@ -12,7 +12,7 @@ class FamilyMemory:
     Memory that several of them share is counted once, mapped files included (Linux's proportional set size).
     """
 
-    def __init__(self, process: int, every_s: float = 0.5) -> None:
+    def __init__(self, process: int, every_s: float = 0.1) -> None:
         self._every_s = every_s
         self.peak, self._process, self._over = 0, process, threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
