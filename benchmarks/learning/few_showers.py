@@ -30,6 +30,7 @@ from benchmarks.learning.pretraining import DATA_SEED, only
 from benchmarks.shared.drawn import FOREIGN, RANDOM, drawn
 from benchmarks.shared.results import HELP, store
 from showerstack.features.catalogue import feature_set
+from showerstack.models.base.inputs import targets_of
 from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining.arrays import draw_array
 from showerstack.models.pretraining.distance import distance_of
@@ -97,12 +98,13 @@ def loss(
 
 
 def sets_of(world: str, task: str, array: DetectorArray, out: Path, seed: int = DATA_SEED) -> tuple[Batch, Batch]:
-    """Return training and test showers."""
-    train, test = (
-        drawn(world, task, n, seed=seed, split=split, data=out / "data", array=array, elsewhere=array != KASCADE)[0]
+    """Return training showers, with true quantities, and test showers."""
+    (train, truth), (test, _) = (
+        drawn(world, task, n, seed=seed, split=split, data=out / "data", array=array, elsewhere=array != KASCADE)
         for n, split in ((MOST, "train"), (N_TEST, "test"))
     )
-    return train, test
+    targets = targets_of(truth, truth["fit_core_x_m"].to_numpy(), truth["fit_core_y_m"].to_numpy())
+    return replace(train, targets=targets), test
 
 
 def choose(ways: list[str], sizes: list[int], n_arrays: int, seeds: list[int], out: Path) -> list[str]:

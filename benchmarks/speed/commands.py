@@ -10,8 +10,8 @@ run with nothing kept from before (at most twice: the simulated showers are simu
 with the predictions that it kept. Python may write its bytecode, as it does for users. Printed are
 medians with ranges, and the ratios of each pair: they count where other programs use the machine too. ``features``
 makes the table of all columns, ``predict`` keeps no table. Memory is the largest of a command and its processes
-together, sampled ten times a second, the pages of mapped files included. At last the table's bytes are compared for 1, 2
-and 4 threads, and after a kill.
+together, sampled ten times a second, the pages of mapped files included. At last the table's bytes are compared for 1,
+2 and 4 threads, and after a kill.
 
 Stacks are trained at most twice by each; below them stands the log-loss of test showers by what ships, now minus
 before, paired, of the last two runs. ``good`` has a training set without cuts and begins with the features.

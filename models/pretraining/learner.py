@@ -1,10 +1,11 @@
 """The pretrained network as a learner, fine-tuned on the user's showers, and its outputs as columns for others.
 
 The world of these showers is one more thing to learn: its position in the priors of the randomised worlds starts at
-their centre and moves fast, the body moves slowly, the head in between. Where the training events carry true
-quantities, the heads for these learn too, from the body's output; how much of their gradient reaches the body is the
-setting ``truth_weight``. The columns come from the network as it was pretrained: it is fixed, so that no fold leaks
-into them.
+their centre and moves fast, the body moves slowly, the head in between. The world of fewer than 2,000 showers is found
+first (:mod:`showerstack.models.pretraining.world`), and they train only where that shows to help. Where the training
+events carry true quantities, the heads for these learn too, from the body's output; how much of their gradient reaches
+the body is the setting ``truth_weight``. The columns come from the network as it was pretrained: it is fixed, so that
+no fold leaks into them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from torch import nn
 
 from showerstack.models.base.inputs import TARGETS, InputTransform, has_column
 from showerstack.models.base.learner import Batch, check_training
+from showerstack.models.base.posterior import event_log_loss
 from showerstack.models.base.saving import plain
 from showerstack.models.networks.learner import NetworkLearner
-from showerstack.models.networks.loop import History, predict_outputs
+from showerstack.models.networks.loop import History, predict_logits, predict_outputs
 from showerstack.models.networks.modes import torch_as_asked
 from showerstack.models.networks.step import TRUTH_SHARE, Output
 from showerstack.models.pretraining.arrays import check_seen
 from showerstack.models.pretraining.network import Architecture, ShowerBody, told, truth_estimates
 from showerstack.models.pretraining.stream import N_WORLD
 from showerstack.models.pretraining.weights import RELEASED, SHIPPED, Pretrained, read_pretrained
+from showerstack.models.pretraining.world import find_world
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.losses import event_losses
@@ -44,14 +47,14 @@ def name_released(chosen: dict[str, Any]) -> None:
 
 
 SMALL_BATCH, FEWER_EPOCHS = 32, 0.3
-"""Showers of a step where few showers train, and the share of the epochs that are enough for most of them."""
-LEAST_GAIN = 0.5
-"""Standard errors by which all epochs must be better, to be done."""
+"""Showers of a step where few showers train, and the share of the epochs that are tried first."""
+LEAST_GAIN = 1.0
+"""Standard errors by which more training must be better, to be done."""
 FEW, MANY_ENOUGH = 2_000, 20_000
-"""Showers of a fit, however often used, below which how they train is chosen by them, and below which none is kept back
-to stop early: some hundred say so wrongly now and then, which costs up to 0.01 in log-loss."""
+"""Showers of a fit, however often used, below which their world is found before anything is trained, and below which
+none is kept back to stop early: some hundred say so wrongly now and then, which costs up to 0.01 in log-loss."""
 PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
-"""Into so many parts the showers of such a fit are divided for that choice; from how many on fewer do."""
+"""Into so many parts the showers of such a fit are divided to choose its training; from how many on fewer do."""
 LEAST_KNOWN = 100
 """Training events in which a true quantity must be known for its estimates to count as learned."""
 
@@ -91,7 +94,7 @@ class PretrainedLearner(NetworkLearner):
     ``weights_sha256``; ``dropout``; ``body_rate``, ``world_rate``, learning rates of body and world in units of the
     head's; ``truth_weight``, weight of the true quantities in what the body learns (their heads learn in any case);
     ``width``, ``blocks``, ``hidden``, which are those of the weights; ``by_number``, whether fits of fewer than 20,000
-    showers keep none back, and of fewer than 2,000 choose how they train; ``masses``, mass numbers of the nuclei of
+    showers keep none back, and of fewer than 2,000 find their world first; ``masses``, mass numbers of the nuclei of
     each class, where classes are other mass groups than those of pretraining.
     """
 
@@ -125,6 +128,12 @@ class PretrainedLearner(NetworkLearner):
         if (groups := len(self.chosen["masses"])) not in (0, len(classes)):
             raise InputError(f"masses are of {groups} groups, but there are {len(classes)} classes: leave them out")
         self.usual = self.training
+        self.after: int | None = None
+        """Epochs of training after the world of the showers is found; None where it is learned with the rest."""
+        self.found: tuple[torch.Tensor, torch.Tensor] | None = None
+        """That world, and what is added to the logits."""
+        self.near: torch.Tensor | None = None
+        """A world of most of the showers."""
         self.rate_factors = {"body.": self.chosen["body_rate"], "world": self.chosen["world_rate"]}
 
     def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
@@ -143,51 +152,91 @@ class PretrainedLearner(NetworkLearner):
             check_targets(train.targets, len(train))
             known = (~np.isnan(train.targets)).sum(axis=0) >= LEAST_KNOWN
         check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
-        self.training = self.usual
-        n_showers = sum(np.unique(part.showers).size for part in (train, valid))
-        if self.chosen["by_number"] and n_showers < MANY_ENOUGH:
-            train = valid = train.with_others(valid)
-            way = self._way(train, seed, device, progress) if n_showers < FEW else {}
-            self.training = replace(self.usual, patience=self.usual.epochs, **way)
+        if self.chosen["by_number"]:
+            self.training, self.after, self.found, self.near = self.usual, None, None, None
+            n_showers = sum(np.unique(part.showers).size for part in (train, valid))
+            if n_showers < MANY_ENOUGH:
+                train = valid = train.with_others(valid)
+                self.training = replace(self.usual, patience=self.usual.epochs)
+            undone = self.chosen["class_weights"] is not None or self.usual.label_smoothing > 0
+            if n_showers < FEW and self.usual.batch_size > SMALL_BATCH and not undone:
+                self._train_after_world(self._epochs_after(train, seed, device, progress))
         super().fit(train, valid, seed=seed, device=device, progress=progress)
         network = self.network_.network
         assert isinstance(network, FineTuned)
         network.with_targets.copy_(torch.from_numpy(known.astype(np.int64)))
         return self
 
-    def _way(self, events: Batch, seed: int, device: str, progress: Progress | None) -> dict[str, Any]:
-        """Return how few showers train: in small steps, for some epochs or for many.
+    def _train_after_world(self, epochs: int) -> None:
+        """Choose to train for some epochs, or none, in small steps after the world of the showers is found."""
+        self.after = epochs
+        self.training = replace(self.usual, batch_size=SMALL_BATCH, epochs=max(epochs, 1), patience=self.usual.epochs)
 
-        Many small steps help by a tenth in log-loss where showers are unlike all that the weights have seen, and cost a
-        hundredth where they are like them. The showers tell which: fits of the others predict each part of them.
+    def _epochs_after(self, events: Batch, seed: int, device: str, progress: Progress | None) -> int:
+        """Return for how many epochs few showers train once their world is found: none, some or many.
+
+        Where showers are like those of a world that the weights could have seen, training costs up to a hundredth in
+        log-loss; where they are like none, it helps by a tenth. The showers tell which: fits of the others predict each
+        part of them.
         """
-        if self.usual.batch_size <= SMALL_BATCH:
-            return {}
-        many: dict[str, Any] = {"batch_size": SMALL_BATCH}
-        ways = [many | {"epochs": max(round(FEWER_EPOCHS * self.usual.epochs), 1)}, many]
+        if self._known_rows() is None:  # a new head has all to learn
+            return self.usual.epochs
         number = events.showers
         n_showers = int(number.max()) + 1
-        assert events.labels is not None
         n_parts = PARTS if n_showers < MANY else PARTS_OF_MANY
         part = np.random.default_rng(seed).permutation(n_showers)[number] % n_parts
-        if n_showers < 2 * n_parts:
-            return many
-        losses = np.zeros((len(ways), len(events)))
-        for k in range(n_parts):
-            inside, outside = events.take(part == k), events.take(part != k)
-            assert inside.labels is not None
-            assert outside.labels is not None
-            if len(np.unique(outside.labels)) < len(self.classes):  # a class is in this part alone
-                return many
-            for way, row in zip(ways, losses, strict=True):
-                settings = {**self.settings, "by_number": False, "patience": self.usual.epochs, **way}
+        assert events.labels is not None
+        inside = [len(np.unique(events.labels[part != k])) for k in range(n_parts)]
+        if n_showers < 2 * n_parts or min(inside) < len(self.classes):  # a class is in one part alone
+            return 0
+
+        worlds: dict[int, Any] = {}
+
+        def losses_after(epochs: int) -> np.ndarray:
+            losses = np.zeros(len(events))
+            for k in range(n_parts):
+                settings = {**self.settings, "by_number": False}
                 trial = type(self)(self.classes, settings, threads=self.threads)
-                trial.fit(outside, outside, seed=seed, device=device, progress=progress)
-                unlabelled = replace(inside, labels=None, weights=None, targets=None)
-                row[part == k] = event_losses(trial.predict_log_proba(unlabelled), inside.labels)
+                trial._train_after_world(epochs)
+                trial.found, trial.near = worlds.get(k), self.near
+                kept, others = events.take(part == k), events.take(part != k)
+                trial.fit(others, others, seed=seed, device=device, progress=progress)
+                worlds[k] = trial.found
+                self.near = None if trial.found is None else trial.found[0]
+                unlabelled = replace(kept, labels=None, weights=None, targets=None)
+                assert kept.labels is not None
+                losses[part == k] = event_losses(trial.predict_log_proba(unlabelled), kept.labels)
+            return losses
+
         weights = np.ones(len(events)) if events.weights is None else events.weights
-        gain = np.bincount(number, weights * (losses[0] - losses[1]))
-        return ways[int(gain.sum() > LEAST_GAIN * np.sqrt(n_showers) * gain.std())]
+        best, losses = 0, losses_after(0)
+        for more in (max(round(FEWER_EPOCHS * self.usual.epochs), 1), self.usual.epochs):
+            found = losses_after(more)
+            gain = np.bincount(number, weights * (losses - found))
+            if gain.sum() <= LEAST_GAIN * np.sqrt(n_showers) * gain.std():
+                break
+            best, losses = more, found
+        return best
+
+    def _train(
+        self, network: nn.Module, events: Batch, valid: Batch, seed: int, device: str, progress: Progress | None
+    ) -> History:
+        if self.after is not None:
+            tuned: Any = network.network
+            known = self._tensors(events, device)
+            assert known.labels is not None
+            world, bias = self.found = self.found or find_world(
+                tuned.body.eval(), tuned.head, tuned.truth, known.inputs, known.labels, np.unique(events.showers).size,
+                weights=known.weights, targets=known.targets, near=self.near,
+            )  # fmt: skip
+            with torch.no_grad():
+                tuned.world.copy_(world)
+                tuned.head.bias += bias
+            if not self.after:
+                assert valid.labels is not None
+                logits = predict_logits(network, self._tensors(valid, device))
+                return History([event_log_loss(self._log_posterior(logits), valid.labels, valid.weights)], 0)
+        return super()._train(network, events, valid, seed, device, progress)
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
         return (

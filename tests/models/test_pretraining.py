@@ -32,7 +32,7 @@ from showerstack.models.pretraining import stream, train
 from showerstack.models.pretraining import train as plan
 from showerstack.models.pretraining.arrays import N_ARRAY
 from showerstack.models.pretraining.learner import SMALL_BATCH, FineTuned, PretrainedLearner, inputs_of
-from showerstack.models.pretraining.network import IGNORED, Architecture, ShowerNetwork, pretraining_loss
+from showerstack.models.pretraining.network import IGNORED, Architecture, ShowerBody, ShowerNetwork, pretraining_loss
 from showerstack.models.pretraining.stream import (
     COLUMNS,
     LIMIT,
@@ -53,6 +53,7 @@ from showerstack.models.pretraining.weights import (
     read_pretrained,
     write_pretrained,
 )
+from showerstack.models.pretraining.world import find_world
 from showerstack.models.registry import create, spec
 from showerstack.models.tables.sklearn import RandomForest
 from showerstack.report.outcome import learner_table
@@ -531,7 +532,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Settings of a learner that starts from a small random network."""
     file = small_weights(tmp_path_factory.mktemp("weights"))
     sizes = {"width": 16, "blocks": 1, "hidden": 16}
-    return {"weights": str(file), "weights_sha256": hash_file(file), "epochs": 2, "batch_size": 64, **sizes}
+    how = {"epochs": 2, "batch_size": 64, "by_number": False}
+    return {"weights": str(file), "weights_sha256": hash_file(file), **how, **sizes}
 
 
 @pytest.mark.parametrize(("task", "classes"), [(0, COMPOSITION.classes), (1, GAMMA.classes)])
@@ -723,7 +725,7 @@ def small_trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Settings of a learner that starts from a small random network."""
     file = small_weights(tmp_path_factory.mktemp("weights"))
     sizes = {"width": 16, "blocks": 1, "hidden": 16}
-    fast = {"epochs": 30, "batch_size": 64, "body_rate": 1.0, "learning_rate": 1e-2, "patience": 30}
+    fast = {"epochs": 30, "batch_size": 64, "body_rate": 1.0, "learning_rate": 1e-2, "patience": 30, "by_number": False}
     return {"weights": str(file), "weights_sha256": hash_file(file), **fast, **sizes}
 
 
@@ -841,16 +843,17 @@ def few(tiny_composition: Path) -> Batch:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_few_showers_choose_how_they_train(few: Batch) -> None:
     assert few.labels is not None
     learner = create(spec("pretrained"), COMPOSITION.classes, n_rows=240)
     assert isinstance(learner, PretrainedLearner)
+    assert learner._epochs_after(few, 1, "cpu", None) == 0, "the weights know such worlds"
     # Labels that the weights never saw: only many steps can learn them.
-    many, strange = {"batch_size": SMALL_BATCH}, replace(few, labels=(few.labels + 2) % 5)
-    assert learner._way(strange, 1, "cpu", None) == many
-    assert learner._way(few.take(np.arange(6)), 1, "cpu", None) == many
-    learner.usual = replace(learner.usual, batch_size=16)
-    assert learner._way(strange, 1, "cpu", None) == {}, "steps that someone chose stay"
+    assert learner._epochs_after(replace(few, labels=(few.labels + 2) % 5), 1, "cpu", None) == learner.usual.epochs
+    assert learner._epochs_after(few.take(np.arange(6)), 1, "cpu", None) == 0
+    named = PretrainedLearner(("a", "b"))
+    assert named._epochs_after(few, 1, "cpu", None) == named.usual.epochs, "a new head has all to learn"
 
 
 def test_few_showers_all_train_and_stay_together(few: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -868,24 +871,74 @@ def test_few_showers_all_train_and_stay_together(few: Batch, monkeypatch: pytest
         PretrainedLearner, "predict_log_proba", lambda self, batch: np.log(np.full((len(batch), 5), 0.2))
     )
     learner = create(spec("pretrained"), COMPOSITION.classes, n_rows=240)
+    assert isinstance(learner, PretrainedLearner)
     learner.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)
-    assert seen[-1][:2] == (240, 240)
-    assert len(seen) == 2 * 4 + 1
-    assert learner.training.epochs == 3, "no way is better than the shortest"
-    assert sum(len(one) for one in parts[:8:2]) == 3 * 120, "a group is in one part"
+    assert seen[-1] == (240, 240, SMALL_BATCH)
+    assert len(seen) == 2 * 4 + 1, "many epochs are not tried where some are no better than none"
+    assert learner.after == 0
+    assert sum(len(one) for one in parts[:4]) == 3 * 120, "a group is in one part"
     many = few.take(np.arange(2_600) % 240)  # ten and more uses of 120 showers are few
-    seen.clear()
     learner.fit(replace(many, index=np.arange(2_600)), few.take(np.arange(200, 240)), seed=1)
-    assert seen[-1][:2] == (2_640, 2_640)
+    assert seen[-1] == (2_640, 2_640, SMALL_BATCH)
     big = learner.usual
     seen.clear()
     others = np.arange(2_600) % 200
     learner.fit(replace(few.take(others), index=np.arange(2_600), groups=None), few.take(np.arange(200, 240)), seed=1)
     assert seen == [(2_640, 2_640, big.batch_size)], "how thousands train is known"
-    assert learner.training.patience == big.epochs
-    learner.chosen["by_number"] = False
-    learner.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)
-    assert seen[-1] == (200, 40, big.batch_size)
+    assert (learner.training.patience, learner.after) == (big.epochs, None)
+    for changed in ({"by_number": False}, {"by_number": True, "class_weights": "balanced"}):
+        learner.chosen |= changed
+        learner.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)
+        assert seen[-1][2] == big.batch_size, "weights of classes are the head's to learn"
+
+
+def test_the_most_probable_world_is_found() -> None:
+    """Of a network whose answers are linear in the world; the prior pulls towards the centre, as it should."""
+    torch.manual_seed(1)
+    body = ShowerBody(Architecture(4, 6, 0, 8, N_WORLD))
+    head, truth = torch.nn.Linear(6, 3), torch.nn.Linear(6, 2 * len(TARGETS))
+    world = torch.zeros(N_WORLD)
+    world[:3] = torch.tensor([1.5, -1.0, 0.5])
+    inputs = torch.randn(4_000, 4)
+    with torch.no_grad():
+        embedding = body(inputs, torch.cat([world, world.new_ones(1)]))
+        labels = torch.distributions.Categorical(logits=4 * head(embedding)).sample()
+        head.weight *= 4
+        head.bias *= 4
+        means, log_widths = truth(embedding).chunk(2, dim=1)
+        targets = means + log_widths.clamp(-3, 3).exp() * torch.randn(means.shape)
+        targets[::2] = torch.nan
+
+    def said(at: torch.Tensor, bias: torch.Tensor) -> float:
+        with torch.no_grad():
+            logits = head(body(inputs, torch.cat([at, at.new_ones(1)]))) + bias
+        return float(torch.nn.functional.cross_entropy(logits, labels))
+
+    before = said(torch.zeros(N_WORLD), torch.zeros(3))
+    best = said(world, torch.zeros(3))
+    found, bias = find_world(body, head, truth, inputs, labels, len(labels), targets=targets)
+    assert said(found, bias) < best + 0.1 * (before - best)
+    few, _ = find_world(body, head, truth, inputs, labels, 40)  # the same events of 40 showers
+    assert 0.05 < float(few.norm()) < 0.9 * float(find_world(body, head, truth, inputs, labels, 4_000)[0].norm())
+    near, _ = find_world(body, head, truth, inputs, labels, len(labels), targets=targets, near=found)
+    assert said(near, bias) == pytest.approx(said(found, bias), abs=1e-3)
+
+
+@pytest.mark.parametrize(("kept", "moves"), [(1.0, False), (0.2, True)])
+def test_other_shares_of_classes_move_the_logits(kept: float, moves: bool) -> None:
+    torch.manual_seed(2)
+    body, head, truth = ShowerBody(Architecture(2, 4, 0, 8, N_WORLD)), torch.nn.Linear(4, 2), torch.nn.Linear(4, 16)
+    labels = torch.arange(1_000) % 2
+    chosen = (labels == 0) | (torch.rand(1_000) < kept)
+    inputs = torch.randn(int(chosen.sum()), 2)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+    _, bias = find_world(body, head, truth, inputs, labels[chosen], len(inputs))
+    assert bool((bias != 0).any()) == moves
+    if moves:  # ln(p / q), a little nearer to 0 by the prior
+        shares = torch.bincount(labels[chosen]) / len(inputs)
+        assert float(bias[0] - bias[1]) == pytest.approx(float(torch.log(shares[0] / shares[1])), abs=0.1)
 
 
 def test_events_of_two_batches_come_in_the_order_of_their_rows() -> None:
