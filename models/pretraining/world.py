@@ -16,8 +16,9 @@ from torch.nn import functional
 from showerstack.models.networks.step import truth_losses
 from showerstack.models.pretraining.network import ShowerBody, truth_estimates
 
-OF_TRUTH = 0.2
-"""Weight of true quantities beside that of classes; their errors are not independent, so that it is below 1."""
+OF_TRUTH, OF_TRUTH_GAMMA = 0.2, 0.02
+"""Weight of true quantities beside that of classes, which errors that are not independent make less than 1: of masses,
+and of photons and hadrons, whose cross-entropy is a tenth (both chosen at drawn arrays)."""
 BIAS_PRECISION = 3.0
 """Inverse variance of what is added to logits where classes have other shares than in pretraining."""
 CHANCE = 1e-3
@@ -36,12 +37,13 @@ def find_world(
     *,
     weights: torch.Tensor | None = None,
     targets: torch.Tensor | None = None,
+    of_truth: float = OF_TRUTH,
     near: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the most probable world (W,) of labelled events, and what is to be added to the logits (C,).
 
-    The logarithm of the posterior is minus the cross-entropy of all showers and :data:`OF_TRUTH` of the deviance of
-    their true quantities, minus half the square of the world's position, whose priors are normal.
+    The logarithm of the posterior is minus the cross-entropy of all showers and ``of_truth`` of the deviance of their
+    true quantities, minus half the square of the world's position, whose priors are normal.
 
     Parameters
     ----------
@@ -76,7 +78,7 @@ def find_world(
         loss = total * (functional.cross_entropy(logits, labels, reduction="none") * weight).sum()
         if targets is not None:
             losses, _ = truth_losses(truth_estimates(truth, embedding), targets)
-            loss = loss + total * OF_TRUTH * (losses.sum(dim=1) * weight).sum()
+            loss = loss + total * of_truth * (losses.sum(dim=1) * weight).sum()
         loss = loss + 0.5 * (world.square().sum() + BIAS_PRECISION * bias.square().sum())
         (slope,) = torch.autograd.grad(loss, at)
         return float(loss.detach()), slope.cpu().numpy().astype(np.float64)
