@@ -247,14 +247,6 @@ class NetworkLearner(Learner):
             inputs = data.jitter_sizes(inputs, tuple(k for k, _ in sizes), tuple(scales), generator)
         return grids, inputs
 
-    def count_weights(self, table: tuple[str, ...] = (), *, age: bool = False) -> int:
-        """Return how many weights this network has with these table columns; nothing is trained."""
-        scalars = [name for name in self.chosen["scalars"] if name not in table and (age or name != AGE.name)]
-        inputs = InputTransform.nominal((*table, *scalars))
-        with OwnDraws(0):
-            network = self.build(inputs, len(self.classes), self.array_)
-        return sum(parameter.numel() for parameter in network.parameters())
-
     @property
     def precision(self) -> Literal["float32", "bf16"] | None:
         """What it multiplied in while it learned; None of one that learned before that was written down."""

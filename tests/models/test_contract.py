@@ -23,6 +23,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import AGE, SCALAR_NAMES, TASKS
 
 from .conftest import toy_showers
+from .test_networks import count_weights
 
 SMALLEST = {"epochs": 1, "rounds": 4, "trees": 6, "max_iterations": 4, "batch_size": 128}
 TABLE = ("fit_core_x_m", "fit_core_y_m", "Ne", "Nmu", "Ze")
@@ -75,7 +76,7 @@ def test_the_catalogue_says_how_many_weights_networks_have() -> None:
         learner = registry.create(entry, TASKS[entry.tasks[0] if entry.tasks else "composition"].classes)
         parts = learner.members if isinstance(learner, LearnerAverage) else [learner]
         columns = feature_set(entry.features, in_v2) if isinstance(entry.features, str) else entry.features or ()
-        counts = [part.count_weights(columns) for part in parts if isinstance(part, NetworkLearner)]
+        counts = [count_weights(part, columns) for part in parts if isinstance(part, NetworkLearner)]
         assert entry.weights == (sum(counts) if counts else None), entry.name
 
 
