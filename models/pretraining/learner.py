@@ -53,6 +53,8 @@ LEAST_GAIN = 1.0
 FEW, MANY_ENOUGH = 2_000, 20_000
 """Showers of a fit, however often used, below which their world is found before anything is trained, and below which
 none is kept back to stop early: some hundred say so wrongly now and then, which costs up to 0.01 in log-loss."""
+MOST_EVENTS = 2_000
+"""Events by which a world is found: uses of a shower beyond these tell little more."""
 PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
 """Into so many parts the showers of such a fit are divided to choose its training; from how many on fewer do."""
 LEAST_KNOWN = 100
@@ -223,11 +225,13 @@ class PretrainedLearner(NetworkLearner):
     ) -> History:
         if self.after is not None:
             tuned: Any = network.network
-            known = self._tensors(events, device)
+            number = np.unique(events.showers).size
+            some = np.random.default_rng(seed).permutation(len(events))[:MOST_EVENTS]
+            known = self._tensors(events.take(np.sort(some)), device)
             assert known.labels is not None
             world, bias = self.found = self.found or find_world(
-                tuned.body.eval(), tuned.head, tuned.truth, known.inputs, known.labels, np.unique(events.showers).size,
-                weights=known.weights, targets=known.targets, near=self.near,
+                tuned.body.eval(), tuned.head, tuned.truth, known.inputs, known.labels, number, weights=known.weights,
+                targets=known.targets, near=self.near,
                 of_truth=OF_TRUTH_GAMMA if self.classes == GAMMA.classes else OF_TRUTH,
             )  # fmt: skip
             with torch.no_grad():

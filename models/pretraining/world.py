@@ -64,7 +64,7 @@ def find_world(
     """
     n_classes = head.out_features
     weight = torch.ones(len(labels), device=inputs.device) if weights is None else weights
-    share = torch.bincount(labels, weight, minlength=n_classes).cpu().numpy() / len(labels)
+    share = torch.bincount(labels.cpu(), weight.cpu(), minlength=n_classes).numpy() / len(labels)
     distance = n_showers * n_classes * float(((share - 1 / n_classes) ** 2).sum())  # Pearson's chi square
     with_bias = distance > chdtri(n_classes - 1, CHANCE)
     n_world = body.world.in_features - 1

@@ -856,6 +856,26 @@ def test_few_showers_choose_how_they_train(few: Batch) -> None:
     assert named._epochs_after(few, 1, "cpu", None) == named.usual.epochs, "a new head has all to learn"
 
 
+def test_a_world_is_found_by_some_of_many_uses(few: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def find(*parts: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append((len(parts[4]), parts[5]))
+        return torch.full((N_WORLD,), 0.5), torch.zeros(5)
+
+    monkeypatch.setattr("showerstack.models.pretraining.learner.find_world", find)
+    monkeypatch.setattr("showerstack.models.pretraining.learner.MOST_EVENTS", 100)
+    monkeypatch.setattr(PretrainedLearner, "_epochs_after", lambda *_: 0)
+    learner = create(spec("pretrained"), COMPOSITION.classes, n_rows=240)
+    learner.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)
+    assert asked == [(100, 120)]
+    assert isinstance(learner, PretrainedLearner)
+    tuned = learner.network_.network
+    assert isinstance(tuned, FineTuned)
+    assert bool((tuned.world == 0.5).all())
+    assert len(learner.losses_) == 1
+
+
 def test_few_showers_all_train_and_stay_together(few: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int, int]] = []
     parts: list[np.ndarray] = []
