@@ -142,7 +142,7 @@ def test_rare_showers_move_energies_and_cores_by_their_weight_alone() -> None:
 
 OPTIONS: dict[str, Any] = {
     "task": "composition", "preset": "quick", "folds": 2, "workers": 1, "device": "cpu",
-    "learners": ("pretrained",), "pools": ("log_pool",), "settings": {"pretrained": {"epochs": 1}},
+    "learners": ("pretrained",), "pools": ("log_pool",), "settings": {"pretrained": {"epochs": 1, "by_number": False}},
 }  # fmt: skip
 
 
