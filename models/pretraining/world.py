@@ -23,7 +23,7 @@ BIAS_PRECISION = 3.0
 """Inverse variance of what is added to logits where classes have other shares than in pretraining."""
 CHANCE = 1e-3
 """How seldom shares of classes that are as in pretraining are taken for others."""
-SMALL_STEP = 1e-5
+SMALL_STEP = 1e-4
 """Share of the cost by which a step must lower it: float32 tells no smaller ones."""
 
 
