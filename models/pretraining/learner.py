@@ -162,7 +162,10 @@ class PretrainedLearner(NetworkLearner):
                 self.training = replace(self.usual, patience=self.usual.epochs)
             undone = self.chosen["class_weights"] is not None or self.usual.label_smoothing > 0
             if n_showers < FEW and self.usual.batch_size > SMALL_BATCH and not undone:
-                self._train_after_world(self._epochs_after(train, seed, device, progress))
+                if self._known_rows() is None:  # a new head tells nothing of the world
+                    self.training = replace(self.training, batch_size=SMALL_BATCH)
+                else:
+                    self._train_after_world(self._epochs_after(train, seed, device, progress))
         super().fit(train, valid, seed=seed, device=device, progress=progress)
         network = self.network_.network
         assert isinstance(network, FineTuned)
@@ -181,8 +184,6 @@ class PretrainedLearner(NetworkLearner):
         log-loss; where they are like none, it helps by a tenth. The showers tell which: fits of the others predict each
         part of them.
         """
-        if self._known_rows() is None:  # a new head has all to learn
-            return self.usual.epochs
         number = events.showers
         n_showers = int(number.max()) + 1
         n_parts = PARTS if n_showers < MANY else PARTS_OF_MANY

@@ -852,8 +852,6 @@ def test_few_showers_choose_how_they_train(few: Batch) -> None:
     # Labels that the weights never saw: only many steps can learn them.
     assert learner._epochs_after(replace(few, labels=(few.labels + 2) % 5), 1, "cpu", None) == learner.usual.epochs
     assert learner._epochs_after(few.take(np.arange(6)), 1, "cpu", None) == 0
-    named = PretrainedLearner(("a", "b"))
-    assert named._epochs_after(few, 1, "cpu", None) == named.usual.epochs, "a new head has all to learn"
 
 
 def test_a_world_is_found_by_some_of_many_uses(few: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -906,6 +904,9 @@ def test_few_showers_all_train_and_stay_together(few: Batch, monkeypatch: pytest
     learner.fit(replace(few.take(others), index=np.arange(2_600), groups=None), few.take(np.arange(200, 240)), seed=1)
     assert seen == [(2_640, 2_640, big.batch_size)], "how thousands train is known"
     assert (learner.training.patience, learner.after) == (big.epochs, None)
+    named = PretrainedLearner(tuple("abcde"))
+    named.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)
+    assert (named.training.batch_size, named.training.epochs, named.after) == (SMALL_BATCH, named.usual.epochs, None)
     for changed in ({"by_number": False}, {"by_number": True, "class_weights": "balanced"}):
         learner.chosen |= changed
         learner.fit(few.take(np.arange(200)), few.take(np.arange(200, 240)), seed=1)
