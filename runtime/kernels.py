@@ -65,7 +65,7 @@ def _locked(file: Path) -> Iterator[None]:
 def code_folder(module: str) -> Path:
     """Return where machine code of a module is kept: NUMBA_CACHE_DIR, the user's cache, or beside the source.
 
-    Beside the source where the user has no cache that can be written to.
+    Beside the source where the user has no cache that can be written to, or somebody else made it: code is run.
     """
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
@@ -73,7 +73,7 @@ def code_folder(module: str) -> Path:
     with suppress(OSError, RuntimeError):  # RuntimeError: no home
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "showerstack"
         folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
+        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
             return folder
     file = module_file(module)
     if file is None:

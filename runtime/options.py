@@ -111,7 +111,7 @@ def _is_of(value: Any, kind: Any) -> bool:
     if plain in (Union, UnionType):
         return any(_is_of(value, one) for one in inside)
     if plain is Literal:
-        return value in inside
+        return any(isinstance(value, type(one)) and value == one for one in inside)
     if plain is bool or (plain in (int, float) and type(value).__name__.startswith("bool")):
         return plain is bool and type(value).__name__.startswith("bool")
     if plain in (int, float):

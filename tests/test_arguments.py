@@ -154,6 +154,8 @@ def test_options_within_a_group_are_given_by_name_or_as_a_group() -> None:
         (Callable[[int], int], 3, "x 3: expected a function"),
         (Annotated[int, Limits(1)] | None, 0, "x 0: give a number of at least 1"),
         (Annotated[int, Limits(1)] | str, "0", None),
+        (Literal["a", "b"], np.str_("a"), None),
+        (Literal["a", "b"], np.array(["a", "b"]), "x array(['a', 'b'], dtype='<U1'): expected 'a' or 'b'"),
     ],
 )
 def test_values_of_a_type(kind: Any, value: Any, words: str | None) -> None:

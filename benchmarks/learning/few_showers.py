@@ -2,6 +2,7 @@ r"""What a training shower is worth: the pretrained network fine-tuned on few of
 
     python -m benchmarks.learning.few_showers --choose
     python -m benchmarks.learning.few_showers --choose --ways "chosen/15 % kept back" --sizes 2000,5000 --seeds 1,2
+    python -m benchmarks.learning.few_showers --choose --two --ways "chosen/3 epochs" --sizes 100,300
     python -m benchmarks.learning.few_showers --store
     python -m benchmarks.learning.few_showers --choose --drawn 8 --weights FILE
     python -m benchmarks.learning.few_showers --first-look --store
@@ -34,6 +35,7 @@ from showerstack.models.base.inputs import targets_of
 from showerstack.models.base.learner import Batch
 from showerstack.models.pretraining.arrays import draw_array
 from showerstack.models.pretraining.distance import distance_of
+from showerstack.models.pretraining.learner import PretrainedLearner
 from showerstack.models.pretraining.weights import ANY, hash_of, read_pretrained
 from showerstack.models.registry import create, spec
 from showerstack.runtime.files import write_npz
@@ -44,6 +46,7 @@ from showerstack.showers.schema import COMPOSITION, TASKS
 from showerstack.stacking.first_look import posteriors
 
 CHOSEN, HALFWAY, KEPT_BACK = "chosen", "10 epochs, halfway", "15 % kept back"
+UNTAUGHT, AFTER = "world found without truth", "3 epochs after the world"
 UNTRAINED = {"learning_rate": 1e-12, "epochs": 1, "by_number": False}
 SMALL_STEPS: dict[str, Any] = {"batch_size": 32, "patience": 99, "by_number": False}
 WAYS: dict[str, dict[str, Any]] = {
@@ -55,17 +58,21 @@ WAYS: dict[str, dict[str, Any]] = {
     "10 epochs, 256 a step": SMALL_STEPS | {"batch_size": 256},
     HALFWAY: SMALL_STEPS | {"epochs": 10},
     KEPT_BACK: {"by_number": False},
+    UNTAUGHT: {"by_number": False},
+    AFTER: {"by_number": False},
 }
 """Settings; halfway: the weights are the mean of those before and after; kept back: to stop early."""
 VALID_SHARE, LEAST_VALID = 0.15, 20
 CHOICE_SIZES, SIZES, SCRATCH_SIZES = (50, 100, 300, 1000), (100, 300, 1000, 5000), (1000, 5000, 17_000)
 MOST = 20_000
 BESIDE_SIZES = (0, 300, 2000)
+TWO = (0, 4)
+"""Proton and iron among the five."""
 
 
 def loss(
     name: str, system: str, way: str, n: int, seed: int, sets: tuple[Batch, Batch], task: str, out: Path,
-    weights: str = ANY,
+    weights: str = ANY, classes: tuple[str, ...] = (),
 ) -> float:  # fmt: skip
     """Return the mean log-loss of the test showers of one fit, made where it is not kept; 0 showers: no training."""
     start = hash_of(weights)
@@ -83,7 +90,12 @@ def loss(
         n_valid = max(round(VALID_SHARE * len(rows)), LEAST_VALID)
         parts = (rows[n_valid:], rows[:n_valid]) if way in (CHOSEN, KEPT_BACK) else (rows, rows)
         train, valid = (events.take(np.sort(part)) for part in parts)
-        learner = create(entry, TASKS[task].classes, overrides=settings, n_rows=n)
+        if way == UNTAUGHT:
+            train = valid = replace(train, targets=None)
+        learner = create(entry, classes or TASKS[task].classes, overrides=settings, n_rows=n)
+        if way in (UNTAUGHT, AFTER):
+            assert isinstance(learner, PretrainedLearner)
+            learner._train_after_world(3 if way == AFTER else 0)
         learner.fit(train, valid, seed=seed)
         if way == HALFWAY:
             before = create(entry, TASKS[task].classes, overrides=settings | UNTRAINED, n_rows=n)
@@ -107,15 +119,25 @@ def sets_of(world: str, task: str, array: DetectorArray, out: Path, seed: int = 
     return replace(train, targets=targets), test
 
 
-def choose(ways: list[str], sizes: list[int], n_arrays: int, seeds: list[int], out: Path) -> list[str]:
-    """Return a table of ways at drawn arrays in drawn worlds, means over both and the training seeds."""
+def choose(
+    ways: list[str], sizes: list[int], n_arrays: int, seeds: list[int], task: str, two: bool, out: Path
+) -> list[str]:
+    """Return a table of ways at drawn arrays in drawn worlds, means over both and the training seeds.
+
+    Of composition also with ``two`` primaries alone, proton and iron.
+    """
     losses = np.zeros((len(ways), len(sizes), n_arrays, len(seeds)))
+    classes = tuple(COMPOSITION.classes[k] for k in TWO) if two else ()
     for k in range(n_arrays):
-        sets = sets_of(RANDOM, "composition", draw_array(np.random.default_rng([DRAWN, k])), out, DATA_SEED + k)
+        sets = sets_of(RANDOM, task, draw_array(np.random.default_rng([DRAWN, k])), out, DATA_SEED + k)
+        if two:
+            train, test = (batch.take(np.isin(batch.labels, TWO)) for batch in sets)
+            sets = tuple(replace(one, labels=np.searchsorted(TWO, one.labels)) for one in (train, test))
         for j, n in enumerate(sizes):
             for i, way in enumerate(ways):
                 for s, seed in enumerate(seeds):
-                    losses[i, j, k, s] = loss(f"drawn {k}", STARTED, way, n, seed, sets, "composition", out)
+                    name = f"drawn {k}{', two' if two else ''}"
+                    losses[i, j, k, s] = loss(name, STARTED, way, n, seed, sets, task, out, classes=classes)
         print(f"drawn {k} of {n_arrays}", flush=True)
     rows = [
         f"| training | {' | '.join(f'{n:,}' for n in sizes)} |",
@@ -239,6 +261,7 @@ def main() -> None:
     parser.add_argument("--drawn", type=int, default=8, help="arrays that are drawn")
     parser.add_argument("--ways", default="/".join(WAYS), help="with --choose, by /: the first is compared with")
     parser.add_argument("--sizes", default=",".join(map(str, CHOICE_SIZES)), help="with --choose: showers")
+    parser.add_argument("--two", action="store_true", help="with --choose: of composition proton and iron alone")
     parser.add_argument("--groups", help="of one's own, such as light=H+He,CNO=C+N+O,heavy=Si+Fe, at drawn arrays")
     parser.add_argument("--weights", default=ANY, help="a .safetensors file in place of the released weights")
     parser.add_argument("--tasks", default="composition")
@@ -270,7 +293,7 @@ def main() -> None:
         return
     elif options.choose:
         ways, sizes = options.ways.split("/"), [int(n) for n in options.sizes.split(",")]
-        rows = choose(ways, sizes, options.drawn, seeds, options.out)
+        rows = choose(ways, sizes, options.drawn, seeds, options.tasks, options.two, options.out)
         words = f"Log-loss of {N_TEST:,} test showers at {options.drawn} drawn arrays in drawn worlds, {len(seeds)} "
         words += "training seeds; from the second line on differences to the first, ± one standard error over both.\n\n"
         name, title = "few_showers_choice", "How to fine-tune on few showers"

@@ -31,7 +31,7 @@ from showerstack.models.pretraining.arrays import check_seen
 from showerstack.models.pretraining.network import Architecture, ShowerBody, told, truth_estimates
 from showerstack.models.pretraining.stream import N_WORLD
 from showerstack.models.pretraining.weights import RELEASED, SHIPPED, Pretrained, read_pretrained
-from showerstack.models.pretraining.world import OF_TRUTH, OF_TRUTH_GAMMA, find_world
+from showerstack.models.pretraining.world import find_world
 from showerstack.runtime.context import Progress
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.losses import event_losses
@@ -233,7 +233,6 @@ class PretrainedLearner(NetworkLearner):
             world, bias = self.found = self.found or find_world(
                 tuned.body.eval(), tuned.head, tuned.truth, known.inputs, known.labels, number, weights=known.weights,
                 targets=known.targets, near=self.near,
-                of_truth=OF_TRUTH_GAMMA if self.classes == GAMMA.classes else OF_TRUTH,
             )  # fmt: skip
             with torch.no_grad():
                 tuned.world.copy_(world)

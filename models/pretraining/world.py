@@ -16,9 +16,9 @@ from torch.nn import functional
 from showerstack.models.networks.step import truth_losses
 from showerstack.models.pretraining.network import ShowerBody, truth_estimates
 
-OF_TRUTH, OF_TRUTH_GAMMA = 0.2, 0.02
-"""Weight of true quantities beside that of classes, which errors that are not independent make less than 1: of masses,
-and of photons and hadrons, whose cross-entropy is a tenth (both chosen at drawn arrays)."""
+OF_TRUTH = ((2, 5), (0.02, 0.2))
+"""Weight of true quantities beside that of two and of five classes, between them linear: less than 1, since errors are
+not independent, and little where two classes are told apart easily (``few_showers --choose``, at drawn arrays)."""
 BIAS_PRECISION = 3.0
 """Inverse variance of what is added to logits where classes have other shares than in pretraining."""
 CHANCE = 1e-3
@@ -37,13 +37,12 @@ def find_world(
     *,
     weights: torch.Tensor | None = None,
     targets: torch.Tensor | None = None,
-    of_truth: float = OF_TRUTH,
     near: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the most probable world (W,) of labelled events, and what is to be added to the logits (C,).
 
-    The logarithm of the posterior is minus the cross-entropy of all showers and ``of_truth`` of the deviance of their
-    true quantities, minus half the square of the world's position, whose priors are normal.
+    The logarithm of the posterior is minus the cross-entropy of all showers and :data:`OF_TRUTH` of the deviance of
+    their true quantities, minus half the square of the world's position, whose priors are normal.
 
     Parameters
     ----------
@@ -68,7 +67,7 @@ def find_world(
     distance = n_showers * n_classes * float(((share - 1 / n_classes) ** 2).sum())  # Pearson's chi square
     with_bias = distance > chdtri(n_classes - 1, CHANCE)
     n_world = body.world.in_features - 1
-    total = n_showers / len(labels)
+    total, of_truth = n_showers / len(labels), float(np.interp(n_classes, *OF_TRUTH))
 
     def cost(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         at = torch.tensor(numbers, dtype=torch.float32, device=inputs.device, requires_grad=True)

@@ -160,16 +160,19 @@ def test_code_that_was_used_least_recently_leaves(run, monkeypatch):
     assert first.exists()
 
 
-@pytest.mark.parametrize("writable", [True, False])
-def test_code_is_kept_in_the_users_cache_or_beside_its_source(writable, monkeypatch, tmp_path):
+@pytest.mark.parametrize("case", ["mine", "a file", "somebody else's"])
+def test_code_is_kept_in_the_users_cache_or_beside_its_source(case, monkeypatch, tmp_path):
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     place = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(place))
-    if not writable:
-        place.write_text("a file where a folder should be")
+    if case == "a file":
+        place.write_text("where a folder should be")
+    elif case == "somebody else's":
+        mine = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: mine + 1)
     beside = Path(kernels.__file__).resolve().parent / "__pycache__"
     assert kernels.code_folder("showerstack.runtime.kernels").resolve() == (
-        place / "showerstack" if writable else beside
+        place / "showerstack" if case == "mine" else beside
     )
 
 
