@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import re
 import shutil
-import sys
 import tomllib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import cli
 import showerstack
 import showerstack.estimators
 from showerstack.runtime.context import PlainConsole, _one_of, bar
@@ -28,6 +26,7 @@ from showerstack.runtime.processes import in_processes
 from showerstack.showers.schema import ENERGY
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import write_config
+from tests.program import call
 
 OPTIONS = {
     "preset": "quick", "learners": ("quadratic_logit",), "workers": 1, "device": "cpu", "folds": 2, "repeats": 1,
@@ -43,14 +42,14 @@ def table() -> tuple[np.ndarray, np.ndarray]:
 
 def test_messages_name_arguments_not_options(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    for call, message in (
+    for asked, message in (
         (lambda: showerstack.spectra("run", "data", out=tmp_path, zenith_max_deg=70), "^zenith_max_deg 70: give"),
         (lambda: showerstack.spectra("run", "data", out=tmp_path, exposure="3 furlongs"), "^exposure '3 furlongs': "),
         (lambda: showerstack.gamma_limit("run", "data", out=tmp_path, efficiency=2.0), "^efficiency 2: give"),
         (lambda: showerstack.spectra("run", tmp_path / "data", out=tmp_path, edges=(15.0, 14.0)), "^energy bins"),
     ):
         with pytest.raises(InputError, match=message):
-            call()
+            asked()
 
 
 def test_fit_and_predict_take_arrays_and_paths(table: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
@@ -132,10 +131,7 @@ def test_a_bar_is_drawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_run_keeps_its_options_as_toml(
-    table: tuple[np.ndarray, np.ndarray],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    table: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("showerstack.report.outcome.write_table_report", lambda run, **options: run)
     x, y = table
@@ -147,12 +143,7 @@ def test_a_run_keeps_its_options_as_toml(
         "seed = 5\nholdout = 0.2\nworkers = 1\n"
     )
     for run, config in (("a", asked), ("b", tmp_path / "a" / "config.toml")):
-        monkeypatch.setattr(
-            sys, "argv", ["cli.py", "stack", "--config", str(config), "--run", str(tmp_path / run), "--quiet"]
-        )
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert not ended.value.code, capsys.readouterr().err
+        call("cli.py", "stack", "--config", config, "--run", tmp_path / run, "--quiet")
     one, two = (read_toml(tmp_path / run / "config.toml") for run in "ab")
     assert one["holdout"] == two["holdout"] == 0.2
     assert one["seed"] == 5
@@ -160,11 +151,7 @@ def test_a_run_keeps_its_options_as_toml(
     predictions = [(tmp_path / run / "predictions.parquet").read_bytes() for run in "ab"]
     assert predictions[0] == predictions[1]
     asked.write_text("folds = 2\nfoldz = 3\n")
-    monkeypatch.setattr(sys, "argv", ["cli.py", "stack", "--config", str(asked), "--run", str(tmp_path / "c")])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    assert "option foldz" in capsys.readouterr().err
+    assert "option foldz" in call("cli.py", "stack", "--config", asked, "--run", tmp_path / "c", code=2).stderr
 
 
 def test_score_takes_arrays_files_and_predictions(tmp_path: Path) -> None:

@@ -56,12 +56,9 @@ composition_world = report_fixtures.composition_world
 HERE = Path(cli.__file__).parent
 
 
-def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    """Run a command in this process; return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
+def refused(*arguments: str | Path) -> str:
+    """Return what a command says that is refused."""
+    return call("cli.py", *arguments, code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -72,25 +69,18 @@ def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int
         ("predict", "--run=~/run", "--data", "~/d", "--out", "~/o.npz"),
     ],
 )
-def test_home_is_expanded(
-    arguments: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_home_is_expanded(arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert command_line(monkeypatch, *arguments) == 2
-    shown = capsys.readouterr().err
+    shown = refused(*arguments)
     assert f"{tmp_path}/run" in shown
     assert "~" not in shown
 
 
 @pytest.mark.parametrize("names", ["", ",", " , "])
-def test_an_empty_list_of_learners_is_refused(
-    names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command_line(monkeypatch, "stack", "--run", tmp_path / "run", "--learners", names) == 2
-    assert "learners: expected a list of different names, at least one" in capsys.readouterr().err
+def test_an_empty_list_of_learners_is_refused(names: str, tmp_path: Path) -> None:
+    assert "learners: expected a list of different names, at least one" in refused(
+        "stack", "--run", tmp_path / "run", "--learners", names
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -121,18 +111,13 @@ def test_a_mistyped_learner_is_told_before_anything_slow_is_imported(tmp_path: P
     ],
 )
 def test_near_names_are_suggested_for_paths_that_do_not_exist(
-    arguments: tuple[str, ...],
-    expected: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("data/composition_test", "runs/gamma"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "wine.csv").write_text("a,x\n1,2\n")
     monkeypatch.chdir(tmp_path)
-    assert command_line(monkeypatch, *arguments) == 2
-    assert expected in capsys.readouterr().err
+    assert expected in refused(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +131,8 @@ def test_near_names_are_suggested_for_paths_that_do_not_exist(
         (("stak", "--run", "r"), "Did you mean 'stack'?"),
     ],
 )
-def test_near_words_are_suggested_for_mistyped_choices(
-    arguments: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command_line(monkeypatch, *arguments) == 2
-    shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
+def test_near_words_are_suggested_for_mistyped_choices(arguments: tuple[str, ...], expected: str) -> None:
+    shown = " ".join(refused(*arguments).replace("│", " ").split())
     assert expected in shown
     assert "Value error" not in shown
 
@@ -195,12 +177,11 @@ def test_near_words_are_suggested_for_mistyped_choices(
     ],
 )
 def test_an_option_that_would_not_be_used_is_refused(
-    arguments: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text('run = "r"\ndata = "data"\n')
-    assert command_line(monkeypatch, *arguments.split(" ")) == 2
-    message = capsys.readouterr().err
+    message = refused(*arguments.split(" "))
     assert flag in message
     assert message.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.toml"], "nothing was written"
@@ -225,27 +206,20 @@ def test_an_option_that_would_not_be_used_is_refused(
     ],
 )
 def test_what_a_run_was_trained_on_decides_which_options_are_used(
-    task: str,
-    arguments: str,
-    flag: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    task: str, arguments: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_json(Path("run/manifest.json"), manifest(task))
     write_checksums(Path("run"), ["manifest.json"])
-    assert command_line(monkeypatch, *arguments.split(" ")) == 2
-    assert flag in capsys.readouterr().err
+    assert flag in refused(*arguments.split(" "))
 
 
 def test_options_that_are_used_are_taken_also_where_they_are_the_defaults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command_line(monkeypatch, "stack", "--run", "r", "--task", "composition", "--data", "data") == 2
-    assert "has no effect" not in capsys.readouterr().err
-    assert command_line(monkeypatch, "features", "--list", "--format", "table", "--group", "shape") == 0
+    assert "has no effect" not in refused("stack", "--run", "r", "--task", "composition", "--data", "data")
+    call("cli.py", "features", "--list", "--format", "table", "--group", "shape")
 
 
 def test_remarks_and_plans_are_printed_for_people_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +236,7 @@ def test_remarks_and_plans_are_printed_for_people_alone(capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("level", ["error", "info", "debug"])
 def test_what_is_logged_goes_to_the_screen_and_a_file(
-    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def built(*given: object, **named: object) -> None:
         log = logging.getLogger("showerstack.features.build")
@@ -272,9 +246,9 @@ def test_what_is_logged_goes_to_the_screen_and_a_file(
 
     monkeypatch.setattr("showerstack.features.build.build_table", built)
     file = tmp_path / "log"
-    assert command_line(monkeypatch, "--log-level", level, "--log-file", file, "features", "data", "--json") == 2
+    said = refused("--log-level", level, "--log-file", file, "features", "data", "--json")
     remarks, details = "warning: odd rows\n" * (level != "error"), "a detail\n" * (level == "debug")
-    assert capsys.readouterr().err == f"{remarks}{details}error: no table today\n"
+    assert said == f"{remarks}{details}error: no table today\n"
     text = file.read_text()
     assert ("WARNING showerstack.features.build: odd rows" in text) == (level != "error")
     assert ("DEBUG showerstack.features.build: a detail" in text) == (level == "debug")
@@ -283,42 +257,33 @@ def test_what_is_logged_goes_to_the_screen_and_a_file(
     assert not logging.getLogger("showerstack").handlers
 
 
-def test_a_log_that_cannot_be_written_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command_line(monkeypatch, "--log-file", tmp_path / "none" / "log", "learners") == 2
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/none/log: No such file")
+def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    assert refused("--log-file", tmp_path / "none" / "log", "learners").startswith(
+        f"error: {tmp_path}/none/log: No such file"
+    )
 
 
-def test_quiet_and_json_exclude_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command_line(monkeypatch, "check", tmp_path, "--quiet", "--json") == 2
-    assert "choose one" in capsys.readouterr().err
+def test_quiet_and_json_exclude_each_other(tmp_path: Path) -> None:
+    assert "choose one" in refused("check", tmp_path, "--quiet", "--json")
 
 
-def test_check_and_features_answer_in_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_and_features_answer_in_json(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
-    assert command_line(monkeypatch, "check", tmp_path, "--json") == 1
-    content = json.loads(capsys.readouterr().out)
+    content = json.loads(call("cli.py", "check", tmp_path, "--json", code=1).stdout)
     assert (content["kind"], content["sound"]) == ("run", False)
     assert "has no checksums.json" in content["problems"][0]
-    assert command_line(monkeypatch, "check", tmp_path, "--quiet") == 1
-    assert capsys.readouterr().out == ""
-    assert command_line(monkeypatch, "features", "--list", "--group", "reconstruction", "--json") == 0
-    assert {"E", "Ze"} <= {row["name"] for row in json.loads(capsys.readouterr().out)}
+    assert call("cli.py", "check", tmp_path, "--quiet", code=1).stdout == ""
+    rows = json.loads(call("cli.py", "features", "--list", "--group", "reconstruction", "--json").stdout)
+    assert {"E", "Ze"} <= {row["name"] for row in rows}
 
 
-def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("showerstack.features.build.build_table", interrupted)
-    assert command_line(monkeypatch, "features", "my data") == 130
     said = "interrupted: what is finished is kept; to go on: python cli.py features 'my data'\n"
-    assert capsys.readouterr().err == said
+    assert call("cli.py", "features", "my data", code=130).stderr == said
 
 
 @pytest.mark.parametrize("module", ["typer", "showerstack.runtime.logs"])
@@ -390,12 +355,9 @@ def test_too_little_memory_for_the_libraries_is_one_line(kind: int, tmp_path: Pa
     assert asked.stderr.count("\n") == 1
 
 
-def test_a_run_without_a_name_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert command_line(monkeypatch, "stack", "--run", "") == 2
-    assert "say where the run goes: --run FOLDER" in capsys.readouterr().err
+    assert "say where the run goes: --run FOLDER" in refused("stack", "--run", "")
     assert not any(tmp_path.iterdir())
 
 
@@ -414,53 +376,44 @@ def test_a_run_without_a_name_is_refused(
         ("[features", "c.toml is not TOML"),
     ],
 )
-def test_options_come_from_a_file(
-    text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_come_from_a_file(text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(text)
-    ended = command_line(monkeypatch, "features", "--config", "c.toml", "--group", "reconstruction")
-    printed = capsys.readouterr()
+    asked = ("features", "--config", "c.toml", "--group", "reconstruction")
     if expected:
-        assert ended == 2
-        assert printed.err.startswith(f"error: {expected}")
-        assert printed.err.count("\n") == 1
+        said = refused(*asked)
+        assert said.startswith(f"error: {expected}")
+        assert said.count("\n") == 1
     else:
-        assert ended == 0, "the command line has precedence"
-        assert printed.out.startswith("## reconstruction\n")
-        assert "## lateral" not in printed.out
+        listed = call("cli.py", *asked).stdout
+        assert listed.startswith("## reconstruction\n")
+        assert "## lateral" not in listed, "the command line has precedence"
 
 
 def test_a_file_gives_what_a_command_needs_and_takes_several_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(
         "[compare]\nruns = ['a', 'b']\n[gamma-limit]\nrun = 'g'\ndata = 'm'\nbins = [15, 16]\nzenith-max = 99\n"
     )
-    assert command_line(monkeypatch, "compare", "--config", "c.toml") == 2
-    assert capsys.readouterr().err.startswith("error: a is not a finished run folder")
-    assert command_line(monkeypatch, "compare", "c", "d", "--config", "c.toml") == 2
-    assert capsys.readouterr().err.startswith("error: c is not a finished run folder")
-    assert command_line(monkeypatch, "gamma-limit", "--config", "c.toml") == 2
-    assert capsys.readouterr().err.startswith("error: c.toml: option zenith_max_deg"), "bins are read"
-    assert command_line(monkeypatch, "gamma-limit", "--run", "g") == 2
-    assert "Missing option '--data'" in capsys.readouterr().err
+    assert refused("compare", "--config", "c.toml").startswith("error: a is not a finished run folder")
+    assert refused("compare", "c", "d", "--config", "c.toml").startswith("error: c is not a finished run folder")
+    assert refused("gamma-limit", "--config", "c.toml").startswith("error: c.toml: option zenith_max_deg"), (
+        "bins are read"
+    )
+    assert "Missing option '--data'" in refused("gamma-limit", "--run", "g")
 
 
-def test_every_command_takes_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_takes_a_file() -> None:
     for command in (name for names in PANELS.values() for name in names):
-        assert command_line(monkeypatch, command, "-h") == 0
-        assert "--config" in capsys.readouterr().out, command
+        assert "--config" in call("cli.py", command, "-h").stdout, command
 
 
 @pytest.mark.parametrize("command", ["simulate", "gamma-limit", "sky-map", "stack"])
-def test_help_speaks_no_types_and_breaks_no_choice(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_speaks_no_types_and_breaks_no_choice(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert command_line(monkeypatch, command, "-h") == 0
-    text = capsys.readouterr().out
+    text = call("cli.py", command, "-h").stdout
     assert not re.search(r"<\w+|list\[|\|composition", text), text
     assert not re.search(r"--[\w-]+…", text), "names of options are whole"
     if command == "simulate":
@@ -468,30 +421,23 @@ def test_help_speaks_no_types_and_breaks_no_choice(
 
 
 @pytest.mark.parametrize("file", ["pipe", "/dev/zero"])
-def test_options_are_read_from_regular_files_alone(
-    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_are_read_from_regular_files_alone(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
     with patience():
-        assert command_line(monkeypatch, "stack", "--config", file, "--run", "r") == 2
-    assert capsys.readouterr().err == f"error: {file} is not a regular file\n"
+        assert refused("stack", "--config", file, "--run", "r") == f"error: {file} is not a regular file\n"
 
 
-def test_pretraining_leaves_other_folders_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pretraining_leaves_other_folders_alone(tmp_path: Path) -> None:
     write_json(tmp_path / "manifest.json", {})
-    assert command_line(monkeypatch, "pretrain", "--out", tmp_path, "--showers", "1") == 2
-    assert "holds something else than a pretraining" in capsys.readouterr().err
+    assert "holds something else than a pretraining" in refused("pretrain", "--out", tmp_path, "--showers", "1")
     assert [file.name for file in tmp_path.iterdir() if file.name != ".lock"] == ["manifest.json"]
-    assert command_line(monkeypatch, "pretrain", "--out", tmp_path / "new", "--start", "no.safetensors") == 2
-    assert "no.safetensors does not exist" in capsys.readouterr().err
-    assert command_line(monkeypatch, "pretrain", "--out", tmp_path / "new", "--depth", "800") == 2
-    assert "without --array" in capsys.readouterr().err
+    assert "no.safetensors does not exist" in refused(
+        "pretrain", "--out", tmp_path / "new", "--start", "no.safetensors"
+    )
+    assert "without --array" in refused("pretrain", "--out", tmp_path / "new", "--depth", "800")
     both = ("--any-array", "--array", "stations.parquet")
-    assert command_line(monkeypatch, "pretrain", "--out", tmp_path / "new", *both) == 2
-    assert "with --any-array" in capsys.readouterr().err
+    assert "with --any-array" in refused("pretrain", "--out", tmp_path / "new", *both)
     assert not (tmp_path / "new").exists()
 
 
@@ -554,9 +500,8 @@ def test_options_of_stack_are_those_that_its_configurations_check() -> None:
             )
 
 
-def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line(monkeypatch, "--version") == 0
-    assert re.fullmatch(r"showerstack \d+\.\d+\S*\n", capsys.readouterr().out)
+def test_version() -> None:
+    assert re.fullmatch(r"showerstack \d+\.\d+\S*\n", call("cli.py", "--version").stdout)
 
 
 def test_reading_runs_imports_no_library_of_learners() -> None:
@@ -618,13 +563,6 @@ CASES: dict[str, tuple[Spoil, str]] = {
 }
 
 
-def _refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    assert command_line(monkeypatch, *arguments) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    return lines[0]
-
-
 def _write_sets(tiny: Path, folder: Path, spoil: Spoil) -> None:
     for split in ("train", "test"):
         source = tiny / f"composition_{split}"
@@ -640,41 +578,29 @@ def _write_sets(tiny: Path, folder: Path, spoil: Spoil) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_spoilt_training_set(
-    case: str,
-    tiny_composition: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_spoilt_training_set(case: str, tiny_composition: Path, tmp_path: Path) -> None:
     spoil, expected = CASES[case]
     _write_sets(tiny_composition, tmp_path / "data", spoil)
     arguments = [
         "stack", "--data", str(tmp_path / "data"), "--run", str(tmp_path / "run"),
         "--learners", "lightgbm", "--preset", "quick", "--workers", "1", "--device", "cpu", "--strict",
     ]  # fmt: skip
-    assert expected in _refused(arguments, monkeypatch, capsys)
+    errors = [line for line in refused(*arguments).splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert expected in errors[0]
     assert not (tmp_path / "run" / "predictions.npz").exists()
 
 
-def test_truncated_file(
-    tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_truncated_and_missing_files(tiny_composition: Path, tmp_path: Path) -> None:
     _write_sets(tiny_composition, tmp_path, lambda arrays: None)
     file = tmp_path / "composition_train" / "matrices.npy"
-    file.write_bytes(file.read_bytes()[:20_000])
-    message = _refused(["features", str(tmp_path / "composition_train")], monkeypatch, capsys)
-    assert "matrices.npy cannot be read" in message
+    whole = file.read_bytes()
+    file.write_bytes(whole[:20_000])
+    assert "matrices.npy cannot be read" in refused("features", tmp_path / "composition_train")
     assert not (tmp_path / "composition_train.features" / "catalogue.json").exists()
-
-
-def test_missing_file(
-    tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _write_sets(tiny_composition, tmp_path, lambda arrays: None)
+    file.write_bytes(whole)
     (tmp_path / "composition_train" / "features.npy").unlink()
-    message = _refused(["features", str(tmp_path / "composition_train")], monkeypatch, capsys)
-    assert "features.npy does not exist" in message
+    assert "features.npy does not exist" in refused("features", tmp_path / "composition_train")
 
 
 @pytest.mark.parametrize("entry", ["cli.py", "verify.py"])
@@ -696,7 +622,7 @@ def test_the_folder_above_a_dataset_is_recognised(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
-    tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an odd row holds changes nothing but its own posterior, in a run and in later predictions."""
     monkeypatch.setattr("showerstack.report.outcome.write_report", lambda run, data, **options: run)
@@ -720,8 +646,7 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
             "stack", "--data", str(data), "--run", str(folder), "--learners", "quadratic_logit", "--preset", "quick",
             "--workers", "1", "--device", "cpu", "--folds", "2",
         ]  # fmt: skip
-        assert command_line(monkeypatch, *arguments) == 0
-        said = " ".join(capsys.readouterr().err.split())
+        said = " ".join(call("cli.py", *arguments).stderr.split())
         assert "3 of 200 rows of composition_train cannot be used (3 cells, 1 column Ne): nothing is trained" in said
         assert (
             "2 of 200 rows of composition_test cannot be used (2 cells, 1 column Ne): they get the training prior"
@@ -748,30 +673,23 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
     ["simulate", "features", "stack", "predict", "demo", "learners", "download", "convert", "runs", "datacheck",
      "compare", "leaderboard", "submit", "report", "display", "doctor"],
 )  # fmt: skip
-def test_help_shows_an_example(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command_line(monkeypatch, command, "--help") == 0
-    assert f"Example: python cli.py {command}" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+def test_help_shows_an_example(command: str) -> None:
+    shown = call("cli.py", command, "--help").stdout.replace("│", " ")
+    assert f"Example: python cli.py {command}" in " ".join(shown.split())
 
 
 @pytest.mark.slow
-def test_commands_answer(
-    composition_world: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_commands_answer(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
     run, data = composition_world
     score_file(run / "predictions.npz", data, COMPOSITION, intervals=False)
-    assert command_line(monkeypatch, "leaderboard", run) == 0
-    assert "simulation of v2" in capsys.readouterr().out
-    assert command_line(monkeypatch, "compare", run, run / ".", "--data", data) == 0
-    assert "no difference is shown" in " ".join(capsys.readouterr().out.split())
-    assert command_line(monkeypatch, "submit", run, "--name", "one", "--data", data, "--out", tmp_path) == 0
+    assert "simulation of v2" in call("cli.py", "leaderboard", run).stdout
+    assert "no difference is shown" in " ".join(
+        call("cli.py", "compare", run, run / ".", "--data", data).stdout.split()
+    )
+    call("cli.py", "submit", run, "--name", "one", "--data", data, "--out", tmp_path)
     assert (tmp_path / "one" / "metadata.yaml").exists()
     picture = tmp_path / "event.png"
-    assert command_line(monkeypatch, "display", data / "composition_test", "5", "--out", picture) == 0
+    call("cli.py", "display", data / "composition_test", "5", "--out", picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -787,15 +705,10 @@ def test_commands_answer(
     ],
 )
 def test_what_cannot_be_done_is_one_line(
-    arguments: tuple[str, ...],
-    expected: str,
-    composition_world: tuple[Path, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], expected: str, composition_world: tuple[Path, Path]
 ) -> None:
     run, data = composition_world
-    assert command_line(monkeypatch, *(a.format(run=run, data=data) for a in arguments)) == 2
-    printed = capsys.readouterr().err
+    printed = refused(*(a.format(run=run, data=data) for a in arguments))
     assert expected in printed
     assert printed.count("\n") == 1
 
@@ -925,11 +838,8 @@ def test_commands_are_named_as_the_program_was_called(program: str, said: str, m
         ("fold = 3", "unknown option fold: did you mean folds?"),
     ],
 )
-def test_files_of_options_with_other_types_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, words: str
-) -> None:
+def test_files_of_options_with_other_types_are_told(tmp_path: Path, line: str, words: str) -> None:
     file = tmp_path / "mine.toml"
     other = "" if line.startswith("run") else 'run = "r"'
     file.write_text(f"{line}\n{other}\n", encoding="utf-8")
-    assert command_line(monkeypatch, "stack", "--config", file) == 2
-    assert words in " ".join(capsys.readouterr().err.split())
+    assert words in " ".join(refused("stack", "--config", file).split())

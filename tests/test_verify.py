@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 
 import verify
 from showerstack.runtime.errors import InputError
+from tests.program import call
 
 N = 1000
 
@@ -31,61 +32,50 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["verify.py", *map(str, arguments)])
-    return verify.main()
+def refused(*arguments: str | Path) -> str:
+    return call("verify.py", *arguments, code=2).stderr
 
 
 GOOD = np.arange(N) % 5
 SCORES = np.linspace(1, 0, N)
 
 
-def test_composition_is_the_default_task(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_composition_is_the_default_task(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "p.npz", predictions=GOOD.astype(np.uint8))
     monkeypatch.chdir(tmp_path)  # so that the default --data finds ./data
-    assert run(monkeypatch, "p.npz") == 0
+    printed = call("verify.py", "p.npz").stdout
     metrics = json.loads((tmp_path / "metrics_composition.json").read_text())
     assert metrics["mean_fraction_error"] == 0.0
     assert metrics["accuracy"] == 1.0
     assert metrics["intervals"]["mean_fraction_error"]["high"] > 0
-    printed = capsys.readouterr().out
     assert "fraction error 0.0000 [0.0000," in printed
     assert "metrics_composition.json" in printed
 
 
-def test_gamma_with_json_and_without_intervals(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gamma_with_json_and_without_intervals(data: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", gamma_scores=SCORES, config_hash=np.array("abc"))
-    assert run(monkeypatch, "--task", "gamma", "--data", data, "--json", "--no-intervals", tmp_path / "g.npz") == 0
-    printed = json.loads(capsys.readouterr().out)
+    asked = ("--task", "gamma", "--data", data, "--json", "--no-intervals", tmp_path / "g.npz")
+    printed = json.loads(call("verify.py", *asked).stdout)
     assert printed == json.loads((tmp_path / "metrics_gamma.json").read_text())
     assert printed["config_hash"] == "abc"
     assert "interval" not in printed["survival_rates"]["75%"]
-    assert run(monkeypatch, "--task", "gamma", "--data", data, "--quiet", tmp_path / "g.npz") == 0
-    assert capsys.readouterr().out == ""
+    assert call("verify.py", "--task", "gamma", "--data", data, "--quiet", tmp_path / "g.npz").stdout == ""
 
 
-def test_the_task_is_the_one_whose_array_the_file_holds(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_task_is_the_one_whose_array_the_file_holds(data: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", gamma_scores=SCORES)
-    assert run(monkeypatch, "--data", data, "--quiet", "--no-intervals", tmp_path / "g.npz") == 0
+    call("verify.py", "--data", data, "--quiet", "--no-intervals", tmp_path / "g.npz")
     assert (tmp_path / "metrics_gamma.json").exists()
     np.savez(tmp_path / "both.npz", gamma_scores=SCORES, predictions=GOOD)
-    assert run(monkeypatch, "--data", data, "--quiet", "--no-intervals", tmp_path / "both.npz") == 0
+    call("verify.py", "--data", data, "--quiet", "--no-intervals", tmp_path / "both.npz")
     assert (tmp_path / "metrics_composition.json").exists()
 
 
-def test_metrics_of_several_predictions_in_a_folder_are_all_kept(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_of_several_predictions_in_a_folder_are_all_kept(data: Path, tmp_path: Path) -> None:
     for name, scores in (("a", SCORES), ("b", -SCORES)):
         np.savez(tmp_path / f"{name}.npz", gamma_scores=scores)
     for name in "ab":
-        assert run(monkeypatch, "--data", data, "--quiet", "--no-intervals", tmp_path / f"{name}.npz") == 0
+        call("verify.py", "--data", data, "--quiet", "--no-intervals", tmp_path / f"{name}.npz")
     a, b, last = (
         json.loads((tmp_path / file).read_text())["survival_rates"]
         for file in ("a_metrics_gamma.json", "b_metrics_gamma.json", "metrics_gamma.json")
@@ -100,26 +90,15 @@ def test_metrics_of_several_predictions_in_a_folder_are_all_kept(
         (("--description", "words"), "--description has no effect without --log: leave it out"),
     ],
 )
-def test_options_without_effect_are_refused(
-    option: tuple[str, ...],
-    expected: str,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_options_without_effect_are_refused(option: tuple[str, ...], expected: str, data: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", predictions=GOOD.astype(np.uint8))
-    assert run(monkeypatch, "--data", data, *option, tmp_path / "p.npz") == 2
-    assert expected in capsys.readouterr().err
+    assert expected in refused("--data", data, *option, tmp_path / "p.npz")
     assert not (tmp_path / "metrics_composition.json").exists()
 
 
-def test_ties_are_told_with_their_cost(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ties_are_told_with_their_cost(data: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", gamma_scores=np.round(SCORES, 1))
-    assert run(monkeypatch, "--task", "gamma", "--data", data, tmp_path / "g.npz") == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(call("verify.py", "--task", "gamma", "--data", data, tmp_path / "g.npz").stdout.split())
     assert "hadrons share the score at the threshold" in printed
     assert "without the tied hadrons it would be" in printed
 
@@ -150,33 +129,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_unusable_predictions_are_refused(
-    case: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_predictions_are_refused(case: str, data: Path, tmp_path: Path) -> None:
     task, arrays, message = REFUSED[case]
     file = tmp_path / "bad.npz"
     np.savez(file, **arrays)
     kept = tmp_path / f"metrics_{task}.json"
     kept.write_text("older result")
-    assert_refused(monkeypatch, capsys, f"{file}.*{message}", "--task", task, "--data", data, file)
+    assert_refused(f"{file}.*{message}", "--task", task, "--data", data, file)
     assert kept.read_text() == "older result"
 
 
-def assert_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pattern: str, *arguments: str | Path
-) -> None:
-    import re
-
-    assert run(monkeypatch, *arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert re.search(pattern, printed.err), printed.err
+def assert_refused(pattern: str, *arguments: str | Path) -> None:
+    printed = call("verify.py", *arguments, code=2)
+    assert printed.stdout == ""
+    assert printed.stderr.count("\n") == 1
+    assert re.search(pattern, printed.stderr), printed.stderr
 
 
-def test_files_that_are_no_predictions(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_no_predictions(data: Path, tmp_path: Path) -> None:
     good = tmp_path / "good.npz"
     np.savez(good, predictions=GOOD)
     whole = good.read_bytes()
@@ -196,16 +166,14 @@ def test_files_that_are_no_predictions(
         "flipped.npz": "cannot be read",
         "data": "is a folder",
     }.items():
-        assert_refused(monkeypatch, capsys, pattern, "--data", data, tmp_path / name)
+        assert_refused(pattern, "--data", data, tmp_path / name)
     assert not list(tmp_path.glob("metrics_*"))
 
 
-def test_truth_that_cannot_be_used(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_truth_that_cannot_be_used(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "p.npz"
     np.savez(file, predictions=GOOD)
-    assert_refused(monkeypatch, capsys, "nowhere/composition_test does not exist", "--data", "nowhere", file)
+    assert_refused("nowhere/composition_test does not exist", "--data", "nowhere", file)
     labels = data / "composition_test" / "labels_composition.npy"
     scalars = data / "composition_test" / "features.npy"
     good = np.load(labels)
@@ -217,23 +185,21 @@ def test_truth_that_cannot_be_used(
         (good[:-1], "features.npy has 1000 rows, but labels_composition.npy beside it has 999"),
     ):
         np.save(labels, changed)
-        assert_refused(monkeypatch, capsys, pattern, "--data", data, file)
+        assert_refused(pattern, "--data", data, file)
     np.save(labels, good)
     scalars.write_bytes(scalars.read_bytes()[:500])
-    assert_refused(monkeypatch, capsys, "features.npy cannot be read", "--data", data, file)
+    assert_refused("features.npy cannot be read", "--data", data, file)
     assert not list(tmp_path.glob("metrics_*"))
 
 
-def test_weighted_hadrons_are_quoted_only_where_weights_determine_a_number(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weighted_hadrons_are_quoted_only_where_weights_determine_a_number(data: Path, tmp_path: Path) -> None:
     weights, hadron = np.ones(N), np.arange(N) % 10 > 0
     np.savez(tmp_path / "g.npz", gamma_scores=SCORES)
     printed = []
     for heavy in (1.0, 500.0):
         weights[1] = heavy
         np.save(data / "gamma_test" / "weight.npy", weights.astype(np.float32))
-        assert run(monkeypatch, "--task", "gamma", "--data", data, tmp_path / "g.npz") == 0
+        printed.append(call("verify.py", "--task", "gamma", "--data", data, tmp_path / "g.npz").stdout)
         metrics = json.loads((tmp_path / "metrics_gamma.json").read_text())
         row = metrics["survival_rates"]["75%"]
         survives = hadron & (row["threshold"] <= SCORES)
@@ -241,12 +207,12 @@ def test_weighted_hadrons_are_quoted_only_where_weights_determine_a_number(
         assert row["n_effective"] == pytest.approx(weights[survives].sum() ** 2 / (weights[survives] ** 2).sum())
         assert row["largest_weight"] == pytest.approx(heavy / (weights[survives].sum() + heavy))
         assert row["quoted"] == (heavy == 1.0)
-        printed.append(capsys.readouterr().out)
     assert "hadron survival 7." in printed[0]
     assert "hadron survival < " in printed[1]
     np.save(data / "gamma_test" / "weight.npy", np.where(np.arange(N) == 7, -1.0, 1.0).astype(np.float32))
-    assert run(monkeypatch, "--task", "gamma", "--data", data, tmp_path / "g.npz") == 2
-    assert "weight.npy: row 7 holds -1, expected a weight from 0 up" in capsys.readouterr().err
+    assert "weight.npy: row 7 holds -1, expected a weight from 0 up" in refused(
+        "--task", "gamma", "--data", data, tmp_path / "g.npz"
+    )
 
 
 @pytest.fixture
@@ -268,16 +234,15 @@ def rows_of(log: Path) -> list[list[str]]:
 
 
 def test_the_benchmarks_own_calls_are_attempts(
-    counted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    counted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez("p.npz", predictions=LABELS)
-    assert run(monkeypatch, "p.npz", "what I tried") == 0
-    printed = capsys.readouterr().out
+    printed = call("verify.py", "p.npz", "what I tried").stdout
     metrics = json.loads(Path("metrics_composition.json").read_text())
     assert "attempt 1 of 50 in results.tsv; best: attempt 1, " in printed
     assert "not the public test set: published values do not compare" in " ".join(printed.split())
     options = ("--protocol", "2026", "--log", "other.tsv", "--description", "what I tried")
-    assert run(monkeypatch, *options, "p.npz") == 0
+    call("verify.py", *options, "p.npz")
     assert Path("results.tsv").read_bytes() == Path("other.tsv").read_bytes()
     value = verify.evaluate(LABELS, "again,\n from Python")
     assert value == metrics["mean_fraction_error"]
@@ -297,7 +262,7 @@ def test_the_benchmarks_own_calls_are_attempts(
     assert "attempt 2 of 50" in printed
 
 
-def test_gamma_scores_are_attempts_of_their_own_list(counted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gamma_scores_are_attempts_of_their_own_list(counted: Path) -> None:
     right = (np.arange(N) % 10 == 0) + SCORES
     value = verify.evaluate(right.astype(np.float32), "scores", "mine.npz", log="gamma.tsv")
     assert value == 0.0
@@ -323,14 +288,10 @@ def test_what_cannot_be_scored_is_no_attempt(
     assert not Path("results.tsv").exists()
 
 
-def test_the_fifty_first_attempt_and_other_protocols_are_refused(
-    counted: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_fifty_first_attempt_and_other_protocols_are_refused(counted: Path, data: Path) -> None:
     np.savez("p.npz", predictions=LABELS)
-    assert run(monkeypatch, "p.npz", "tried", "--protocol", "v2") == 2
-    assert "leave out --protocol" in capsys.readouterr().err
-    assert run(monkeypatch, "p.npz", "tried", "--description", "tried") == 2
-    assert "leave out --description" in capsys.readouterr().err
+    assert "leave out --protocol" in refused("p.npz", "tried", "--protocol", "v2")
+    assert "leave out --description" in refused("p.npz", "tried", "--description", "tried")
     verify.evaluate(LABELS, "first")
     log = Path("results.tsv")
     row = rows_of(log)[-1][1:]

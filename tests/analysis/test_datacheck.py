@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import cli
 from benchmarks.physics.damaged import CLUSTER, damaged
 from showerstack.analysis.datacheck.check import DataCheck, check_data, verdict
 from showerstack.analysis.datacheck.p_values import histograms_differ, holm
@@ -35,6 +33,7 @@ from showerstack.showers.simulation import simulate
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
+from tests.program import call
 
 N_TRAIN, N_NEW = 4_000, 3_000
 OPTIONS = {"reference": 3_000, "ctx": Context(workers=1)}
@@ -165,11 +164,7 @@ def test_masses_that_change_with_the_zenith_angle_are_noticed() -> None:
 
 
 def test_the_command_writes_a_page_and_its_numbers(
-    checked: Callable[[str], DataCheck],
-    world: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    checked: Callable[[str], DataCheck], world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = checked("cluster")
     asked = []
@@ -181,16 +176,13 @@ def test_the_command_writes_a_page_and_its_numbers(
 
     monkeypatch.setattr("showerstack.analysis.datacheck.check.check_data", once)
     page = tmp_path / "check.html"
-    arguments = ["datacheck", "--run", world / "run", "--data", world / "cluster", "--out", page]
-    monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments), "--workers", "1"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 1, "there is an alarm"
+    arguments = ("datacheck", "--run", world / "run", "--data", world / "cluster", "--out", page, "--workers", "1")
+    said = call("cli.py", *arguments, code=1).stdout  # there is an alarm
     ((run, data, options),) = asked
     assert (run, data, options["train"]) == (world / "run", world / "cluster", None)
     assert (options["seed"], options["alarms"]) == (1, 0.05)
     assert options["ctx"].workers == 1
-    assert "does not describe these events" in capsys.readouterr().out.replace("\n", " ")
+    assert "does not describe these events" in said.replace("\n", " ")
     text = page.read_text()
     assert text.count("<svg") >= 3
     assert "does not describe these events" in text
@@ -244,6 +236,11 @@ def test_weights_bring_composition_and_spectrum() -> None:
     assert mean == pytest.approx(data[1].mean(), abs=0.015)
     assert weights.effective < 40_000
     assert weights.weights.mean() == pytest.approx(1.0), "as many events as there are"
+    assert weights.uncovered < 0.001
+    beyond = np.concatenate([data[2], np.full(5_000, simulation[2].max() + 1)])
+    weights = fit_weights(*simulation, beyond, np.concatenate([data[3], data[3][:5_000]]))
+    assert weights.uncovered == pytest.approx(0.2, abs=0.001)
+    assert weights.fractions[1] == pytest.approx(0.2, abs=0.04), "what the simulation does not have changes nothing"
 
 
 def test_statistics_keep_their_level() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-import cli
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.archives.measured import convert_measured, measured_folders
 from showerstack.showers.dataset import Dataset
@@ -17,21 +15,14 @@ from showerstack.showers.simulation.measured import simulate_measured
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.train import stack
+from tests.program import call
 
 STACK = {"task": "gamma", "preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1}
 
 
-def _command(*words: object) -> int:
-    """Give a command; return its exit code."""
-    before = sys.argv
-    sys.argv = ["cli.py", *map(str, words)]
-    try:
-        cli.main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    finally:
-        sys.argv = before
-    return 0
+def _refused(*words: str | Path) -> str:
+    """Return what a command says that is refused, in one line."""
+    return call("cli.py", *words, code=2).stderr.replace("\n", " ")
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +40,13 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_limits_from_public_files(public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_from_public_files(public: Path) -> None:
     out = public / "limits"
-    words = (
-        "gamma-limit",
-        "--run",
-        public / "run",
-        "--data",
-        public / "measured",
-        "--simulation",
-        public / "gamma_test",
-    )
-    assert _command(*words, "--out", out, "--toys", "100") == 2, "no bin has enough events"
-    message = capsys.readouterr().err.replace("\n", " ")
-    assert "no energy bin can be used" in message
-    assert _command(*words, "--out", out, "--toys", "100", "--bins", "14.5,17") == 0
-    shown = capsys.readouterr()
-    text = (shown.out + shown.err).replace("\n", " ")
+    events = ("--data", public / "measured", "--simulation", public / "gamma_test")
+    words = ("gamma-limit", "--run", public / "run", *events, "--out", out, "--toys", "100")
+    assert "no energy bin can be used" in _refused(*words), "no bin has enough events"
+    shown = call("cli.py", *words, "--bins", "14.5,17")
+    text = (shown.stdout + shown.stderr).replace("\n", " ")
     assert "the number of generated primaries is not known" in text
     assert "live time of the runs' own events" in text, "no exposure was given"
     limits = json.loads((out / "gamma_limit.json").read_text())
@@ -79,10 +60,10 @@ def test_limits_from_public_files(public: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-def test_a_sky_map_of_public_files(public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sky_map_of_public_files(public: Path) -> None:
     pytest.importorskip("astropy_healpix")
-    assert _command("sky-map", "--data", public / "measured", "--out", public / "sky", "--nside", "8") == 0
-    assert "showers in" in capsys.readouterr().out
+    shown = call("cli.py", "sky-map", "--data", public / "measured", "--out", public / "sky", "--nside", "8")
+    assert "showers in" in shown.stdout
     assert (public / "sky" / "sky_map.json").exists()
 
 
@@ -93,14 +74,14 @@ def test_limits_with_a_simulated_archive_that_was_converted(public: Path, tmp_pa
     convert(tmp_path / "raw", tmp_path, GAMMA, protocol="2026")
     words = ("gamma-limit", "--run", public / "run", "--data", public / "measured", "--out", tmp_path / "limits")
     options = ("--simulation", tmp_path / "gamma_train", "--toys", "100", "--bins", "14.5,17")
-    assert _command(*words, *options) == 0
+    call("cli.py", *words, *options)
     result = json.loads((tmp_path / "limits" / "gamma_limit.json").read_text())
     assert not result["efficiency_and_migration_known"]
     assert result["photon_energy"]["resolution_lg"] > 0, "true energies are there"
 
 
 @pytest.mark.slow
-def test_wrong_uses_end_in_one_line_that_names_the_remedy(public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_uses_end_in_one_line_that_names_the_remedy(public: Path) -> None:
     run, data, out = public / "run", public / "measured", public / "wrong"
     limits = ("gamma-limit", "--run", run, "--data", data, "--out", out)
     check = ("datacheck", "--run", run, "--out", public / "wrong.html")
@@ -119,20 +100,18 @@ def test_wrong_uses_end_in_one_line_that_names_the_remedy(public: Path, capsys: 
         ),
         (("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "1000"), "--azimuth-of-north 1000: give"),
     ):
-        assert _command(*words) == 2, words
-        assert message in capsys.readouterr().err.replace("\n", " "), words
+        assert message in _refused(*words), words
 
 
-def test_places_for_results_are_checked_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_places_for_results_are_checked_before_the_work(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file")
     for command in ("spectra", "gamma-limit", "sky-map"):
         run = () if command == "sky-map" else ("--run", tmp_path / "none")
-        assert _command(command, *run, "--data", tmp_path / "none", "--out", taken) == 2
-        assert "taken is a file, not a folder" in capsys.readouterr().err.replace("\n", " ")
+        assert "taken is a file, not a folder" in _refused(command, *run, "--data", tmp_path / "none", "--out", taken)
     for command in ("spectra", "gamma-limit", "sky-map"):
         run = () if command == "sky-map" else ("--run", tmp_path / "none")
-        assert _command(command, *run, "--data", tmp_path, "--out", tmp_path / "out", "--unblind") == 2
-        assert "--unblind" in capsys.readouterr().err
-    assert _command("datacheck", "--run", tmp_path, "--data", tmp_path, "--out", tmp_path / "check.txt") == 2
-    assert "check.txt: choose a name that ends in .html" in capsys.readouterr().err.replace("\n", " ")
+        said = _refused(command, *run, "--data", tmp_path, "--out", tmp_path / "out", "--unblind")
+        assert "--unblind" in said
+    said = _refused("datacheck", "--run", tmp_path, "--data", tmp_path, "--out", tmp_path / "check.txt")
+    assert "check.txt: choose a name that ends in .html" in said

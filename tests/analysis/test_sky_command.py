@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-import cli
 from showerstack.analysis.options import SkyOptions
 from showerstack.analysis.sky.map import SkyMap, sky_map, write_map
 from showerstack.report.check_pages import write_sky_picture
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.showers.writer import write_dataset
+from tests.program import call
 
 pytest.importorskip("astropy")
 astropy_healpix = pytest.importorskip("astropy_healpix")
@@ -76,38 +74,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-Say = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Run ``sky-map`` in this process; returns its exit code and what it said."""
-
-    def run(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["cli.py", "sky-map", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out + said.err
-
-    return run
-
-
 def _best(out: Path) -> dict[str, float]:
     table = pl.read_parquet(out / "sky_map.parquet")
     return table.sort("significance_sigma", descending=True, nulls_last=True).row(0, named=True)
 
 
 @pytest.mark.slow
-def test_an_injected_source_comes_back(runs: Path, tmp_path: Path, say: Say) -> None:
+def test_an_injected_source_comes_back(runs: Path, tmp_path: Path) -> None:
     from astropy import units
 
-    code, said = say("--data", runs, "--out", tmp_path, "--nside", "16", "--scrambles", "10")
-    assert code == 0, said
+    shown = call("cli.py", "sky-map", "--data", runs, "--out", tmp_path, "--nside", "16", "--scrambles", "10")
     best = _best(tmp_path)
     assert best["pixel"] == astropy_healpix.HEALPix(16).lonlat_to_healpix(*([SOURCE_RA, SOURCE_DEC] * units.deg))
     assert best["significance_sigma"] > 6
-    assert f"{best['significance_sigma']:.2f} standard deviations" in said.replace("\n", " ")
+    assert f"{best['significance_sigma']:.2f} standard deviations" in shown.stdout.replace("\n", " ")
     table = pl.read_parquet(tmp_path / "sky_map.parquet")
     assert pl.read_csv(tmp_path / "sky_map.csv").columns == table.columns
     assert table["counts"].sum() == pytest.approx(table["expected_counts"].sum(), rel=0.002)
@@ -192,13 +172,13 @@ def test_gammapy_reads_the_map(written: tuple[SkyMap, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_convention_of_azimuths_loses_the_source(runs: Path, tmp_path: Path, say: Say) -> None:
-    code, said = say("--data", runs, "--out", tmp_path, "--nside", "16", "--scrambles", "5", "--anticlockwise")
-    assert code == 0, said
+def test_a_wrong_convention_of_azimuths_loses_the_source(runs: Path, tmp_path: Path) -> None:
+    options = ("--out", tmp_path, "--nside", "16", "--scrambles", "5", "--anticlockwise")
+    call("cli.py", "sky-map", "--data", runs, *options)
     assert _best(tmp_path)["significance_sigma"] < 5
 
 
-def test_what_cannot_be_is_said_in_one_line(runs: Path, tmp_path: Path, say: Say) -> None:
+def test_what_cannot_be_is_said_in_one_line(runs: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     timeless = _folder(tmp_path / "timeless", _background(rng, 20), times=False)
     holes = _background(rng, 20)
@@ -221,8 +201,7 @@ def test_what_cannot_be_is_said_in_one_line(runs: Path, tmp_path: Path, say: Say
     for options, message in cases:
         with pytest.raises(InputError, match=message):
             sky_map(options)
-    code, said = say("--data", timeless, "--out", tmp_path / "none")
-    assert code == 2
+    said = call("cli.py", "sky-map", "--data", timeless, "--out", tmp_path / "none", code=2).stderr
     assert said.count("\n") == 1
     assert said.startswith("error: ")
 

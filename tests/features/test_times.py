@@ -73,6 +73,15 @@ def test_a_thick_front_is_called_thick(showers: Drawn) -> None:
     assert np.nanmedian(thick["front_latest_ns"]) > np.nanmedian(usual["front_latest_ns"])
 
 
+def test_deviations_of_few_stations_are_divided_by_what_the_front_leaves(showers: Drawn) -> None:
+    times_ns = arrival_times(showers, thickness=0)
+    order = np.argsort(np.argsort(-showers.matrices[..., 0].reshape(600, -1), axis=1), axis=1).reshape(times_ns.shape)
+    columns = columns_of(showers, np.where(order < 5, times_ns, np.nan))
+    assert np.all(columns["front_stations"] == 5)
+    assert 0.72 < np.nanmean(columns["front_chi2"]) < 1.07
+    assert np.nanmean(columns["front_outlier_share"]) < 0.03
+
+
 def test_columns_lie_in_their_ranges(showers: Drawn) -> None:
     rng = np.random.default_rng(3)
     usual, wild = arrival_times(showers), rng.normal(0, 3e4, (600, 16, 16)).astype(np.float32)

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import cli
 import showerstack
 import verify
 from showerstack.models import registry
@@ -53,6 +52,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, task_named
 from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.run import Run
+from tests.program import call
 from tests.report.conftest import make_world
 from tests.showers.known import write_archives
 
@@ -598,9 +598,7 @@ def run(scored: Path, tmp_path: Path) -> Path:
     return shutil.copytree(scored, tmp_path / "run")
 
 
-def refused(
-    command: str, run: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
+def refused(command: str, run: Path, data: Path) -> str:
     """Return the one line with which a command refuses a run."""
     arguments = {
         "report": ["report", run],
@@ -609,28 +607,18 @@ def refused(
         "leaderboard": ["leaderboard", run],
         "verify": [run / "predictions.npz"],
     }[command]
-    monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments), "--data", str(data)])
-    if command == "verify":
-        code = verify.main()
-    else:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        code = int(ended.value.code or 0)
-    printed = capsys.readouterr().err
-    assert (code, printed.count("\n")) == (2, 1)
-    return printed
+    program = "verify.py" if command == "verify" else "cli.py"
+    said = call(program, *arguments, "--data", data, code=2).stderr
+    assert said.count("\n") == 1
+    return said
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_another_test_set_of_the_same_length_is_refused(
-    command: str,
-    run: Path,
-    other_world: tuple[Path, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, run: Path, other_world: tuple[Path, Path]
 ) -> None:
     before = (run / "metrics_composition.json").read_bytes()
-    message = refused(command, run, other_world[1], monkeypatch, capsys)
+    message = refused(command, run, other_world[1])
     assert f"was made for other events than those of {other_world[1] / 'composition_test'}" in message
     assert (run / "metrics_composition.json").read_bytes() == before
 
@@ -643,8 +631,6 @@ def test_predictions_of_another_run_are_refused(
     run: Path,
     composition_world: tuple[Path, Path],
     other_world: tuple[Path, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file, expected = run / "predictions.npz", "predictions.npz"
     with np.load(file) as archive:
@@ -662,7 +648,7 @@ def test_predictions_of_another_run_are_refused(
         metrics = score_arrays(truth, output, COMPOSITION, intervals=False) | vars(origin)
         expected = "metrics_composition.json"
         write_json(run / expected, with_checksum(metrics))
-    message = refused(command, run, composition_world[1], monkeypatch, capsys)
+    message = refused(command, run, composition_world[1])
     assert f"{run / expected} is not what manifest.json beside it describes" in message
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-import cli
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import KASCADE, DetectorArray, lattice, square_clusters
 from showerstack.showers.atmosphere import air_density
@@ -32,6 +30,7 @@ from showerstack.showers.simulation.ground import (
 from showerstack.showers.simulation.monte_carlo import AT_KASCADE, CASCADES, DEPTHS, FITTED, GROUND_DEPTH, coefficients
 from showerstack.showers.simulation.primaries import MODELS, Primaries
 from showerstack.showers.simulation.settings import Settings
+from tests.program import call
 
 N = 4000
 MONTE_CARLO = Settings().changed(
@@ -46,13 +45,6 @@ MONTE_CARLO = Settings().changed(
     cascade__lg_nmu_energy=0.0,
     cascade__photon_lg_ne_offset=0.0,
 )
-
-
-def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
 
 
 def lg_sizes(mass: int, lg_energy: float, depth: float, model: str = FITTED) -> tuple[np.ndarray, np.ndarray]:
@@ -265,22 +257,18 @@ def test_without_muon_detectors_there_is_no_muon_number(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_command_refuses(
-    options: tuple[str, ...],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pl.DataFrame({"id": [1, 2], "x_m": [0.0, 20.0], "y_m": [0.0, 0.0], "electron_area_m2": [1.0, 1.0]}).write_parquet(
         "stations.parquet"
     )
-    assert command_line(monkeypatch, "simulate", "--task", "composition", "--out", tmp_path / "out", *options) == 2
-    assert message in capsys.readouterr().err
+    said = call("cli.py", "simulate", "--task", "composition", "--out", tmp_path / "out", *options, code=2).stderr
+    assert message in said
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_takes_a_model_and_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_takes_a_model_and_an_array(tmp_path: Path) -> None:
     folder = tmp_path / "mountain"
     folder.mkdir()
     x_m, y_m = lattice(5, 15.0)
@@ -290,7 +278,7 @@ def test_the_command_takes_a_model_and_an_array(tmp_path: Path, monkeypatch: pyt
     (folder / "array.toml").write_text("altitude_m = 3200\n")
     out = tmp_path / "out"
     options = ("--train", "40", "--test", "20", "--hadronic", "sibyll21", "--array", folder / "stations.parquet")
-    assert command_line(monkeypatch, "simulate", "--task", "composition", "--out", out, *options) == 0
+    call("cli.py", "simulate", "--task", "composition", "--out", out, *options)
     source = json.loads((out / "composition_train" / "source.json").read_text())
     assert source["model"] == "sibyll21"
     assert source["array"]["card"]["depth_g_cm2"] == pytest.approx(700.0, abs=2.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -13,7 +12,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-import cli
 from showerstack.models.registry import LEARNERS
 from showerstack.models.registry import load as load_learner
 from showerstack.report.doctor import check_folder
@@ -25,6 +23,7 @@ from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import load
 from showerstack.stacking.train import stack
+from tests.program import call
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -164,23 +163,12 @@ def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path,
 
 
 @pytest.mark.parametrize("case", [*DAMAGES, *UNREAD])
-def test_check_names_every_damage(
-    case: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def examine() -> tuple[int, list[str]]:
-        monkeypatch.setattr(sys, "argv", ["cli.py", "check", str(run)])
-        try:
-            cli.main()
-        except SystemExit as ended:
-            return int(ended.code or 0), capsys.readouterr().out.splitlines()
-        return 0, capsys.readouterr().out.splitlines()
-
-    assert examine() == (0, [f"{run} is a sound run"])
+def test_check_names_every_damage(case: str, run: Path) -> None:
+    assert call("cli.py", "check", run).stdout.splitlines() == [f"{run} is a sound run"]
     name, damage = {**DAMAGES, **UNREAD}[case]
     damage(run / name)
-    code, lines = examine()
-    assert (code, len(lines)) == (1, 1)
-    assert str(run / name) in lines[0]
+    (line,) = call("cli.py", "check", run, code=1).stdout.splitlines()
+    assert str(run / name) in line
 
 
 def test_check_of_datasets_tables_and_other_things(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import cli
 from showerstack import fit, fitted
 from showerstack.features.catalogue import GROUPS
 from showerstack.models.base.learner import Batch, Learner
@@ -18,6 +16,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.stacking.explain import exchanged, explain
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import Run, load
+from tests.program import call
 
 
 class _Linear(Learner):
@@ -138,16 +137,9 @@ def test_what_cannot_be_explained_is_said(table_run: tuple[Run, Path]) -> None:
         explain(run, new, 40)
 
 
-def test_a_shower_is_explained_and_drawn(
-    gamma_run: Path, tiny_gamma: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_shower_is_explained_and_drawn(gamma_run: Path, tiny_gamma: Path, tmp_path: Path) -> None:
     data, picture = tiny_gamma / "gamma_test", tmp_path / "seven.png"
-    command = ["cli.py", "explain", str(gamma_run), str(data), "--event", "7", "--out", str(picture)]
-    monkeypatch.setattr(sys, "argv", command)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    said = capsys.readouterr().out
-    assert ended.value.code in (0, None), said
+    said = call("cli.py", "explain", gamma_run, data, "--event", "7", "--out", picture).stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     result = fitted(gamma_run).explain(data, 7)
     score = predict(load(gamma_run), data).concatenated().log_proba[7]

@@ -22,7 +22,6 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 import showerstack
-from cli import main
 from showerstack.models.base.inputs import TARGETS
 from showerstack.models.base.learner import Batch
 from showerstack.models.onnx.graph import COLUMNS, GRID, Portable
@@ -45,7 +44,7 @@ from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import POOLS, fit_pool
 from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.train import stack
-from tests.program import ROOT, environment
+from tests.program import ROOT, call, environment
 
 # The exporter silences its libraries, but another thread that does the same may undo it.
 pytestmark = [
@@ -277,13 +276,7 @@ def test_every_pool_has_a_graph(name: str, finished: Path) -> None:
     assert list(chain.procedure.outputs) == ["gamma_score"]
 
 
-def test_what_cannot_be_exported_is_told(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_exported_is_told(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no learner catboost: choose from"):
         export_run(finished, tmp_path / "a", ("catboost",))
-    monkeypatch.setattr("sys.argv", ["cli.py", "export", "--run", str(finished), "--out", str(tmp_path), "--quiet"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert "exists" in capsys.readouterr().err
+    assert "exists" in call("cli.py", "export", "--run", finished, "--out", tmp_path, "--quiet", code=2).stderr

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +17,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-import cli
 import showerstack.stacking.events
 from showerstack.features.build import build_table
 from showerstack.features.catalogue import CATALOGUE
@@ -50,6 +48,7 @@ from showerstack.stacking.predictable import SavedFits
 from showerstack.stacking.run import load
 from showerstack.stacking.tables import FrameEvents
 from showerstack.stacking.train import stack
+from tests.program import call
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
 
@@ -168,42 +167,30 @@ def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path:
     assert remark.startswith(f"{new.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where")
 
 
-def test_files_have_the_bytes_of_those_through_the_table(
-    run: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ["--run", str(run), "--data", str(new), "--out", str(tmp_path / "memory.npz"), "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["cli.py", "predict", *options, "--no-table", "--quiet"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
+def test_files_have_the_bytes_of_those_through_the_table(run: Path, new: Path, tmp_path: Path) -> None:
+    options = ("--run", run, "--data", new, "--out", tmp_path / "memory.npz", "--device", "cpu")
+    call("cli.py", "predict", *options, "--no-table", "--quiet")
     assert sorted(path.name for path in new.parent.iterdir()) == ["events"]
     predict(load(run), new, Context(workers=1, device="cpu")).write(tmp_path / "table.npz")
     assert FeatureTable.open(new.parent / "events.features").n_events == 2000
     assert (tmp_path / "memory.npz").read_bytes() == (tmp_path / "table.npz").read_bytes()
 
 
-def test_a_folder_of_runs_gets_a_file_each(
-    run: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_runs_gets_a_file_each(run: Path, new: Path, tmp_path: Path) -> None:
     folder = tmp_path / "measured"
     for name in ("004000", "004001"):
         shutil.copytree(new, folder / name)
-    options = ["--run", str(run), "--data", str(folder), "--device", "cpu", "--no-table"]
-    for out, code in ((tmp_path / "one.npz", 2), (tmp_path / "predicted", 0)):
-        monkeypatch.setattr(sys, "argv", ["cli.py", "predict", *options, "--out", str(out)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert (ended.value.code or 0) == code
-    assert "holds 2 runs, which get a file each: --out must be a folder" in capsys.readouterr().err
+    options = ("predict", "--run", run, "--data", folder, "--device", "cpu", "--no-table", "--out")
+    said = call("cli.py", *options, tmp_path / "one.npz", code=2).stderr
+    assert "holds 2 runs, which get a file each: --out must be a folder" in said
+    call("cli.py", *options, tmp_path / "predicted")
     written = [(tmp_path / "predicted" / f"{name}.npz").read_bytes() for name in ("004000", "004001")]
     own = Context(device="cpu")
     predict(load(run), new, own, no_table=True).write(tmp_path / "alone.npz")
     assert written[0] == written[1] == (tmp_path / "alone.npz").read_bytes()
     shutil.copytree(new, folder / "measured" / "004000")
-    monkeypatch.setattr(sys, "argv", ["cli.py", "predict", *options, "--out", str(tmp_path / "again")])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "holds two runs of one name: predict its folders one by one" in capsys.readouterr().err
+    said = call("cli.py", *options, tmp_path / "again", code=2).stderr
+    assert "holds two runs of one name: predict its folders one by one" in said
     assert not (tmp_path / "again").exists()
     shutil.copy(new / MATRICES_FILE, new / "labels_composition.npy")
     assert unlabelled_in(new.parent) == [], "a labelled set is no measured run"

@@ -19,7 +19,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-import cli
 from showerstack.models.registry import LEARNERS
 from showerstack.report.outcome import outcome
 from showerstack.report.public.leaderboard import table_standings
@@ -46,6 +45,7 @@ from showerstack.stacking.tables import (
     read_weights,
 )
 from showerstack.stacking.train import stack
+from tests.program import call
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 
@@ -412,9 +412,7 @@ def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-def test_the_command_takes_what_a_stranger_has(
-    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_takes_what_a_stranger_has(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("showerstack.report.outcome.write_table_report", lambda run, **options: run)
     raw = (tables / "train.tsv").read_text().replace("\t", ";")
     (tmp_path / "t.csv").write_text(raw)
@@ -433,16 +431,9 @@ def test_the_command_takes_what_a_stranger_has(
     ]
     line += ["--learners", "table.logistic", "--folds", "2", "--run", "run", "--workers", "1", "--json"]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["cli.py", *line])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
-    content = json.loads(capsys.readouterr().out)
+    content = json.loads(call("cli.py", *line).stdout)
     assert content["held_out"]["systems"]["table.logistic"]["auc"]["value"] > 0.75
-    monkeypatch.setattr("sys.argv", ["cli.py", "leaderboard", "run", "--json"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert json.loads(capsys.readouterr().out)[0]["shipped"] == "table.logistic"
+    assert json.loads(call("cli.py", "leaderboard", "run", "--json").stdout)[0]["shipped"] == "table.logistic"
 
 
 HERE = Path("t.csv")
