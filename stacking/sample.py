@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
+from showerstack.runtime.rows import Rows
 from showerstack.scoring.metrics.intervals import grouped_error, linearised
 from showerstack.scoring.metrics.losses import error_of_mean, event_losses
 
@@ -35,7 +35,7 @@ class MeanAndError:
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(Rows):
     """N labelled events, predicted by fits that did not learn from them."""
 
     labels: np.ndarray
@@ -49,11 +49,6 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def take(self, rows: np.ndarray | slice) -> Self:
-        """Return the events at these positions, or where a mask (N,) is true."""
-        groups, weights = (None if values is None else values[rows] for values in (self.groups, self.weights))
-        return type(self)(self.labels[rows], self.folds[rows], groups, weights)
 
     def shares(self, n_classes: int) -> tuple[float, ...]:
         """Return each class's share of the events, by weight."""

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import chdtrc
 
 from showerstack.analysis.datacheck.p_values import TINY_P
+from showerstack.runtime.rows import Rows
 
 BANDS = 3
 ENERGY_STEP = 0.25
@@ -32,7 +33,7 @@ class ZenithTest:
 
 
 @dataclass(frozen=True)
-class MassEvents:
+class MassEvents(Rows):
     """Events with their masses; (N,) each."""
 
     lg_energy: np.ndarray
@@ -40,10 +41,6 @@ class MassEvents:
     mean_ln_a: np.ndarray
     """Mean ln A by the posteriors."""
     weight: np.ndarray
-
-    def take(self, rows: np.ndarray) -> MassEvents:
-        """Return some of the events."""
-        return MassEvents(*(value[rows] for value in vars(self).values()))
 
 
 def zenith_bands(data: MassEvents, simulation: MassEvents) -> ZenithTest | None:

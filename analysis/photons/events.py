@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from showerstack.analysis.spectra.reading import thrown_primaries
 from showerstack.analysis.spectra.response import Thrown
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.rows import Rows
 from showerstack.scoring.metrics.classes import gamma_scores
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.identity import refuse_part
@@ -38,7 +38,7 @@ MIN_HOLDOUT = 100
 
 
 @dataclass(frozen=True)
-class SearchEvents:
+class SearchEvents(Rows):
     """Events under the cuts; all arrays have N entries."""
 
     score: np.ndarray
@@ -57,10 +57,6 @@ class SearchEvents:
 
     def __len__(self) -> int:
         return len(self.score)
-
-    def take(self, rows: np.ndarray) -> Self:
-        """Return some of the events (positions or a mask)."""
-        return replace(self, **{name: value[rows] for name, value in vars(self).items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -150,7 +146,7 @@ def read_data(
         columns = scalars(dataset)
         whole = _events(predictions.log_proba, columns, np.arange(len(dataset)), number)
         parts.append(whole.take(measured.passing(dataset, search_cuts(zenith_max_deg))))
-    events = SearchEvents(**{name: np.concatenate([vars(p)[name] for p in parts]) for name in vars(parts[0])})
+    events = SearchEvents.joined(parts)
     if not len(events):
         raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {describe_flow(measured.flows)}")
     return events, measured.fingerprints, measured.remarks, add_flows(measured.flows)

@@ -17,7 +17,7 @@ in energy, not in y.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
@@ -27,6 +27,7 @@ from showerstack.analysis.spectra.counting import count_moved
 from showerstack.analysis.spectra.response import FIVE, Binning, MassGroups, Simulated, SpectrumEvents
 from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.rows import Rows
 from showerstack.showers.kascade import corrected_sizes
 
 SUMMARIES = 8
@@ -90,9 +91,10 @@ def make_cells(bins: Binning, simulated: Simulated, summaries: int = SUMMARIES) 
 
 
 @dataclass(frozen=True)
-class MovableEvents:
+class MovableEvents(Rows):
     """Simulated events as they are and as scales move them."""
 
+    EVENTS_AXIS = -1
     labels: np.ndarray
     """(N,) groups."""
     fine: np.ndarray
@@ -113,13 +115,6 @@ class MovableEvents:
     model: np.ndarray | None = None
     group: np.ndarray | None = None
     """(N,) equal value = same simulated shower; None: all different."""
-
-    def take(self, rows: np.ndarray) -> MovableEvents:
-        """Return some of the events (positions or a mask)."""
-        names = ("labels", "fine", "lg_energy", "measured", "sizes", "y", "y_moved", "mirrored", "model",
-                 "group")  # fmt: skip
-        values = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: value[..., rows] for name, value in values.items() if value is not None})
 
 
 def make_movable(

@@ -160,7 +160,7 @@ def read_measured(
     for dataset, predictions in measured:
         whole = _events(run.task, predictions.log_proba, predictions.labels, scalars(dataset))
         parts.append(whole.take(measured.passing(dataset, spectra_cuts(zenith_max_deg))))
-    events = concatenate(parts)
+    events = SpectrumEvents.joined(parts)
     if not len(events):
         raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {describe_flow(measured.flows)}")
     runs = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -206,7 +206,7 @@ def read_response(
         parts.append(events)
         thrown.append(primaries)
         remarks += new_remarks
-    return Response(join_simulated(parts), sum(thrown[1:], thrown[0]), tuple(remarks))
+    return Response(Simulated.joined(parts), sum(thrown[1:], thrown[0]), tuple(remarks))
 
 
 def holdout_response(run: Run, bins: Binning, zenith_max_deg: float) -> Response:
@@ -367,19 +367,3 @@ def without_unknown(events: Simulated, thrown: Thrown) -> tuple[Simulated, list[
                 "out, and the model is not compared with others"
             )
     return events.take(used), remarks
-
-
-def concatenate(parts: list[SpectrumEvents]) -> SpectrumEvents:
-    """Return all events together."""
-    names = [name for name in vars(parts[0]) if name != "groups"]
-    joined = {name: np.concatenate([vars(part)[name] for part in parts]) for name in names}
-    return SpectrumEvents(**joined, groups=parts[0].groups)
-
-
-def join_simulated(parts: list[Simulated]) -> Simulated:
-    """Return all simulated events together; what one part does not know, none knows."""
-    columns: dict[str, Any] = {}
-    for name in vars(parts[0]).keys() - {"groups"}:
-        values = [vars(part)[name] for part in parts]
-        columns[name] = None if any(value is None for value in values) else np.concatenate(values)
-    return Simulated(**columns, groups=parts[0].groups)

@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.rows import Rows
 from showerstack.showers.kascade import CHARGES, MASS_NUMBERS
 from showerstack.showers.nuclei import nearest_of_five
 from showerstack.showers.schema import COMPOSITION, Task, mean_ln_masses
@@ -78,7 +79,7 @@ FIVE = MassGroups()
 
 
 @dataclass(frozen=True)
-class SpectrumEvents:
+class SpectrumEvents(Rows):
     """What was measured of events; all arrays have N entries."""
 
     log_proba: np.ndarray
@@ -95,10 +96,6 @@ class SpectrumEvents:
 
     def __len__(self) -> int:
         return len(self.predicted)
-
-    def take(self, rows: np.ndarray) -> Self:
-        """Return some of the events (positions or a mask)."""
-        return replace(self, **{name: value[rows] for name, value in vars(self).items() if hasattr(value, "dtype")})
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -144,7 +145,8 @@ def foreign_detector() -> Iterator[None]:
         n = readings.array.n_stations
         gains = np.exp(GAIN_SPREAD * np.random.default_rng(2026).standard_normal((2, n))).astype(np.float32)
         caps = arguments[2].detector
-        return readings._replace(
+        return replace(
+            readings,
             electron=np.minimum(readings.electron * gains[0], caps.electron_cap_mev),
             muon=np.minimum(readings.muon * gains[1], caps.muon_cap_mev),
         )

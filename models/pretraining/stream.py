@@ -33,6 +33,7 @@ from showerstack.models.pretraining.arrays import (
     triggering,
     without_depth,
 )
+from showerstack.runtime.rows import Rows
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.schema import AGE, COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.blocks import BlockJob, SimulatedEvents, quantities_of, simulate_block
@@ -183,7 +184,7 @@ STREAM = 0x5EED_0000_0000
 
 
 @dataclass(frozen=True)
-class SimulatedBatch:
+class SimulatedBatch(Rows):
     """Showers of several worlds."""
 
     table: np.ndarray
@@ -203,15 +204,6 @@ class SimulatedBatch:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def head(self, n: int) -> SimulatedBatch:
-        """Return the first ``n`` showers."""
-        return SimulatedBatch(*(getattr(self, field.name)[:n] for field in fields(self)))
-
-    @classmethod
-    def concatenated(cls, portions: list[SimulatedBatch]) -> SimulatedBatch:
-        """Return all showers of several portions."""
-        return cls(*(np.concatenate([getattr(portion, field.name) for portion in portions]) for field in fields(cls)))
-
 
 def draw_portion(seed: int, number: int, split: str = "train", array: DetectorArray | None = KASCADE) -> SimulatedBatch:
     """Return portion ``number`` of a seed's stream, as the stations of an array see it.
@@ -230,14 +222,14 @@ def draw_portion(seed: int, number: int, split: str = "train", array: DetectorAr
             pieces.append(_block(task, cuts, split, seed, block, rng, told=array is None))
         else:
             pieces.append(_block_elsewhere(task, split, seed, block, rng, here, told=array is None))
-    return SimulatedBatch.concatenated(pieces)
+    return SimulatedBatch.joined(pieces)
 
 
 def draw_at(array: DetectorArray, task: Task, number: int) -> SimulatedBatch:
     """Return showers of a world of its own at an array, fully reconstructed; no portion's, whatever its seed."""
     rng = np.random.default_rng([STREAM, number])
     if array == KASCADE:
-        return _block(TASKS.index(task), "test", "test", -1, number, rng).head(MAX_OFF_CUT)
+        return _block(TASKS.index(task), "test", "test", -1, number, rng).take(slice(MAX_OFF_CUT))
     return _block_elsewhere(TASKS.index(task), "test", -1, number, rng, array, without_sizes=0.0)
 
 

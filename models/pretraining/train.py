@@ -192,7 +192,7 @@ def _missing_elsewhere(settings: PretrainSettings, inputs: InputTransform) -> tu
 
 def validation_showers(settings: PretrainSettings) -> SimulatedBatch:
     """Return the showers on which pretraining is watched; no weight is learned from them."""
-    showers = SimulatedBatch.concatenated(
+    showers = SimulatedBatch.joined(
         [draw_portion(settings.seed, number, "test", settings.array) for number in range(VALIDATION_PORTIONS)]
     )
     if settings.array is None:
@@ -289,7 +289,7 @@ def pretrain(
         for number in range(state.epoch, settings.rounds):
             before = time.process_time()
             drawn = [next(stream) for _ in range(PORTIONS_PER_ROUND)]
-            showers = SimulatedBatch.concatenated([portion for portion, _ in drawn])
+            showers = SimulatedBatch.joined([portion for portion, _ in drawn])
             events = Prepared.of(showers, inputs, settings.seed, number + 1).to(device)
             train_round(state, events, settings)
             loss = validate(state.averaged, valid)

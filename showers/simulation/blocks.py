@@ -7,9 +7,8 @@ that a simulation has the same events for any number of workers, and two models 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -87,14 +86,8 @@ class SimulatedEvents:
 
     def head(self, n: int) -> SimulatedEvents:
         """Return the first ``n`` events."""
-        first = slice(0, n)
-        return replace(
-            self,
-            rows=self.rows[first],
-            grids=self.grids[first],
-            event=self.event.take(np.arange(len(self))[first]),
-            group=self.group[first],
-        )
+        rows, grids, group = self.rows[:n], self.grids[:n], self.group[:n]
+        return replace(self, rows=rows, grids=grids, event=self.event.take(slice(n)), group=group)
 
     @property
     def labels(self) -> np.ndarray:
@@ -163,18 +156,12 @@ class Draws:
     @classmethod
     def joined(cls, parts: Sequence[Draws]) -> Draws:
         """Return those of several blocks as one."""
-
-        def both(one: str, of: Sequence[Any]) -> np.ndarray:
-            return np.concatenate([getattr(part, one) for part in of], axis=-1)
-
-        primaries = [part.primaries for part in parts]
-        deviates = [part.deviates for part in parts]
+        axes = {"group": 0, "keys": 0, "modes": 0, "errors": 1, "chance": 1}
         return cls(
-            Primaries(**{one.name: both(one.name, primaries) for one in fields(Primaries)}),
-            Deviates(**{one.name: both(one.name, deviates) for one in fields(Deviates)}),
-            both("group", parts), both("keys", parts), np.concatenate([part.modes for part in parts]),
-            both("errors", parts), both("chance", parts),
-        )  # fmt: skip
+            Primaries.joined([part.primaries for part in parts]),
+            Deviates.joined([part.deviates for part in parts]),
+            *(np.concatenate([getattr(part, name) for part in parts], axis=axis) for name, axis in axes.items()),
+        )
 
 
 def draw_block(job: BlockJob, block: int, only: np.ndarray) -> Draws:
@@ -191,10 +178,9 @@ def draw_block(job: BlockJob, block: int, only: np.ndarray) -> Draws:
     n, group = len(of_copy), block * PRIMARIES_PER_BLOCK + of_copy
     keys, modes, errors, chance = _observation(n, rng)
     rows = np.flatnonzero(np.isin(names_of_showers(group, core_x_m), only))
-    columns = {one.name: getattr(primaries, one.name)[of_copy[rows]] for one in fields(primaries)}
-    columns |= {"core_x_m": core_x_m[rows], "core_y_m": core_y_m[rows]}
+    thrown = replace(primaries.take(of_copy[rows]), core_x_m=core_x_m[rows], core_y_m=core_y_m[rows])
     return Draws(
-        Primaries(**columns), deviates.take(of_copy[rows]), group[rows], keys[rows], modes[rows], errors[:, rows],
+        thrown, deviates.take(of_copy[rows]), group[rows], keys[rows], modes[rows], errors[:, rows],
         chance[:, rows],
     )  # fmt: skip
 
@@ -305,20 +291,7 @@ def _rethrow(
 ) -> tuple[Showers, np.ndarray]:
     """Repeat every shower ``job.reuse`` times with cores of its own."""
     rows = np.repeat(np.arange(len(group)), job.reuse)[:PRIMARIES_PER_BLOCK]
-    p = showers.primaries
     core_x_m, core_y_m = throw_cores(len(rows), job.settings.spectrum.core_radius_m, rng)
-    primaries = Primaries(
-        mass=p.mass[rows],
-        label=p.label[rows],
-        model=p.model[rows],
-        lg_energy=p.lg_energy[rows],
-        zenith_deg=p.zenith_deg[rows],
-        azimuth_deg=p.azimuth_deg[rows],
-        core_x_m=core_x_m,
-        core_y_m=core_y_m,
-    )
-    columns = (showers.xmax, showers.lg_ne, showers.lg_nmu, showers.age, showers.muon_age)
-    weight = None if showers.weight is None else showers.weight[rows]
-    xmax, lg_ne, lg_nmu, age, muon_age = (column[rows] for column in columns)
-    content = None if showers.content is None else showers.content[rows]
-    return Showers(primaries, xmax, lg_ne, lg_nmu, age, muon_age, weight, content), group[rows]
+    repeated = showers.take(rows)
+    primaries = replace(repeated.primaries, core_x_m=core_x_m, core_y_m=core_y_m)
+    return replace(repeated, primaries=primaries), group[rows]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from showerstack.runtime.rows import Rows
 from showerstack.showers.kascade import MASS_NUMBERS
 from showerstack.showers.schema import HADRON
 from showerstack.showers.simulation.monte_carlo import (
@@ -43,7 +44,7 @@ MIN_XMAX = 150.0
 
 
 @dataclass(frozen=True)
-class Showers:
+class Showers(Rows):
     """Showers at the ground; all arrays (N,) float64."""
 
     primaries: Primaries
@@ -83,9 +84,10 @@ RARE = Proposal()
 
 
 @dataclass(frozen=True)
-class Deviates:
+class Deviates(Rows):
     """Standard random numbers of a block of showers, drawn in fixed number whatever the settings say."""
 
+    EVENTS_AXIS = -1
     normal: np.ndarray
     """(8, N) standard normal."""
     exponential: np.ndarray
@@ -97,10 +99,6 @@ class Deviates:
     def draw(cls, n: int, rng: np.random.Generator) -> Deviates:
         """Draw the numbers for ``n`` showers."""
         return cls(rng.standard_normal((8, n)), rng.standard_exponential((3, n)), rng.random((3, n)))
-
-    def take(self, rows: np.ndarray) -> Deviates:
-        """Return those of some showers."""
-        return Deviates(self.normal[:, rows], self.exponential[:, rows], self.uniform[:, rows])
 
 
 def capped_exponential(x: np.ndarray, u: np.ndarray) -> np.ndarray:

@@ -7,10 +7,11 @@ Expected particle numbers come from the lateral distributions, in float32 and in
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
+from showerstack.runtime.rows import Rows
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.lateral import (
     ELECTRON_ALPHA,
@@ -32,7 +33,8 @@ CHUNK = 256
 """Showers at once: their density arrays (0.26 MB each) stay in the second-level cache."""
 
 
-class Readings(NamedTuple):
+@dataclass(frozen=True)
+class Readings(Rows):
     """What the array recorded."""
 
     electron: np.ndarray
@@ -44,11 +46,6 @@ class Readings(NamedTuple):
     largest_cluster: np.ndarray
     """(N,) int64: most of them in one trigger cluster."""
     array: DetectorArray
-
-    def take(self, rows: np.ndarray) -> Readings:
-        """Return the given events."""
-        electron, muon, hits, largest = (values[rows] for values in self[:4])
-        return Readings(electron, muon, hits, largest, self.array)
 
     def grids(self) -> np.ndarray:
         """Return (N, rows, columns, 2) float32, MeV per station."""
@@ -147,7 +144,10 @@ def read_out(
             here,
             settings.trigger.stations,
             *work,
-            *(values[part] for values in readings[:4]),
+            readings.electron[part],
+            readings.muon[part],
+            readings.hits[part],
+            readings.largest_cluster[part],
         )
     if settings.detector.gain_spread:
         draws = np.random.default_rng(settings.detector.gain_seed).standard_normal((2, n_stations))

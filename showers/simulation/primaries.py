@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from showerstack.runtime.errors import InputError
+from showerstack.runtime.rows import Rows
 from showerstack.showers.kascade import MASS_NUMBERS
 from showerstack.showers.schema import COMPOSITION, Task
 from showerstack.showers.simulation.monte_carlo import CASCADES, FITTED
@@ -56,7 +57,7 @@ PHOTON = 0
 
 
 @dataclass(frozen=True)
-class Primaries:
+class Primaries(Rows):
     """Thrown primaries; all arrays (N,)."""
 
     mass: np.ndarray

@@ -6,11 +6,11 @@ the lateral distributions that the reconstruction assumes (KASCADE's, see :mod:`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 
+from showerstack.runtime.rows import Rows
 from showerstack.showers.kascade import reconstructed_energy
 from showerstack.showers.lateral import MIN_R_M, MUON_R0_M, axis_distance, electron_normalisation, rho_muon
 from showerstack.showers.simulation.cascade import Showers, mean_muon_age
@@ -37,7 +37,7 @@ MAX_ERROR_FACTOR = 3.0
 
 
 @dataclass(frozen=True)
-class Reconstructed:
+class Reconstructed(Rows):
     """Reconstructed quantities, all (N,) float64."""
 
     lg_energy: np.ndarray
@@ -48,10 +48,6 @@ class Reconstructed:
     lg_ne: np.ndarray
     lg_nmu: np.ndarray
     age: np.ndarray
-
-    def take(self, rows: np.ndarray) -> Self:
-        """Return the given events."""
-        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 def triggered(largest_cluster: np.ndarray, trigger: Trigger) -> np.ndarray:

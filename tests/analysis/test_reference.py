@@ -44,7 +44,7 @@ from showerstack.analysis.spectra.likelihood import (
     Priors,
     fit_once,
 )
-from showerstack.analysis.spectra.reading import MODELS, join_simulated, plateau_primaries, without_unknown
+from showerstack.analysis.spectra.reading import MODELS, plateau_primaries, without_unknown
 from showerstack.analysis.spectra.response import Simulated, Thrown, binning
 from showerstack.analysis.spectra.result import Spectra
 from showerstack.analysis.spectra.run import SpectraOptions, cell_binning, remarks_on_range
@@ -234,7 +234,7 @@ def test_primaries_from_the_plateau(reference: Reference) -> None:
     few = pool.take((pool.labels != 2) | (pool.model == 1) | (pool.true_lg_energy < 15.5))
     thrown = plateau_primaries(few, bins)
     near, remarks = without_unknown(few, thrown)
-    joined = join_simulated([near.take(np.arange(50)), few.take(np.arange(30))])
+    joined = Simulated.joined([near.take(np.arange(50)), few.take(np.arange(30))])
     reference({
         "law": plateau_thrown(pool.labels, pool.true_lg_energy, bins.fine),
         "low": plateau_thrown(pool.labels, np.minimum(pool.true_lg_energy, 15.95), bins.fine),

@@ -169,7 +169,7 @@ def test_expected_in_stations(world: str, reference: Reference) -> None:
 def test_readings(world: str, reference: Reference) -> None:
     readings = read(PLACES[world])
     bright = readings.electron > 0
-    columns = {name: values for name, values in readings._asdict().items() if name != "array"}
+    columns = {name: values for name, values in vars(readings).items() if name != "array"}
     columns |= {"by shower": readings.electron.sum(axis=1), "muons by shower": readings.muon.sum(axis=1)}
     columns |= {"root": np.sqrt(readings.electron), "muon root": np.sqrt(readings.muon), "muon hit": readings.muon > 0}
     reference(moments(columns) | {"log": summary(np.log(readings.electron[bright]))}, rtol=ROUNDED)
@@ -182,7 +182,7 @@ def test_reconstruction(world: str, reference: Reference) -> None:
     rows = np.flatnonzero(triggered(readings.largest_cluster, settings.trigger))
     errors, chance = rng.standard_normal((6, len(rows))), rng.random((4, len(rows)))
     event = reconstruct(all_showers, rows, readings.take(rows), settings, errors, chance)
-    dark = Readings(*(np.zeros_like(part[:2]) for part in readings[:4]), ARRAY)
+    dark = Readings(*(np.zeros_like(part[:2]) for part in list(vars(readings).values())[:4]), ARRAY)
     zero = np.zeros(2)
     reference(
         {
