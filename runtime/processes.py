@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import queue
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,22 +17,22 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import lru_cache, partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from showerstack.runtime.cost import now_s
 from showerstack.runtime.errors import InputError, explained
 from showerstack.runtime.shared import Setting, each_within, ignored
 
 if TYPE_CHECKING:
-    from joblib.externals.loky import ProcessPoolExecutor
     from threadpoolctl import ThreadpoolController
 
 _PR_SET_PDEATHSIG = 1
@@ -176,84 +176,158 @@ def in_threads(
                 future.cancel()
 
 
-def in_pools(
-    function: Callable[..., Any],
-    arguments: Mapping[str, Sequence[tuple[Any, ...]]],
-    *,
-    workers: Mapping[str, int],
-    threads: int,
-    spoilt: Callable[[Any], bool] = lambda result: False,
-) -> Iterator[Any]:
-    """Yield ``function(*one)`` of each tuple as they finish, where some have to wait for a device and others do not.
+class _Worker:
+    """A process that calls functions, one after the other, and sends what they yield."""
 
-    Every device has ``workers`` processes of its own, which take its tuples in their order. However this ends, its
-    processes end with it.
+    def __init__(self, threads: int | None = None, *, kind: Hashable = None, daemon: bool = True) -> None:
+        from joblib.externals.loky.backend import get_context
 
-    Parameters
-    ----------
-    spoilt
-        Whether a result shows that its process can no longer use the device, as after an error of CUDA. The device's
-        processes are then replaced, their unfinished tuples begin anew, and this tuple is tried once more.
-
-    Raises
-    ------
-    InputError
-        If a worker of any device is lost: killed by somebody or by the system.
-    """
-    from joblib.externals.loky import ProcessPoolExecutor
-
-    pools: dict[str, ProcessPoolExecutor] = {}
-    running: dict[Future[Any], tuple[str, tuple[Any, ...]]] = {}
-    tried: set[int] = set()
-
-    def begin(device: str, part: Iterable[tuple[Any, ...]]) -> None:
-        pools[device] = ProcessPoolExecutor(
-            workers[device],
-            initializer=end_with_parent,
-            initargs=(os.getpid(),),
-            env=dict.fromkeys(_THREADS, str(threads)),
-        )
+        context = get_context("loky")
+        self.pipe, theirs = context.Pipe()
+        self.kind = kind
+        env = dict.fromkeys(_THREADS, str(threads)) if threads else None
+        self._process = context.Process(target=_answer, args=(theirs, os.getpid()), daemon=daemon, env=env)
         with safe_path():
-            running.update({pools[device].submit(function, *one): (device, one) for one in part})
+            self._process.start()
+        theirs.close()
 
-    try:
-        for device, part in arguments.items():
-            begin(device, part)
-        while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                if future not in running:
-                    continue
-                device, one = running.pop(future)
-                result = future.result()
-                if not spoilt(result):
-                    yield result
-                    continue
-                unfinished = [future for future, (where, _) in running.items() if where == device and not future.done()]
-                to_repeat = [running.pop(future)[1] for future in unfinished]
-                _end(pools[device])
-                if id(one) not in tried:
-                    tried.add(id(one))
-                    begin(device, [one, *to_repeat])
-                else:
-                    begin(device, to_repeat)
-                    yield result
-    except BrokenProcessPool:
-        raise InputError(_LOST) from None
-    finally:
-        for pool in pools.values():
-            _end(pool)
+    def ask(self, function: Callable[..., Iterable[Any]], *arguments: Any) -> None:
+        """Let the process call a function; :meth:`answers` has what it yields."""
+        from joblib.externals.loky.backend.reduction import dumps  # as joblib's: a class of a user's script too
+
+        with suppress(OSError):  # a process that is lost answers with its loss
+            self.pipe.send_bytes(dumps((function, arguments)))
+
+    def answers(self) -> Iterator[Any]:
+        """Yield what the function yields, or raise how it ended."""
+        try:
+            while (answer := self.pipe.recv())[0] == "value":
+                yield answer[1]
+        except (EOFError, OSError):
+            raise InputError(_LOST) from None
+        if answer[0] == "error":
+            _raise(*answer[1])
+
+    def end(self) -> None:
+        """End the process at once, whatever it does."""
+        if self._process.is_alive():
+            os.kill(self._process.pid, signal.SIGKILL)
+        self._process.join()
+        self.pipe.close()
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
-    """End a pool and its processes at once.
+def _answer(pipe: Any, parent: int) -> None:
+    """Do what is asked for until nobody asks any more; see :class:`_Worker`."""
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent, which got the same, ends this process
+    while True:
+        try:
+            asked = pipe.recv_bytes()
+        except EOFError:
+            return
+        try:
+            function, arguments = pickle.loads(asked)
+            for value in function(*arguments):
+                pipe.send(("value", value))
+        except Exception as error:
+            pipe.send(("error", (explained(error), "".join(traceback.format_exception(error)))))
+        else:
+            pipe.send(("end", None))
 
-    Its own thread forgets the tasks that wait and then looks for them by the numbers in this queue: a KeyError in that
-    thread (loky 3.6), unless the numbers are taken away first.
+
+def _once(function: Callable[..., Any], one: tuple[Any, ...]) -> Iterator[Any]:
+    yield function(*one)
+
+
+class Workers:
+    """Processes that do tasks of several devices side by side; a context, which ends them however it is left.
+
+    One process for the CPU alone is this one. A process ends before another kind of task begins in its place, since
+    libraries keep much of the memory that they once had.
     """
-    with suppress(queue.Empty):
-        while True:
-            pool._work_ids.get_nowait()
-    pool.shutdown(kill_workers=True)
+
+    def __init__(self, number: Mapping[str, int], threads: int) -> None:
+        """Begin none yet: at most ``number`` of them by device, of so many threads each."""
+        self.number, self.threads = dict(number), threads
+        self._free: dict[str, list[_Worker]] = {device: [] for device in number}
+        self._busy: dict[Any, tuple[_Worker, str, tuple[Any, ...], bool]] = {}
+        """By pipe: the worker, its device, what it does, and whether for the second time."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End all processes at once, whatever they do."""
+        for worker, *_ in self._busy.values():
+            worker.end()
+        self._busy.clear()
+        for free in self._free.values():
+            while free:
+                free.pop().end()
+
+    def each(
+        self,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Sequence[tuple[Any, ...]]],
+        *,
+        kind_of: Callable[[tuple[Any, ...]], Hashable] = lambda one: None,
+        spoilt: Callable[[Any], bool] = lambda result: False,
+    ) -> Iterator[Any]:
+        """Yield ``function(*one)`` of each tuple as they finish; those of a device begin in their order.
+
+        Parameters
+        ----------
+        spoilt
+            Whether a result shows that its process can no longer use the device, as after an error of CUDA. The process
+            is then replaced, and the tuple tried once more.
+
+        Raises
+        ------
+        InputError
+            If a worker of any device is lost: killed by somebody or by the system.
+        """
+        if self.number == {"cpu": 1}:
+            yield from (function(*one) for one in arguments.get("cpu", ()))
+            return
+        waiting = {device: deque(part) for device, part in arguments.items()}
+
+        def begin(device: str, one: tuple[Any, ...], *, again: bool = False) -> None:
+            worker = self._worker(device, kind_of(one))
+            worker.ask(_once, function, one)
+            self._busy[worker.pipe] = worker, device, one, again
+
+        for device, part in waiting.items():
+            for _ in range(min(self.number[device], len(part))):
+                begin(device, part.popleft())
+        while self._busy:
+            for pipe in wait(list(self._busy)):
+                worker, device, one, again = self._busy[pipe]
+                (result,) = worker.answers()
+                del self._busy[pipe]
+                if spoilt(result):
+                    worker.end()
+                    if not again:
+                        begin(device, one, again=True)
+                        continue
+                else:
+                    self._free[device].append(worker)
+                if waiting[device]:
+                    begin(device, waiting[device].popleft())
+                yield result
+
+    def _worker(self, device: str, kind: Hashable) -> _Worker:
+        free = self._free[device]
+        for worker in free:
+            if worker.kind == kind:
+                free.remove(worker)
+                return worker
+        if free:
+            free.pop(0).end()
+        # What a user's own learner does in its process may begin others, which a daemon may not.
+        return _Worker(self.threads, kind=kind, daemon=False)
 
 
 def in_own_process(function: Callable[..., Iterable[Any]], *arguments: Any) -> Generator[Any, None, None]:
@@ -274,41 +348,12 @@ def in_own_process(function: Callable[..., Iterable[Any]], *arguments: Any) -> G
     RuntimeError
         With the traceback, for every other error of the function.
     """
-    from joblib.externals.loky.backend import get_context
-
-    context = get_context("loky")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_results, args=(sender, os.getpid(), function, arguments), daemon=True)
-    with safe_path():
-        process.start()
-    sender.close()
+    worker = _Worker()
     try:
-        while True:
-            kind, value = receiver.recv()
-            if kind == "end":
-                return
-            if kind == "error":
-                _raise(*value)
-            yield value
-    except EOFError:
-        raise InputError(_LOST) from None
+        worker.ask(function, *arguments)
+        yield from worker.answers()
     finally:
-        receiver.close()
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-        process.join()
-
-
-def _send_results(sender: Any, parent: int, function: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]) -> None:
-    """Send what a function yields, then how it ended; see :func:`in_own_process`."""
-    end_with_parent(parent)
-    try:
-        for value in function(*arguments):
-            sender.send(("value", value))
-    except Exception as error:
-        sender.send(("error", (explained(error), "".join(traceback.format_exception(error)))))
-    else:
-        sender.send(("end", None))
+        worker.end()
 
 
 def _raise(line: str | None, text: str) -> NoReturn:
@@ -399,19 +444,3 @@ def by_device(
     for one in work:
         parts[device if (device := device_of(one)) in pools else first].append(one)
     return parts
-
-
-def in_devices(
-    function: Callable[..., Any],
-    arguments: Mapping[str, Sequence[tuple[Any, ...]]],
-    workers: Mapping[str, int],
-    *,
-    threads: int,
-    spoilt: Callable[[Any], bool] = lambda result: False,
-) -> Generator[Any, None, None]:
-    """Yield ``function(*one)`` as they finish: devices side by side, see :func:`in_pools`; a CPU alone by joblib."""
-    if set(arguments) - {"cpu"}:
-        yield from in_pools(function, arguments, workers=workers, threads=threads, spoilt=spoilt)
-        return
-    for device, part in arguments.items():
-        yield from in_processes(function, part, workers=workers[device], ordered=False)

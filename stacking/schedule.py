@@ -18,7 +18,7 @@ from showerstack.runtime.context import NO_VALUES, Progress
 from showerstack.runtime.cost import Clock
 from showerstack.runtime.errors import GPU_FAILED, Changed, InputError, remedy_of
 from showerstack.runtime.logs import Caller, captured, replay
-from showerstack.runtime.processes import by_device, in_devices
+from showerstack.runtime.processes import Workers, by_device
 from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.showers.schema import Task
 from showerstack.stacking.budget import TimeLimitReached
@@ -32,6 +32,8 @@ LOG = logging.getLogger(__name__)
 LIBRARIES_BYTES, TABLE_COPIES = 700 << 20, 3
 """Memory of a process that fits learners without events, and copies of its table that it holds at most
 (``benchmarks/speed/fit_memory.py``)."""
+LARGE_BYTES = 32 << 20
+"""Copies of a table of so much memory are large: of 30,000 showers with the ninety features of most learners."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,12 @@ class Processes:
     def number(self) -> int:
         """As many as the configuration names, else as there are cores and memory for."""
         return self.config.workers or max(1, min(cores(), memory_bytes() // self.bytes_each))
+
+    @property
+    def by_learner(self) -> bool:
+        """Whether each does the fits of one learner: a new one takes a second, but what libraries keep grows with the
+        table."""
+        return self.bytes_each - LIBRARIES_BYTES > LARGE_BYTES
 
     @property
     def by_device(self) -> dict[str, int]:
@@ -99,8 +107,8 @@ class Attempt(NamedTuple):
 def run_tasks(
     tasks: Sequence[FoldTask],
     *,
-    processes: Mapping[str, int],
-    threads: int,
+    workers: Workers,
+    by_learner: bool = False,
     scheduler: str | None = None,
     progress: Progress | None = None,
 ) -> list[Attempt]:
@@ -108,9 +116,10 @@ def run_tasks(
 
     Parameters
     ----------
-    processes
-        Processes at once by device, each of which does the tasks of its device. Those of a device without processes
-        go to the first.
+    workers
+        Of this machine, each of which does the tasks of its device. Those of a device without workers go to the first.
+    by_learner
+        Let a process do the fits of one learner alone.
     scheduler
         Address of a Dask scheduler, whose workers do all tasks; None for processes of this machine.
     progress
@@ -132,7 +141,7 @@ def run_tasks(
     failures: list[Attempt] = []
     left: dict[tuple[str, int], str] = {}
     try:
-        with _workers(scheduler, waiting, processes, threads) as (parts, at_once, attempts):
+        with _attempts(scheduler, waiting, workers, by_learner) as (parts, at_once, attempts):
             left |= {(task.name, task.fold): device for device, part in parts.items() for task in part}
 
             def report(note: str = "", values: Mapping[str, float] = NO_VALUES) -> None:
@@ -184,8 +193,8 @@ def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) ->
 
 
 @contextmanager
-def _workers(
-    scheduler: str | None, waiting: Sequence[FoldTask], processes: Mapping[str, int], threads: int
+def _attempts(
+    scheduler: str | None, waiting: Sequence[FoldTask], workers: Workers, by_learner: bool
 ) -> Iterator[tuple[dict[str, list[FoldTask]], dict[str, int], Iterator[Attempt]]]:
     """Give tasks to the processes of every device, or all to a cluster.
 
@@ -205,23 +214,20 @@ def _workers(
             with closing(on_cluster(_attempt, [(task, caller, Clock.here()) for task in absolute], client)) as attempts:
                 yield {"cluster": list(waiting)}, {"cluster": at_once}, attempts
         return
-    parts = {device: part for device, part in by_device(waiting, processes, lambda task: task.device).items() if part}
-    workers = {device: min(processes[device], len(part)) for device, part in parts.items()}
+    given = by_device(waiting, workers.number, lambda task: task.device)
+    parts = {device: part for device, part in given.items() if part}
+    at_work = {device: min(workers.number[device], len(part)) for device, part in parts.items()}
     # A process that is used again stays in the folder in which it began.
     arguments = {device: [(_attempt, task.absolute(), caller) for task in part] for device, part in parts.items()}
-    work = in_devices(alone, arguments, workers, threads=threads, spoilt=_gpu_failed)
-    with local_processes(threads), closing(work) as attempts:
-        yield parts, workers, attempts
-
-
-@contextmanager
-def local_processes(threads: int) -> Iterator[None]:
-    """Let :func:`showerstack.runtime.processes.in_processes` work in processes of this machine with so many threads
-    each."""
-    import joblib
-
-    with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
-        yield
+    try:
+        yield (
+            parts,
+            at_work,
+            workers.each(alone, arguments, kind_of=lambda one: one[1].name if by_learner else None, spoilt=_gpu_failed),
+        )
+    except BaseException:
+        workers.end()
+        raise
 
 
 def _gpu_failed(attempt: Attempt) -> bool:

@@ -25,7 +25,7 @@ from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.cost import timed
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.logs import logging_to, remark
-from showerstack.runtime.processes import limited_threads
+from showerstack.runtime.processes import Workers, limited_threads
 from showerstack.stacking.budget import kept_late
 from showerstack.stacking.chain import Chain, Fit, Predictions, concatenated
 from showerstack.stacking.config import StackConfig, TableConfig
@@ -127,9 +127,10 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
         begun = plan.begun(folds, [*data.remarks, *remarks])
         remark(LOG, [*remarks, *plan.processes.remarks()])
         run.write_manifest(begun)
-        with run.started() as start, ctx.bars("training", "fits") as progress:
+        at_work = Workers(plan.processes.by_device, data.config.threads)
+        with run.started() as start, at_work as workers, ctx.bars("training", "fits") as progress:
             given = [replace(task, start=start) for task in tasks] if data.config.scheduler else tasks
-            failures, raced = _fit_all(plan, folds, given, progress)
+            failures, raced = _fit_all(plan, folds, given, workers, progress)
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with limited_threads(1):
             with timed("collection") as collection:
@@ -144,16 +145,12 @@ def _refit_remarks(tasks: list[FoldTask]) -> list[str]:
 
 
 def _fit_all(
-    plan: Plan, folds: Folds, tasks: list[FoldTask], progress: Progress
+    plan: Plan, folds: Folds, tasks: list[FoldTask], workers: Workers, progress: Progress
 ) -> tuple[list[Attempt], tuple[DroppedLearner, ...]]:
     """Do all fits, or those that racing leaves; return the failed ones, and the learners that left the race."""
     task, config, run = plan.data.task, plan.data.config, plan.run
     fit = partial(
-        run_tasks,
-        processes=plan.processes.by_device,
-        threads=config.threads,
-        scheduler=config.scheduler,
-        progress=progress,
+        run_tasks, workers=workers, by_learner=plan.processes.by_learner, scheduler=config.scheduler, progress=progress
     )
     learners, fits = {task.name for task in tasks}, {task.fold for task in tasks}
     if config.race == "off" or config.prune == 0 or len(learners) == 1 or len(fits) == 1:

@@ -9,16 +9,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from joblib.externals.loky import ProcessPoolExecutor
 
 from showerstack.runtime.errors import FULL_GPU, GPU_FAILED, InputError, explained, remedy_of
-from showerstack.runtime.processes import _end, in_devices, in_own_process, in_silent_process, in_threads
+from showerstack.runtime.processes import Workers, in_own_process, in_silent_process, in_threads
 
 
 def numbers(*ends: str) -> Iterator[int]:
@@ -119,7 +117,8 @@ def test_a_spoilt_process_is_replaced_and_its_work_tried_once_more(tmp_path: Pat
         "cuda": [(k, {1: 1, 3: 2}.get(k, 0), tmp_path / "cuda") for k in range(6)],
         "cpu": [(k, 0, tmp_path / "cpu") for k in range(10, 13)],
     }
-    outcomes = list(in_devices(on_gpu, work, {"cuda": 1, "cpu": 1}, threads=1, spoilt=failed))
+    with Workers({"cuda": 1, "cpu": 1}, threads=1) as workers:
+        outcomes = list(workers.each(on_gpu, work, spoilt=failed))
     assert sorted(number for number, _, _ in outcomes) == [0, 1, 2, 3, 4, 5, 10, 11, 12]
     assert [number for number, _, lost in outcomes if lost] == [3], "fails in a new process as well"
     processes = {number: process for number, process, _ in outcomes}
@@ -193,17 +192,27 @@ def test_threads_give_results_in_order_and_stop_at_the_first_error() -> None:
     assert list(in_threads(lambda k: k * k, ((k,) for k in range(50)), workers=4)) == [k * k for k in range(50)]
 
 
-def test_a_pool_that_ends_while_tasks_wait_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that stops after the first of many results, which are submitted anew just then."""
-    errors: list[str] = []
-    monkeypatch.setattr(threading, "excepthook", lambda error: errors.append(str(error.exc_type)))
-    for _ in range(3):
-        pool = ProcessPoolExecutor(1)
-        pool.submit(int).result()
-        for _ in range(5):
-            pool.submit(int)
-        _end(pool)
-    assert errors == []
+def test_a_process_does_tasks_of_one_kind_and_waits_for_more_of_it() -> None:
+    kinds = {"a": [(0,), (0,)], "b": [(1,)], "c": [(1,), (1,)]}
+    with Workers({"cpu": 2}, threads=1) as workers:
+        processes = {
+            kind: {here for _, here in workers.each(where, {"cpu": part}, kind_of=lambda one: one[0])}
+            for kind, part in kinds.items()
+        }
+        assert processes["b"] < processes["c"]
+        assert not processes["a"] & processes["c"]
+        for ended in processes["a"]:
+            with pytest.raises(ProcessLookupError):
+                os.kill(ended, 0)
+    for ended in processes["c"]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(ended, 0)
+
+
+def where(number: int) -> tuple[int, int]:
+    """Return the number and this process's, late enough that each process gets one."""
+    time.sleep(0.5)
+    return number, os.getpid()
 
 
 @pytest.mark.parametrize("name", ["joblib", "random", "signal"])

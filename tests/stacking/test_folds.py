@@ -18,7 +18,7 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import LEARNERS
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
-from showerstack.runtime.processes import in_pools
+from showerstack.runtime.processes import Workers
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.folds import LG_ENERGY_EDGES, assign_folds, choose_holdout, early_stopping_rows
 from showerstack.stacking.schedule import LIBRARIES_BYTES, Processes
@@ -120,25 +120,20 @@ def test_too_few_groups_leave_no_holdout_instead_of_failing_after_training() -> 
     assert "too few groups for an outer holdout (3 of one class, fewer than 5)" in remark
 
 
-POOLS = {"cuda": 1, "cpu": 1}
+AT_ONCE = {"cuda": 1, "cpu": 1}
 
 
 def test_devices_work_at_the_same_time(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
-    assert list(in_pools(meet, {"cuda": [(a, b)], "cpu": [(b, a)]}, workers=POOLS, threads=1)) == [True, True]
+    with Workers(AT_ONCE, threads=1) as workers:
+        assert list(workers.each(meet, {"cuda": [(a, b)], "cpu": [(b, a)]})) == [True, True]
 
 
 def test_a_lost_worker_ends_every_device(tmp_path: Path) -> None:
     started = time.monotonic()
-    with pytest.raises(InputError, match="a worker process was lost"):
-        list(
-            in_pools(
-                slow_or_lost,
-                {"cuda": [(True, tmp_path / "a")], "cpu": [(False, tmp_path / "b")]},
-                workers=POOLS,
-                threads=1,
-            )
-        )
+    work = {"cuda": [(True, tmp_path / "a")], "cpu": [(False, tmp_path / "b")]}
+    with pytest.raises(InputError, match="a worker process was lost"), Workers(AT_ONCE, threads=1) as workers:
+        list(workers.each(slow_or_lost, work))
     assert time.monotonic() - started < 30
     if (tmp_path / "b").exists():
         assert _ended(int((tmp_path / "b").read_text()))
