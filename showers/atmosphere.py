@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike
 
 LAYERS_KM = (0.0, 4.0, 10.0, 40.0, 100.0)
 """Altitude from which each layer reaches upwards; the lowest serves below sea level as well."""
-TOP_KM = 112.8
-"""No matter is left above."""
 A_G_CM2 = (-186.5562, -94.919, 0.61289, 0.0, 0.01128292)
 B_G_CM2 = (1222.6562, 1144.9069, 1305.5948, 540.1778, 1.0)
 C_CM = (994186.38, 878153.55, 636143.04, 772170.16, 1e9)

@@ -2,12 +2,13 @@
 
     python -m benchmarks.learning.peers --train 60000 --test 40000 --out peers
     python -m benchmarks.learning.peers --train 10000 --test 10000 --task gamma --learners lightgbm,mlp,lenet
+    python -m benchmarks.learning.peers --train 8000 --test 20000 --learners mlp,pretrained,realmlp --reference mlp
 
 Nothing is chosen on the test showers: their labels are read once, after all predictions are on disk. A killed run
 continues where it stopped; each learner that is done is kept in ``OUT/results-.../{learner}-{seed}``, a folder named
 after its showers, the preset and the version of the feature code. The table with 95 % intervals (after a plus-minus
 sign: standard errors) and paired differences to a reference learner is printed and, with ``--store``, written to
-``benchmarks/results/peers.md``.
+``benchmarks/results/peers.md``. ``realmlp`` needs ``pip install pytabkit``.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.learning.realmlp import PEER
 from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.features.build import build_table
 from showerstack.features.table import default_path
 from showerstack.models.base.learner import Batch
+from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import LEARNERS, create, spec
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
@@ -95,7 +98,7 @@ def events(data: Path, task: Task, split: str, *, labelled: bool) -> ShowerEvent
 
 def training_batches(job: Training) -> tuple[Batch, Batch]:
     """Return training and early-stopping events; the same for every learner and seed."""
-    task, entry = TASKS[job.task], spec(job.learner)
+    task, entry = TASKS[job.task], _entry(job.learner)
     source = events(job.data, task, "train", labelled=True)
     order = np.random.default_rng(0).permutation(len(source))
     n_valid = max(1, round(VALID_SHARE * len(source)))
@@ -110,7 +113,7 @@ def do(job: Training) -> str:
     """Train, predict, save; return a line that says how it went."""
     if job.done:
         return f"{job.task} {job.learner}: done before"
-    entry, task = spec(job.learner), TASKS[job.task]
+    entry, task = _entry(job.learner), TASKS[job.task]
     train, valid = training_batches(job)
     learner = create(entry, task.classes, threads=job.threads, preset=job.preset)
     learner.checkpoint = job.results / "checkpoints" / f"{job.learner}-{job.seed}"
@@ -246,7 +249,11 @@ def jobs_of(arguments: argparse.Namespace, task: Task, data: Path) -> list[Train
 def chosen_learners(names: str | None, task: Task) -> list[str]:
     """Return the learners to compare that serve a task."""
     wanted = names.split(",") if names else list(LEARNERS)
-    return [name for name in wanted if not spec(name).tasks or task.name in spec(name).tasks]
+    return [name for name in wanted if not _entry(name).tasks or task.name in _entry(name).tasks]
+
+
+def _entry(name: str) -> LearnerSpec:
+    return PEER if name == PEER.name else spec(name)
 
 
 def train_all(jobs: Sequence[Training], workers: int) -> None:
@@ -264,7 +271,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--train", type=int, default=60_000, help="training events under the test's cuts")
     parser.add_argument("--test", type=int, default=40_000, help="test events")
     parser.add_argument("--task", choices=[*TASKS, "both"], default="both")
-    parser.add_argument("--learners", help="comma-separated registry names; default: all")
+    parser.add_argument("--learners", help="comma-separated registry names and realmlp; default: all of the registry")
     parser.add_argument("--preset", choices=["quick", "good", "best"], default="good")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds of each learner")
     parser.add_argument("--data-seed", type=int, default=7)
