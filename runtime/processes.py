@@ -23,6 +23,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import lru_cache, partial
+from multiprocessing import current_process
 from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -242,8 +243,8 @@ def _once(function: Callable[..., Any], one: tuple[Any, ...]) -> Iterator[Any]:
 class Workers:
     """Processes that do tasks of several devices side by side; a context, which ends them however it is left.
 
-    One process for the CPU alone is this one. A process ends before another kind of task begins in its place, since
-    libraries keep much of the memory that they once had.
+    A process ends before another kind of task begins in its place, since libraries keep much of the memory that they
+    once had. One for the CPU alone, with tasks of one kind, is this process; so it is where it may have no children.
     """
 
     def __init__(self, number: Mapping[str, int], threads: int) -> None:
@@ -273,13 +274,15 @@ class Workers:
         function: Callable[..., Any],
         arguments: Mapping[str, Sequence[tuple[Any, ...]]],
         *,
-        kind_of: Callable[[tuple[Any, ...]], Hashable] = lambda one: None,
+        kind_of: Callable[[tuple[Any, ...]], Hashable] | None = None,
         spoilt: Callable[[Any], bool] = lambda result: False,
     ) -> Iterator[Any]:
         """Yield ``function(*one)`` of each tuple as they finish; those of a device begin in their order.
 
         Parameters
         ----------
+        kind_of
+            The kind of a tuple; all are of one where it is None.
         spoilt
             Whether a result shows that its process can no longer use the device, as after an error of CUDA. The process
             is then replaced, and the tuple tried once more.
@@ -289,13 +292,13 @@ class Workers:
         InputError
             If a worker of any device is lost: killed by somebody or by the system.
         """
-        if self.number == {"cpu": 1}:
-            yield from (function(*one) for one in arguments.get("cpu", ()))
+        if current_process().daemon or (kind_of is None and self.number == {"cpu": 1}):
+            yield from (function(*one) for part in arguments.values() for one in part)
             return
         waiting = {device: deque(part) for device, part in arguments.items()}
 
         def begin(device: str, one: tuple[Any, ...], *, again: bool = False) -> None:
-            worker = self._worker(device, kind_of(one))
+            worker = self._worker(device, kind_of(one) if kind_of else None)
             worker.ask(_once, function, one)
             self._busy[worker.pipe] = worker, device, one, again
 

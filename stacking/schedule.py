@@ -223,7 +223,9 @@ def _attempts(
         yield (
             parts,
             at_work,
-            workers.each(alone, arguments, kind_of=lambda one: one[1].name if by_learner else None, spoilt=_gpu_failed),
+            workers.each(
+                alone, arguments, kind_of=(lambda one: one[1].name) if by_learner else None, spoilt=_gpu_failed
+            ),
         )
     except BaseException:
         workers.end()

@@ -61,7 +61,7 @@ epochs = 1
 """Options of a run that uses one network: how long it learns makes predictions no slower."""
 COMMANDS = (
     "features", "new-array", "clone", "doctor", "predict", "million", "stack", "good", "report", "verify",
-    "gamma-limit", "spectra", "corsika",
+    "gamma-limit", "spectra", "corsika", "simulate",
 )  # fmt: skip
 MOST_STACKS = 2
 SIMULATED = 20_000
@@ -373,6 +373,10 @@ def work(commands: Sequence[str], rounds: int, roots: tuple[Path, Path], made: P
         label = f"stack --preset good, {MANY:,} showers"
         runs = [folder / "run" for folder in folders]
         yield Pairs(label, train_good, min(rounds, MOST_STACKS), warm=False, runs=runs)
+    if "simulate" in commands:
+        options = ("--task", "composition", "--train", MILLION, "--test", FEW, "--workers", 1, "--overwrite")
+        label = f"simulate, {MILLION:,} showers"
+        yield Pairs(label, lambda k: timed(roots[k], "simulate", *options, "--out", scratch / "drawn"), rounds)
     if "corsika" in commands:
         for name, thin in (("whole", 1.0), ("thinned", 20.0)):
             files, outs = particle_files(scratch / name, thin), [scratch / f"{name}-{k}" for k in range(2)]
