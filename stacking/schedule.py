@@ -219,14 +219,9 @@ def _attempts(
     at_work = {device: min(workers.number[device], len(part)) for device, part in parts.items()}
     # A process that is used again stays in the folder in which it began.
     arguments = {device: [(_attempt, task.absolute(), caller) for task in part] for device, part in parts.items()}
+    kind_of = (lambda one: one[1].name) if by_learner else None
     try:
-        yield (
-            parts,
-            at_work,
-            workers.each(
-                alone, arguments, kind_of=(lambda one: one[1].name) if by_learner else None, spoilt=_gpu_failed
-            ),
-        )
+        yield parts, at_work, workers.each(alone, arguments, kind_of=kind_of, spoilt=_gpu_failed)
     except BaseException:
         workers.end()
         raise
