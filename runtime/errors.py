@@ -65,7 +65,6 @@ _LIBRARIES = {
     "torch": ("OutOfMemoryError",),
     "onnxruntime": ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented", "RuntimeException"),
     "cupy": ("OutOfMemoryError",),
-    "joblib": ("TerminatedWorkerError",),
     "builtins": ("EOFError", "UnicodeError", "RecursionError"),
 }
 """Errors of parsers and libraries by top-level module and class: names, so that nothing is imported for it."""

@@ -1,7 +1,7 @@
-"""Work in other processes of this machine, one pool a device: results as they come.
+"""Work in threads and in other processes of this machine: results as they come.
 
-No worker outlives the process that started it. Where some tasks run on a GPU and others on the CPU, each device has a
-pool of its own and both work side by side.
+No worker outlives the process that started it. Where some tasks run on a GPU and others on the CPU, each device has
+workers of its own, and both work side by side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from functools import lru_cache, partial
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from showerstack.runtime.cost import now_s
 from showerstack.runtime.errors import InputError, explained
-from showerstack.runtime.shared import Setting, each_within, ignored
+from showerstack.runtime.shared import Setting
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -117,38 +116,6 @@ def safe_path() -> AbstractContextManager[None]:
 def set_openmp_threads(threads: int) -> None:
     """Set the threads of OpenMP of this thread, for good."""
     _thread_pools(len(sys.modules)).limit(limits=threads, user_api="openmp")
-
-
-def in_processes(
-    function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], *, workers: int, ordered: bool = True
-) -> Generator[Any, None, None]:
-    """Yield ``function(*one)`` of each tuple; with ``ordered`` false, as they finish.
-
-    They are processes of this machine, which end with this one; a cluster is reached by ``--scheduler`` alone.
-    """
-    import joblib  # a tenth of a second, which work in threads does not need
-
-    pool = joblib.Parallel(
-        n_jobs=workers,
-        return_as="generator" if ordered else "generator_unordered",
-        batch_size=1,
-        initializer=end_with_parent,
-        initargs=(os.getpid(),),
-    )
-
-    @contextmanager
-    def at_work() -> Iterator[None]:
-        # joblib replaces workers whose memory has grown between tasks, and warns; that is as it should be.
-        with safe_path(), ignored(UserWarning, "A worker stopped while some jobs were given", everywhere=True):
-            yield
-
-    def results() -> Generator[Any, None, None]:
-        yield from pool(joblib.delayed(function)(*one) for one in arguments)  # begins processes when it is called
-
-    try:
-        yield from each_within(at_work, results())
-    except BrokenProcessPool:
-        raise InputError(_LOST) from None
 
 
 def in_threads(
@@ -331,6 +298,17 @@ class Workers:
             free.pop(0).end()
         # What a user's own learner does in its process may begin others, which a daemon may not.
         return _Worker(self.threads, kind=kind, daemon=False)
+
+
+def in_processes(
+    function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], *, workers: int
+) -> Generator[Any, None, None]:
+    """Yield ``function(*one)`` of each tuple as they finish, by processes that end with the last; by this one if alone.
+
+    They are processes of this machine; a cluster is reached by ``--scheduler`` alone.
+    """
+    with Workers({"cpu": workers}, threads=1) as processes:
+        yield from processes.each(function, {"cpu": list(arguments)})
 
 
 def in_own_process(function: Callable[..., Iterable[Any]], *arguments: Any) -> Generator[Any, None, None]:

@@ -22,7 +22,6 @@ import showerstack.estimators
 from showerstack.runtime.context import PlainConsole, _one_of, bar
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_toml
-from showerstack.runtime.processes import in_processes
 from showerstack.showers.schema import ENERGY
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import write_config
@@ -413,7 +412,6 @@ def test_examples_in_docstrings(
     for part in tiny_composition.iterdir():
         (tmp_path / "data" / part.name).symlink_to(part)
     shutil.copytree(composition_run, tmp_path / "runs" / "composition")  # fit opens it: the options are its own
-    in_processes(len, [([],)] * 2, workers=2)  # they are used again, from a folder that is not theirs
     monkeypatch.chdir(tmp_path)
     before = (tmp_path / "runs" / "composition" / "predictions.npz").stat().st_mtime_ns
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

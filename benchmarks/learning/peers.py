@@ -259,7 +259,7 @@ def _entry(name: str) -> LearnerSpec:
 def train_all(jobs: Sequence[Training], workers: int) -> None:
     """Train what is not yet trained, several at a time."""
     with bar("training", "learners") as progress:
-        lines = in_processes(attempt, [(job,) for job in jobs], workers=workers, ordered=False)
+        lines = in_processes(attempt, [(job,) for job in jobs], workers=workers)
         for k, line in enumerate(lines, start=1):
             print(line, flush=True)
             progress(k, len(jobs))

@@ -398,7 +398,7 @@ def _throw_all(
         firsts = np.cumsum([0, *(file.count_whole() for file in files[:-1])]).tolist()
         asked = [(throwing, file, run, first) for run, (file, first) in enumerate(zip(files, firsts, strict=True))]
         results = (
-            in_processes(_throw_file, asked, workers=at_once, ordered=False)
+            in_processes(_throw_file, asked, workers=at_once)
             if scheduler is None
             else spread_over(scheduler, _throw_file, asked, [throwing.parts, *(file.path for file in files)])
         )

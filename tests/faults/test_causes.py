@@ -197,5 +197,5 @@ def test_a_polite_end_takes_workers_and_temporary_files_along(tmp_path: Path) ->
 def test_a_lost_worker_is_told_in_one_line() -> None:
     with pytest.raises(InputError, match="a worker process was lost"):
         list(in_processes(end, [(1,), (2,)], workers=2))
-    assert list(in_processes(abs, [(-1,), (-2,)], workers=2)) == [1, 2]
-    assert list(in_processes(abs, [(-1,), (-2,)], workers=1)) == [1, 2]
+    for workers in (1, 2):
+        assert sorted(in_processes(abs, [(-1,), (-2,)], workers=workers)) == [1, 2]

@@ -220,7 +220,7 @@ def test_workers_import_nothing_from_the_working_folder(name: str, tmp_path: Pat
     (tmp_path / f"{name}.py").write_text("open('ran', 'w')\n")
     program = (
         "from showerstack.runtime.processes import in_processes\n"
-        "print(list(in_processes(abs, [(-1,), (2,), (-3,)], workers=2)))\n"
+        "print(sorted(in_processes(abs, [(-1,), (2,), (-3,)], workers=2)))\n"
         "import os; print(os.environ.get('PYTHONSAFEPATH'))\n"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], cwd=tmp_path, capture_output=True, text=True)
