@@ -11,9 +11,7 @@ import io
 import logging
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -316,14 +314,11 @@ def _shards_from_gpu(
     data = _open_unchanged(source, state)
     parts = [slice(k * shard_events, min((k + 1) * shard_events, len(data))) for k in numbers]
     tables = compute_parts(data, parts, frozenset(groups), "cuda")
-    waiting: deque[Future[Written]] = deque()
-    with ThreadPoolExecutor(WRITERS) as threads:
-        for number, part, table in zip(numbers, parts, tables, strict=True):
-            waiting.append(threads.submit(_write, number, part.start, table, source.path, state, folder))
-            if len(waiting) > WRITERS:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    files = (
+        (number, part.start, table, source.path, state, folder)
+        for number, part, table in zip(numbers, parts, tables, strict=True)
+    )
+    yield from in_threads(_write, files, workers=WRITERS)
 
 
 def write_shard(number: int, source: Source, folder: Path, shard_events: int, groups: tuple[str, ...]) -> Written:

@@ -8,7 +8,6 @@ worlds' means (Ledoit and Wolf 2004, J. Multivar. Anal. 88, 365): along what wor
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +19,7 @@ from showerstack.models.pretraining.learner import inputs_of
 from showerstack.models.pretraining.stream import COLUMNS, batch_of, draw_at
 from showerstack.models.pretraining.weights import Pretrained
 from showerstack.runtime.context import Context
+from showerstack.runtime.processes import in_threads
 from showerstack.runtime.resources import cores
 from showerstack.showers.schema import Task
 
@@ -98,8 +98,8 @@ def distance_of(pretrained: Pretrained, events: Batch, task: Task, ctx: Context 
         return plain(replace(batch_of(table), array=events.array))
 
     worlds: list[np.ndarray] = []
-    with ctx.bars("compare", "worlds") as progress, ThreadPoolExecutor(ctx.workers or cores()) as threads:
-        for drawn in threads.map(world, range(WORLDS)):
+    with ctx.bars("compare", "worlds") as progress:
+        for drawn in in_threads(world, ((number,) for number in range(WORLDS)), workers=ctx.workers or cores()):
             worlds.append(drawn)
             progress(len(worlds), WORLDS)
     return compare(plain(events), worlds, inputs.plain)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -16,6 +16,7 @@ from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import locked
 from showerstack.runtime.options import Count, Limits, Place, Seed, checked
+from showerstack.runtime.processes import in_threads
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
@@ -229,27 +230,21 @@ def write_set(
 def accepted_events(job: BlockJob, n: int, workers: int | None = None) -> Iterator[SimulatedEvents]:
     """Yield the first ``n`` accepted events in block order, a block at a time.
 
-    Threads suffice: the kernels release the interpreter's lock. At most two blocks per thread are in memory.
+    Threads suffice: the kernels release the interpreter's lock. Few blocks more than there are threads are in memory.
     """
-    threads = workers or cores()
-    with ThreadPoolExecutor(threads) as pool:
-        waiting = deque(pool.submit(simulate_block, job, block) for block in range(2 * threads))
-        block, done = len(waiting), 0
-        try:
-            while done < n:
-                events = waiting.popleft().result().head(n - done)
-                done += len(events)
-                if not done and block > BARREN_BLOCKS:
-                    raise InputError(
-                        f"none of {BARREN_BLOCKS * PRIMARIES_PER_BLOCK:,} primaries passed: check the settings"
-                    )
-                if done < n:
-                    waiting.append(pool.submit(simulate_block, job, block))
-                    block += 1
-                yield events
-        finally:
-            for future in waiting:
-                future.cancel()
+    blocks = in_threads(simulate_block, ((job, block) for block in count()), workers=workers or cores())
+    with closing(blocks):
+        done = 0
+        for block, events in enumerate(blocks):
+            accepted = events.head(n - done)
+            done += len(accepted)
+            if not done and block >= BARREN_BLOCKS:
+                raise InputError(
+                    f"none of {BARREN_BLOCKS * PRIMARIES_PER_BLOCK:,} primaries passed: check the settings"
+                )
+            yield accepted
+            if done >= n:
+                return
 
 
 def check_job(job: BlockJob) -> None:

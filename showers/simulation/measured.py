@@ -12,9 +12,7 @@ import logging
 import shutil
 import tempfile
 import zipfile
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,6 +27,7 @@ from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.files import atomic_path, write_json
 from showerstack.runtime.logs import remark
 from showerstack.runtime.options import Count, Place, Seed, checked
+from showerstack.runtime.processes import in_threads
 from showerstack.runtime.resources import cores
 from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.archives.measured import COLUMNS, MEASURED_KINDS
@@ -236,8 +235,8 @@ def _write_conditions(out: Path, run: RunConditions) -> None:
 
 
 def _events(run: RunConditions, sky: Sky, job: BlockJob, seed: int, workers: int | None) -> Iterator[SimulatedEvents]:
-    """Yield a run's accepted events block by block; at most two blocks per thread are in memory."""
-    thrower, threads = Thrower(sky), workers or cores()
+    """Return a run's accepted events block by block."""
+    thrower = Thrower(sky)
 
     def simulate_one(block: int) -> SimulatedEvents:
         rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, run.number, block, 0)))
@@ -246,19 +245,7 @@ def _events(run: RunConditions, sky: Sky, job: BlockJob, seed: int, workers: int
         return observe(showers, block * PRIMARIES_PER_BLOCK + np.arange(n), job, rng, run.detector)
 
     n_blocks = max(-(-run.thrown // PRIMARIES_PER_BLOCK), 1)
-    with ThreadPoolExecutor(threads) as pool:
-        waiting = deque(pool.submit(simulate_one, block) for block in range(min(2 * threads, n_blocks)))
-        following = len(waiting)
-        try:
-            while waiting:
-                events = waiting.popleft().result()
-                if following < n_blocks:
-                    waiting.append(pool.submit(simulate_one, following))
-                    following += 1
-                yield events
-        finally:
-            for future in waiting:
-                future.cancel()
+    return in_threads(simulate_one, ((block,) for block in range(n_blocks)), workers=workers or cores())
 
 
 def measured_columns(events: SimulatedEvents) -> np.ndarray:
