@@ -7,11 +7,9 @@ workers of its own, and both work side by side.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,7 +23,6 @@ from functools import lru_cache, partial
 from multiprocessing import current_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from showerstack.runtime.cost import now_s
@@ -342,39 +339,22 @@ def _raise(line: str | None, text: str) -> NoReturn:
 
 
 def in_silent_process(function: Callable[[], Any]) -> Any:
-    """Return ``function()`` from a new process whose output, that of libraries in C too, is thrown away.
-
-    Parameters
-    ----------
-    function
-        Of a module; its value has to have a form in JSON.
+    """Return ``function()``, of a module, from a new process whose output, that of libraries in C too, is thrown away.
 
     Raises
     ------
-    InputError
-        If the process ended without a value.
+    InputError, RuntimeError
+        As :func:`in_own_process`.
     """
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "value.json"
-        lines = (
-            "import json, pathlib, sys",
-            f"from {__name__} import end_with_parent",
-            f"end_with_parent({os.getpid()})",
-            f"from {function.__module__} import {function.__name__} as function",
-            "pathlib.Path(sys.argv[1]).write_text(json.dumps(function()))",
-        )
-        subprocess.run(
-            # Modules come from where this process has them: a file of the user's here may be called json.py.
-            [sys.executable, "-P", "-c", "\n".join(lines), str(file)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(place or str(Path.cwd()) for place in sys.path)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-        if not file.exists():
-            raise InputError(_LOST)
-        return json.loads(file.read_text(encoding="utf-8"))
+    (value,) = in_own_process(_silently, function)
+    return value
+
+
+def _silently(function: Callable[[], Any]) -> Iterator[Any]:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    yield function()
 
 
 def end_with_parent(parent: int) -> None:

@@ -188,7 +188,7 @@ def trains_on_cuda() -> bool:
         return False
     try:
         return bool(in_silent_process(_try_cuda))
-    except InputError:
+    except (InputError, RuntimeError):
         return False
 
 
