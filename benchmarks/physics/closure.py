@@ -8,9 +8,8 @@ run of each task, makes pseudo-experiments and re-simulated skies, and stores th
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from benchmarks.physics.pseudo_experiments import (
     photon_experiment,
     spectra_experiment,
 )
+from benchmarks.shared.experiments import Experiments, add_minutes
 from benchmarks.shared.results import HELP, store
 from benchmarks.shared.samples import sample
 from showerstack.analysis.events import open_run
@@ -68,13 +68,14 @@ def closure_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--events", type=int, nargs="+", default=[100_000, 1_000_000], help="of skies of spectra")
     parser.add_argument("--learner", default="quadratic_logit", help="smooth in its inputs, or shifts make jumps")
     parser.add_argument("--workers", type=int, default=None)
+    parser.add_argument("--store", action="store_true", help=HELP)
+    add_minutes(parser)
     return parser
 
 
 def main() -> None:
     """Do what is missing, as long as there is time, and store the tables."""
     parser = closure_parser(__doc__ or "")
-    parser.add_argument("--store", action="store_true", help=HELP)
     parser.add_argument("--experiments", type=int, default=200, help="skies of spectra, scales drawn")
     parser.add_argument("--exact", type=int, default=50, help="skies of spectra, scales exact")
     parser.add_argument("--again", type=int, default=200, help="skies of showers simulated again with other scales")
@@ -87,29 +88,20 @@ def main() -> None:
     parser.add_argument("--photons", type=int, default=50, help="pseudo-experiments of photons, each fraction")
     parser.add_argument("--photon-events", type=int, default=6_000, help="events of a sky with photons")
     parser.add_argument("--note", default="", help="a sentence on how this came about, for the head of the tables")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
     given = parser.parse_args()
-    stop = time.monotonic() + 60 * given.minutes
-    given.work.mkdir(parents=True, exist_ok=True)
-    file = given.work / "experiments.jsonl"
-    done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    keys = {(one["kind"], one["seed"]) for one in done}
-    with file.open("a", encoding="utf-8") as out:
-        for kind, seed, experiment in _experiments(given, keys):
-            if time.monotonic() > stop:
-                print(f"stopped after {given.minutes:g} minutes: start again to go on")
-                break
-            started = time.perf_counter()
-            entries = {"kind": kind, **experiment(seed), "seed": seed, "seconds": time.perf_counter() - started}
-            done.append(entries)
-            out.write(json.dumps(entries) + "\n")
-            out.flush()
+    experiments = Experiments(given.work / "experiments.jsonl", given.minutes)
+    wanted = _wanted(given)
+    made = _made(given, {one["kind"] for one in experiments.missing(wanted)})
+    for one in experiments.each(wanted):
+        started = time.perf_counter()
+        found = made[one["kind"]](one["seed"])
+        experiments.keep({**found, **one, "seconds": time.perf_counter() - started})
     if given.store:
-        print(f"wrote {store('closure', 'Do stated errors cover?', tables(done, vars(given)))}")
+        print(f"wrote {store('closure', 'Do stated errors cover?', tables(experiments.done, vars(given)))}")
 
 
-def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Iterator[tuple[str, int, Experiment]]:
-    """Yield what is still to be done, a little of every kind first."""
+def _wanted(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return kinds and seeds of all experiments, a little of every kind first."""
     numbers = {
         "mixtures": given.mixtures, "plateau": int(given.mixtures > 0),
         "photons_0": given.photons, "photons_0.002": given.photons,
@@ -119,23 +111,20 @@ def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Itera
     for events in given.again_events:
         numbers[f"again_{events}"] = given.again
     numbers |= {"steep_60000": given.again_more, "large_1000000": given.again_more}
-    missing = [
-        (seed / number, kind, seed)
-        for kind, number in numbers.items()
-        for seed in range(number)
-        if (kind, seed) not in keys
-    ]
-    if not missing:
-        return
+    in_turn = sorted((seed / number, kind, seed) for kind, number in numbers.items() for seed in range(number))
+    return [{"kind": kind, "seed": seed} for _, kind, seed in in_turn]
+
+
+def _made(given: argparse.Namespace, kinds: set[str]) -> dict[str, Experiment]:
+    """Return the experiments of these kinds by name; what they need is made."""
     made: dict[str, Experiment] = {}
-    if any(kind.startswith(tuple(AGAIN)) for _, kind, _ in missing):
-        made |= _again(given, {kind for _, kind, _ in missing})
-    if any(not kind.startswith(("photons", *AGAIN)) for _, kind, _ in missing):
+    if any(kind.startswith(tuple(AGAIN)) for kind in kinds):
+        made |= _again(given, kinds)
+    if any(not kind.startswith(("photons", *AGAIN)) for kind in kinds):
         made |= _composition(given)
-    if any(kind.startswith("photons") for _, kind, _ in missing):
+    if any(kind.startswith("photons") for kind in kinds):
         made |= _photons(given)
-    for _, kind, seed in sorted(missing):
-        yield kind, seed, made[kind]
+    return made
 
 
 def trained(task: Task, given: argparse.Namespace) -> tuple[Path, Path]:

@@ -7,8 +7,6 @@ kept in ``WORK/knees-EVENTS.jsonl``: started again, the benchmark goes on.
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,8 @@ from benchmarks.physics.closure import (
 )
 from benchmarks.physics.pairs import PairedTruth, paired_pool
 from benchmarks.physics.pseudo_experiments import lg_knee, mass_counts, mean_fluxes
-from benchmarks.shared.results import HELP, store
+from benchmarks.shared.experiments import Experiments
+from benchmarks.shared.results import store
 from showerstack.analysis.events import open_run
 from showerstack.analysis.spectra.fluxes import free_fluxes
 from showerstack.analysis.spectra.folding import make_response
@@ -104,36 +103,26 @@ def main() -> None:
     parser.add_argument("--skies", type=int, default=200, help="of each size")
     parser.add_argument("--first", type=int, default=1000, help="seed of the first")
     parser.add_argument("--pairs", type=int, default=50_000, help="showers of the pool that is simulated five times")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
     parser.add_argument("--masses", action="store_true", help="mean and variance of ln A instead of the knee")
-    parser.add_argument("--store", action="store_true", help=HELP)
     given = parser.parse_args()
-    stop = time.monotonic() + 60 * given.minutes
-    given.work.mkdir(parents=True, exist_ok=True)
 
     def read(folder: Path) -> Response:
         run = open_run(trained(COMPOSITION, given)[0], COMPOSITION.name, "knees")
         return read_response(run, [folder], [], BINS, ZENITH_MAX_DEG, Context(bars=bar), moved=False)
 
     truth = PairedTruth.of_pool(paired_pool(given.work, read, given.pairs, PAIRS_SEED, given.workers), BINS)
-    done: dict[int, list[dict[str, Any]]] = {}
-    for events in given.sizes:
-        file = given.work / f"{'masses' if given.masses else 'knees'}-{events}.jsonl"
-        done[events] = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        known = {one["seed"] for one in done[events]}
-        for seed in range(given.first, given.first + given.skies):
-            if time.monotonic() > stop:
-                break
-            if seed not in known:
-                done[events].append(experiment(truth, seed, events, masses=given.masses))
-                with file.open("a", encoding="utf-8") as out:
-                    out.write(json.dumps(done[events][-1]) + "\n")
+    kind, wanted = "masses" if given.masses else "knees", range(given.first, given.first + given.skies)
+    kept = {events: Experiments(given.work / f"{kind}-{events}.jsonl", given.minutes) for events in given.sizes}
+    for events, skies in kept.items():
+        for one in skies.each({"seed": seed} for seed in wanted):
+            skies.keep(experiment(truth, one["seed"], events, masses=given.masses))
+    done = {events: skies.done for events, skies in kept.items()}
     rows = table_of_masses(done) if given.masses else table(done)
     print("\n".join(rows))
     if given.store:
         words = "Skies of showers simulated again, all scales drawn; ± one standard error.\n\n"
-        of = ("masses", "mean and variance of ln A") if given.masses else ("knees", "the knee")
-        store(of[0], f"How often intervals of {of[1]} hold", words + "\n".join(rows))
+        of = "mean and variance of ln A" if given.masses else "the knee"
+        store(kind, f"How often intervals of {of} hold", words + "\n".join(rows))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ benchmark goes on. It prints Markdown tables: of all skies, and the true and mea
 
 from __future__ import annotations
 
-import json
 import shutil
-import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ import numpy as np
 
 from benchmarks.physics.closure import ZENITH_MAX_DEG, closure_parser, trained
 from benchmarks.physics.pseudo_experiments import SUB_STEPS, mean_fluxes, pull_counts
+from benchmarks.shared.experiments import Experiments
+from benchmarks.shared.results import store
 from benchmarks.shared.samples import sample
 from showerstack.analysis.events import open_run
 from showerstack.analysis.spectra.fluxes import SOURCES, share_covariance, shares
@@ -99,8 +100,22 @@ def drawn_sky(pool: Response, cells: Cells, shift: float, seed: int) -> tuple[Sp
     counted = cells.bins.bin_of(events.lg_energy) >= 0
     exposure = 1.0 / float(weight[counted].max())
     rows = np.flatnonzero(counted & (np.random.default_rng(seed).random(len(weight)) < weight * exposure))
-    names = SpectrumEvents.__annotations__
-    return SpectrumEvents(**{name: getattr(events, name)[rows] for name in names}), exposure
+    drawn = events.take(rows)
+    return SpectrumEvents(**{one.name: getattr(drawn, one.name) for one in fields(SpectrumEvents)}), exposure
+
+
+def analysed(
+    pool: Response, known: Response, shift: float, seed: int, *, knees: bool
+) -> tuple[Spectra, dict[str, Any]]:
+    """Draw a sky from a pool of nature's showers, unfold it with the known response; return what is kept of it too."""
+    cells = make_cells(BINS, known.passing)
+    sky, exposure = drawn_sky(pool, cells, shift, seed)
+    spectra = folded_spectra(
+        sky, known.events, known.thrown.counts, cells, np.array(EDGES), exposure, widths=WIDTHS,
+        sharpness=SKY.sharpness, seed=seed, knees=knees,
+    )  # fmt: skip
+    refused, remarks = spectra.fit.refusal, list(spectra.remarks)
+    return spectra, {"events": len(sky), "p_value": spectra.p_value, "refused": refused, "remarks": remarks}
 
 
 def covered(spectra: Spectra) -> dict[str, Any]:
@@ -127,16 +142,11 @@ def main() -> None:
     parser.add_argument("--showers", type=int, default=200_000, help="from which a sky is drawn")
     parser.add_argument("--seeds", type=int, default=2, help="skies of each nature")
     parser.add_argument("--natures", type=int, default=len(NATURES), help="the first of them, in the table's order")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
     given = parser.parse_args()
-    stop = time.monotonic() + 60 * given.minutes
-    given.work.mkdir(parents=True, exist_ok=True)
-    file = given.work / "skies.jsonl"
-    done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    keys = {(one["nature"], one["seed"]) for one in done}
-    missing = [(seed, one) for seed in range(given.seeds) for one in NATURES[: given.natures]
-               if (one.name, seed) not in keys]  # fmt: skip
-    if missing and time.monotonic() < stop:
+    skies = Experiments(given.work / "skies.jsonl", given.minutes)
+    natures = {one.name: one for one in NATURES[: given.natures]}
+    wanted = [{"nature": name, "seed": seed} for seed in range(given.seeds) for name in natures]
+    if skies.missing(wanted):
         run, test = trained(COMPOSITION, given)
         opened, ctx = open_run(run, COMPOSITION.name, "resimulated"), Context(bars=bar)
 
@@ -144,32 +154,22 @@ def main() -> None:
             return read_response(opened, [folder], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
 
         known = read(test)
-        cells = make_cells(BINS, known.passing)
-        for seed, nature in missing:
-            if time.monotonic() > stop:
-                break
+        for one in skies.each(wanted):
+            nature, seed = natures[one["nature"]], one["seed"]
             folder = sample(
                 COMPOSITION, given.work, n_train=1, n_test=given.showers, seed=FIRST_SEED + seed, model=nature.model,
                 world=nature.world(given.work), workers=given.workers, bars=bar,
             )  # fmt: skip
-            sky, exposure = drawn_sky(read(folder / "composition_test"), cells, nature.energy_shift, seed)
-            spectra = folded_spectra(
-                sky, known.events, known.thrown.counts, cells, np.array(EDGES), exposure, widths=WIDTHS,
-                sharpness=SKY.sharpness, seed=seed, knees=True,
-            )  # fmt: skip
-            entry = {
-                "nature": nature.name, "seed": seed, "events": len(sky), "p_value": spectra.p_value,
-                "refused": spectra.fit.refusal, "scales": spectra.fit.scales.tolist(), "remarks": list(spectra.remarks),
-                "fluxes": beside_truth(spectra), **covered(spectra),
-            }  # fmt: skip
-            done.append(entry)
-            with file.open("a", encoding="utf-8") as out:
-                out.write(json.dumps(entry) + "\n")
+            pool = read(folder / "composition_test")
+            spectra, kept = analysed(pool, known, nature.energy_shift, seed, knees=True)
+            scales, fluxes = spectra.fit.scales.tolist(), beside_truth(spectra)
+            skies.keep({**one, **kept, "scales": scales, "fluxes": fluxes, **covered(spectra)})
             if nature.kind not in ("as simulated", "energy"):  # these share their showers
                 shutil.rmtree(folder)
-    print(table(done))
-    if done and "fluxes" in done[0]:  # results kept by an earlier version have none
-        print(flux_table(done[0]["fluxes"]))
+    text = table(skies.done) + ("\n" + flux_table(skies.done[0]["fluxes"]) if skies.done else "")
+    print(text)
+    if given.store:
+        store("resimulated", "Spectra of showers simulated again", text)
 
 
 def beside_truth(spectra: Spectra) -> list[list[Any]]:
@@ -213,8 +213,8 @@ def table(done: list[dict[str, Any]]) -> str:
         knee = np.array([one["rigidity"]["covers"] for one in mine]).sum(axis=0)
         pull = sum(one["flux_own"]["pull"] for one in mine) / sum(one["flux_own"]["n"] for one in mine)
         cells = (
-            name, str(len(mine)), f"{np.mean([one['events'] for one in mine]):,.0f}", _inside(mine, "flux_own"),
-            _inside(mine, "share_own"), _inside(mine, "flux_total"),
+            name, str(len(mine)), f"{np.mean([one['events'] for one in mine]):,.0f}", inside(mine, "flux_own"),
+            inside(mine, "share_own"), inside(mine, "flux_total"),
             ", ".join(f"{k} of {len(mine)}" for k in knee), f"{pull:+.2f}",
             f"{min(one['p_value'] for one in mine):.2g}",
         )  # fmt: skip
@@ -222,7 +222,7 @@ def table(done: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _inside(mine: list[dict[str, Any]], what: str) -> str:
+def inside(mine: Sequence[dict[str, Any]], what: str) -> str:
     """Return shares of numbers inside their 68 and 95 % intervals, with their spread between skies."""
     words = []
     for level in ("in68", "in95"):

@@ -10,14 +10,12 @@ determined, lie outside 0 to 100 %, and hold the truth.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks.physics.pseudo_experiments import mean_fluxes
+from benchmarks.shared.experiments import Experiments, add_minutes
 from benchmarks.shared.results import HELP, ROOT, store
 from showerstack.analysis.options import SpectraOptions
 from showerstack.analysis.spectra.fluxes import covariance_of_sums, share_covariance, shares
@@ -165,31 +164,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench/trial"))
     parser.add_argument("--skies", type=int, default=20, help="seeds of the measured runs")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
     parser.add_argument("--store", action="store_true", help=HELP)
+    add_minutes(parser)
     given = parser.parse_args()
-    stop = time.monotonic() + 60 * given.minutes
-    given.work.mkdir(parents=True, exist_ok=True)
     work = given.work.resolve()
-    file, log = work / "skies.jsonl", work / "commands.log"
-    done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    skies, log = Experiments(work / "skies.jsonl", given.minutes), work / "commands.log"
     first_sky(work, log)
     sky = load_sky(work / SKY_FILE)
-    for seed in range(FIRST_SEED, FIRST_SEED + given.skies):
-        if any(one["seed"] == seed for one in done):
-            continue
-        if time.monotonic() > stop:
-            print(f"stopped after {given.minutes:g} minutes: start again to go on")
-            break
-        spectra = measured_sky(work, seed, log)
-        entry = entry_of(spectra, mean_fluxes(sky, spectra.fluxes.edges), seed)
-        done.append(entry)
-        with file.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(entry) + "\n")
-    if done:
-        print(tables(done))
+    for one in skies.each({"seed": seed} for seed in range(FIRST_SEED, FIRST_SEED + given.skies)):
+        spectra = measured_sky(work, one["seed"], log)
+        skies.keep(entry_of(spectra, mean_fluxes(sky, spectra.fluxes.edges), one["seed"]))
+    if skies.done:
+        print(tables(skies.done))
         if given.store:
-            store("trial", "What the trial of spectra finds", tables(done))
+            store("trial", "What the trial of spectra finds", tables(skies.done))
 
 
 if __name__ == "__main__":

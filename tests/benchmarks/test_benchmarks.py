@@ -30,7 +30,9 @@ from benchmarks.learning.marginal import table as worth_table
 from benchmarks.physics.closure_page import tables
 from benchmarks.physics.pairs import NODES, PairedPool, PairedTruth, pool_of_nodes
 from benchmarks.physics.pseudo_experiments import SmoothTruth, mixtures, spectra_experiment
+from benchmarks.physics.resimulated import drawn_sky, weights
 from benchmarks.shared.drawn import FOREIGN
+from benchmarks.shared.experiments import Experiments
 from benchmarks.shared.samples import sample, sample_name
 from benchmarks.world.calibrate import GROUPS, MODELS, RECORD
 from benchmarks.world.comparison import compare, joint_areas, network_tables, without_rare
@@ -49,7 +51,8 @@ from benchmarks.world.networks import (
     two_sample,
 )
 from benchmarks.world.targets import POSTERIORS, SCORES, Look, NetworkTarget, PosteriorTarget, decisions, norm_vector
-from showerstack.analysis.spectra.folding import Widths, mass_summary
+from showerstack.analysis.spectra.folding import Widths, make_cells, mass_summary
+from showerstack.analysis.spectra.reading import Response
 from showerstack.analysis.spectra.run import EDGES, cell_binning
 from showerstack.models.base.posterior import log_softmax
 from showerstack.models.networks.step import write_checkpoint
@@ -147,6 +150,31 @@ def test_a_smooth_truth_stands_for_the_events_behind_it(truth: SmoothTruth) -> N
     assert counts.sum() < particles[:, fine > 15].sum()
     higher = truth.expected(SKY, np.array([1.0, 0, 0])).sum() / counts.sum()
     assert higher == pytest.approx(10 ** (1.8 * Widths().lg_energy), rel=0.05)
+
+
+def test_a_sky_of_simulated_showers_has_the_fluxes_asked_for() -> None:
+    pool = Response(*simulated(200_000, 3, BINS), ())
+    pool = replace(pool, events=replace(pool.events, lg_ne=pool.events.lg_ne + 9, lg_nmu=pool.events.lg_nmu + 9))
+    sky, exposure = drawn_sky(pool, make_cells(BINS, pool.passing), 0.0, seed=1)
+    expected = weights(pool.passing, pool.thrown.counts.sum(axis=0), 0.0) * exposure
+    places = BINS.bin_of(pool.passing.lg_energy)
+    found = np.bincount(BINS.bin_of(sky.lg_energy), minlength=BINS.n_bins)
+    counts = np.bincount(places[places >= 0], expected[places >= 0], minlength=BINS.n_bins)
+    assert expected[places >= 0].max() == pytest.approx(1.0)
+    assert np.all(np.abs(found - counts) < 5 * np.sqrt(counts) + 1)
+    assert sky.groups == pool.events.groups
+    assert not hasattr(sky, "labels")
+
+
+def test_experiments_go_on_where_they_were_ended(tmp_path: Path) -> None:
+    wanted = [{"kind": kind, "seed": seed} for seed in range(2) for kind in "ab"]
+    first = Experiments(tmp_path / "new" / "found.jsonl", minutes=1)
+    for one in wanted[:3]:
+        first.keep({**one, "value": 0.5})
+    again = Experiments(first.file, minutes=1)
+    assert again.done == first.done
+    assert list(again.each(wanted)) == [{"kind": "b", "seed": 1}]
+    assert Experiments(first.file, minutes=0).missing(wanted) == []
 
 
 def test_tables_of_experiments(truth: SmoothTruth) -> None:
