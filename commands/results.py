@@ -241,7 +241,7 @@ def doctor(
     """
     output = OutputFormat(as_json=as_json)
     if datasets:
-        from showerstack.report.doctor import column_quartiles, examine_datasets, folder_findings
+        from showerstack.report.doctor.folders import column_quartiles, examine_datasets, folder_findings
 
         def records() -> dict[str, Any]:
             lines: dict[str, Any] = {
@@ -251,7 +251,7 @@ def doctor(
 
         output.show(lambda: examine_datasets(datasets), records)
         return
-    from showerstack.report.doctor import findings
+    from showerstack.report.doctor.machine import findings
     from showerstack.report.shared.text import findings_table
 
     title = "showerstack on this machine"

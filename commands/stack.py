@@ -257,7 +257,7 @@ def check(
 
     Example: [bold]python cli.py check runs/composition[/bold]
     """
-    from showerstack.report.doctor import check_folder
+    from showerstack.report.doctor.soundness import check_folder
 
     kind, problems = check_folder(folder, bars=output.bars)
     output.show(

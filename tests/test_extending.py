@@ -20,7 +20,7 @@ from showerstack.features.device import namespace
 from showerstack.models import registry
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.posterior import log_softmax
-from showerstack.report.doctor import column_quartiles, folder_findings
+from showerstack.report.doctor.folders import column_quartiles, folder_findings
 from showerstack.report.run_page import write_report
 from showerstack.runtime.code import objects_by_name
 from showerstack.runtime.errors import InputError

@@ -23,7 +23,7 @@ import numpy as np
 
 from showerstack.features import build, compute
 from showerstack.models.registry import LEARNERS
-from showerstack.report.doctor import check_folder
+from showerstack.report.doctor.soundness import check_folder
 from showerstack.runtime.context import Context
 from showerstack.runtime.files import LOCK_FILE
 from showerstack.showers.archives.convert import convert

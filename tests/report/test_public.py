@@ -21,14 +21,9 @@ import showerstack
 import verify
 from showerstack.models import registry
 from showerstack.report.compare import compare, differences
-from showerstack.report.doctor import (
-    SUBMISSION_FILE,
-    check_folder,
-    column_quartiles,
-    examine_datasets,
-    findings,
-    folder_findings,
-)
+from showerstack.report.doctor.folders import column_quartiles, examine_datasets, folder_findings
+from showerstack.report.doctor.machine import findings
+from showerstack.report.doctor.soundness import SUBMISSION_FILE, check_folder
 from showerstack.report.public import submission
 from showerstack.report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
 from showerstack.report.public.submission import snapshot, write_submission, yaml_text

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from showerstack.analysis.photons.limits import Background
 from showerstack.models.tables import lightgbm
-from showerstack.report import doctor
+from showerstack.report.doctor import machine
 from showerstack.report.outcome import _percent, _simulated_already, _why_alone, learner_table, outcome
 from showerstack.report.photons_page import _background_text, _limit_of_fraction
 from showerstack.report.shared.subject import mean_loss, read_labels
@@ -134,12 +134,12 @@ def test_sets_of_an_earlier_demo_in_another_world_are_not_used(
 
 
 def test_the_machine_is_asked_what_its_gpu_can_be_used_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "cupy_obstacle", lambda: "CuPy cannot use the GPU: no headers")
-    monkeypatch.setattr(doctor, "gpu_answers", lambda: True)
-    monkeypatch.setattr(doctor, "_cuda_of_torch", lambda: None)  # or torch would say that there is none
+    monkeypatch.setattr(machine, "cupy_obstacle", lambda: "CuPy cannot use the GPU: no headers")
+    monkeypatch.setattr(machine, "gpu_answers", lambda: True)
+    monkeypatch.setattr(machine, "_cuda_of_torch", lambda: None)  # or torch would say that there is none
     for trains, state in ((True, "ok"), (False, "note")):
         monkeypatch.setattr(lightgbm, "trains_on_cuda", lambda trains=trains: trains)
-        by_name = {finding.what: finding for finding in doctor.findings()}
+        by_name = {finding.what: finding for finding in machine.findings()}
         assert by_name["lightgbm"].state == state
     assert by_name["cupy"].state == "note"
     assert by_name["cupy"].outcome == "features are computed on the CPU: CuPy cannot use the GPU: no headers"
@@ -152,10 +152,10 @@ def test_a_gpu_whose_driver_does_not_work_is_a_finding(monkeypatch: pytest.Monke
 
     for name, value in (("is_available", lambda: False), ("device_count", lambda: 1), ("get_device_name", fail)):
         monkeypatch.setattr(f"torch.cuda.{name}", value)
-    monkeypatch.setattr(doctor, "_cuda_of_torch", lambda: "13.0")
-    monkeypatch.setattr(doctor, "gpu_answers", lambda: True)
+    monkeypatch.setattr(machine, "_cuda_of_torch", lambda: "13.0")
+    monkeypatch.setattr(machine, "gpu_answers", lambda: True)
     monkeypatch.setattr(lightgbm, "trains_on_cuda", lambda: False)
-    (torch,) = [finding for finding in doctor.findings() if finding.what == "torch"]
+    (torch,) = [finding for finding in machine.findings() if finding.what == "torch"]
     assert torch.state == "note"
     assert torch.outcome.endswith("built for CUDA 13.0, no GPU answers")
 
@@ -163,16 +163,16 @@ def test_a_gpu_whose_driver_does_not_work_is_a_finding(monkeypatch: pytest.Monke
 def test_versions_and_builds_are_read_without_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    assert doctor._cuda_of_torch() == torch.version.cuda
+    assert machine._cuda_of_torch() == torch.version.cuda
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
     (tmp_path / "torch" / "version.py").write_text("__version__ = '2.13'\ncuda: Optional[str] = '12.8'\n")
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: SimpleNamespace(
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: SimpleNamespace(
         submodule_search_locations=[str(tmp_path / name)]))  # fmt: skip
-    assert doctor._cuda_of_torch() == "12.8"
+    assert machine._cuda_of_torch() == "12.8"
     monkeypatch.undo()
     program = (
-        "import sys; from showerstack.report import doctor; found = [*doctor.findings()]; "
+        "import sys; from showerstack.report.doctor import machine; found = [*machine.findings()]; "
         "print({'torch', 'xgboost', 'lightgbm', 'catboost'} & sys.modules.keys(), len(found) > 8)"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
@@ -180,8 +180,8 @@ def test_versions_and_builds_are_read_without_the_libraries(tmp_path: Path, monk
 
 
 def test_a_library_of_another_distribution_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: ["xgboost>=3.1"])
-    assert [finding.state for finding in doctor._packages()] == ["ok"]
+    monkeypatch.setattr(machine.importlib.metadata, "requires", lambda name: ["xgboost>=3.1"])
+    assert [finding.state for finding in machine._packages()] == ["ok"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])

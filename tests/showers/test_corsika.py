@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from showerstack.features.build import build_table
-from showerstack.report.doctor import dataset_findings
+from showerstack.report.doctor.folders import dataset_findings
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import corsika, formats, particle_file, throwing
 from showerstack.showers.archives.corsika import convert_corsika

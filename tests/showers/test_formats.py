@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from showerstack.features.table import FeatureTable
-from showerstack.report.doctor import folder_findings
+from showerstack.report.doctor.folders import folder_findings
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives import kcdc
 from showerstack.showers.archives import station_lists as lists

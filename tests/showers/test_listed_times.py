@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from showerstack.features.build import build_table
-from showerstack.report.doctor import folder_findings
+from showerstack.report.doctor.folders import folder_findings
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.formats import convert_foreign, convert_path, format_of
 from showerstack.showers.archives.options import ConvertOptions

@@ -30,7 +30,7 @@ import pytest
 
 from showerstack.features.build import build_table
 from showerstack.features.compute import FIT_RESULT_GROUPS, compute_chunk, compute_events
-from showerstack.report.doctor import dataset_findings, folder_findings
+from showerstack.report.doctor.folders import dataset_findings, folder_findings
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_json

@@ -14,7 +14,7 @@ import pytest
 
 from showerstack.models.registry import LEARNERS
 from showerstack.models.registry import load as load_learner
-from showerstack.report.doctor import check_folder
+from showerstack.report.doctor.soundness import check_folder
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_json, write_npz

@@ -27,7 +27,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.onnx.graph import COLUMNS, GRID, Portable
 from showerstack.models.onnx.predictor import averaged, run_graph, session
 from showerstack.models.pretraining.learner import PretrainedLearner
-from showerstack.report.doctor import check_folder
+from showerstack.report.doctor.soundness import check_folder
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file
 from showerstack.runtime.packages import EXTRAS

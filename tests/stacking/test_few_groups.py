@@ -14,7 +14,7 @@ from showerstack.analysis.options import SpectraOptions
 from showerstack.analysis.spectra.files import write_spectra
 from showerstack.analysis.spectra.run import measure_spectra
 from showerstack.estimators import ShowerClassifier
-from showerstack.report.doctor import dataset_findings
+from showerstack.report.doctor.folders import dataset_findings
 from showerstack.report.public.leaderboard import leaderboard
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, Remark

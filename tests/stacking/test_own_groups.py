@@ -19,7 +19,7 @@ from showerstack.estimators import ShowerClassifier
 from showerstack.models.pretraining import distance
 from showerstack.models.pretraining.learner import PretrainedLearner
 from showerstack.models.pretraining.weights import read_pretrained
-from showerstack.report.doctor import dataset_findings
+from showerstack.report.doctor.folders import dataset_findings
 from showerstack.report.public.leaderboard import leaderboard
 from showerstack.report.shared.subject import read_labels
 from showerstack.runtime.context import Context

@@ -1,0 +1,1 @@
+"""What is said of a machine and of folders."""
