@@ -13,7 +13,8 @@ import numpy as np
 
 from showerstack.runtime.processes import limited_threads
 from showerstack.showers.schema import Task
-from showerstack.stacking.estimates import Posterior, Rule, TargetCalibration, TaskStacking, stacking_of
+from showerstack.stacking.answers import TaskStacking, stacking_of
+from showerstack.stacking.estimates import Posterior, Rule, TargetCalibration
 from showerstack.stacking.events import Events
 from showerstack.stacking.second_level import Pool, average_of, combined, scaled
 

@@ -79,7 +79,7 @@ def combination_graph(chain: Chain) -> Any:
     """Return the graph of all after the learners as ``onnx.ModelProto``.
 
     Inputs are, by name of the learner, the (n, fits, C) float32 log-probabilities of all its fits; outputs are
-    ``log_probability`` (n, C) float32 and the outputs of :class:`showerstack.stacking.estimates.TaskStacking`.
+    ``log_probability`` (n, C) float32 and the outputs of :class:`showerstack.stacking.answers.TaskStacking`.
     """
     module = _Combination(chain)
     n_classes = chain.task.n_classes

@@ -22,8 +22,8 @@ from showerstack.runtime.logs import remark
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.nuclei import nearest_of_five
 from showerstack.showers.schema import COMPOSITION, FIRST_LOOK, GAMMA, Task
+from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Predictions
-from showerstack.stacking.estimates import stacking_of
 from showerstack.stacking.events import ShowerEvents, unusable_remarks
 from showerstack.stacking.predict import PredictionStream
 

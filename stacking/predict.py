@@ -42,10 +42,11 @@ from showerstack.showers.array import array_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.kascade import mass_moments
 from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES, TASKS, Task
+from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Piece, Predictions, concatenated
 from showerstack.stacking.columns import Schema
 from showerstack.stacking.computed import ComputedEvents
-from showerstack.stacking.estimates import UNITS, Posterior, stacking_of
+from showerstack.stacking.estimates import UNITS, Posterior
 from showerstack.stacking.events import (
     CORE_COLUMNS,
     Events,

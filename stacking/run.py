@@ -27,8 +27,8 @@ from showerstack.runtime.stated import stated_as
 from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.scoring.metrics.classes import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from showerstack.showers.schema import MANIFEST_FILE, PREDICTIONS_FILE
+from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Fit
-from showerstack.stacking.estimates import stacking_of
 from showerstack.stacking.layout import (
     CARD_FILE,
     CHAIN_FILES,

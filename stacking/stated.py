@@ -195,7 +195,7 @@ class Threshold(Stated):
 
 
 class Answers(Stated):
-    """How answers are made of posteriors (:class:`showerstack.stacking.estimates.Decision`)."""
+    """How answers are made of posteriors (:class:`showerstack.stacking.answers.Decision`)."""
 
     chosen: str | None = None
     thresholds: list[Threshold] = Field(default=[])

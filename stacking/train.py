@@ -26,10 +26,11 @@ from showerstack.runtime.cost import timed
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.logs import logging_to, remark
 from showerstack.runtime.processes import Workers, limited_threads
+from showerstack.stacking.answers import DecisionSample, own_estimate, stacking_of
 from showerstack.stacking.budget import kept_late
 from showerstack.stacking.chain import Chain, Fit, Predictions, concatenated
 from showerstack.stacking.config import StackConfig, TableConfig
-from showerstack.stacking.estimates import DecisionSample, Posterior, TargetCalibration, own_estimate, stacking_of
+from showerstack.stacking.estimates import Posterior, TargetCalibration
 from showerstack.stacking.events import Binned, Data, Events, pieces
 from showerstack.stacking.fits import FoldTask, one_networks, refuse_other_fit
 from showerstack.stacking.folder import RunFolder

@@ -32,8 +32,8 @@ from showerstack.runtime.context import Context
 from showerstack.scoring.metrics.losses import event_losses
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import simulate
+from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.estimates import stacking_of
 from showerstack.stacking.events import Data
 from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import Folds, make_folds

@@ -11,7 +11,7 @@ from showerstack.scoring.metrics.classes import gamma_scores, threshold_table
 from showerstack.scoring.metrics.gamma import hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.scoring.metrics.log_survival import log_survivals, mean_log_survival, paired_log_survival
-from showerstack.stacking.estimates import TaskStacking
+from showerstack.stacking.answers import TaskStacking
 
 
 def _events(n: int = 20_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

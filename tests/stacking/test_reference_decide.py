@@ -16,19 +16,17 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.runtime.checksums import Checksums, write_checksums
 from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import ENERGY, GAMMA
+from showerstack.stacking.answers import DecisionSample, TargetStacking, stacking_of
 from showerstack.stacking.chain import Chain, concatenated
 from showerstack.stacking.estimates import (
     OWN,
     POOL,
-    DecisionSample,
     EstimatePool,
     Posterior,
     PosteriorMean,
     TargetCalibration,
-    TargetStacking,
     mixture,
     rule_from_json,
-    stacking_of,
 )
 from showerstack.stacking.events import Binned, Events
 from showerstack.stacking.folder import RunFolder

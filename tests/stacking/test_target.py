@@ -11,15 +11,8 @@ from scipy.special import softmax
 
 from showerstack.scoring.metrics.residuals import residual_metrics
 from showerstack.showers.schema import ENERGY
-from showerstack.stacking.estimates import (
-    OWN,
-    POOL,
-    DecisionSample,
-    EstimatePool,
-    PosteriorMean,
-    rule_from_json,
-    stacking_of,
-)
+from showerstack.stacking.answers import DecisionSample, stacking_of
+from showerstack.stacking.estimates import OWN, POOL, EstimatePool, PosteriorMean, rule_from_json
 from showerstack.stacking.events import Binned
 from showerstack.stacking.sample import Sample
 
