@@ -39,8 +39,8 @@ RUNNER = Path(__file__).with_name("runner.py")
 PACKAGES = ("runtime", "showers", "scoring", "features", "models", "stacking", "analysis", "report", "commands")
 NUMBERS = (
     "scoring/", "features/groups/", "features/lateral/", "features/stations/", "models/base/", "models/networks/",
-    "models/tables/", "models/pretraining/", "stacking/answers.py", "stacking/estimates.py", "stacking/folds.py", "stacking/second_level.py",
-    "showers/simulation/", "analysis/spectra/", "analysis/photons/",
+    "models/tables/", "models/pretraining/", "stacking/answers.py", "stacking/estimates.py", "stacking/folds.py",
+    "stacking/second_level.py", "showers/simulation/", "analysis/spectra/", "analysis/photons/",
 )  # fmt: skip
 """Where numbers are made; whatever else is in the packages carries them."""
 MEASURED_S = 5400
