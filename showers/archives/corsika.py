@@ -364,7 +364,7 @@ def _throw_file(throwing: Throwing, file: ParticleFile, run: int, first: int) ->
     return ThrownFile(run, known, told, None)
 
 
-LIBRARIES_BYTES, SHOWER_COPIES = 200 << 20, 2
+READER_BYTES, SHOWER_COPIES = 200 << 20, 2
 """Memory of a process, and what it holds beside of a shower's bytes in its file."""
 MOST_AT_ONCE = 8
 """Files that are read side by side unless more are asked for."""
@@ -373,7 +373,7 @@ MOST_AT_ONCE = 8
 def _at_once(files: list[ParticleFile]) -> int:
     """Return how many files are read side by side: one a core, as far as there is memory for their showers."""
     most = max(file.path.stat().st_size // file.promised for file in files)
-    return max(1, min(cores(), MOST_AT_ONCE, memory_bytes() // (LIBRARIES_BYTES + SHOWER_COPIES * most)))
+    return max(1, min(cores(), MOST_AT_ONCE, memory_bytes() // (READER_BYTES + SHOWER_COPIES * most)))
 
 
 def _throw_all(
