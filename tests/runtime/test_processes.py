@@ -209,6 +209,18 @@ def test_a_process_does_tasks_of_one_kind_and_waits_for_more_of_it() -> None:
             os.kill(ended, 0)
 
 
+def at_home() -> Iterator[set[int]]:
+    """Yield the processes that do work here, and this one."""
+    with Workers({"cpu": 2}, threads=1) as workers:
+        yield {here for _, here in workers.each(where, {"cpu": [(1,), (2,)]})} | {os.getpid()}
+
+
+def test_a_process_that_may_have_no_children_does_the_work_itself() -> None:
+    (processes,) = in_own_process(at_home)
+    assert len(processes) == 1
+    assert os.getpid() not in processes
+
+
 def where(number: int) -> tuple[int, int]:
     """Return the number and this process's, late enough that each process gets one."""
     time.sleep(0.5)
