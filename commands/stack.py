@@ -341,6 +341,7 @@ def pretrain(
         int | None, typer.Option(min=0, help="Seed; default 1, or one whose showers the weights do not know.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that simulate showers during the training.")] = 1,
+    scheduler: SchedulerOption = None,
     device: DeviceOption = "auto",
     batch_size: Annotated[
         int, typer.Option(min=1, help="Showers per step; the learning rate is scaled with it.")
@@ -389,6 +390,8 @@ def pretrain(
         refuse_unused(context, "without --array", ("depth",))
     if any_array:
         refuse_unused(context, "with --any-array", ("array",))
+    if scheduler:
+        refuse_unused(context, "with --scheduler", ("workers",))
     stations = None if any_array else KASCADE if array is None else standing_at(array_in(array), depth)
     start = start or ("random" if array is None else ANY)
     start = "" if start == "random" else start if start in RELEASED else str(weights_file(Path(start)))
@@ -396,5 +399,6 @@ def pretrain(
     settings = PretrainSettings.of_batches(
         batch_size, start, showers=showers, seed=seed, start_sha256=hash_of(start), array=stations
     )
-    file = run(out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device), bars=bar)
+    where = device_for(PretrainedLearner, device)
+    file = run(out, settings, workers=workers, threads=threads, device=where, scheduler=scheduler, bars=bar)
     console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)

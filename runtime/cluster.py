@@ -9,10 +9,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,12 @@ LOOK_EVERY_S = 5.0
 
 
 def on_cluster(
-    function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], client: Any
+    function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], client: Any, ahead: int | None = None
 ) -> Generator[Any, None, None]:
     """Yield ``function(*one)`` of each tuple as they finish; they begin in their order.
 
-    A worker process does one at a time, whatever its number of threads: libraries keep random states and numbers of
+    All are given at once, or as many as there are workers and ``ahead`` more, then one for each that is taken. A worker
+    process does one at a time, whatever its number of threads: libraries keep random states and numbers of
     threads for the whole process, and fits side by side in it would not repeat.
     """
     from distributed import KilledWorker
@@ -132,8 +134,9 @@ def on_cluster(
         attempts[future] = one, attempt
         future.add_done_callback(ended.put)
 
+    given = iter(arguments)
     try:
-        for one in arguments:
+        for one in islice(given, None if ahead is None else len(client.ncores()) + ahead):
             give(one, 1)
         while attempts:
             future = _next_of(ended, client)
@@ -154,6 +157,8 @@ def on_cluster(
                     f"option scheduler: a worker has other code ({_first_words(error)}): all machines of a cluster "
                     "must have the same code and libraries"
                 ) from None
+            for following in islice(given, 1):
+                give(following, 1)
             yield result
     except (OSError, CancelledError) as error:  # of its connection: what the function raises, it returns
         raise InputError(
@@ -217,9 +222,13 @@ def alone(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def spread_over(
-    scheduler: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], places: Iterable[Path]
+    scheduler: str,
+    function: Callable[..., Any],
+    arguments: Iterable[tuple[Any, ...]],
+    places: Iterable[Path] = (),
+    ahead: int | None = None,
 ) -> Generator[Any, None, None]:
-    """Yield ``function(*one)`` of each tuple as the workers of a scheduler end them.
+    """Yield ``function(*one)`` of each tuple as the workers of a scheduler end them; see :func:`on_cluster`.
 
     Parameters
     ----------
@@ -229,5 +238,5 @@ def spread_over(
     with connected(scheduler) as client:
         refuse_other_code(client)
         refuse_unshared(client, sorted(places))
-        with closing(on_cluster(function, arguments, client)) as results:
+        with closing(on_cluster(function, arguments, client, ahead)) as results:
             yield from results

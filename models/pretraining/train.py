@@ -12,9 +12,10 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -59,6 +60,7 @@ from showerstack.models.pretraining.weights import (
     seeds_of,
     write_pretrained,
 )
+from showerstack.runtime.cluster import spread_over
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import CHECKSUM, is_as_written, locked, read_json, with_checksum, write_json
@@ -212,16 +214,27 @@ AHEAD = 8
 """Portions that may wait to be read, beside those being drawn: about 60 MB."""
 
 
-def draw_ahead(seed: int, numbers: range, workers: int, draw: Callable[[int, int], Any]) -> Iterator[tuple[Any, float]]:
-    """Yield the portions with these numbers in order, and the processor time each took."""
+def draw_ahead(
+    seed: int, numbers: range, workers: int, draw: Callable[[int, int], Any], scheduler: str | None = None
+) -> Generator[tuple[Any, float], None, None]:
+    """Yield the portions with these numbers in order, and the processor time each took; drawn here or on a cluster."""
+    if scheduler:
+        made: dict[int, tuple[Any, float]] = {}
+        asked = ((draw, seed, number) for number in numbers)
+        with closing(spread_over(scheduler, _draw_numbered, asked, ahead=AHEAD)) as drawn:
+            for number in numbers:
+                while number not in made:
+                    made |= next(drawn)
+                yield made.pop(number)
+        return
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=end_with_parent, initargs=(os.getpid(),))
     waiting: deque[Any] = deque()
     upcoming = iter(numbers)
     try:
         while True:
-            while len(waiting) < workers + AHEAD and (number := next(upcoming, None)) is not None:
+            while len(waiting) < workers + AHEAD and (following := next(upcoming, None)) is not None:
                 with safe_path():
-                    waiting.append(pool.submit(_draw_timed, draw, seed, number))
+                    waiting.append(pool.submit(_draw_timed, draw, seed, following))
             if not waiting:
                 return
             yield waiting.popleft().result()
@@ -238,6 +251,10 @@ def _draw_timed(draw: Callable[[int, int], Any], seed: int, number: int) -> tupl
     return draw(seed, number), time.process_time() - before
 
 
+def _draw_numbered(draw: Callable[[int, int], Any], seed: int, number: int) -> dict[int, tuple[Any, float]]:
+    return {number: _draw_timed(draw, seed, number)}
+
+
 STATE_FILE = "state.safetensors"
 RATE_STEPS = 1000
 """Steps of the learning rate's schedule in a round."""
@@ -250,6 +267,7 @@ def pretrain(
     workers: int = 1,
     threads: int = 1,
     device: str = "cpu",
+    scheduler: str | None = None,
     bars: Bars = silent,
 ) -> Path:
     """Train the shower network, or go on where an earlier call in the same folder stopped.
@@ -264,6 +282,8 @@ def pretrain(
         Numerical threads of the training.
     device
         ``"cpu"`` or ``"cuda"``: where the network learns; showers are drawn on the CPU.
+    scheduler
+        Address of a Dask scheduler whose workers draw showers in place of processes here; the weights are the same.
     bars
         Opens a progress bar: showers seen per second, validation log-loss.
 
@@ -283,32 +303,32 @@ def pretrain(
         inputs = InputTransform.from_state(plan["inputs"])
         state = _start_state(folder, settings, inputs, plan["identity"], device)
         valid = Prepared.of(validation_showers(settings), inputs, settings.seed, 0).to(device)
-        stream = draw_ahead(
-            settings.seed, settings.portions(state.epoch), workers, partial(draw_portion, array=settings.array)
-        )
-        for number in range(state.epoch, settings.rounds):
-            before = time.process_time()
-            drawn = [next(stream) for _ in range(PORTIONS_PER_ROUND)]
-            showers = SimulatedBatch.joined([portion for portion, _ in drawn])
-            events = Prepared.of(showers, inputs, settings.seed, number + 1).to(device)
-            train_round(state, events, settings)
-            loss = validate(state.averaged, valid)
-            state.finish_epoch(loss["composition"])
-            spent_s = time.process_time() - before + sum(seconds for _, seconds in drawn)
-            counted = plan.get("rounds", 0) > number  # killed between plan and state: the same round is done again
-            plan = {
-                **plan,
-                "rounds": number + 1,
-                "showers": plan["showers"] + (0 if counted else len(events)),
-                "cpu_hours": plan["cpu_hours"] + spent_s / 3600,
-                "log_loss": loss,
-            }
-            # The state last: killed before it is written, the whole round with all its files is done again.
-            _write_weights(folder, state, inputs, plan, settings)
-            write_json(folder / PLAN_FILE, with_checksum(plan))
-            write_checkpoint(folder / STATE_FILE, state)
-            expected = plan["showers"] * settings.rounds / (number + 1)
-            progress(plan["showers"], expected, ", ".join(f"{name} {x:.4f}" for name, x in loss.items()))
+        draw = partial(draw_portion, array=settings.array)
+        numbers = settings.portions(state.epoch)
+        with closing(draw_ahead(settings.seed, numbers, workers, draw, scheduler)) as stream:
+            for number in range(state.epoch, settings.rounds):
+                before = time.process_time()
+                drawn = [next(stream) for _ in range(PORTIONS_PER_ROUND)]
+                showers = SimulatedBatch.joined([portion for portion, _ in drawn])
+                events = Prepared.of(showers, inputs, settings.seed, number + 1).to(device)
+                train_round(state, events, settings)
+                loss = validate(state.averaged, valid)
+                state.finish_epoch(loss["composition"])
+                spent_s = time.process_time() - before + sum(seconds for _, seconds in drawn)
+                counted = plan.get("rounds", 0) > number  # killed between plan and state: the same round is done again
+                plan = {
+                    **plan,
+                    "rounds": number + 1,
+                    "showers": plan["showers"] + (0 if counted else len(events)),
+                    "cpu_hours": plan["cpu_hours"] + spent_s / 3600,
+                    "log_loss": loss,
+                }
+                # The state last: killed before it is written, the whole round with all its files is done again.
+                _write_weights(folder, state, inputs, plan, settings)
+                write_json(folder / PLAN_FILE, with_checksum(plan))
+                write_checkpoint(folder / STATE_FILE, state)
+                expected = plan["showers"] * settings.rounds / (number + 1)
+                progress(plan["showers"], expected, ", ".join(f"{name} {x:.4f}" for name, x in loss.items()))
     return folder / WEIGHTS_FILE
 
 

@@ -101,9 +101,9 @@ def _spectra(source: str) -> Step:
 
 def _pretrain(source: str) -> Step:
     from showerstack.models.pretraining import train
-    from tests.models.test_pretraining import SMALL, toy_portion
+    from tests.models.test_pretraining import SMALL, drawn_here, toy_portion
 
-    train.draw_ahead = lambda seed, numbers, workers, draw: ((draw(seed, number), 0.0) for number in numbers)
+    train.draw_ahead = drawn_here
     train.draw_portion = toy_portion
     train.time.process_time = lambda: 0.0
     settings = replace(SMALL, showers=240_000, batch_size=400, passes=1)  # two rounds

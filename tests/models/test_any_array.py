@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -67,7 +66,7 @@ from showerstack.showers.simulation import simulate
 from showerstack.showers.simulation.blocks import BlockJob, simulate_block
 from showerstack.showers.simulation.ground import answering, trigger_stations
 from showerstack.showers.simulation.settings import Settings
-from tests.models.test_pretraining import SMALL, toy_portion
+from tests.models.test_pretraining import SMALL, drawn_here, toy_portion
 
 
 @lru_cache
@@ -361,10 +360,7 @@ def toy_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
             showers.table[::3, COLUMNS.index("Nmu")] = np.nan
         return showers
 
-    def ahead(seed: int, numbers: range, workers: int, draw: Any) -> Iterator[tuple[Any, float]]:
-        return ((draw(seed, number), 0.0) for number in numbers)
-
-    monkeypatch.setattr(train, "draw_ahead", ahead)
+    monkeypatch.setattr(train, "draw_ahead", drawn_here)
     monkeypatch.setattr(train, "draw_portion", portion)
 
 

@@ -89,14 +89,16 @@ def toy_portion(seed: int, number: int, split: str = "train", array: DetectorArr
     return SimulatedBatch(table, task, labels, targets, world, np.ones(n, dtype=bool))
 
 
+def drawn_here(seed: int, numbers: range, workers: int, draw: Any, scheduler: str | None = None) -> Iterator[Any]:
+    """Stand in for :func:`draw_ahead`, in this process."""
+    return ((draw(seed, number), 0.0) for number in numbers)
+
+
 @pytest.fixture
 def toy_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw toy showers in this process."""
 
-    def ahead(seed: int, numbers: range, workers: int, draw: Any) -> Iterator[tuple[SimulatedBatch, float]]:
-        return ((draw(seed, number), 0.0) for number in numbers)
-
-    monkeypatch.setattr(train, "draw_ahead", ahead)
+    monkeypatch.setattr(train, "draw_ahead", drawn_here)
     monkeypatch.setattr(plan, "draw_portion", toy_portion)
 
 
@@ -338,13 +340,10 @@ def test_pretraining_goes_on_from_weights(tmp_path: Path) -> None:
 def few_showers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rounds be of one portion, portions of two blocks of showers, and draw these in this process."""
 
-    def ahead(seed: int, numbers: range, workers: int, draw: Any) -> Iterator[tuple[SimulatedBatch, float]]:
-        return ((draw(seed, number), 0.0) for number in numbers)
-
     monkeypatch.setattr(stream, "PLAN", ((0, "test", 1), (1, "test", 1)))
     monkeypatch.setattr(train, "PORTIONS_PER_ROUND", 1)
     monkeypatch.setattr(train, "VALIDATION_PORTIONS", 1)
-    monkeypatch.setattr(train, "draw_ahead", ahead)
+    monkeypatch.setattr(train, "draw_ahead", drawn_here)
 
 
 def own_stations(file: Path) -> Path:

@@ -16,6 +16,7 @@ import pytest
 
 from showerstack.features import build
 from showerstack.features.build import build_table
+from showerstack.models.pretraining.train import draw_ahead
 from showerstack.runtime import cluster as workers
 from showerstack.runtime import code
 from showerstack.runtime.cluster import ATTEMPTS, on_cluster, refuse_unshared
@@ -265,6 +266,29 @@ def test_work_of_a_lost_worker_is_tried_again(cluster: Any, tmp_path: Path, time
             list(on_cluster(_ends, work, cluster))
         assert str(error.value).isprintable()
     _until_two(cluster)
+
+
+@pytest.mark.slow
+def test_showers_of_a_pretraining_are_drawn_in_order_by_a_cluster(cluster: Any) -> None:
+    address = cluster.scheduler.address
+    drawn = draw_ahead(4, range(30), 1, _slow_at_first, address)
+    entries = [portion for portion, seconds in drawn if seconds >= 0]
+    assert [(seed, number) for seed, number, _ in entries] == [(4, number) for number in range(30)]
+    assert len({process for *_, process in entries}) == 2
+    begun = list[int]()
+    few = on_cluster(_is, ((begun.append(k) or k,) for k in range(30)), cluster, ahead=3)
+    assert next(few) in range(5)
+    few.close()
+    assert len(begun) <= 2 + 3 + 1, "what nobody takes is not begun"
+
+
+def _slow_at_first(seed: int, number: int) -> tuple[int, int, int]:
+    time.sleep(0.3 if number == 0 else 0.01)
+    return seed, number, os.getpid()
+
+
+def _is(number: int) -> int:
+    return number
 
 
 def _until_two(cluster: Any) -> None:
