@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -187,17 +186,23 @@ def _answer(pipe: Any, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent, which got the same, ends this process
     while True:
         try:
-            asked = pipe.recv_bytes()
+            function, arguments = pipe.recv()
         except EOFError:
             return
+        except Exception as error:  # it was sent by other code than is here
+            pipe.send(_failed(error))
+            continue
         try:
-            function, arguments = pickle.loads(asked)
             for value in function(*arguments):
                 pipe.send(("value", value))
         except Exception as error:
-            pipe.send(("error", (explained(error), "".join(traceback.format_exception(error)))))
+            pipe.send(_failed(error))
         else:
             pipe.send(("end", None))
+
+
+def _failed(error: Exception) -> tuple[str, tuple[str | None, str]]:
+    return "error", (explained(error), "".join(traceback.format_exception(error)))
 
 
 def _once(function: Callable[..., Any], one: tuple[Any, ...]) -> Iterator[Any]:

@@ -46,6 +46,8 @@ FIRST_LOOK = "first look"
 PREDICTIONS_FILE = "predictions.npz"
 LOG_FILE = "run.log"
 """In a run folder: what was logged while the run was made, with tracebacks of failed fits."""
+SUBMISSION_FILE = "metadata.yaml"
+"""In a folder that is handed in."""
 EXPORT_FILE = "export.json"
 """In a folder of exported fits: what follows them."""
 

@@ -129,10 +129,10 @@ def search_events(
             f"limits for all energies end at lg(E/eV) {bins.edges[usable[-1] + 1]:g}: {above:,} measured events above "
             "are left out, since too few photons or hadrons were simulated there"
         )
-    known = _Known(options, exposure, bins, regions, measuring, counts, transfer, hadrons, thrown is not None)
+    basis = _LimitBasis(options, exposure, bins, regions, measuring, counts, transfer, hadrons, thrown is not None)
     limits, ranges = list[Limit](), [*((b, b + 1, False) for b in usable), *((b, usable[-1] + 1, True) for b in usable)]
     for low, high, integral in ranges:
-        limit = known.limit(low, high, integral)
+        limit = basis.limit(low, high, integral)
         limits.append(limit)
         if limit.leak > LEAK:
             where = "and above" if limit.integral else f"to {limit.lg_energy_high:g}"
@@ -224,7 +224,7 @@ def _hadrons_sent(measuring: Weighted, thrown: Thrown | None, bins: Binning, mea
 
 
 @dataclass(frozen=True)
-class _Known:
+class _LimitBasis:
     """What limits are made of."""
 
     options: SearchOptions

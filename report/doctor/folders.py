@@ -19,7 +19,7 @@ from rich.table import Table
 
 from showerstack.features.compute import FIT_RESULT_GROUPS, compute_events
 from showerstack.features.table import CATALOGUE_FILE, CONVERGED, fit_remark
-from showerstack.report.doctor.soundness import SUBMISSION_FILE, check_folder
+from showerstack.report.doctor.soundness import check_folder
 from showerstack.report.shared.text import Finding, findings_table
 from showerstack.runtime.arrays import array_names
 from showerstack.runtime.errors import InputError
@@ -39,7 +39,16 @@ from showerstack.showers.dataset import Dataset, ordering_of
 from showerstack.showers.event_files import bad_cells, units_remarks, zero_if_not_finite
 from showerstack.showers.nuclei import OWN_OUTPUT
 from showerstack.showers.protocols import NONE, TEST, TEST_WITH_AGE
-from showerstack.showers.schema import AGE, ARRIVAL_FILE, EXPORT_FILE, MANIFEST_FILE, RANGES, SCALAR_NAMES, TASKS
+from showerstack.showers.schema import (
+    AGE,
+    ARRIVAL_FILE,
+    EXPORT_FILE,
+    MANIFEST_FILE,
+    RANGES,
+    SCALAR_NAMES,
+    SUBMISSION_FILE,
+    TASKS,
+)
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.config import FEW_SHOWERS, MORE_SHOWERS
 

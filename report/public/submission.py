@@ -22,6 +22,7 @@ from showerstack.runtime.files import atomic_folder, write_npz
 from showerstack.scoring.score import read_output
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import origin_of
+from showerstack.showers.schema import SUBMISSION_FILE
 from showerstack.stacking.run import Run
 
 PACKAGE = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     with atomic_folder(Path(out) / name) as folder:
         write_npz(folder / "predictions.npz", **{part.task.output_array: _handed_in(part) for part in parts})
         (folder / "README.md").write_text(_readme(name, parts), encoding="utf-8")
-        (folder / "metadata.yaml").write_text(yaml_text(_metadata(name, parts)), encoding="utf-8")
+        (folder / SUBMISSION_FILE).write_text(yaml_text(_metadata(name, parts)), encoding="utf-8")
         snapshot(folder / "code", [name for part in parts for name in part.run.learners])
         check_submission(folder, parts)
     return Path(out) / name
@@ -77,14 +78,14 @@ def check_submission(folder: Path, parts: Sequence[EvaluatedRun]) -> None:
     for name in (
         "predictions.npz",
         "README.md",
-        "metadata.yaml",
+        SUBMISSION_FILE,
         "code/pyproject.toml",
         "code/cli.py",
         f"code/{LICENSE}",
     ):
         if not (folder / name).is_file() or not (folder / name).stat().st_size:
             raise InputError(f"{folder / name} is missing or empty")
-    texts = {name: (folder / name).read_text(encoding="utf-8") for name in ("README.md", "metadata.yaml")}
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in ("README.md", SUBMISSION_FILE)}
     home = str(Path.home())
     for part in parts:
         stored, _ = read_output(folder / "predictions.npz", part.task, len(part.labels))

@@ -23,7 +23,7 @@ from showerstack.models import registry
 from showerstack.report.compare import compare, differences
 from showerstack.report.doctor.folders import column_quartiles, examine_datasets, folder_findings
 from showerstack.report.doctor.machine import findings
-from showerstack.report.doctor.soundness import SUBMISSION_FILE, check_folder
+from showerstack.report.doctor.soundness import check_folder
 from showerstack.report.public import submission
 from showerstack.report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
 from showerstack.report.public.submission import snapshot, write_submission, yaml_text
@@ -44,7 +44,7 @@ from showerstack.scoring.tasks.published import PUBLISHED, published_for
 from showerstack.scoring.tasks.truth import TEST_CLASSES, DataOrigin, origin_of, read_truth
 from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import COMPOSITION, GAMMA, task_named
+from showerstack.showers.schema import COMPOSITION, GAMMA, SUBMISSION_FILE, task_named
 from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.run import Run
 from tests.program import call

@@ -5,6 +5,7 @@ No GPU is needed: a learner that is asked for the GPU computes here.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,13 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.processes import Workers
 from showerstack.stacking.config import TableConfig
+from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.folds import LG_ENERGY_EDGES, assign_folds, choose_holdout, early_stopping_rows
+from showerstack.stacking.layout import OWN_FOLD
 from showerstack.stacking.schedule import LIBRARIES_BYTES, Processes
 from showerstack.stacking.tables import open_table
 from showerstack.stacking.train import StackResult, stack
-from tests.stacking.work import FullDisk, Sleeping, Unlucky, meet, slow_or_lost
+from tests.stacking.work import FullDisk, Marking, Sleeping, Unlucky, meet, slow_or_lost
 
 
 def _events(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -235,6 +238,31 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
                 for run in (one, two)
             ]
             np.testing.assert_array_equal(*files)
+
+
+@pytest.mark.slow
+def test_a_process_fits_one_learner_of_a_large_table_and_gives_the_same_bytes(
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, runs = ("marking_a", "marking_b"), []
+    for name in names:
+        monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{Marking.__module__}:Marking", "", "scalars"))
+    for is_large, workers in ((False, 1), (True, 1), (True, 2)):
+        monkeypatch.setattr("showerstack.stacking.schedule.LARGE_BYTES", -1 if is_large else 1 << 40)
+        folder = tmp_path / f"{is_large}-{workers}"
+        marks = {name: folder.with_name(f"{folder.name}-{name}") for name in names}
+        runs.append(_stack(two_gaussians[0], folder, workers, names, {k: {"mark": str(v)} for k, v in marks.items()}))
+        a, b = (set(map(int, marks[name].read_text().split())) for name in names)
+        if is_large:
+            assert not a & b
+            assert os.getpid() not in a | b
+            assert max(len(a), len(b)) <= workers
+        else:
+            assert a == b == {os.getpid()}
+    for name in names:
+        fits = [[RunFolder(run.run).fit(name, fold).read(OWN_FOLD) for fold in range(2)] for run in runs]
+        np.testing.assert_array_equal(fits[0], fits[1])
+        np.testing.assert_array_equal(fits[0], fits[2])
 
 
 @pytest.mark.usefixtures("fakes")

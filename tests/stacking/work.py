@@ -51,6 +51,17 @@ class Sleeping(Linear):
         return self
 
 
+class Marking(Linear):
+    """Says in which process it learns."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        with Path(self.settings["mark"]).open("a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+        return super().fit(train, valid, seed=seed, device=device, progress=progress)
+
+
 class FullDisk(Linear):
     """Fails for a reason that is not its own as soon as the other one is at work."""
 
