@@ -228,12 +228,12 @@ def test_the_citation_file_agrees_with_the_project() -> None:
     assert citation["abstract"].removesuffix(".") == project["description"]
     assert all(author.keys() & {"name", "family-names"} for author in citation["authors"])
     assert not (HERE / ".zenodo.json").exists()
-    assert f"## {project['version']}" in (HERE / "CHANGELOG.md").read_text()
+    assert f"\n## {project['version']}, {citation['date-released']}\n" in (HERE / "CHANGELOG.md").read_text()
     address, (author,) = project["urls"]["Repository"], project["authors"]
     assert (citation["repository-code"], citation["authors"]) == (address, [author])
     meta = json.loads((HERE / "codemeta.json").read_text())
-    assert (meta["codeRepository"], meta["version"], meta["author"][0]["name"]) == (
-        *(address, project["version"]),
+    assert (meta["codeRepository"], meta["version"], meta["datePublished"], meta["author"][0]["name"]) == (
+        *(address, project["version"], citation["date-released"]),
         author["name"],
     )
     assert f"git clone {address}\ncd {address.rsplit('/', 1)[1]}\n" in (HERE / "docs" / "train.md").read_text()
