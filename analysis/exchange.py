@@ -44,11 +44,15 @@ def write_exchange(
 ) -> list[Path]:
     """Write ``OUT/hepdata/`` and ``OUT/crdb.csv`` of spectra and their covariances by source; return the files.
 
+    Tables of earlier spectra in the folder are removed.
+
     Bins that are not used or not determined are '-' in HEPData's tables and missing among CRDB's rows. An error that is
     not known is left out of a value's errors and named in the table's description; CRDB's rows need all errors.
     """
     folder = out / HEPDATA_FOLDER
     folder.mkdir(exist_ok=True)
+    for earlier in (*folder.glob("flux_*.yaml"), *folder.glob("covariance_*.yaml")):
+        earlier.unlink()
     files, documents = [], []
     for (group,), part in table.group_by("group", maintain_order=True):
         name = f"flux_{group}"

@@ -16,8 +16,10 @@ WORKSPACES = "pyhf"
 
 
 def write_limits(result: PhotonResult, out: Path) -> None:
-    """Write both tables, the models for pyhf and the provenance."""
+    """Write both tables, the models for pyhf and the provenance; models of an earlier search are removed."""
     (out / WORKSPACES).mkdir(parents=True, exist_ok=True)
+    for earlier in (out / WORKSPACES).glob("*.json"):
+        earlier.unlink()
     for limit in result.search.limits:
         energy = (
             f"above_{limit.lg_energy_low:g}" if limit.integral else f"{limit.lg_energy_low:g}-{limit.lg_energy_high:g}"

@@ -26,13 +26,24 @@ SPECTRA_FILES = (
 
 
 def write_spectra(spectra: Spectra, out: Path) -> None:
-    """Write all tables, the covariances by source, the likelihood, the provenance, and what data bases take."""
+    """Write all tables, the covariances by source, the likelihood, the provenance, and what data bases take.
+
+    A table that this result lacks is removed: it is of an earlier one.
+    """
     out.mkdir(parents=True, exist_ok=True)
     table, covariances = spectra.table(), {name: spectra.covariance((name,)) for name in SOURCES}
-    more = [] if spectra.knees is None else [(KNEES_CSV, spectra.knees.table())]
-    more += [] if spectra.muons is None else [(MUONS_CSV, spectra.muons)]
-    more += [] if spectra.stability is None else [(STABILITY_CSV, spectra.stability)]
-    for name, frame in ((SPECTRA_CSV, table), (MASSES_CSV, spectra.masses()), *more, *spectra.sources().items()):
+    frames = {
+        SPECTRA_CSV: table,
+        MASSES_CSV: spectra.masses(),
+        KNEES_CSV: None if spectra.knees is None else spectra.knees.table(),
+        MUONS_CSV: spectra.muons,
+        STABILITY_CSV: spectra.stability,
+        **spectra.sources(),
+    }
+    for name, frame in frames.items():
+        if frame is None:
+            (out / name).unlink(missing_ok=True)
+            continue
         with atomic_path(out / name) as temporary:
             frame.write_csv(temporary)
     with atomic_path(out / SPECTRA_PARQUET) as temporary:

@@ -186,7 +186,11 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SearchOption
 def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
     """The test set holds one photon to about eight protons, far more than any sky."""
     result = PhotonLimits(search_photons(_options(gamma_run, gamma_sky, tmp_path), Context()))
+    earlier = tmp_path / "pyhf" / "above_19.json"
+    earlier.parent.mkdir()
+    earlier.write_text("of an earlier search")
     write_limits(result, tmp_path)
+    assert not earlier.exists()
     limits, candidates = pl.read_csv(tmp_path / "limits.csv"), pl.read_csv(tmp_path / "candidates.csv")
     known = bool(np.isfinite(result.search.transfer.models))
     assert set(limits["errors_complete"]) == {known}

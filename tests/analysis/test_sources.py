@@ -145,7 +145,14 @@ def test_models_that_differ_widen_the_scales(response: tuple[Simulated, Thrown])
     assert not models_spread(alone, BINS).any()
 
 
-def test_tables_are_written(analysed: Spectra, tmp_path: Path) -> None:
-    write_spectra(analysed, tmp_path)
-    for name in ("cells", "nuisances", "systematics", "comparison"):
+def test_tables_are_written_and_earlier_ones_removed(analysed: Spectra, tmp_path: Path) -> None:
+    write_spectra(replace(analysed, knees=None, stability=pl.DataFrame({"chi2": [1.0]})), tmp_path)
+    for name in ("cells", "nuisances", "systematics", "comparison", "stability"):
         assert pl.read_csv(tmp_path / f"{name}.csv").height
+    earlier, users = tmp_path / "hepdata" / "flux_gold.yaml", tmp_path / "hepdata" / "thumbnail.png"
+    for file in (earlier, users, tmp_path / "knees.csv"):
+        file.write_text("of an earlier analysis")
+    write_spectra(replace(analysed, knees=None, muons=None, stability=None), tmp_path)
+    assert not [name for name in ("knees", "muons", "stability") if (tmp_path / f"{name}.csv").exists()]
+    assert users.exists()
+    assert not earlier.exists()
