@@ -50,7 +50,9 @@ class Calibration:
     def words(self, unit: str) -> str:
         """Return what was found, and how sure it is."""
         if self.particle is None:
-            single = f"single particle not determined ({self.n_signals} signals, {MIN_SIGNALS} needed)"
+            few = f"{self.n_signals} signals, {MIN_SIGNALS} needed"
+            why = few if self.n_signals < MIN_SIGNALS else "stations beside silent ones are hit by more than one"
+            single = f"single particle not determined ({why})"
         else:
             single = (
                 f"single particle {self.particle:.3g} ± {self.particle_error:.1g} {unit} (statistical, and some 25 %; "

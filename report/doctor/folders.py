@@ -50,7 +50,7 @@ from showerstack.showers.schema import (
     TASKS,
 )
 from showerstack.showers.source import is_simulated
-from showerstack.stacking.config import FEW_SHOWERS, MORE_SHOWERS
+from showerstack.stacking.config import StackConfig
 
 FIRST_EVENTS = 4_096
 """Events of an archive whose grids are looked at."""
@@ -318,9 +318,10 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
         tolerable = split == "test" or task.among(np.asarray(data.labels)) != task
         yield Finding("classes", named + absent, "ok" if not absent else "note" if tolerable else "bad")
         if split == "train" and not task.target:
-            n_showers = len(data) if data.groups is None else len(np.unique(data.groups))
-            if n_showers < FEW_SHOWERS:
-                yield Finding("training", f"{n_showers:,} showers: pretrained alone; {MORE_SHOWERS}", "note")
+            n_showers = int(data.usable.sum()) if data.groups is None else len(np.unique(data.groups[data.usable]))
+            config, of_array = StackConfig(task=task.name, data=folder, run=folder).for_array(data.array, task)
+            remarks = (*of_array, *config.for_number(n_showers, task)[1])
+            yield from (Finding("training", remark, "note") for remark in remarks)
         if not is_simulated(data.source) and data.array == KASCADE:
             rows = rows_line(task.name, data.protocol, split, len(data))
             if rows is not None:

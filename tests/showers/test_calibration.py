@@ -55,9 +55,11 @@ def test_threshold_and_saturation_are_found_where_they_are():
 def test_what_few_signals_do_not_tell_is_not_determined():
     found = calibrate(array(), signals(n=5), 0)
     assert found.particle is None
-    assert "not determined" in found.words("MeV")
+    assert f"single particle not determined ({found.n_signals} signals, 100 needed)" in found.words("MeV")
     full = np.random.default_rng(1).exponential(100.0, (300, 8, 8, 2)).astype(np.float32)
     assert calibrate(array(), full, 0).particle is None
+    crowded = np.where(np.random.default_rng(2).random(full.shape) < 0.45, full, 0.0)
+    assert "not determined (stations beside silent ones are hit" in calibrate(array(), crowded, 0).words("MeV")
     assert calibrate(array(), 0 * full, 0).n_signals == 0
 
 

@@ -156,6 +156,6 @@ def test_the_random_level_of_fewer_groups(n_classes: int) -> None:
 
 def test_few_showers_of_two_groups_are_told_to_train_pretrained_alone(two_groups: Path) -> None:
     found = {one.what: one for one in dataset_findings(two_groups / "composition_train")}
-    assert found["training"].outcome.startswith("800 showers: pretrained alone; three to five times as many showers")
+    assert found["training"].outcome.startswith("with 800 training showers pretrained alone is trained: lightgbm, ")
     assert found["classes"].state == "note"
     assert "training" not in {one.what for one in dataset_findings(two_groups / "composition_test")}
