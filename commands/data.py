@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -16,12 +16,12 @@ from showerstack.commands.app import (
     console,
     refuse_unused,
 )
+from showerstack.commands.simulated import SimulateOptions
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.options import ConvertOptions, names_of
-from showerstack.showers.nuclei import groups_asked
-from showerstack.showers.schema import COMPOSITION, task_named
-from showerstack.stacking.options import DeviceOption, SchedulerOption, SeedOption, WorkersOption
+from showerstack.showers.schema import task_named
+from showerstack.stacking.options import DeviceOption, SchedulerOption, WorkersOption
 
 RunsOption = Annotated[
     str | None, typer.Option("--runs", help="Measured: comma-separated names of runs; default: all.")
@@ -31,54 +31,11 @@ RunsOption = Annotated[
 TimesOption = Annotated[bool, typer.Option("--times", help="Measured: also the events' times.")]
 
 
-TrainCuts = Literal["none", "test"]
-
-
 @app.command()
 def simulate(
     context: typer.Context,
     task: Annotated[SetName, typer.Option(help="What to simulate; measured: runs from known fluxes.")],
-    out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
-    train: Annotated[int, typer.Option(min=1, help="Number of training events.")] = 30_000,
-    test: Annotated[
-        int, typer.Option(min=1, help="Number of test events (at KASCADE always under the test's cuts).")
-    ] = 12_000,
-    seed: SeedOption = 1,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Public showers to be like: qgs as fitted, epos and sibyll with shifts of depth and muon number, mix "
-            "as in the benchmark's v2 protocol."
-        ),
-    ] = "mix",
-    hadronic: Annotated[
-        str | None,
-        typer.Option(help="Instead of --model: hadronic model of the cascade Monte Carlo, such as sibyll21."),
-    ] = None,
-    array: Annotated[
-        Path | None,
-        typer.Option(help="Another array than KASCADE: stations.parquet with array.toml, or a dataset folder."),
-    ] = None,
-    train_cuts: Annotated[
-        TrainCuts, typer.Option(help="none as in v2, or the test's cuts, which are KASCADE's.")
-    ] = "none",
-    protocol: Annotated[
-        Protocol, typer.Option(help="Format and cuts; matched and 2026 apply cuts to both sets.")
-    ] = "v2",
-    world: Annotated[
-        str, typer.Option(help="default, harder, easier, gammas, or a TOML file of settings.")
-    ] = "default",
-    reuse: Annotated[int, typer.Option(min=1, help="Use each shower this often, at different core positions.")] = 1,
-    groups: Annotated[
-        str | None, typer.Option(help="Composition: some of the mass groups, such as proton,iron.")
-    ] = None,
-    rare: Annotated[
-        bool, typer.Option("--rare", help="Gamma: draw many muon-poor hadrons, with weights in weight.npy.")
-    ] = False,
-    workers: WorkersOption = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace existing sets.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Write raw NPZ archives, TRAIN events for each model.")] = False,
-    spectrum: Annotated[Path | None, typer.Option(help="With --task measured: TOML file of the fluxes.")] = None,
+    options: SimulateOptions,
 ) -> None:
     """Simulate a training and a test set in the benchmark's file format.
 
@@ -89,67 +46,11 @@ def simulate(
 
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
     """
-    if task == MEASURED:
-        used = ("task", "spectrum", "out", "seed", "workers", "overwrite")
-        refuse_unused(context, "with --task measured", all_but=used)
-        simulate_sky(spectrum, out, seed, workers, overwrite)
-        return
-    refuse_unused(context, "without --task measured", ("spectrum",))
-    if raw:
-        refuse_unused(
-            context, "with --raw", ("test", "model", "hadronic", "array", "train_cuts", "protocol", "rare", "groups")
-        )
-        from showerstack.showers.simulation.raw import simulate_raw
-
-        files = simulate_raw(
-            task_named(task),
-            out,
-            train,
-            seed=seed,
-            world=world,
-            workers=workers,
-            reuse=reuse,
-            overwrite=overwrite,
-            bars=bar,
-        )
-        for file in files:
-            console.print(f"wrote {file}", soft_wrap=True)
-        return
-    from showerstack.showers.archives.station_lists import array_in
-    from showerstack.showers.array import KASCADE
-    from showerstack.showers.simulation import simulate as run
-    from showerstack.showers.simulation.cascade import RARE
-    from showerstack.showers.simulation.ground import check_ground
-    from showerstack.showers.simulation.monte_carlo import check_cascade
-
-    stations = KASCADE if array is None else array_in(array)
-    check_ground(stations)
-    if hadronic is not None:
-        refuse_unused(context, "with --hadronic", ("model",))
-        check_cascade(hadronic)
-    simulated = task_named(task)
-    if groups is not None:
-        refuse_unused(context, f"with --task {task}", () if simulated == COMPOSITION else ("groups",))
-        simulated = groups_asked(groups)
-    folders = run(
-        simulated,
-        out,
-        n_train=train,
-        n_test=test,
-        seed=seed,
-        model=hadronic or model,
-        train_cuts=train_cuts,
-        protocol=protocol,
-        world=world,
-        reuse=reuse,
-        workers=workers,
-        overwrite=overwrite,
-        bars=bar,
-        proposal=RARE if rare else None,
-        array=stations,
-    )
-    for folder in folders:
-        console.print(f"wrote {folder}", soft_wrap=True)
+    simulated = None if task == MEASURED else task_named(task)
+    for why, unused in options.without_effect(simulated):
+        refuse_unused(context, why, unused)
+    for line in options.simulate(simulated, bar):
+        console.print(line, soft_wrap=True)
 
 
 @app.command()
@@ -283,14 +184,3 @@ def fetch_measured(out: Path, base_url: str | None, runs: str | None, times: boo
     folder = out / "measured_raw"
     names = download_measured(folder, runs=names_of(runs), times=times, base_url=base_url or MEASURED_BUCKET, bars=bar)
     console.print(f"complete: {len(names)} runs in {folder}", soft_wrap=True)
-
-
-def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | None, overwrite: bool) -> None:
-    """Simulate measured runs with given fluxes."""
-    if spectrum is None:
-        raise InputError("say which fluxes to simulate: --spectrum FILE (a TOML file; see docs/physics/measured.md)")
-    from showerstack.showers.simulation.measured import simulate_measured
-
-    folder = out / "measured_raw"
-    files = simulate_measured(spectrum, folder, seed=seed, workers=workers, overwrite=overwrite, bars=bar)
-    console.print(f"wrote {len(files)} runs to {folder}; the truth is in {folder / 'truth'}", soft_wrap=True)

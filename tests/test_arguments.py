@@ -17,6 +17,7 @@ from showerstack import api
 from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.datacheck.check import check_data
 from showerstack.analysis.options import SearchOptions, SkyOptions, SpectraOptions, Widths
+from showerstack.commands.simulated import SimulateOptions
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.options import (
     REQUIRED,
@@ -40,7 +41,7 @@ from showerstack.showers.simulation.raw import simulate_raw
 CALLS = [getattr(api, name) for name in showerstack._API if inspect.isfunction(getattr(api, name))]
 CALLS += [api.Fitted.explain, api.Fitted.draw]
 CALLS += [simulate, simulate_raw, simulate_measured, check_data, convert_corsika]
-GROUPS = [Blinding, Widths, SpectraOptions, SearchOptions, SkyOptions, ConvertOptions]
+GROUPS = [Blinding, Widths, SpectraOptions, SearchOptions, SkyOptions, ConvertOptions, SimulateOptions]
 
 
 def kinds_of(kind: Any) -> list[Any]:
