@@ -19,6 +19,7 @@ from benchmarks.shared.results import HELP, store
 from showerstack.features.compute import compute_events
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.atmosphere import air_density
+from showerstack.showers.calibration import calibrate
 from showerstack.showers.card import ArrayCard
 from showerstack.showers.front import LIGHT_M_PER_NS, FrontModel, front_of
 from showerstack.showers.lateral import axis_distance, muon_normalisation, special_functions
@@ -194,6 +195,18 @@ def space_angle_deg(
     return np.asarray(np.degrees(2 * np.arcsin(np.sqrt(np.minimum(half, 1.0)))))
 
 
+def particle(array: DetectorArray, showers: DrawnShowers, taken: np.ndarray, channel: int) -> str:
+    """Return the single particle that signals tell, in units of the true one."""
+    there, true = (
+        (array.has_muon, array.response.muon_deposit_mev) if channel
+        else (array.has_electron, array.response.electron_deposit_mev)
+    )  # fmt: skip
+    found = calibrate(array, showers.grids[taken], channel, showers.scalars[taken, 1]) if there.any() else None
+    if found is None or found.particle is None or found.particle_error is None:
+        return "–"
+    return f"{found.particle / true:.2f} ± {found.particle_error / true:.2f}"
+
+
 def measured(case: ArrayCase, n: int, seed: int) -> str:
     """Return the row of one array."""
     array, lowest = case.array, least_size(case.array, seed)
@@ -233,14 +246,15 @@ def measured(case: ArrayCase, n: int, seed: int) -> str:
     )
     return (
         f"| {case.name} | {case.facts} | {lowest:.2f} to {lowest + DECADES:.2f} | {error:.2f} [{low:.2f}, {high:.2f}] "
-        f"| {sizes} | {density} | {muons} | {directions} | {100 * np.nan_to_num(column['fit_converged']).mean():.0f} |"
+        f"| {sizes} | {density} | {muons} | {directions} | {100 * np.nan_to_num(column['fit_converged']).mean():.0f} "
+        f"| {particle(array, showers, taken, 0)} | {particle(array, showers, taken, 1)} |"
     )
 
 
 HEAD = (
     "| array | spacing, m | stations | muon detectors | depth, g/cm2 | lg Ne | median core error, spacings | lg Ne "
     "| lg rho(r_opt) | lg Nmu | direction, deg | small | large | steep | inclined | by convert, deg "
-    "| fits converged, % |"
+    "| fits converged, % | e/gamma particle | muon particle |"
 )
 
 
@@ -261,7 +275,8 @@ def main() -> None:
             f"{options.events} showers each, that hit 8 stations or more (4 plates: 3). lg Ne, lg Nmu: median of fit "
             "minus truth ± half the width of the central 68 %. Direction: 68 % of the fronts (clock 2 ns) lie within "
             "this angle of the true one: of all, of the half with fewer and more electrons, less and more inclined; of "
-            "all where the front is about the weighted mean of the stations, as in convert, not about the fitted core."
+            "all where the front is about the weighted mean of the stations, as in convert, not about the fitted core. "
+            "Particles: the deposit of a single one that doctor finds, over the true one."
         )
         store("arrays", "The fits at ten arrays", "\n".join([words, "", *rows]), worlds=())
 

@@ -1,6 +1,7 @@
 """What signals say of the detectors: single particles of known deposit, thresholds, limits; and wrong units."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +36,21 @@ def test_single_particle_is_found(threshold):
         assert found.n_signals > 1000
         assert abs(found.particle / DEPOSIT - 1) < 0.15 + 5 * found.particle_error / DEPOSIT
         assert found.particle_error < 0.05 * DEPOSIT
+
+
+@pytest.mark.parametrize("pitch_m", [40.0, 80.0])
+def test_a_station_alone_in_the_core_is_no_single_particle(pitch_m):
+    """Of steep showers on sparse arrays: without a look at the core three times the true deposit was found."""
+    x_m, y_m = lattice(8, pitch_m)
+    sparse = replace(array(), pitch_m=pitch_m, x_m=x_m, y_m=y_m)
+    rng = np.random.default_rng(3)
+    core = rng.uniform(-4 * pitch_m, 4 * pitch_m, (4000, 2, 1))
+    r_m = np.hypot(x_m.ravel() - core[:, 0], y_m.ravel() - core[:, 1]) + 5
+    number = rng.poisson(400 * 10 ** rng.exponential(0.4, (4000, 1)) * (r_m / 10) ** -3.0)
+    deposit = np.where(number > 0, rng.gamma(np.maximum(number, 1)) * DEPOSIT, 0.0).reshape(-1, 8, 8, 1)
+    found = calibrate(sparse, np.repeat(deposit[(number > 0).sum(axis=1) >= 4], 2, axis=-1), 0)
+    assert found.particle_error < 0.03 * DEPOSIT
+    assert abs(found.particle / DEPOSIT - 1) < 0.15 + 5 * found.particle_error / DEPOSIT
 
 
 def test_inclined_particles_are_counted_as_vertical_ones():
