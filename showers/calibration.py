@@ -40,7 +40,7 @@ class Calibration:
     particle: float | None
     """Mean of a single particle that arrives vertically."""
     particle_error: float | None
-    """Statistical; the systematic one is some 40 % (``benchmarks/results/arrays.md``)."""
+    """Statistical; the systematic one is up to 50 % (``benchmarks/results/arrays.md``)."""
     threshold: float | None
     """Smallest signal, where many are near to it."""
     saturation: float | None
@@ -56,7 +56,7 @@ class Calibration:
             single = f"single particle not determined ({why})"
         else:
             single = (
-                f"single particle {self.particle:.3g} ± {self.particle_error:.1g} {unit} (statistical, and some 40 %; "
+                f"single particle {self.particle:.3g} ± {self.particle_error:.1g} {unit} (statistical, and up to 50 %; "
                 f"{self.n_signals:,} signals)"
             )
         low = "threshold not seen" if self.threshold is None else f"threshold {self.threshold:.3g} {unit}"
