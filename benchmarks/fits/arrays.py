@@ -274,7 +274,7 @@ def main() -> None:
             "minus truth ± half the width of the central 68 %. Direction: 68 % of the fronts (clock 2 ns) lie within "
             "this angle of the true one: of all, of the half with fewer and more electrons, less and more inclined; of "
             "all where the front is about the weighted mean of the stations, as in convert, not about the fitted core. "
-            "Particles: the deposit of a single one that doctor finds, over the true one; its statistical error is up to 0.04."
+            "Particles: the deposit of a single one that doctor finds over the true one, with an error of up to 0.04."
         )
         store("arrays", "The fits at ten arrays", "\n".join([words, "", *rows]), worlds=())
 
