@@ -107,7 +107,7 @@ def first_look(
                 f"{dataset}: {compared}; what the weights say of them can be worse than nothing: train on some showers "
                 "of this array, or give --anyway (from Python anyway=True)"
             )
-        if distance.is_outside:
+        if distance.is_outside or distance.inclined:
             remark(LOG, (compared,))
     remarks += (compared,)
 

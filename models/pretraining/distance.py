@@ -46,6 +46,8 @@ class Distance:
     """(W,) float64."""
     furthest: tuple[str, ...]
     """The columns in which the set lies furthest out, and by how many standard deviations of the worlds' means."""
+    inclined: str = ""
+    """How many showers are more inclined than any of the worlds, in words; they are not compared."""
 
     @property
     def further(self) -> int:
@@ -55,17 +57,20 @@ class Distance:
     @property
     def words(self) -> str:
         """What it means, in a line."""
+        unlike = "these showers are unlike all that the weights have seen"
         if not self.is_outside:
-            return (
+            found = (
                 f"{self.further} of {len(self.of_worlds)} drawn worlds lie further from the others than these showers"
             )
-        if not len(self.of_worlds):
-            return "these showers are unlike all that the weights have seen: of other sizes and zenith angles"
-        low, high = np.quantile(self.of_worlds, (0.5, 1.0))
-        return (
-            f"these showers are unlike all that the weights have seen: distance {self.value:.2f}, of drawn worlds "
-            f"{low:.2f} (median) to {high:.2f}, furthest in {', '.join(self.furthest)} standard deviations"
-        )
+        elif not len(self.of_worlds):
+            found = f"{unlike}: of other sizes and zenith angles"
+        else:
+            low, high = np.quantile(self.of_worlds, (0.5, 1.0))
+            found = (
+                f"{unlike}: distance {self.value:.2f}, of drawn worlds {low:.2f} (median) to {high:.2f}, furthest in "
+                f"{', '.join(self.furthest)} standard deviations"
+            )
+        return f"{found}; {self.inclined}" if self.inclined else found
 
     @property
     def is_outside(self) -> bool:
@@ -88,21 +93,36 @@ def distance_of(pretrained: Pretrained, events: Batch, task: Task, ctx: Context 
         Threads that draw worlds, and progress.
     """
     inputs = inputs_of(pretrained, events)
+    most_deg = 0.0
 
     def plain(batch: Batch) -> np.ndarray:
         return np.clip(inputs.apply(batch)[:, : len(inputs.plain)].astype(np.float64), -FAR, FAR)
 
-    def world(number: int) -> np.ndarray:
+    def world(number: int) -> tuple[np.ndarray, float]:
         table = draw_at(events.array, task, number).table
+        zenith_deg = float(table[:, COLUMNS.index("Ze")].max())
         table[:, [COLUMNS.index(name) for name in inputs.absent]] = np.nan
-        return plain(replace(batch_of(table), array=events.array))
+        return plain(replace(batch_of(table), array=events.array)), zenith_deg
 
     worlds: list[np.ndarray] = []
     with ctx.bars("compare", "worlds") as progress:
-        for drawn in in_threads(world, ((number,) for number in range(WORLDS)), workers=ctx.workers or cores()):
+        for drawn, zenith_deg in in_threads(world, ((k,) for k in range(WORLDS)), workers=ctx.workers or cores()):
             worlds.append(drawn)
+            most_deg = max(most_deg, zenith_deg)
             progress(len(worlds), WORLDS)
-    return compare(plain(events), worlds, inputs.plain)
+    n, inclined = len(events), np.zeros(len(events), dtype=bool)
+    if events.table is not None and "Ze" in events.columns:
+        inclined = events.table[:, events.columns.index("Ze")] > most_deg
+    if not inclined.any():
+        return compare(plain(events), worlds, inputs.plain)
+    words = (
+        f"{inclined.sum():,} of {n:,} compared have zenith angles above {most_deg:.0f} deg, of which the weights know "
+        "little, and were left out"
+    )
+    like = events.take(np.flatnonzero(~inclined))
+    if len(like) < LEAST:
+        return Distance(np.inf, np.empty(0), (), words)
+    return replace(compare(plain(like), worlds, inputs.plain), inclined=words)
 
 
 def compare(own: np.ndarray, worlds: list[np.ndarray], columns: tuple[str, ...]) -> Distance:
