@@ -28,6 +28,7 @@ from showerstack.report.pictures.tasks import (
 from showerstack.report.shared.markup import Section, paragraph, picture, pictures
 from showerstack.report.shared.markup import table as page_table
 from showerstack.scoring.metrics.classes import BinAtThreshold, bins_at_threshold, efficiency_at_survival, q_factor
+from showerstack.scoring.metrics.composition import mixture_fractions
 from showerstack.scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
 from showerstack.scoring.metrics.reliability import RELIABILITY_BINS, reliability
 from showerstack.scoring.tasks import scoring_of
@@ -112,10 +113,10 @@ def confusion(evaluated: EvaluatedRun) -> Section:
 
 def fraction_errors(evaluated: EvaluatedRun) -> Section:
     """Return fraction error by class and by energy, and accuracy by energy."""
-    metrics = evaluated.metrics
+    metrics, n_mixtures = evaluated.metrics, len(mixture_fractions(evaluated.task.n_classes))
     by_class = _drawn(
         error_by_class_picture(metrics), "fraction error by class",
-        f"Mean |true − predicted fraction| of each class over the benchmark's 1001 mixtures, {LEVEL_TEXT} intervals.",
+        f"Mean |true − predicted fraction| of each class over {n_mixtures:,} mixtures, {LEVEL_TEXT} intervals.",
     )  # fmt: skip
     if not metrics["energy_binned"]:  # of a set that lacks the energy
         return Section("fractions", "Fraction error by class", pictures([by_class]))

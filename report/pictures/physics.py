@@ -7,8 +7,6 @@ distributions beside the simulation's and the map of stations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
@@ -28,25 +26,15 @@ from showerstack.report.pictures.style import (
     name_rows,
     new_figure,
     one_plot,
+    places_of,
 )
 from showerstack.report.pictures.ticks import PowerLabels
 from showerstack.scoring.metrics.level import CHI_SQUARE_LEVELS
-from showerstack.showers.schema import COMPOSITION
 
 POWER = 2.7
 BESIDE = 1.5
 """Factor in energy by which axes reach beyond the first and the last bin."""
 LABEL = "J E²·⁷, m⁻² sr⁻¹ s⁻¹ eV¹·⁷"
-
-
-def places_of(names: Sequence[str]) -> list[int]:
-    """Return the place of each group among colours and markers: of one of the five always the same, of others a free
-    one, of which there are eight in all."""
-    places = {name: COMPOSITION.classes.index(name) for name in names if name in COMPOSITION.classes}
-    free = [place for place in range(len(PALETTE)) if place not in places.values()]
-    for k, name in enumerate(name for name in names if name not in places):
-        places[name] = free[k % len(free)]
-    return [places[name] for name in names]
 
 
 def flux_picture(

@@ -23,6 +23,7 @@ from markupsafe import Markup
 
 from showerstack.runtime.errors import escaped
 from showerstack.runtime.files import atomic_path
+from showerstack.showers.schema import COMPOSITION
 
 if TYPE_CHECKING:  # half a second, and the same modules make tables for the terminal
     from matplotlib.axes import Axes
@@ -123,6 +124,16 @@ def make_logarithmic(axes: Axes, which: str, **options: Any) -> None:
     set_scale("log", **options)
     axis.set_major_formatter(PowerLabels())
     axis.set_minor_formatter(PowerLabels())
+
+
+def places_of(names: Sequence[str]) -> list[int]:
+    """Return the place of each group among colours and markers: of one of the five always the same, of others a free
+    one, of which there are eight in all."""
+    places = {name: COMPOSITION.classes.index(name) for name in names if name in COMPOSITION.classes}
+    free = [place for place in range(len(PALETTE)) if place not in places.values()]
+    for k, name in enumerate(name for name in names if name not in places):
+        places[name] = free[k % len(free)]
+    return [places[name] for name in names]
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:

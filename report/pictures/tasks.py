@@ -20,6 +20,7 @@ from showerstack.report.pictures.style import (
     make_logarithmic,
     new_figure,
     one_plot,
+    places_of,
 )
 from showerstack.scoring.metrics.bins import Bin, bins_with_events
 from showerstack.scoring.metrics.classes import BinAtThreshold, balanced_accuracy
@@ -133,9 +134,9 @@ def error_by_class_picture(metrics: dict[str, Any]) -> Figure:
     values = metrics["fraction_error_details"]["per_class_fraction_error"]
     spans = metrics["intervals"]["per_class_fraction_error"]
     with one_plot(2.6) as (figure, axes):
-        for k, (value, span) in enumerate(zip(values, spans, strict=True)):
-            axes.plot([k, k], [span["low"], span["high"]], color=PALETTE[k])
-            axes.plot(k, value, MARKERS[k], color=PALETTE[k], ms=5)
+        for k, (value, span, place) in enumerate(zip(values, spans, places_of(names), strict=True)):
+            axes.plot([k, k], [span["low"], span["high"]], color=PALETTE[place])
+            axes.plot(k, value, MARKERS[place], color=PALETTE[place], ms=5)
         axes.axhline(mean, color=INK, lw=0.8, ls="--")
         axes.annotate("mean", (len(names) - 0.55, mean), va="bottom", ha="right", fontsize=7.5)
         axes.set_xticks(range(len(names)), names)
@@ -159,15 +160,16 @@ def by_energy_picture(metrics: dict[str, Any]) -> Figure:
 
 def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
     """Draw the fraction error of each class in each energy bin with confidence intervals; thin bins are left out."""
+    names = list(metrics["per_class"])
     with one_plot(3.2) as (figure, axes):
-        for k, name in enumerate(metrics["per_class"]):
+        for k, (name, place) in enumerate(zip(names, places_of(names), strict=True)):
             x, y = [], []
             for one, row in bins_with_events(metrics["energy_binned"]):
                 span = row["intervals"]["per_class_fraction_error"][k]
-                x.append(one.middle + 0.05 * (k - 2))
+                x.append(one.middle + 0.05 * (k - (len(names) - 1) / 2))
                 y.append(row["fraction_error"]["per_class_fraction_error"][k])
-                axes.plot([x[-1]] * 2, [span["low"], span["high"]], color=PALETTE[k], lw=1.0)
-            axes.plot(x, y, MARKERS[k], color=PALETTE[k], ls=":", lw=0.6, label=name)
+                axes.plot([x[-1]] * 2, [span["low"], span["high"]], color=PALETTE[place], lw=1.0)
+            axes.plot(x, y, MARKERS[place], color=PALETTE[place], ls=":", lw=0.6, label=name)
         axes.set_ylim(bottom=0)
         _label_energies(axes, metrics, "fraction error")
         figure.legend(loc="outside upper center", ncols=5, columnspacing=0.8, handletextpad=0.2)
@@ -184,7 +186,7 @@ def reliability_picture(
     with one_plot(3.3) as (figure, axes):
         axes.plot([0, 1], [0, 1], color=INK, lw=0.7, ls="--")
         edges = np.linspace(0, 1, N_RELIABILITY_BINS + 1)
-        for k, name in enumerate(classes):
+        for k, (name, place) in enumerate(zip(classes, places_of(classes), strict=True)):
             given = np.exp(log_proba[:, k])
             member = np.clip(np.digitize(given, edges) - 1, 0, N_RELIABILITY_BINS - 1)
             for b in range(N_RELIABILITY_BINS):
@@ -195,8 +197,8 @@ def reliability_picture(
                 of_rows = None if groups is None else groups[inside]
                 span = share_interval(labels[inside] == k, of_rows)
                 x = given[inside].mean() + 0.006 * (k - (len(classes) - 1) / 2)
-                axes.plot([x, x], [span.low, span.high], color=PALETTE[k], lw=0.9)
-                axes.plot(x, hits / n, MARKERS[k], color=PALETTE[k], ms=3.5, label=name)
+                axes.plot([x, x], [span.low, span.high], color=PALETTE[place], lw=0.9)
+                axes.plot(x, hits / n, MARKERS[place], color=PALETTE[place], ms=3.5, label=name)
         handles, names = axes.get_legend_handles_labels()
         unique = dict(zip(names, handles, strict=True))
         axes.legend(unique.values(), unique.keys(), loc="upper left")

@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,10 @@ from showerstack.analysis.spectra.files import write_spectra
 from showerstack.analysis.spectra.run import measure_spectra
 from showerstack.estimators import ShowerClassifier
 from showerstack.report.doctor.folders import dataset_findings
+from showerstack.report.pictures.style import PALETTE
+from showerstack.report.pictures.tasks import error_by_class_picture
 from showerstack.report.public.leaderboard import leaderboard
+from showerstack.report.task_sections import fraction_errors
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, Remark
 from showerstack.runtime.files import read_json
@@ -62,6 +66,11 @@ def test_a_set_of_protons_and_iron_is_stacked_and_scored(two_groups: Path) -> No
     said = "2 mass groups, proton, iron: random labels have a fraction error of 0.273, and no error of other groups"
     assert any(line.startswith(said) for line in metrics["warnings"])
     assert any("has showers of proton, iron alone" in line for line in run.manifest.remarks)
+    drawn = SimpleNamespace(metrics=metrics | {"energy_binned": {}}, task=COMPOSITION.with_classes(("proton", "iron")))
+    (axes,) = error_by_class_picture(metrics).axes
+    colours = [line.get_color() for line in axes.lines if line.get_marker() != "None"]
+    assert colours == [PALETTE[0], PALETTE[4]], "iron has its colour among the five"
+    assert "over 11 mixtures" in fraction_errors(drawn).body  # type: ignore[arg-type]
     with pytest.raises(InputError, match="has 2 mass groups: lists are of the benchmark's five"):
         leaderboard([run.folder], data=two_groups)
 
