@@ -11,10 +11,11 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,6 +160,8 @@ def _remove_other_shards(folder: Path, shards: dict[str, tuple[int, str]]) -> No
 
 SHARD_EVENTS = 16_384
 """Events per shard on a CPU: what is lost at most by an interruption, and what a worker is handed at once."""
+FEW_EVENTS = SHARD_EVENTS // 2
+"""So few need no process of their own, whose start takes as long as their features."""
 MOST_THREADS = 4
 """A third of the work holds the interpreter's lock, for which more threads would wait: then processes do it."""
 GPU_SHARD_EVENTS = 262_144
@@ -173,6 +176,7 @@ def build_table(
     elsewhere: str | Path | None = None,
     groups: Iterable[str] | None = None,
     ctx: Context = Context(),
+    apart: bool = False,
 ) -> FeatureTable:
     """Compute the features of a dataset, or reuse a valid table of it.
 
@@ -193,6 +197,9 @@ def build_table(
     ctx
         Device, progress, and threads (``workers``; one a core; processes where these are many), or a cluster's
         ``scheduler``.
+    apart
+        Whether another process computes the shards of more than :data:`FEW_EVENTS`: what libraries keep of the memory
+        ends with it.
 
     Raises
     ------
@@ -222,7 +229,7 @@ def build_table(
         folder.parent.mkdir(parents=True, exist_ok=True)
     if not _is_finished(folder, head):
         with opened_for_writing(folder, head, replace=out is None) as writer:
-            _make_missing_shards(writer, source, tuple(sorted(chosen)), device, ctx)
+            _make_missing_shards(writer, source, tuple(sorted(chosen)), device, ctx, apart=apart)
             writer.finish()
     table = FeatureTable.open(folder)
     remark(LOG, table.remarks)
@@ -276,7 +283,7 @@ def _is_finished(folder: Path, head: dict[str, Any]) -> bool:
 
 
 def _make_missing_shards(
-    writer: TableWriter, source: Source, groups: tuple[str, ...], device: str, ctx: Context
+    writer: TableWriter, source: Source, groups: tuple[str, ...], device: str, ctx: Context, *, apart: bool
 ) -> None:
     missing, shard_events, total = writer.missing(), writer.head["shard_events"], writer.head["n_events"]
     done = total - sum(_shard_length(k, shard_events, total) for k in missing)
@@ -291,11 +298,13 @@ def _make_missing_shards(
             tasks = [(k, source._replace(path=path), folder, shard_events, groups) for k in missing]
             written = spread_over(ctx.scheduler, write_shard, tasks, [path, folder])
         else:
-            if jobs > 1:
-                warm_up()
             arguments = [(k, source, writer.folder, shard_events, groups) for k in missing]
-            spread = in_threads if jobs <= MOST_THREADS else in_processes
-            written = spread(write_shard, arguments, workers=jobs)
+            if jobs > MOST_THREADS:
+                written = in_processes(write_shard, arguments, workers=jobs)
+            elif apart and total > FEW_EVENTS and missing and not current_process().daemon:
+                written = in_own_process(_shards_by_threads, arguments, jobs)
+            else:
+                written = _shards_by_threads(arguments, jobs)
         for number, n_bytes, digest in written:
             writer.add(number, n_bytes, digest)
             done += _shard_length(number, shard_events, total)
@@ -304,6 +313,12 @@ def _make_missing_shards(
 
 def _shard_length(number: int, shard_events: int, total: int) -> int:
     return min(total - number * shard_events, shard_events)
+
+
+def _shards_by_threads(arguments: Sequence[tuple[Any, ...]], jobs: int) -> Generator[Any, None, None]:
+    if jobs > 1:
+        warm_up()
+    yield from in_threads(write_shard, arguments, workers=jobs)
 
 
 def _shards_from_gpu(

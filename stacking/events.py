@@ -491,6 +491,7 @@ def open_showers(config: StackConfig, ctx: Context, *, strict: bool) -> Data:
                 config.features / name if config.features else None,
                 elsewhere=config.run.with_name(f"{config.run.name}.features") / name,
                 ctx=replace(ctx, device=device, workers=config.workers),
+                apart=True,
             ).folder
         costs.append(cost)
     # The tables' own remarks were logged when they were made.

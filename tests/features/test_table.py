@@ -78,6 +78,12 @@ def test_same_bits_for_any_number_of_workers_and_shards(write, draw, tmp_path, m
     assert len(one.parts()) == 3
     monkeypatch.setattr(build, "MOST_THREADS", 1)
     _same_bits(_all(one), _all(build_table(folder, tmp_path / "processes", ctx=Context(workers=2))))
+    monkeypatch.setattr(build, "MOST_THREADS", 4)
+    monkeypatch.setattr(build, "FEW_EVENTS", 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "in_threads", pytest.fail)  # in this process
+        apart = build_table(folder, tmp_path / "apart", ctx=Context(workers=2), apart=True)
+    _same_bits(_all(one), _all(apart))
     monkeypatch.setattr(build, "SHARD_EVENTS", 16_384)
     whole = build_table(folder, tmp_path / "whole", ctx=Context(workers=1))
     assert len(whole.parts()) == 1
