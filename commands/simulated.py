@@ -33,6 +33,8 @@ class SimulateOptions(OptionGroup):
     """Instead of --model: hadronic model of the cascade Monte Carlo, such as sibyll21."""
     array: Path | None = None
     """Another array than KASCADE: stations.parquet with array.toml, or a dataset folder."""
+    without: tuple[Literal["E", "Ne", "Nmu"], ...] = ()
+    """With --array: reconstructed quantities that your own events lack, such as E,Ne,Nmu."""
     train_cuts: Literal["none", "test"] = "none"
     """none as in v2, or the test's cuts, which are KASCADE's."""
     protocol: Literal["v2", "matched", "2026"] = "v2"
@@ -56,7 +58,7 @@ class SimulateOptions(OptionGroup):
 
     def without_effect(self, task: Task | None) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield why options have no effect on a task, None on measured runs, and their names."""
-        of_sets = ("test", "model", "hadronic", "array", "train_cuts", "protocol", "rare", "groups")
+        of_sets = ("test", "model", "hadronic", "array", "without", "train_cuts", "protocol", "rare", "groups")
         if task is None:
             yield "with --task measured", (*of_sets, "train", "world", "reuse", "raw")
             return
@@ -114,4 +116,5 @@ class SimulateOptions(OptionGroup):
             n_test=self.test, seed=self.seed, model=self.hadronic or self.model, train_cuts=self.train_cuts,
             protocol=self.protocol, world=self.world, reuse=self.reuse, workers=self.workers,
             overwrite=self.overwrite, bars=bars, proposal=RARE if self.rare else None, array=array,
+            without=self.without,
         )  # fmt: skip

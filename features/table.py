@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -48,6 +49,19 @@ def default_path(dataset: Path) -> Path:
 def part_path(folder: Path, number: int) -> Path:
     """Return the name of a shard."""
     return Path(folder) / f"part-{number:05d}.parquet"
+
+
+OWN_SIZES = ("E", "Ne", "Nmu")
+"""Reconstructed quantities that events of another array than KASCADE may lack."""
+
+
+def refuse_missing(said: str, wanted: Sequence[str], there: Collection[str]) -> None:
+    """Refuse a table or set that lacks features; ``said`` says whose they are."""
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        names = [name for name in OWN_SIZES if name in missing]
+        mend = f"; showers that lack it can be trained on as well: simulate --without {','.join(names)}"
+        raise InputError(f"{said} {missing[0]!r} ({len(missing)} missing of {len(wanted)}){mend if names else ''}")
 
 
 @dataclass(frozen=True)
@@ -132,9 +146,7 @@ class FeatureTable:
         InputError
             If the table lacks a column, a row is out of range, or a shard is not the one that was written.
         """
-        missing = [name for name in columns if name not in self.columns]
-        if missing:
-            raise InputError(f"{self.folder} has no column {missing[0]!r} ({len(missing)} missing of {len(columns)})")
+        refuse_missing(f"{self.folder} has no column", columns, self.columns)
         order = None if rows is None else _as_positions(np.asarray(rows), self.n_events)
         n = self.n_events if order is None else len(order)
         filled = np.empty((n, len(columns)), dtype=np.float32, order="F")

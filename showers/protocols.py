@@ -186,10 +186,12 @@ class Layout:
 
 PUBLISHED_LAYOUT = Layout()
 """Of the published v2 files."""
+UNROUNDED = Layout(np.float32, np.float32)
+"""Of other arrays than KASCADE."""
 _LAYOUTS = {
     ("matched", COMPOSITION.name): Layout(scalar_type=np.float32, age="file"),
     ("2026", COMPOSITION.name): Layout(np.float32, np.float32, "column"),
-    ("2026", GAMMA.name): Layout(np.float32, np.float32),
+    ("2026", GAMMA.name): UNROUNDED,
 }
 
 

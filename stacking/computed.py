@@ -14,7 +14,7 @@ from showerstack.features.build import table_fingerprint
 from showerstack.features.catalogue import CATALOGUE, FIT_GROUPS, feature_set
 from showerstack.features.compute import columns_of, compute_events, compute_rows, warm_up
 from showerstack.features.device import GPU_CHUNK, decoded, resolve_device
-from showerstack.features.table import default_path
+from showerstack.features.table import default_path, refuse_missing
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Context
@@ -58,9 +58,7 @@ class ComputedEvents(ShowerEvents):
         """Prepare a dataset folder for a prediction that needs these features; labels are not looked at."""
         state, data = state_of(dataset), Dataset.open(dataset, labels=False)
         wanted = tuple(dict.fromkeys(columns))
-        missing = [name for name in wanted if name not in columns_of(data, _groups(wanted))]
-        if missing:
-            raise InputError(f"{dataset} gives no feature {missing[0]!r} ({len(missing)} missing of {len(wanted)})")
+        refuse_missing(f"{dataset} gives no feature", wanted, columns_of(data, _groups(wanted)))
         device = resolve_device(ctx.device)
         workers = max(1, min(ctx.workers or cores(), -(-len(data) // BLOCK_EVENTS)))
         if workers > 1 and device == "cpu" and FIT_GROUPS & _groups(wanted):

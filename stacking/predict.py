@@ -38,7 +38,7 @@ from showerstack.runtime.resources import cores
 from showerstack.runtime.shared import each_within
 from showerstack.runtime.stated import stated_as, understood
 from showerstack.runtime.tables import write_frames
-from showerstack.showers.array import array_of
+from showerstack.showers.array import KASCADE, array_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.kascade import mass_moments
 from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES, TASKS, Task
@@ -300,9 +300,11 @@ def refuse_other_kind(run: Predictable, data: Dataset) -> None:
             f"({array.name}): {data.array.difference(array)}; train a run on showers of this array"
         )
     if dtype is not None and dtype != str(data.scalars.dtype) and not (dtype == "float16" and _holds_halves(data)):
+        mend = f"convert with --protocol {(source or {}).get('protocol', 'v2')!s}"
+        if data.array != KASCADE:
+            mend = "make the training set again, with simulate or convert"
         raise InputError(
-            f"{data.path}: scalars are {data.scalars.dtype}, those that {run.folder} was trained on {dtype}: convert "
-            f"with --protocol {(source or {}).get('protocol', 'v2')!s}"
+            f"{data.path}: scalars are {data.scalars.dtype}, those that {run.folder} was trained on {dtype}: {mend}"
         )
 
 

@@ -30,6 +30,7 @@ from showerstack.stacking.export import combination_graph
 from showerstack.stacking.predict import predict
 from showerstack.stacking.run import load
 from showerstack.stacking.train import stack
+from tests.program import call
 from tests.report.conftest import make_dataset
 
 
@@ -202,3 +203,48 @@ def test_true_values_that_cannot_be_are_refused(target_data: Path, tmp_path: Pat
     with write_dataset(tmp_path / "made", 2, ENERGY, source={}) as writer:
         writer.put(0, np.zeros((2, 16, 16, 2)), np.full((2, 5), 15.0), np.array([15.25, 15.5]))
     np.testing.assert_array_equal(np.asarray(Dataset.open(tmp_path / "made", ENERGY).labels), [15.25, 15.5])
+
+
+def test_a_run_on_simulated_showers_predicts_what_an_own_array_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of measured events become float32 and hold no sizes: so does a set that is simulated for them."""
+    monkeypatch.chdir(tmp_path)
+    lists = tmp_path / "tanks"
+    lists.mkdir()
+    x_m, y_m = (one.ravel() for one in lattice(5, 60.0))
+    stations = {"id": np.arange(25), "x_m": x_m, "y_m": y_m, "electron_area_m2": np.full(25, 10.0)}
+    pl.DataFrame(stations).write_parquet(lists / "stations.parquet")
+    response = "electron_deposit_mev = 2400.0\nthreshold_mev = 480.0\nsaturation_mev = 2e6"
+    (lists / "array.toml").write_text(f'name = "tanks"\naltitude_m = 1400.0\n[response]\n{response}\n')
+    rng = np.random.default_rng(3)
+    event, station = np.nonzero(rng.random((60, 25)) < 0.5)
+    signals = {"event": event, "station": station, "electron_mev": 500 + rng.exponential(9000.0, len(event))}
+    pl.DataFrame(signals).write_parquet(lists / "signals.parquet")
+    angles = {"event": np.arange(60), "Ze": rng.uniform(1, 29, 60), "Az": rng.uniform(0, 360, 60)}
+    pl.DataFrame(angles).write_parquet(lists / "events.parquet")
+    asked = ("simulate", "--task", "composition", "--groups", "proton,iron", "--array", "tanks/stations.parquet",
+             "--train", "300", "--test", "100", "--workers", "1")  # fmt: skip
+    call("cli.py", *asked, "--out", "sizes")
+    call("cli.py", *asked, "--out", "own", "--without", "E,Ne,Nmu")
+    simulated = Dataset.open(tmp_path / "own" / "composition_train")
+    assert (simulated.matrices.dtype, simulated.scalars.dtype) == (np.float32, np.float32)
+    assert float(np.max(simulated.matrices)) > 65_504, "a station saturates at 2,000 GeV, as its card says"
+    assert simulated.quantities == ("Ze", "Az")
+    call("cli.py", "convert", "tanks", "--out", "measured")
+    for data in ("sizes", "own"):
+        config = StackConfig(
+            task="composition", data=tmp_path / data, run=tmp_path / f"run_{data}", learners=("quadratic_logit",),
+            folds=2, workers=1,
+        )  # fmt: skip
+        stack(config)
+    to = ("--data", "measured/tanks", "--out", "told.npz")
+    for more in ((), ("--no-table",)):
+        said = call("cli.py", "predict", "--run", "run_sizes", *to, *more, code=2).stderr
+        assert "showers that lack it can be trained on as well: simulate --without Ne" in said.replace("\n", " ")
+    call("cli.py", "predict", "--run", "run_own", *to)
+    with np.load("told.npz") as told:
+        assert np.isfinite(told["log_proba"]).all()
+        assert len(told["log_proba"]) == 60
+    with pytest.raises(InputError, match=r"quantities left out \(--without Ne\): KASCADE's sets have them all"):
+        simulate(COMPOSITION, tmp_path / "no", n_train=3, n_test=3, without=("Ne",))

@@ -43,7 +43,7 @@ from showerstack.showers.card import DEPTH_TOLERANCE_G_CM2
 from showerstack.showers.event_files import EventFiles
 from showerstack.showers.nuclei import groups_entry
 from showerstack.showers.particles import ELECTRONS, MUONS, PHOTON, DetectorResponse
-from showerstack.showers.protocols import Layout
+from showerstack.showers.protocols import UNROUNDED
 from showerstack.showers.schema import ABSENT, COMPOSITION, CONVERSION, GAMMA, Task
 from showerstack.showers.writer import ARRIVAL_STEM, write_dataset
 
@@ -490,7 +490,7 @@ def _write(
     extras: dict[str, Any] = {"groups": np.int64} | ({} if weights is None else {"weight": np.float32})
     with write_dataset(
         folder, n, task, source=source, extras=extras,
-        layout=Layout(np.float32, np.float32), arrival_times=np.float32 if with_times else None,
+        layout=UNROUNDED, arrival_times=np.float32 if with_times else None,
     ) as writer:  # fmt: skip
         start = 0
         for one in known:

@@ -28,7 +28,7 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.azimuth import OURS, AzimuthConvention
 from showerstack.showers.event_files import bad_cells, bad_quantities, check_true_values, units_remarks
 from showerstack.showers.nuclei import MASS_OF, groups_entry
-from showerstack.showers.protocols import MATCHED, Layout
+from showerstack.showers.protocols import MATCHED, UNROUNDED, Layout
 from showerstack.showers.remarks import event_remarks
 from showerstack.showers.schema import (
     ABSENT,
@@ -234,7 +234,7 @@ def write_set(
     source: dict[str, Any] = {"generator": f"{CONVERSION} of {source_format.name}", "evaluation_cuts": "none"}
     source |= groups_entry(labelled) if labelled else {}
     nuclei, strays = set(chain(*labelled.masses)) if labelled else set(), set[Any]()
-    layout, cores, has_times = Layout(np.float32, np.float32), dict[str, str](), False
+    layout, cores, has_times = UNROUNDED, dict[str, str](), False
     absent = [name for name in SCALAR_NAMES if name not in columns]
     if lacking := [name for name in DIRECTION if name in absent]:
         absent = [name for name in SCALAR_NAMES if name in {*absent, *DIRECTION}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from itertools import count
@@ -22,7 +22,15 @@ from showerstack.runtime.versions import SIMULATION_VERSION
 from showerstack.showers.array import KASCADE, DetectorArray, array_entry
 from showerstack.showers.front import FrontModel
 from showerstack.showers.nuclei import GROUPS, composition_of, groups_entry
-from showerstack.showers.protocols import CUTS_FOR_ALL, NONE, TEST, evaluation_cuts_of, layout_of, modes_of
+from showerstack.showers.protocols import (
+    CUTS_FOR_ALL,
+    NONE,
+    TEST,
+    UNROUNDED,
+    evaluation_cuts_of,
+    layout_of,
+    modes_of,
+)
 from showerstack.showers.schema import (
     ABSENT,
     COMPOSITION,
@@ -47,7 +55,7 @@ from showerstack.showers.simulation.cascade import Proposal
 from showerstack.showers.simulation.fronts import arrival_times
 from showerstack.showers.simulation.ground import answering, check_trigger, covering, ground_of
 from showerstack.showers.simulation.primaries import throw_primaries
-from showerstack.showers.simulation.settings import Settings, load_settings
+from showerstack.showers.simulation.settings import LARGEST_MEV, Settings, load_settings, refuse_large_caps
 from showerstack.showers.writer import ARRIVAL_STEM, BLOCKS, PRIMARIES, already_made, refuse_foreign, write_dataset
 
 WEIGHT_STEM = Path(WEIGHT_FILE).stem
@@ -77,6 +85,7 @@ def simulate(
     reuse: Uses = 1,
     protocol: str = "v2",
     array: DetectorArray = KASCADE,
+    without: Sequence[Literal["E", "Ne", "Nmu"]] = (),
     proposal: Proposal | None = None,
 ) -> tuple[Path, Path]:
     """Simulate a training and a test set in the benchmark's format.
@@ -120,7 +129,9 @@ def simulate(
     array
         The stations. Depth of the ground, lateral scales and the stations' response follow the array's card, cores
         cover as much of its side as of KASCADE's; the reconstruction and the world's other constants stay KASCADE's.
-        With ``[times]`` in its card arrival times are written.
+        Files are in float32, as those of ``convert``. With ``[times]`` in its card arrival times are written.
+    without
+        At another array than KASCADE: reconstructed quantities that are left out, as those that your events lack.
     proposal
         Gamma sets: throw muon-poor hadrons from this density (:data:`showerstack.showers.simulation.cascade.RARE`) and
         write their weights into ``weight.npy``.
@@ -135,9 +146,13 @@ def simulate(
     InputError
         For unknown names, numbers that are not as declared, folders that hold anything else, or a disk without room.
     """
-    settings = settings or load_settings(world)
+    if settings is None:
+        settings = load_settings(world)
+    refuse_large_caps(settings, "settings")
     if array != KASCADE:
-        settings = answering(covering(settings, array), array)
+        settings = answering(
+            covering(settings, array), array, most_mev=LARGEST_MEV if has_kascade_cuts(array) else np.inf
+        )
     if task.name in TASKS:
         modes_of(protocol, task)
     if proposal is not None and task.primaries != GAMMA.name:
@@ -145,6 +160,8 @@ def simulate(
     if not has_kascade_cuts(array) and (train_cuts != NONE.name or protocol != "v2"):
         asked = f"protocol {protocol}" if protocol != "v2" else f"train cuts {train_cuts}"
         raise InputError(f"{asked}: these cuts are KASCADE's, and {array.name} has none: leave it out")
+    if without and has_kascade_cuts(array):
+        raise InputError(f"quantities left out (--without {','.join(without)}): KASCADE's sets have them all")
     cuts_for_all = CUTS_FOR_ALL.get((protocol, str(task.primaries)))
     test_cuts = TEST.name if has_kascade_cuts(array) else NONE.name
     cuts = (cuts_for_all, cuts_for_all) if cuts_for_all else (train_cuts, test_cuts)
@@ -153,7 +170,7 @@ def simulate(
         job = BlockJob(task, split, seed, model, selection, settings, reuse, array=array, proposal=proposal)
         check_job(job)
         folder = Path(out) / f"{task.name}_{split}"
-        source = source_of(job, str(world), protocol)
+        source = source_of(job, str(world), protocol, without)
         if overwrite:
             refuse_foreign(folder)
         is_made = not overwrite and already_made(folder, n, task, source)
@@ -182,7 +199,7 @@ def write_set(
     bars: Bars = silent,
 ) -> None:
     """Simulate the first ``n`` accepted events of a job and write them as a dataset folder."""
-    layout = layout_of(source["protocol"], job.task)
+    layout = layout_of(source["protocol"], job.task) if has_kascade_cuts(job.array) else UNROUNDED
     types: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
     types |= {"age": np.float32} if layout.age == "file" else {}
     types |= {WEIGHT_STEM: np.float32} if job.proposal else {}
@@ -209,7 +226,7 @@ def write_set(
             truth, target = events.truth, job.task.target
             scalars = np.array(events.scalars)
             scalars[:, [SCALAR_NAMES.index(name) for name in source.get(ABSENT, ())]] = np.nan
-            # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
+            # Rounding to float16 is that of KASCADE's protocols; the detector's caps keep every cell below its limit.
             writer.put(
                 start,
                 events.grids.astype(layout.grid_type),
@@ -265,10 +282,10 @@ def task_of_source(source: Mapping[str, Any]) -> Task:
     return composition_of(source[GROUPS], GROUPS) if GROUPS in source else task
 
 
-def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
-    """Return the content of ``source.json``."""
+def source_of(job: BlockJob, world: str, protocol: str, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the content of ``source.json`` of a set that lacks some quantities."""
     rare = {"rare": asdict(job.proposal)} if job.proposal else {}
-    absent = [name for name in SCALAR_NAMES if name not in quantities_of(job.array)]
+    absent = [name for name in SCALAR_NAMES if name not in quantities_of(job.array) or name in without]
     return (
         array_entry(job.array)
         | groups_entry(job.task)

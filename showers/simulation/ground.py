@@ -14,7 +14,7 @@ from showerstack.showers.atmosphere import air_density
 from showerstack.showers.card import CARD_FILE, DEPTH_TOLERANCE_G_CM2, MUON_THRESHOLD, THRESHOLD
 from showerstack.showers.response import PUBLISHED
 from showerstack.showers.simulation.monte_carlo import AT_KASCADE, FITTED, GROUND_DEPTH, check_depth, coefficients
-from showerstack.showers.simulation.settings import Settings
+from showerstack.showers.simulation.settings import LARGEST_MEV, Settings
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,6 @@ MOST_ZENITH_DEG = 50.0
 """Up to here showers are those of the Monte Carlo, to 0.05 in lg Ne above 1023 g/cm2."""
 LEAST_SPREAD = 0.05
 """Relative variance of a particle's signal below which none is simulated."""
-LARGEST_MEV = 65_504.0
-"""The largest number of the datasets' files."""
 KASCADE_THRESHOLD_MEV = 3.0
 """Threshold that the fits' response is made for."""
 BY_FACTOR = {
@@ -136,8 +134,8 @@ BY_SPREAD = {
 """Keys that are variances over means, 1 + 1 / shape of the simulated Gamma distribution."""
 
 
-def answering(settings: Settings, array: DetectorArray) -> Settings:
-    """Return the world whose stations answer as ``[response]`` of an array's card says.
+def answering(settings: Settings, array: DetectorArray, most_mev: float = LARGEST_MEV) -> Settings:
+    """Return the world whose stations answer as ``[response]`` of an array's card says, up to ``most_mev``.
 
     The card's constants are those of the fits; the simulation's move by the same factor. Shares lost below a threshold
     follow from thresholds, and ages are those of the showers.
@@ -160,7 +158,7 @@ def answering(settings: Settings, array: DetectorArray) -> Settings:
     for key, name in BY_FACTOR.items():
         if key in given:
             changes[name] = given[key] / getattr(PUBLISHED, key)
-    moved = {name: min(getattr(detector, name) * factor, LARGEST_MEV) for name, factor in changes.items()}
+    moved = {name: min(getattr(detector, name) * factor, most_mev) for name, factor in changes.items()}
     if "gamma_fraction" in given:  # of photons and the electron together
         moved["photon_share"] = max(
             (1 + detector.photon_share) * given["gamma_fraction"] / PUBLISHED.gamma_fraction - 1, 0

@@ -203,16 +203,12 @@ class Detector(SettingsSection):
     electrons_per_muon: NotNegative = Field(
         default=0.0, description="electrons that accompany a muon far from the core, per muon [f]"
     )
-    electron_cap_mev: float = Field(
-        default=40_000.0, gt=0.0, le=65_504.0, description="saturation of the e/gamma detector [g]"
-    )
+    electron_cap_mev: Positive = Field(default=40_000.0, description="saturation of the e/gamma detector [g]")
     muon_mev: Positive = Field(default=8.36, description="deposit per vertical muon in the muon detector [f]")
     muon_shape: Positive = Field(default=5.96, description="Gamma shape per muon [f]")
     muon_threshold_mev: NotNegative = Field(default=3.86, description="smaller deposits read 0 [f]")
     muon_stray: Share = Field(default=0.0060, description="probability of a stray muon per muon station [f]")
-    muon_cap_mev: float = Field(
-        default=20_000.0, gt=0.0, le=65_504.0, description="saturation of the muon detector [g]"
-    )
+    muon_cap_mev: Positive = Field(default=20_000.0, description="saturation of the muon detector [g]")
     punch: NotNegative = Field(default=0.139, description="punch-through particles per electron on the axis [f]")
     punch_mass: float = Field(default=0.0, description="its exponent in A, hadrons [f]")
     punch_range_m: Positive = Field(default=15.3, description="its exponential range [f]")
@@ -302,6 +298,20 @@ def validated(content: dict[str, Any], origin: str) -> Settings:
         raise InputError(f"{origin}: {problem_of(error)}") from None
 
 
+LARGEST_MEV = 65_504.0
+"""The largest float16, as which the files of KASCADE's protocols store deposits."""
+
+
+def refuse_large_caps(settings: Settings, origin: str) -> None:
+    """Refuse saturation above what KASCADE's files hold."""
+    for name in ("electron_cap_mev", "muon_cap_mev"):
+        if (value := getattr(settings.detector, name)) > LARGEST_MEV:
+            raise InputError(
+                f"{origin}: detector.{name} {value:g}: at most {LARGEST_MEV:,.0f} MeV, the largest number of files of "
+                "protocol v2; the card of an array may say more"
+            )
+
+
 def load_settings(world: Place = "default") -> Settings:
     """Return a named world, or the settings in a TOML file.
 
@@ -327,4 +337,6 @@ def load_settings(world: Place = "default") -> Settings:
         if not isinstance(values, dict):
             raise InputError(f"{name}: {section} must be a table")
         merged.setdefault(section, {}).update(values)
-    return validated(merged, name)
+    settings = validated(merged, name)
+    refuse_large_caps(settings, name)
+    return settings

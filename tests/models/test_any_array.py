@@ -365,6 +365,7 @@ def toy_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("toy_arrays")
+@pytest.mark.slow
 def test_weights_for_any_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = pretrain(tmp_path / "kascade", replace(SMALL, showers=120_000))
     settings = replace(SMALL, showers=350_000, array=None, start=str(first), start_sha256=hash_file(first), seed=2)
