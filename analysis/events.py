@@ -16,8 +16,10 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_npz
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.archives.measured import measured_folders
+from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.identity import refuse_shared, same_blocks, shared_showers
+from showerstack.showers.kascade import CORE_RADIUS_M
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import (
     AGE_FILE,
@@ -132,6 +134,11 @@ class MeasuredFolders:
         columns = scalars(dataset)
         self.flows.append({"all": len(dataset)} | cuts.flow(columns))
         self.remarks += [f"{dataset.path} has no {words}: it is not cut" for words in cuts.not_applied(columns)]
+        if dataset.array.card != KASCADE.card:
+            self.remarks.append(
+                f"{dataset.path}: the cuts and the disc of {CORE_RADIUS_M:g} m are KASCADE's, not those of "
+                f"{dataset.array.name}: shares are of the showers that pass, and absolute fluxes are not known"
+            )
         return cuts.mask(columns)
 
     def __iter__(self) -> Iterator[tuple[Dataset, Predictions]]:

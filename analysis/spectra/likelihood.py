@@ -62,7 +62,8 @@ MOVED, REMAKES = 0.25, 6
 LARGEST_SCALE, CHI2_WIDTHS = 3.5, 6.0
 """Fits with a scale beyond, or chi-square beyond ndf + 6 sqrt(2 ndf), are refused."""
 LARGEST_EXPONENT = 100.0
-"""Minuit's first steps may be far too long; beyond this, powers of the energy stand still."""
+LARGEST_SHIFT = LARGEST_EXPONENT / np.log(10.0)
+"""Minuit's first steps may be far too long; beyond these, powers of the energy and its scale (decades) stand still."""
 LEAST_OVER_NOISE = 2.0
 """What data tell of a combination of scales counts from so many times the noise of its derivatives on."""
 DRAWS = 2000
@@ -193,7 +194,8 @@ class FoldedLikelihood:
 
     def _shift(self, energy: float) -> float:
         """Return by how much, in lg E, showers look like those of higher energies at an energy scale in widths."""
-        return self.response.energy_width * energy
+        shift = self.response.energy_width * energy
+        return min(max(shift, -LARGEST_SHIFT), LARGEST_SHIFT)
 
     def energy_slope(self, parameters: np.ndarray, energy: float) -> np.ndarray:
         """Return d ln phi / dx (K, T) of the energy scale x, there."""

@@ -39,6 +39,7 @@ from showerstack.analysis.spectra.moving import DEPOSITS, moved_summaries
 from showerstack.analysis.spectra.response import Binning, MassGroups, Simulated, SpectrumEvents, Thrown
 from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
+from showerstack.showers.array import KASCADE, array_of
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.identity import refuse_part
 from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN, ZENITH_MAX_DEG, reconstructed_energy
@@ -81,6 +82,8 @@ def thrown_primaries(
     missing = [name for name in SEED_OF_A_SET if name not in source]
     if source.get("generator") != SIMULATION or missing:
         raise InputError(f"{UNKNOWN}: source.json is not that of a set of the embedded simulation")
+    if array_of(source) != KASCADE:
+        raise InputError(f"{UNKNOWN}: the set is of another array than KASCADE, with another disc of cores")
     settings = load_settings(str(source["world"]))
     if settings.digest() != source.get("settings_hash"):
         raise InputError(f"{UNKNOWN}: the simulated world {source['world']!r} has been changed since")
@@ -116,7 +119,7 @@ def thrown_primaries(
 TRUTH_COLUMNS = ("lg_energy", "model")
 DEPOSITS_REMARK = (
     "posteriors move with the muon and electron scales as those of showers whose deposits were multiplied: derivatives "
-    "of the counts are right to 10 to 30 %; sets simulated here are simulated again instead"
+    "of the counts are right to 10 to 30 %; sets simulated here at KASCADE are simulated again instead"
 )
 REGRESSION_REMARK = (
     "posteriors move with the muon and electron scales by a regression on sizes and zenith angle: derivatives of the "

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from showerstack.analysis.cuts import AGE, CORE, add_flows, published_cuts
-from showerstack.analysis.events import label_remarks, scalars
+from showerstack.analysis.events import MeasuredFolders, label_remarks, scalars
+from showerstack.runtime.files import write_json
+from showerstack.showers.array import KASCADE, array_entry
+from showerstack.showers.card import ArrayCard
 from showerstack.showers.dataset import Dataset
 
 
@@ -42,6 +46,17 @@ def test_what_a_set_does_not_know_is_not_cut_and_said() -> None:
     assert cuts.mask(columns).tolist() == [True] + 5 * [False], "an event whose core alone is undefined does not pass"
     flows = [{"all": 6, "zenith < 18 deg": 5, "0.2 < age < 1.48": 4}, {"all": 3, "zenith < 18 deg": 2}]
     assert add_flows(flows) == {"all": 9, "zenith < 18 deg": 7, "0.2 < age < 1.48": 6}
+
+
+def test_cuts_of_kascade_are_told_where_the_array_is_another(tiny_composition: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(tiny_composition / "composition_test", folder, ignore=shutil.ignore_patterns("checksums.json"))
+    own = replace(KASCADE, name="tanks", card=ArrayCard(depth_g_cm2=880.0))
+    for array, told in ((own, 1), (KASCADE, 0)):
+        write_json(folder / "source.json", array_entry(array))
+        measured = MeasuredFolders(None, [folder])  # type: ignore[arg-type]
+        measured.passing(Dataset.open(folder, labels=False), published_cuts(18.0))
+        assert sum("are KASCADE's, not those of tanks" in line for line in measured.remarks) == told
 
 
 def test_a_label_file_that_only_the_checksums_name_is_not_claimed(tiny_gamma: Path, tmp_path: Path) -> None:

@@ -501,6 +501,17 @@ def test_expectations_below_zero_stay_finite(world: tuple[Cells, MovableEvents, 
     assert np.isfinite(likelihood.gradient(at)).all()
 
 
+def test_steps_of_any_length_have_a_value(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
+    """Minuit may try an energy scale thousands of widths away, where powers of ten have no number."""
+    problem = _problem(world, world[0].counts(measured(SKY, 11, exposure=EXPOSURE)), scales=True)
+    likelihood: FoldedLikelihood = problem.likelihood(problem.nominal)
+    at, near = likelihood.start(), likelihood.value(likelihood.start())
+    for scale in (-1e5, 1e5):
+        at[likelihood.layout.scales.start] = scale
+        with np.errstate(over="ignore", invalid="ignore"):
+            assert near < likelihood.value(at) < np.inf
+
+
 def test_no_expectation_is_so_large_that_it_looks_likely() -> None:
     """-2 ln L is least where as many are expected as counted, and rises from there to the largest numbers."""
     counts, tau = np.array([0.0, 7.0, 1e5]), np.array([50.0, 2e4, 3e5])

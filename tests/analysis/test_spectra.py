@@ -44,6 +44,7 @@ from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.showers.archives.convert import convert
+from showerstack.showers.array import KASCADE, array_entry
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, random_generator
@@ -536,6 +537,7 @@ def test_thrown_primaries_are_those_of_the_set(tiny_composition: Path) -> None:
     for wrong_source, wrong_truth, message in (
         (source, moved, "code has been changed"),
         (source | {"settings_hash": "0"}, truth, "world"),
+        (source | array_entry(replace(KASCADE, name="another", x_m=2 * KASCADE.x_m)), truth, "of another array"),
         (source | {"generator": "CORSIKA"}, truth, "not that of a set of the embedded simulation"),
     ):
         with pytest.raises(InputError, match=message):
