@@ -154,7 +154,11 @@ def checked(function: Callable[Taken, Result]) -> Callable[Taken, Result]:
 
     @wraps(function)
     def call(*arguments: Taken.args, **given: Taken.kwargs) -> Result:
-        for name, value in signature.bind(*arguments, **given).arguments.items():
+        try:
+            bound = signature.bind(*arguments, **given).arguments
+        except TypeError:
+            return function(*arguments, **given)  # Python's own error names the function
+        for name, value in bound.items():
             if name in declared():
                 refuse_wrong(name, value, declared()[name])
         return function(*arguments, **given)
