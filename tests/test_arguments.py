@@ -178,5 +178,5 @@ def test_a_checked_function_is_called_as_it_was() -> None:
     assert add.__doc__ == "Add."
     with pytest.raises(InputError, match=r"^b -1: give a number of at least 0"):
         add(1, -1)
-    with pytest.raises(TypeError, match="missing 1 required .*argument: 'a'"):
+    with pytest.raises(TypeError, match=r"add\(\) missing 1 required"):
         add()
