@@ -45,6 +45,8 @@ TIMES_KEYS = {
     "thickness_scale_m": (0.1, 1e5),
 }
 """Keys of ``[times]`` with smallest and largest value."""
+CLOCK_NS = 1.0
+"""Resolution of a station's clock where the card says none."""
 _SIGNED = frozenset({"muon_age_size", "muon_age_inclination"})
 RESPONSE_KEYS = {
     name: ((-10.0, 10.0) if name in _SIGNED else (0.0, 1e9))
@@ -164,6 +166,8 @@ def read_card(file: Path, n_stations: int | None = None) -> tuple[str | None, Ar
                 f"{file}: {altitude:g} m above sea level are {from_altitude:.0f} g/cm2 in the US standard atmosphere, "
                 f"but depth_g_cm2 is {depth:g}: leave one of them out"
             )
+    if content.get("times") == {}:  # that there are times is said
+        content["times"] = {"resolution_ns": CLOCK_NS}
     return name, ArrayCard.from_json(content, str(file))
 
 

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from showerstack.showers.card import CLOCK_NS
+
 if TYPE_CHECKING:
     from showerstack.showers.array import DetectorArray
 
@@ -47,7 +49,7 @@ NORMAL = 1.4826
 class FrontModel(NamedTuple):
     """What arrival times are like; the keys of ``[times]`` in an array's card."""
 
-    resolution_ns: float = 1.0
+    resolution_ns: float = CLOCK_NS
     """Of a station's clock."""
     curvature_m: float = 1.0 / (2.0 * LIGHT_M_PER_NS * 4.823e-4)
     """Radius of curvature of a mean front [I]."""

@@ -6,6 +6,7 @@ equal numbers of events.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from showerstack.report.outcome import outcome
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
 from showerstack.showers.array import DetectorArray, lattice, square_clusters
+from showerstack.showers.card import ArrayCard
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, ENERGY
 from showerstack.showers.simulation import simulate
@@ -248,3 +250,13 @@ def test_a_run_on_simulated_showers_predicts_what_an_own_array_measured(
         assert len(told["log_proba"]) == 60
     with pytest.raises(InputError, match=r"quantities left out \(--without Ne\): KASCADE's sets have them all"):
         simulate(COMPOSITION, tmp_path / "no", n_train=3, n_test=3, without=("Ne",))
+
+
+def test_simulated_stations_without_a_signal_have_no_time(tmp_path: Path) -> None:
+    """0 is a time in sets of other arrays than KASCADE."""
+    timed = replace(ARRAY, card=ArrayCard(depth_g_cm2=1000.0, times={"resolution_ns": 2.0}))
+    folder, _ = simulate(COMPOSITION, tmp_path, n_train=150, n_test=1, seed=5, array=timed, workers=1)
+    data = Dataset.open(folder)
+    times_ns = np.load(folder / "arrival_ns.npy")
+    np.testing.assert_array_equal(np.isnan(times_ns), np.asarray(data.matrices)[..., 0] == 0)
+    assert not [line for line in data.remarks if "of the first" in line]

@@ -222,6 +222,8 @@ def write_set(
             values = {"groups": events.group, "age": events.event.age, WEIGHT_STEM: events.weight}
             if times:
                 arrival = arrival_times(events, random_generator(job, len(events), start), times)
+                if layout is UNROUNDED:  # 0 is no time in KASCADE's files alone
+                    arrival = np.where(arrival == 0, np.nan, arrival)
                 writer.put_grids(np.arange(start, start + len(events)), arrival, ARRIVAL_STEM)
             truth, target = events.truth, job.task.target
             scalars = np.array(events.scalars)

@@ -72,6 +72,7 @@ def test_everything_is_read(tmp_path):
     assert name == "Mine"
     assert card.depth_g_cm2 == pytest.approx(732.75, abs=0.01)
     assert (card.unit, card.response, card.times) == ("mip", {"muon_deposit_mev": 9.0}, {"resolution_ns": 2.5})
+    assert read_card(written(tmp_path, "[times]\n"))[1].times == {"resolution_ns": 1.0}, "an empty table says enough"
     assert array(card).core_spread_m == 200.0
     assert array(card).response.core_spread_m == pytest.approx(200.0 / array(card).fit_unit_m)
     assert array(card).response.muon_deposit_mev == 9.0
