@@ -260,3 +260,17 @@ def test_simulated_stations_without_a_signal_have_no_time(tmp_path: Path) -> Non
     times_ns = np.load(folder / "arrival_ns.npy")
     np.testing.assert_array_equal(np.isnan(times_ns), np.asarray(data.matrices)[..., 0] == 0)
     assert not [line for line in data.remarks if "of the first" in line]
+
+
+def test_stations_with_muon_detectors_alone_have_no_other_signals(tmp_path: Path) -> None:
+    alone = np.zeros((SIDE, SIDE), dtype=bool)
+    alone[::2, ::2] = True
+    mixed = replace(ARRAY, electron_area_m2=np.where(alone, 0.0, 2.0), card=ArrayCard(depth_g_cm2=1000.0))
+    folder, _ = simulate(COMPOSITION, tmp_path / "mixed", n_train=300, n_test=1, seed=5, array=mixed, workers=1)
+    grids = np.asarray(Dataset.open(folder).matrices)
+    assert not grids[:, alone, 0].any(), "strays too need a detector"
+    share = (grids[..., 1] > 0).mean(axis=0)
+    assert share[alone].mean() == pytest.approx(share[~alone].mean(), rel=0.2)
+    blind = replace(mixed, electron_area_m2=np.zeros((SIDE, SIDE)))
+    with pytest.raises(InputError, match="array twelve has no e/gamma detectors, whose signals trigger"):
+        simulate(COMPOSITION, tmp_path / "blind", n_train=3, n_test=3, array=blind)

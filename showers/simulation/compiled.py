@@ -158,6 +158,8 @@ def draw_deposits(
             above[j] = 0
         core_x, core_y, sigma = core_and_sigma[k, 0], core_and_sigma[k, 1], core_and_sigma[k, 2]
         for j in range(n_stations):
+            if here.electron_area_m2[j] == 0.0:
+                continue
             start(state, keys[k], here.streams[j])
             mean_e = mean_electrons[k, j]
             if sigma > 0.0 and mean_e > CLUMP_ELECTRONS:
@@ -184,7 +186,7 @@ def draw_deposits(
             u = uniform(state)
             if above[j] == 0 and u < 1.0 - (mean_mu + mean_punch[k, j] + c.muon_stray):
                 continue
-            both = _crossing(state, above[j], shared / here.electron_area_m2[j])
+            both = _crossing(state, above[j], shared / here.electron_area_m2[j]) if above[j] > 0 else 0
             deposit = _muon_deposit(state, u, both, mean_mu, mean_punch[k, j], cosine[k], c)
             if deposit > 0.0 and not _is_dead(state, keys[k], here.streams[2 * n_stations + j], c.dead):
                 muon[k, j] = deposit

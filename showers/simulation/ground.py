@@ -99,6 +99,8 @@ def covering(settings: Settings, array: DetectorArray) -> Settings:
         If a world's hadrons come from larger ones.
     """
     most_deg = 90.0 if array == KASCADE else MOST_ZENITH_DEG
+    if not array.has_electron.any():
+        raise InputError(f"array {array.name} has no e/gamma detectors, whose signals trigger in the simulation")
     if settings.spectrum.hadron_zenith_max_deg > most_deg:
         raise InputError(
             f"hadron_zenith_max_deg = {settings.spectrum.hadron_zenith_max_deg:g}: showers of zenith angles beyond "
