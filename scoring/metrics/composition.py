@@ -246,12 +246,18 @@ def share_errors(log_proba: np.ndarray, labels: np.ndarray, n_events: int) -> np
         (N,) class numbers.
     n_events
         Events of the sample whose shares are estimated.
+
+    Returns
+    -------
+    inf where posteriors do not tell the classes apart.
     """
     proba, n_classes = np.exp(log_proba.astype(np.float64)), log_proba.shape[1]
     counts = np.bincount(labels, minlength=n_classes)
     check_all_classes(counts)
     means = np.stack([proba[labels == k].mean(axis=0) for k in range(n_classes)], axis=1)
-    inverse = np.linalg.pinv(means)
+    if np.linalg.matrix_rank(means) < n_classes:  # some classes look alike: nothing tells their shares
+        return np.full(n_classes, np.inf)
+    inverse = np.linalg.inv(means)
     covariance = np.cov(proba, rowvar=False, aweights=1.0 / counts[labels])
     return np.sqrt(np.diag(inverse @ covariance @ inverse.T) / n_events)
 

@@ -364,5 +364,6 @@ def test_errors_of_shares_are_those_of_repeated_samples() -> None:
     np.testing.assert_allclose(errors, expected, rtol=0.03)
     drawn = rng.multinomial(n, response.mean(axis=0), 20_000) / n
     np.testing.assert_allclose(errors, (drawn @ np.linalg.inv(response)).std(axis=0), rtol=0.06)
+    assert np.isinf(share_errors(np.full((750, 3), -np.log(3)), labels[::1000], n)).all(), "nothing is told apart"
     with pytest.raises(InputError, match=r"none of class \[1\]"):
         share_errors(np.log(posterior[cells])[labels != 1], labels[labels != 1], n)
