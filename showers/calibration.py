@@ -90,7 +90,8 @@ def calibrate(
     nearest = np.argsort(np.hypot(x[:, None] - x, y[:, None] - y), axis=1, kind="stable")[:, : n + 1]
     around = (seen > 0)[:, nearest[:, 1:]].sum(axis=2)
     few = (around <= MOST_HIT) & (around > 0)
-    few[np.arange(len(seen))[:, None], nearest[seen.argmax(axis=1)]] = False  # the core is near the largest signal
+    # The core is near the largest signal; of a small array a third at most lies there.
+    few[np.arange(len(seen))[:, None], nearest[seen.argmax(axis=1), : len(cells) // 3 + 1]] = False
     single = (seen * cosine)[few & (seen > 0)]
     particle = error = None
     # The share of hit stations where as few neighbours are hit.

@@ -30,7 +30,7 @@ from showerstack.scoring.tasks import target
 from showerstack.showers import schema
 from showerstack.showers.archives import formats as archive_formats
 from showerstack.showers.archives.formats import convert_foreign
-from showerstack.showers.array import KASCADE, DetectorArray
+from showerstack.showers.array import KASCADE
 from showerstack.showers.simulation import blocks, primaries, simulate
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.stacking import config as run_config
@@ -44,7 +44,7 @@ from tests.models.test_contract import test_contract as keeps_the_contract
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCKS = {
     block.partition("\n")[0].removeprefix("# "): block
-    for page in ("extending.md", "other_files.md", "simulation.md")
+    for page in ("extending.md", "other_files.md")
     for block in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
 }
 """Blocks by their first line, which names the file that they belong into."""
@@ -139,13 +139,6 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics["resolution"] < 0.95 * constant
     assert abs(metrics["bias"]) < 0.2 * constant
     assert "g/cm2" in write_report(tmp_path / "run", tmp_path).read_text()
-
-
-def test_an_array() -> None:
-    made: dict[str, DetectorArray] = {}
-    (block,) = (block for block in BLOCKS.values() if "ARRAY = DetectorArray(" in block)
-    exec(block, made)
-    assert made["ARRAY"].n_stations == made["ARRAY"].n_muon_detectors == 144
 
 
 def test_a_file_format(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
