@@ -276,8 +276,8 @@ def arrays() -> Figure:
     directions.plot([numbers(cells[10])[0] for cells in rows], y, MARKERS[0], color=PALETTE[4])
     names = [cells[0].replace(", ", ",\n", 1) if len(cells[0]) > 18 else cells[0] for cells in rows]
     core.set(yticks=y, yticklabels=names, xlabel="core, spacings", xlim=(0, 0.8))
-    sizes.set(xlabel="width, lg N", xlim=(0, None))
-    directions.set(xlabel="direction, deg (68 %)", xlim=(0, None))
+    sizes.set(xlabel="width, lg", xlim=(0, None))
+    directions.set(xlabel="angle, deg", xlim=(0, None))
     core.tick_params(axis="y", labelsize=7)
     figure.legend(*sizes.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
