@@ -342,7 +342,10 @@ def save(figure: Figure, file: Path, title: str) -> None:
     """Write a figure as SVG."""
     figure.savefig(file, transparent=True, metadata={"Date": None, "Creator": None, "Title": title})
     text = re.sub(INK, GREY, file.read_text(encoding="utf-8"), flags=re.IGNORECASE)
-    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text).replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
+    # Coordinates need no more digits; labels, between the tags, do.
+    text = re.sub("<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), text).replace(
+        "'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif"
+    )
     file.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", encoding="utf-8")
 
 

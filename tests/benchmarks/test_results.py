@@ -59,7 +59,9 @@ def test_pages_name_scripts_that_exist_or_the_commit_that_had_them() -> None:
 def test_figures_are_drawn_from_stored_results(make: Callable[[], Figure], tmp_path: Path) -> None:
     with drawing():
         figure = make()
+        figure.text(0.5, 0.5, "0.12345")
         figures.save(figure, tmp_path / "figure.svg", "Title")
+    assert ">0.12345<" in (tmp_path / "figure.svg").read_text(), "coordinates alone are rounded"
     labels = {axes.get_xlabel() for axes in figure.axes} - {""}
     for text in ((tmp_path / "figure.svg").read_text(), (figures.PICTURES / f"{make.__name__}.svg").read_text()):
         assert all(label in text for label in labels), "make pictures draws it"
