@@ -304,10 +304,11 @@ def _simulated(
     if thrown is not None:
         share = np.ones(1) if shares is None else shares[None, :, None]
         return near, Thrown(thrown.lg_energy_edges, thrown.counts[:, list(task.labels)] * share), []
+    right = "right to about 1 %, with few events to 1 / sqrt(events there), which is part of the simulation's error"
     remarks = [
         f"{dataset.path}: the generated primaries were recovered from each class's plateau, lg(E/eV) > "
-        f"{PLATEAU_LG_ENERGY:g}, as E^-2 ({why}): absolute fluxes are right to about 1 %, with few events to "
-        "1 / sqrt(events there), which is part of the simulation's error"
+        f"{PLATEAU_LG_ENERGY:g}, as E^-2 ({why}): absolute fluxes are "
+        f"{right if dataset.array.card == KASCADE.card else 'not known'}"
     ]
     thrown = plateau_primaries(events.take(passing), bins)
     near, left_out = without_unknown(near, thrown)
