@@ -19,6 +19,7 @@ from showerstack.models.onnx.graph import NotPortable
 from showerstack.report.outcome import outcome
 from showerstack.runtime.context import Context, PlainConsole
 from showerstack.runtime.errors import InputError
+from showerstack.showers.archives.station_lists import array_in
 from showerstack.showers.array import DetectorArray, lattice, square_clusters
 from showerstack.showers.card import ArrayCard
 from showerstack.showers.dataset import Dataset
@@ -274,3 +275,38 @@ def test_stations_with_muon_detectors_alone_have_no_other_signals(tmp_path: Path
     blind = replace(mixed, electron_area_m2=np.zeros((SIDE, SIDE)))
     with pytest.raises(InputError, match="array twelve has no e/gamma detectors, whose signals trigger"):
         simulate(COMPOSITION, tmp_path / "blind", n_train=3, n_test=3, array=blind)
+
+
+def test_a_simulated_set_written_as_lists_is_predicted_alike(tmp_path: Path) -> None:
+    """Of an array with muon detectors at places of their own."""
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    x_m, y_m = (one.ravel() for one in lattice(7, 20.0))
+    alone = np.arange(49) % 4 == 1
+    areas = {"electron_area_m2": np.where(alone, 0.0, 2.0), "muon_area_m2": np.where(alone, 6.0, 0.0)}
+    pl.DataFrame({"id": np.arange(49), "x_m": x_m, "y_m": y_m, **areas}).write_parquet(lists / "stations.parquet")
+    (lists / "array.toml").write_text("altitude_m = 500.0\n")
+    own = tmp_path / "own"
+    _, test = simulate(
+        COMPOSITION, own, n_train=500, n_test=120, seed=5, array=array_in(lists / "stations.parquet"), workers=1
+    )
+    config = StackConfig(
+        task="composition", data=own, run=tmp_path / "run", learners=("quadratic_logit",), folds=2, workers=1
+    )
+    stack(config)
+    data = Dataset.open(test, labels=False)
+    deposits = np.asarray(data.matrices).reshape(len(data), -1, 2)
+    event, cell = np.nonzero(deposits.any(axis=-1))
+    away = np.hypot(data.array.x_m.ravel()[cell, None] - x_m, data.array.y_m.ravel()[cell, None] - y_m)
+    signals = {name: deposits[event, cell, k] for k, name in enumerate(("electron_mev", "muon_mev"))}
+    pl.DataFrame({"event": event, "station": away.argmin(axis=1), **signals}).write_parquet(lists / "signals.parquet")
+    scalars = {name: np.asarray(data.scalars)[:, k] for k, name in enumerate(data.quantities)}
+    pl.DataFrame({"event": np.arange(len(data)), **scalars}).write_parquet(lists / "events.parquet")
+    call("cli.py", "convert", lists, "--out", tmp_path / "converted")
+    ctx = Context(device="cpu", workers=1)
+    one, other = (
+        predict(load(tmp_path / "run"), folder, ctx).concatenated().log_proba
+        for folder in (test, tmp_path / "converted" / "lists")
+    )
+    np.testing.assert_allclose(one, other, atol=1e-5)
+    assert one.std() > 0.1
