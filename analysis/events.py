@@ -16,7 +16,6 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_npz
 from showerstack.runtime.versions import FEATURES_VERSION, STACKING_VERSION
 from showerstack.showers.archives.measured import measured_folders
-from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.identity import refuse_shared, same_blocks, shared_showers
 from showerstack.showers.kascade import CORE_RADIUS_M
@@ -134,7 +133,7 @@ class MeasuredFolders:
         columns = scalars(dataset)
         self.flows.append({"all": len(dataset)} | cuts.flow(columns))
         self.remarks += [f"{dataset.path} has no {words}: it is not cut" for words in cuts.not_applied(columns)]
-        if dataset.array.card != KASCADE.card:
+        if not dataset.array.is_of_kascade:
             self.remarks.append(
                 f"{dataset.path}: the cuts and the disc of {CORE_RADIUS_M:g} m are KASCADE's, not those of "
                 f"{dataset.array.name}: shares are of the showers that pass, and absolute fluxes are not known"

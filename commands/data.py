@@ -16,7 +16,7 @@ from showerstack.commands.app import (
     console,
     refuse_unused,
 )
-from showerstack.commands.simulated import SimulateOptions
+from showerstack.commands.simulation import SimulateOptions
 from showerstack.runtime.context import Context, bar
 from showerstack.runtime.errors import InputError
 from showerstack.showers.archives.options import ConvertOptions, names_of

@@ -247,6 +247,11 @@ class DetectorArray:
         """SHA-256 of name, positions, areas, clusters and card, in hexadecimal."""
         return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
 
+    @property
+    def is_of_kascade(self) -> bool:
+        """Whether it is KASCADE, whole or in part, whose the cuts of protocols and published analyses are."""
+        return self.card == KASCADE.card
+
     def is_like(self, other: DetectorArray) -> bool:
         """Return whether stations stand and answer alike, whatever the arrays are called."""
         return replace(self, name=other.name) == other

@@ -197,7 +197,7 @@ class Dataset:
 
         Otherwise KASCADE's are Ze < 30 and Ne > 4.8, and another array has none.
         """
-        otherwise = protocols.TEST if self.array.card == KASCADE.card else protocols.NONE
+        otherwise = protocols.TEST if self.array.is_of_kascade else protocols.NONE
         return protocols.cut_set_named(str(self.source.get("evaluation_cuts", otherwise.name)))
 
     def refuse_weighted(self, what: str) -> None:

@@ -17,7 +17,7 @@ from showerstack import api
 from showerstack.analysis.blinding import Blinding
 from showerstack.analysis.datacheck.check import check_data
 from showerstack.analysis.options import SearchOptions, SkyOptions, SpectraOptions, Widths
-from showerstack.commands.simulated import SimulateOptions
+from showerstack.commands.simulation import SimulateOptions
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.options import (
     REQUIRED,

@@ -308,7 +308,7 @@ def _simulated(
     remarks = [
         f"{dataset.path}: the generated primaries were recovered from each class's plateau, lg(E/eV) > "
         f"{PLATEAU_LG_ENERGY:g}, as E^-2 ({why}): absolute fluxes are "
-        f"{right if dataset.array.card == KASCADE.card else 'not known'}"
+        f"{right if dataset.array.is_of_kascade else 'not known'}"
     ]
     thrown = plateau_primaries(events.take(passing), bins)
     near, left_out = without_unknown(near, thrown)

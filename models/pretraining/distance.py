@@ -100,7 +100,7 @@ def distance_of(pretrained: Pretrained, events: Batch, task: Task, ctx: Context 
 
     def world(number: int) -> tuple[np.ndarray, float]:
         table = draw_at(events.array, task, number).table
-        zenith_deg = float(table[:, COLUMNS.index("Ze")].max())
+        zenith_deg = float(table[:, COLUMNS.index("Ze")].max(initial=0.0))
         table[:, [COLUMNS.index(name) for name in inputs.absent]] = np.nan
         return plain(replace(batch_of(table), array=events.array)), zenith_deg
 

@@ -18,7 +18,7 @@ from showerstack.runtime.arrays import open_array, open_npy
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.scoring.metrics.bins import BENCHMARK, MetricBins
-from showerstack.showers.array import KASCADE, array_of
+from showerstack.showers.array import array_of
 from showerstack.showers.event_files import EventFiles
 from showerstack.showers.schema import (
     COMPOSITION,
@@ -141,8 +141,7 @@ def read_truth(data: Path, task: Task) -> Truth:
         return np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
 
     energy, zenith_deg = scalar("E"), scalar("Ze")
-    is_kascade = array_of(read_source(folder)).card == KASCADE.card
-    binning = BENCHMARK if is_kascade else MetricBins.of(energy, zenith_deg)
+    binning = BENCHMARK if array_of(read_source(folder)).is_of_kascade else MetricBins.of(energy, zenith_deg)
     reference = task.target.reference if task.target else None
     return Truth(
         folder,

@@ -148,22 +148,21 @@ def simulate(
     """
     if settings is None:
         settings = load_settings(world)
-    refuse_large_caps(settings, "settings")
+    else:
+        refuse_large_caps(settings, "settings")
     if array != KASCADE:
-        settings = answering(
-            covering(settings, array), array, most_mev=LARGEST_MEV if has_kascade_cuts(array) else np.inf
-        )
+        settings = answering(covering(settings, array), array, most_mev=LARGEST_MEV if array.is_of_kascade else np.inf)
     if task.name in TASKS:
         modes_of(protocol, task)
     if proposal is not None and task.primaries != GAMMA.name:
         raise InputError(f"muon-poor hadrons (--rare) belong to the task {GAMMA.name}: {task.name} has no weights")
-    if not has_kascade_cuts(array) and (train_cuts != NONE.name or protocol != "v2"):
+    if not array.is_of_kascade and (train_cuts != NONE.name or protocol != "v2"):
         asked = f"protocol {protocol}" if protocol != "v2" else f"train cuts {train_cuts}"
         raise InputError(f"{asked}: these cuts are KASCADE's, and {array.name} has none: leave it out")
-    if without and has_kascade_cuts(array):
+    if without and array.is_of_kascade:
         raise InputError(f"quantities left out (--without {','.join(without)}): KASCADE's sets have them all")
     cuts_for_all = CUTS_FOR_ALL.get((protocol, str(task.primaries)))
-    test_cuts = TEST.name if has_kascade_cuts(array) else NONE.name
+    test_cuts = TEST.name if array.is_of_kascade else NONE.name
     cuts = (cuts_for_all, cuts_for_all) if cuts_for_all else (train_cuts, test_cuts)
     sets = []
     for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
@@ -183,11 +182,6 @@ def simulate(
     return sets[0][0], sets[1][0]
 
 
-def has_kascade_cuts(array: DetectorArray) -> bool:
-    """Return whether the cuts of the benchmark's protocols are made for an array: KASCADE, whole or in part."""
-    return array.card == KASCADE.card
-
-
 def write_set(
     folder: Path,
     job: BlockJob,
@@ -199,7 +193,7 @@ def write_set(
     bars: Bars = silent,
 ) -> None:
     """Simulate the first ``n`` accepted events of a job and write them as a dataset folder."""
-    layout = layout_of(source["protocol"], job.task) if has_kascade_cuts(job.array) else UNROUNDED
+    layout = layout_of(source["protocol"], job.task) if job.array.is_of_kascade else UNROUNDED
     types: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
     types |= {"age": np.float32} if layout.age == "file" else {}
     types |= {WEIGHT_STEM: np.float32} if job.proposal else {}
@@ -304,7 +298,7 @@ def source_of(job: BlockJob, world: str, protocol: str, without: Sequence[str] =
             "world": world,
             "settings_hash": job.settings.digest(),
             "cuts": job.cuts,
-            "evaluation_cuts": evaluation_cuts_of(protocol, job.task) if has_kascade_cuts(job.array) else NONE.name,
+            "evaluation_cuts": evaluation_cuts_of(protocol, job.task) if job.array.is_of_kascade else NONE.name,
             "protocol": protocol,
             "age": protocol != "raw" and layout_of(protocol, job.task).age != "none",
             "reuse": job.reuse,
