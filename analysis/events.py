@@ -30,8 +30,8 @@ from showerstack.showers.schema import (
 )
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.chain import Predictions
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, load
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import Run, load
 
 
 def looked_at(data: Sequence[Path], blinding: Blinding) -> list[Path]:

@@ -11,7 +11,7 @@ from showerstack.analysis.exposure import Exposure
 from showerstack.analysis.options import MeasurementOptions
 from showerstack.runtime.code import git_revision, versions
 from showerstack.showers.source import is_simulated, read_source
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 HELD_OUT = "held-out events of the run"
 

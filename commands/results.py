@@ -42,7 +42,7 @@ def report(
     """
     need("train", "report", what="report")
     from showerstack.report.card import write_card
-    from showerstack.stacking.run import Run
+    from showerstack.stacking.prediction.run import Run
 
     if not Run.open(run).of_table:
         from showerstack.report.run_page import write_report
@@ -88,7 +88,7 @@ def leaderboard(
     """
     from showerstack.report.public.leaderboard import leaderboard as standings
     from showerstack.report.public.leaderboard import standings_tables, table_standings, tables
-    from showerstack.stacking.run import Run
+    from showerstack.stacking.prediction.run import Run
 
     of_showers = [run for run in runs if run.is_file() or not Run.open(run).of_table]
     of_tables = [run for run in runs if run not in of_showers]

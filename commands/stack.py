@@ -82,7 +82,7 @@ def stack(
     from showerstack.report.outcome import outcome
     from showerstack.runtime.processes import process_began
     from showerstack.stacking.config import StackConfig, TableConfig
-    from showerstack.stacking.train import stack as train
+    from showerstack.stacking.training.train import stack as train
 
     try:
         config = TableConfig(**chosen) if of_table else StackConfig(**chosen)
@@ -133,7 +133,7 @@ def predict(
     if (run is None) == (weights is None):
         raise InputError("give --run, or --weights any-array for a first look without training")
     if run is None:
-        from showerstack.stacking.first_look import first_look
+        from showerstack.stacking.prediction.first_look import first_look
 
         refuse_unused(context, "with --weights", ("no_table", "separator", "scheduler", "strict"))
         asked = task_named(task or data.resolve().name.partition("_")[0])
@@ -154,15 +154,15 @@ def predict(
     if scheduler:
         refuse_unused(context, "with --scheduler", ("no_table",))
     if given_options(context) & {"separator", "device", "features", "no_table", "scheduler"}:
-        from showerstack.stacking.exported import open_run
+        from showerstack.stacking.export.exported import open_run
 
         if open_run(run, whole=False).of_table:
             refuse_unused(context, "with a run on a table", ("device", "features", "no_table", "scheduler"))
         else:
             refuse_unused(context, "with a run on showers", ("separator",))
     from showerstack.showers.archives.folders import unlabelled_in
-    from showerstack.stacking.exported import open_run
-    from showerstack.stacking.predict import predict as predict_events
+    from showerstack.stacking.export.exported import open_run
+    from showerstack.stacking.prediction.predict import predict as predict_events
 
     runs = unlabelled_in(data)
     if runs and out.suffix:
@@ -310,7 +310,7 @@ def export(
         raise InputError("say which run, once: python cli.py export RUN --out FOLDER")
     need("train", "export", *(("onnx",) if check else ()), what="export")
     from showerstack.showers.schema import EXPORT_FILE
-    from showerstack.stacking.export import export_run
+    from showerstack.stacking.export.writer import export_run
 
     result = export_run(run, out, listed(learners), check, bars=output.bars)
     for name, reason in result.refused.items():

@@ -20,7 +20,7 @@ from showerstack.scoring.score import metrics_path
 from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.schema import TASKS
 from showerstack.showers.source import is_simulated, read_source
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 from showerstack.stacking.stated import Gate, Manifest, TableMetrics
 
 LICENCE = "MIT"

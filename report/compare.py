@@ -24,7 +24,7 @@ from showerstack.scoring.tasks.text import table as drawn_table
 from showerstack.scoring.tasks.truth import Truth, read_truth
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import MATRICES_FILE, Task, task_named
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 MIN_EVENTS = 30
 """Bins with fewer events are not compared."""

@@ -30,8 +30,8 @@ from showerstack.runtime.files import check_target
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import GAMMA
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.explain import Explanation, explain_events
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.explain import Explanation, explain_events
+from showerstack.stacking.prediction.run import Run
 
 TURNED = "Arrow keys turn the pages, and so do the buttons. Test labels are not looked at."
 

@@ -12,8 +12,8 @@ from showerstack.report.pictures.style import INK, PALETTE, drawing, literal, na
 from showerstack.runtime.context import Context
 from showerstack.runtime.files import check_target
 from showerstack.showers.dataset import Dataset
-from showerstack.stacking.explain import STATIONS, Explanation, explain
-from showerstack.stacking.run import Run, load
+from showerstack.stacking.prediction.explain import STATIONS, Explanation, explain
+from showerstack.stacking.prediction.run import Run, load
 
 NAMED = 5
 """Groups that are shown, the largest."""

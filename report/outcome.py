@@ -47,9 +47,9 @@ from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 from showerstack.stacking.stated import ChosenPool, Manifest
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 
 LOG = logging.getLogger(__name__)
 

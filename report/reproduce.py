@@ -34,8 +34,8 @@ from showerstack.showers.protocols import modes_of
 from showerstack.showers.schema import MANIFEST_FILE, PREDICTIONS_FILE, Task
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.run import Run
-from showerstack.stacking.train import stack
+from showerstack.stacking.prediction.run import Run
+from showerstack.stacking.training.train import stack
 
 LOG = logging.getLogger(__name__)
 

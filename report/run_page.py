@@ -53,8 +53,8 @@ from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import plus_minus
 from showerstack.stacking.chain import COMBINED
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.explain import explain_events
 from showerstack.stacking.layout import REPORT_FILE
+from showerstack.stacking.prediction.explain import explain_events
 
 
 def headline(evaluated: EvaluatedRun) -> Markup:

@@ -26,8 +26,8 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
 from showerstack.scoring.tasks.text import short
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.explain import group_of
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.explain import group_of
+from showerstack.stacking.prediction.run import Run
 from showerstack.stacking.stated import Step, Threshold
 
 

@@ -37,7 +37,7 @@ from showerstack.runtime.errors import InputError, escaped
 from showerstack.runtime.files import check_target
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.tasks.text import with_interval
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 SHOWN_CLASSES, SHOWN_COLUMNS = 12, 20
 MEANING = (

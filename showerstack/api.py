@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from showerstack.report.spectra_page import MeasuredSpectra
     from showerstack.stacking.chain import Predictions
     from showerstack.stacking.config import StackConfig, TableConfig
-    from showerstack.stacking.explain import Explanation
+    from showerstack.stacking.prediction.explain import Explanation
 
 LOG = logging.getLogger(__name__)
 LABEL = "class"
@@ -90,8 +90,8 @@ class Fitted:
         return f"<{self.task} run {self.folder}: {self.shipped}{of}>"
 
     def _repr_html_(self) -> str:
-        from showerstack.stacking.exported import open_run
-        from showerstack.stacking.run import Run
+        from showerstack.stacking.export.exported import open_run
+        from showerstack.stacking.prediction.run import Run
 
         opened = open_run(self.folder, whole=False)
         made = opened.manifest if isinstance(opened, Run) else None
@@ -135,7 +135,7 @@ class Fitted:
 
         Returns
         -------
-        showerstack.stacking.explain.Explanation
+        showerstack.stacking.prediction.explain.Explanation
             What each group of features adds to ``ln p(c) / p(d)`` of the most probable class and the next (of gammas
             and hadrons), for each learner and all together; base and groups sum to the score.
 
@@ -144,8 +144,8 @@ class Fitted:
         showerstack.InputError
             For an export, a run that estimates a quantity, or an event that does not exist or cannot be used.
         """
-        from showerstack.stacking.explain import explain
-        from showerstack.stacking.exported import open_run
+        from showerstack.stacking.export.exported import open_run
+        from showerstack.stacking.prediction.explain import explain
 
         with _as_file(data) as place:
             if out is None:
@@ -355,7 +355,7 @@ def fit(
     ('proton', 'helium', 'carbon', 'silicon', 'iron')
     """
     from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
-    from showerstack.stacking.train import stack
+    from showerstack.stacking.training.train import stack
 
     need("train", what="training")
     with as_arguments(RunOptions, ShowerOptions, TableOptions), _shown(verbose, callback) as bars:
@@ -395,7 +395,7 @@ def fitted(run: Place) -> Fitted:
     showerstack.InputError
         If it is none.
     """
-    from showerstack.stacking.exported import open_run
+    from showerstack.stacking.export.exported import open_run
 
     folder = Path(run).expanduser()
     opened = open_run(folder, whole=False)
@@ -444,8 +444,8 @@ def predict(
     >>> predicted.probabilities.shape
     (1000, 5)
     """
-    from showerstack.stacking.exported import open_run
-    from showerstack.stacking.predict import predict as predict_events
+    from showerstack.stacking.export.exported import open_run
+    from showerstack.stacking.prediction.predict import predict as predict_events
 
     run = run if isinstance(run, Fitted) else fitted(run)
     if run.task in TASKS and not isinstance(data, str | os.PathLike):
@@ -495,7 +495,7 @@ def first_look(
         For another task, an array or showers far outside of what the weights have seen, or a folder that cannot be
         used.
     """
-    from showerstack.stacking.first_look import first_look as look_at
+    from showerstack.stacking.prediction.first_look import first_look as look_at
 
     chosen = task_named(task)
     if groups is not None:
@@ -802,8 +802,8 @@ def _paths(places: Place | Sequence[Place]) -> list[Path]:
 
 def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     """Return the position of each label (N,) among the classes, or refuse one that is none."""
-    from showerstack.stacking.columns import as_text
-    from showerstack.stacking.tables import class_positions
+    from showerstack.stacking.tables.columns import as_text
+    from showerstack.stacking.tables.data import class_positions
 
     names = tuple(as_text(column_of(list(classes), "class")).to_list())
     texts = (as_text(column_of([value], "class")).item() for value in values.tolist())
@@ -819,7 +819,7 @@ def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
 
 def _comparable(labels: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers that are equal where two columns of labels (N,) are, as text; whole numbers of any size."""
-    from showerstack.stacking.columns import as_text
+    from showerstack.stacking.tables.columns import as_text
 
     columns = column_of(labels, "true classes"), column_of(predicted, "predictions")
     kinds = {"numbers" if column.dtype.is_numeric() else str(column.dtype) for column in columns}

@@ -42,7 +42,7 @@ from showerstack.runtime.errors import InputError, Remark, most_similar
 from showerstack.runtime.frames import frame_of, is_frame
 from showerstack.runtime.logs import logging_to
 from showerstack.stacking.config import RunConfig, StackConfig, TableConfig
-from showerstack.stacking.exported import open_run
+from showerstack.stacking.export.exported import open_run
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks

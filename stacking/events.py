@@ -1,7 +1,7 @@
 """Events that learners are given: small descriptions that carry paths and open them where the work is done.
 
 :class:`ShowerEvents` is a dataset folder with its feature table. A dataset folder alone is in
-:mod:`showerstack.stacking.computed`, rows of a table are in :mod:`showerstack.stacking.tables`.
+:mod:`showerstack.stacking.prediction.computed`, rows of a table are in :mod:`showerstack.stacking.tables.data`.
 
 A target becomes classes: bins of what a reconstructed scalar leaves of it, with equal numbers of training events. The
 energy spectrum is steep and estimates are good to a tenth of a decade: bins of lg E itself would be too wide where

@@ -1,6 +1,6 @@
 """The folder of a run while it is made: written by one process at a time, read by its own fits.
 
-Every file of a finished run has a checksum. A finished run is opened by :mod:`showerstack.stacking.run`.
+Every file of a finished run has a checksum. A finished run is opened by :mod:`showerstack.stacking.prediction.run`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from showerstack.scoring.metrics import composition
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.program import pictures_undrawn
 from tests.references import table
 

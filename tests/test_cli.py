@@ -44,8 +44,8 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.options import RunOptions, ShowerOptions, TableOptions
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
 from tests.faults.damages import patience
 from tests.manifests import manifest
 from tests.program import call
@@ -225,7 +225,7 @@ def test_options_that_are_used_are_taken_also_where_they_are_the_defaults(
 def test_remarks_and_plans_are_printed_for_people_alone(capsys: pytest.CaptureFixture[str]) -> None:
     for asked, printed in (({}, "warning: odd [rows]\n3 fits\n"), ({"quiet": True}, ""), ({"as_json": True}, "")):
         with Logs().opened(for_people=not asked):
-            log = logging.getLogger("showerstack.stacking.train")
+            log = logging.getLogger("showerstack.stacking.training.train")
             for _ in range(2):
                 log.warning("%s", "odd [rows]")
             log.info("%d fits", 3)
@@ -507,7 +507,7 @@ def test_version() -> None:
 def test_reading_runs_imports_no_library_of_learners() -> None:
     # Each takes seconds, and every command on a run would pay for all of them.
     code = (
-        "import sys, showerstack.stacking.train\n"
+        "import sys, showerstack.stacking.training.train\n"
         "print('heavy:', sorted({'torch', 'lightgbm', 'catboost', 'sklearn', 'matplotlib'} & set(sys.modules)))"
     )
     asked = subprocess.run(

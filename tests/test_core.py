@@ -26,7 +26,7 @@ from showerstack.runtime.code import version_of
 from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.packages import EXTRAS, NOT_ON_WINDOWS, how_to_install
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.program import call, environment
 
 HERE = Path(cli.__file__).resolve().parent

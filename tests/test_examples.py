@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from showerstack.commands.app import app
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 

@@ -34,11 +34,11 @@ from showerstack.showers.array import KASCADE
 from showerstack.showers.simulation import blocks, primaries, simulate
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.stacking import config as run_config
-from showerstack.stacking import predict
-from showerstack.stacking import predictable as read
 from showerstack.stacking import second_level as pools
+from showerstack.stacking.prediction import predict
+from showerstack.stacking.prediction import predictable as read
 from showerstack.stacking.sample import Sample
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.models.test_contract import test_contract as keeps_the_contract
 
 DOCS = Path(__file__).parent.parent / "docs"

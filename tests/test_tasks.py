@@ -29,10 +29,10 @@ from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.estimates import POOL
 from showerstack.stacking.events import ShowerEvents, binned
-from showerstack.stacking.export import combination_graph
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
-from showerstack.stacking.train import stack
+from showerstack.stacking.export.writer import combination_graph
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
+from showerstack.stacking.training.train import stack
 from tests.program import call
 from tests.report.conftest import make_dataset
 

@@ -40,7 +40,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import zero_if_not_finite
 from showerstack.showers.kascade import mass_moments
 from showerstack.showers.schema import COMPOSITION, LABEL_FILES
-from showerstack.stacking.run import load
+from showerstack.stacking.prediction.run import load
 
 LOG = logging.getLogger(__name__)
 

@@ -29,10 +29,10 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import zero_if_not_finite
 from showerstack.showers.protocols import CutSet
 from showerstack.showers.schema import TRUTH_FILE, Task
-from showerstack.stacking.computed import BLOCK_EVENTS, compute_columns
 from showerstack.stacking.events import EVERY, Events, ShowerEvents
-from showerstack.stacking.predict import predict, refuse_other_kind
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.computed import BLOCK_EVENTS, compute_columns
+from showerstack.stacking.prediction.predict import predict, refuse_other_kind
+from showerstack.stacking.prediction.run import Run
 from showerstack.stacking.sample import Labelled
 
 MAX_EVENTS = 60_000

@@ -29,8 +29,8 @@ from showerstack.showers.schema import GAMMA_CLASS, HADRON
 from showerstack.showers.simulation.primaries import PHOTON as PHOTON_MASS
 from showerstack.showers.simulation.primaries import Primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import Run
 
 PHOTON = GAMMA_CLASS
 MIN_HOLDOUT = 100

@@ -43,9 +43,9 @@ from showerstack.showers.simulation.blocks import (
 from showerstack.showers.simulation.datasets import task_of_source
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.showers.writer import write_dataset
-from showerstack.stacking.computed import EventsInMemory
-from showerstack.stacking.predict import columns_needed, predict
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.computed import EventsInMemory
+from showerstack.stacking.prediction.predict import columns_needed, predict
+from showerstack.stacking.prediction.run import Run
 
 SIZES = (("lg_nmu_offset", 1, 4), ("lg_ne_offset", 0, 3))
 """Of muon and electron number: offset in the simulated world, channel of the grids, column of the scalars."""

@@ -50,7 +50,7 @@ from showerstack.showers.simulation.datasets import task_of_source
 from showerstack.showers.simulation.primaries import MODELS, Primaries, throw_primaries
 from showerstack.showers.simulation.settings import Spectrum, load_settings
 from showerstack.showers.writer import EVENTS
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 UNKNOWN = "the number of generated primaries is not known"
 SEED_OF_A_SET = ("world", "settings_hash", "task", "split", "seed", "model", "cuts", "reuse")

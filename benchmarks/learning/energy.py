@@ -33,7 +33,7 @@ from showerstack.showers.schema import ENERGY, SCALAR_NAMES, bins
 from showerstack.stacking.estimates import PosteriorMean
 from showerstack.stacking.events import CONTEXT_SCALARS
 from showerstack.stacking.folder import RunFolder
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 VALID_SHARE = 0.15
 ROUNDS = 2000

@@ -43,7 +43,7 @@ from showerstack.scoring.metrics.losses import event_losses
 from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.nuclei import groups_asked
 from showerstack.showers.schema import COMPOSITION, TASKS
-from showerstack.stacking.first_look import posteriors
+from showerstack.stacking.prediction.first_look import posteriors
 
 CHOSEN, HALFWAY, KEPT_BACK = "chosen", "10 epochs, halfway", "15 % kept back"
 UNTAUGHT, AFTER = "world found without truth", "3 epochs after the world"

@@ -42,10 +42,10 @@ from showerstack.stacking.config import StackConfig
 from showerstack.stacking.estimates import PosteriorMean
 from showerstack.stacking.events import ShowerEvents, binned, class_numbers
 from showerstack.stacking.folder import RunFolder
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import average_of, cross_validated, fit_pool
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 
 POOL = "log_pool"
 TIMED_EVENTS = 2_000

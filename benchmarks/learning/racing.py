@@ -35,13 +35,13 @@ from showerstack.showers.simulation import simulate
 from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import Data
-from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folds import Folds, make_folds
 from showerstack.stacking.layout import OWN_FOLD
 from showerstack.stacking.options import TOLERANCE
-from showerstack.stacking.plan import Plan
 from showerstack.stacking.second_level import FIRST_FOLD, average_of, combine, combined, leaving, scaled
-from showerstack.stacking.train import Collected, collect, stack
+from showerstack.stacking.training.fits import FoldTask
+from showerstack.stacking.training.plan import Plan
+from showerstack.stacking.training.train import Collected, collect, stack
 
 RULE, RACED, ALL, ALONE = "left out after all fits", "after one fold", "all learners", "best learner alone"
 

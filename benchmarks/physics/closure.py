@@ -40,8 +40,8 @@ from showerstack.showers.kascade import LG_NE_MIN, LG_NMU_MIN
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.showers.simulation.sky import Sky
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.run import Run
-from showerstack.stacking.train import stack
+from showerstack.stacking.prediction.run import Run
+from showerstack.stacking.training.train import stack
 
 BINS = cell_binning(EDGES)
 PHOTON_BINS = binning((15.0, 15.3, 15.6, 16.0))

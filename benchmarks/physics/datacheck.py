@@ -23,7 +23,7 @@ from showerstack.runtime.context import Context, bar
 from showerstack.scoring.metrics.intervals import clopper_pearson
 from showerstack.showers.schema import COMPOSITION
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 
 EXPOSURE = 5e5
 """m2 sr s for each event, so that fluxes are about those of nature."""

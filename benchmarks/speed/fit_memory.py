@@ -17,7 +17,7 @@ from showerstack.models.base.learner import Batch
 from showerstack.models.registry import create, spec
 from showerstack.runtime.cost import timed
 from showerstack.runtime.processes import in_own_process
-from showerstack.stacking.schedule import LIBRARIES_BYTES, TABLE_COPIES
+from showerstack.stacking.training.schedule import LIBRARIES_BYTES, TABLE_COPIES
 
 SHORT = {name: {"rounds": 6} for name in ("lightgbm", "xgboost", "catboost")} | {"mlp": {"epochs": 1}}
 

@@ -35,8 +35,8 @@ from showerstack.models.base.spec import LearnerSpec
 from showerstack.runtime.context import Context
 from showerstack.showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
 from showerstack.stacking.events import EVERY, Events, ShowerEvents
-from showerstack.stacking.predict import Options, predict, predict_fits
-from showerstack.stacking.run import Run, load
+from showerstack.stacking.prediction.predict import Options, predict, predict_fits
+from showerstack.stacking.prediction.run import Run, load
 from showerstack.stacking.sample import Labelled
 
 

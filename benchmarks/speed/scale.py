@@ -30,7 +30,7 @@ from rich.table import Table
 
 from benchmarks.shared.memory import FamilyMemory
 from showerstack.runtime.files import read_json, write_json
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = ("simulate", "features", "stack", "predict", "verify")

@@ -13,7 +13,7 @@ from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.scoring.score import ORIGIN_KEYS, Origin, check_run
 from showerstack.showers import writer
 from showerstack.showers.schema import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE, SUBMISSION_FILE
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 
 def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:

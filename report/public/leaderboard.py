@@ -45,7 +45,7 @@ from showerstack.scoring.tasks.published import CITATIONS, PublishedResult, publ
 from showerstack.scoring.tasks.text import short, table
 from showerstack.scoring.tasks.truth import Truth, origin_of, read_truth
 from showerstack.showers.schema import FIRST_LOOK, Task, task_named
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "

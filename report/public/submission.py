@@ -23,7 +23,7 @@ from showerstack.scoring.score import read_output
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.truth import origin_of
 from showerstack.showers.schema import SUBMISSION_FILE
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 
 PACKAGE = Path(__file__).parents[2]
 """``showerstack``; its folder ``source`` has what stands beside it in a checkout (links there)."""

@@ -29,9 +29,9 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import Task
 from showerstack.showers.source import is_simulated
 from showerstack.stacking.chain import COMBINED
-from showerstack.stacking.columns import as_text
-from showerstack.stacking.run import Run, System, evaluated_rows
-from showerstack.stacking.tables import class_positions, counted_in, read_groups, read_weights
+from showerstack.stacking.prediction.run import Run, System, evaluated_rows
+from showerstack.stacking.tables.columns import as_text
+from showerstack.stacking.tables.data import class_positions, counted_in, read_groups, read_weights
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation import simulate
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.program import call
 
 N_TRAIN, N_NEW = 4_000, 3_000

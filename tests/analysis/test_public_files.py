@@ -14,7 +14,7 @@ from showerstack.showers.schema import GAMMA
 from showerstack.showers.simulation.measured import simulate_measured
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.program import call
 
 STACK = {"task": "gamma", "preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1}

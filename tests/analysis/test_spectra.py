@@ -52,7 +52,7 @@ from showerstack.showers.simulation.primaries import throw_primaries
 from showerstack.showers.simulation.raw import simulate_raw
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.analysis.skies import CHARGES, EXPOSURE, Sky, measured, simulated, true_flux
 
 EDGES = (15.2, 15.5, 15.8, 16.2, 16.8)
@@ -493,7 +493,7 @@ def test_spectra_of_a_small_sky(
     assert any("out-of-fold" in remark for remark in result.remarks), "too small a holdout is told"
     with np.load(tmp_path / "covariance.npz") as stored:
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
-    monkeypatch.setattr("showerstack.stacking.predict.PredictionStream.concatenated", None)
+    monkeypatch.setattr("showerstack.stacking.prediction.predict.PredictionStream.concatenated", None)
     monkeypatch.setattr("showerstack.analysis.spectra.run.fit_knees", lambda *_, **__: None)
     again = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context())
     assert again.remarks == result.remarks

@@ -31,7 +31,7 @@ from showerstack.showers.archives.download import download
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import blocks, simulate
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.faults.kills import Step, content, run
 from tests.program import pictures_undrawn
 from tests.stacking.fakes import FAKES

@@ -27,7 +27,7 @@ from showerstack.runtime.errors import InputError, remedy_of
 from showerstack.runtime.processes import in_processes
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.layout import CHECKPOINTS
-from showerstack.stacking.train import StackResult, stack
+from showerstack.stacking.training.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.work import REASONS, end
 

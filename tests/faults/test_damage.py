@@ -40,9 +40,9 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
-from showerstack.stacking.train import stack
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
+from showerstack.stacking.training.train import stack
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds
 from tests.showers.test_convert import raw_mode

@@ -24,9 +24,9 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.logs import LOG, LogFile
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, load
-from showerstack.stacking.train import stack
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import Run, load
+from showerstack.stacking.training.train import stack
 from tests.faults.rounds import rounds
 from tests.stacking.conftest import CLASSES, gaussians
 

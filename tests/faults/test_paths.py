@@ -25,10 +25,10 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import LOCK_FILE, atomic_folder, atomic_path, check_target, locked, write_json
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.folder import RunFolder
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, load
-from showerstack.stacking.tables import TableEvents
-from showerstack.stacking.train import stack
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import Run, load
+from showerstack.stacking.tables.data import TableEvents
+from showerstack.stacking.training.train import stack
 from tests.manifests import manifest
 
 PARTIAL = ".partial-"

@@ -20,7 +20,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.front import LIGHT_M_PER_NS, PUBLISHED
 from showerstack.showers.lateral import axis_distance
 from showerstack.showers.schema import ARRIVAL_FILE
-from showerstack.stacking.computed import ComputedEvents
+from showerstack.stacking.prediction.computed import ComputedEvents
 from tests.features.conftest import Drawn
 
 NAMES = tuple(feature.name for feature in FEATURES)

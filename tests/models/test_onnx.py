@@ -34,7 +34,7 @@ from showerstack.models.tables.lightgbm_trees import float32_below
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import hash_file
 from showerstack.showers.schema import COMPOSITION
-from showerstack.stacking.export import TOLERANCE, largest_difference
+from showerstack.stacking.export.writer import TOLERANCE, largest_difference
 from tests.models.conftest import CLASSES, gaussian_events, toy_showers
 from tests.models.test_pretraining import small_weights, toy_events, without
 

@@ -69,7 +69,7 @@ from showerstack.showers.simulation.ground import covering
 from showerstack.showers.simulation.settings import Settings
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.models.numbered import numbered
 
 SMALL = PretrainSettings(showers=360_000, width=16, blocks=1, hidden=16, batch_size=64)

@@ -44,7 +44,7 @@ from showerstack.scoring.tasks.truth import Truth
 from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA
-from showerstack.stacking.run import System
+from showerstack.stacking.prediction.run import System
 
 CLASSES = COMPOSITION.classes
 

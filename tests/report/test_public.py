@@ -46,7 +46,7 @@ from showerstack.showers.archives.convert import convert
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, SUBMISSION_FILE, task_named
 from showerstack.stacking.folder import RunFolder
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 from tests.program import call
 from tests.report.conftest import make_world
 from tests.showers.known import write_archives

@@ -28,7 +28,7 @@ from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.text import short
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.stacking.folder import RunFolder
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.run import Run
 from showerstack.stacking.stated import ChosenPool, DroppedLearner
 
 

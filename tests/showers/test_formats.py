@@ -23,7 +23,7 @@ from showerstack.showers.dataset import Dataset
 from showerstack.showers.event_files import StoredGrids
 from showerstack.showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, TIMES_FILE, task_named
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.showers.known import write_archives
 
 N_STATIONS = 144

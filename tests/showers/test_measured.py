@@ -48,8 +48,8 @@ from showerstack.showers.schema import SCALAR_NAMES
 from showerstack.showers.simulation.measured import conditions_of_run, simulate_measured
 from showerstack.showers.simulation.settings import load_settings
 from showerstack.showers.simulation.sky import Sky, Thrower, load_sky
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
 
 SKY = """
 runs = 3

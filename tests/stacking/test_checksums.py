@@ -20,9 +20,9 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import write_json, write_npz
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.folder import RunFolder
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
-from showerstack.stacking.train import stack
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
+from showerstack.stacking.training.train import stack
 from tests.program import call
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -157,7 +157,7 @@ def test_an_emptied_list_or_none_is_refused(run: Path) -> None:
 def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path, Path]) -> None:
     for name, damage in UNREAD.values():
         damage(run / name)
-    with patch("showerstack.stacking.predictable.open_predictor", wraps=load_learner) as loaded:
+    with patch("showerstack.stacking.prediction.predictable.open_predictor", wraps=load_learner) as loaded:
         predict(load(run), made[2], Context()).concatenated()
     assert loaded.call_count == 3
 

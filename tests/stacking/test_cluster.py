@@ -25,18 +25,19 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.errors import InputError, remedy_of
 from showerstack.showers.schema import COMPOSITION
 from showerstack.showers.simulation.measured import simulate_measured
-from showerstack.stacking import events, fits
+from showerstack.stacking import events
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.exported import SavedGraphs
-from showerstack.stacking.fits import refuse_other_fit
+from showerstack.stacking.export.exported import SavedGraphs
 from showerstack.stacking.folder import RunFolder
-from showerstack.stacking.plan import Plan
-from showerstack.stacking.predict import predict_fits
-from showerstack.stacking.predictable import SavedFit
-from showerstack.stacking.run import load
-from showerstack.stacking.tables import FrameEvents
-from showerstack.stacking.train import stack
+from showerstack.stacking.prediction.predict import predict_fits
+from showerstack.stacking.prediction.predictable import SavedFit
+from showerstack.stacking.prediction.run import load
+from showerstack.stacking.tables.data import FrameEvents
+from showerstack.stacking.training import fits
+from showerstack.stacking.training.fits import refuse_other_fit
+from showerstack.stacking.training.plan import Plan
+from showerstack.stacking.training.train import stack
 from tests.program import call
 from tests.showers.corsika_files import draw_shower, write_file
 from tests.showers.test_corsika import stations
@@ -387,7 +388,7 @@ def test_pieces_of_workers_come_in_order(
     showers = ShowerEvents(test, build_table(test).folder, COMPOSITION)
     learners = [load(composition_run).fits("quadratic_logit")]
     monkeypatch.setattr(
-        "showerstack.stacking.predict.spread_over",
+        "showerstack.stacking.prediction.predict.spread_over",
         lambda _, function, tasks, places: [function(*task) for task in reversed(tasks)],
     )
     said: list[float] = []

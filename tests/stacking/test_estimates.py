@@ -19,15 +19,15 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.runtime.tables import write_frames
 from showerstack.showers.schema import COMPOSITION
-from showerstack.stacking import train as second_level
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.estimates import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import ON_HOLDOUT, Judged
-from showerstack.stacking.train import stack
+from showerstack.stacking.training import train as second_level
+from showerstack.stacking.training.train import stack
 
 SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}
 

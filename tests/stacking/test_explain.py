@@ -13,9 +13,9 @@ from showerstack.features.catalogue import GROUPS
 from showerstack.models.base.learner import Batch, Learner
 from showerstack.report.run_page import write_report
 from showerstack.runtime.errors import InputError
-from showerstack.stacking.explain import exchanged, explain
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, load
+from showerstack.stacking.prediction.explain import exchanged, explain
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import Run, load
 from tests.program import call
 
 
@@ -70,9 +70,9 @@ def test_choices_asked_together_are_those_asked_one_by_one(rows: int, monkeypatc
     )  # fmt: skip
     copies = batch.index.copy(), batch.table.copy(), batch.scalars.copy()  # type: ignore[union-attr]
     alone, together = _OnGrids(("a", "b")), _OnGrids(("a", "b"))
-    monkeypatch.setattr("showerstack.stacking.explain.ROWS", 1)
+    monkeypatch.setattr("showerstack.stacking.prediction.explain.ROWS", 1)
     one_by_one = exchanged(alone, batch, 0, 1, seed=7)
-    monkeypatch.setattr("showerstack.stacking.explain.ROWS", rows)
+    monkeypatch.setattr("showerstack.stacking.prediction.explain.ROWS", rows)
     assert exchanged(together, batch, 0, 1, seed=7) == one_by_one
     assert set(alone.asked) == {9}
     assert together.asked == alone.asked if rows < 18 else len(together.asked) == -(-len(alone.asked) // (rows // 9))

@@ -35,15 +35,15 @@ from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.stacking.config import StackConfig
 from showerstack.stacking.estimates import OWN_ENERGY, Posterior
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.export import combination_graph, export_run
-from showerstack.stacking.exported import SavedGraphs, open_run
-from showerstack.stacking.predict import predict, predict_fits
-from showerstack.stacking.predictable import SavedFits
-from showerstack.stacking.run import load
+from showerstack.stacking.export.exported import SavedGraphs, open_run
+from showerstack.stacking.export.writer import combination_graph, export_run
+from showerstack.stacking.prediction.predict import predict, predict_fits
+from showerstack.stacking.prediction.predictable import SavedFits
+from showerstack.stacking.prediction.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import POOLS, fit_pool
-from showerstack.stacking.tables import FrameEvents
-from showerstack.stacking.train import stack
+from showerstack.stacking.tables.data import FrameEvents
+from showerstack.stacking.training.train import stack
 from tests.program import ROOT, call, environment
 
 # The exporter silences its libraries, but another thread that does the same may undo it.
@@ -207,8 +207,10 @@ def test_an_export_that_lacks_something_is_refused(
     (file,) = next(row for row in rows if row["name"] != needed)["fits"][0]["files"]
     shape = tuple(file[GRID]) if GRID in file else None
     graph = Portable(onnx.load(exported / file["file"]), tuple(file[COLUMNS]), shape)
-    monkeypatch.setattr("showerstack.stacking.export.graphs_of", lambda learner: [graph])  # traced already
-    monkeypatch.setattr("showerstack.stacking.export._events_to_compare", lambda *arguments: None)  # of any learner
+    monkeypatch.setattr("showerstack.stacking.export.writer.graphs_of", lambda learner: [graph])  # traced already
+    monkeypatch.setattr(
+        "showerstack.stacking.export.writer._events_to_compare", lambda *arguments: None
+    )  # of any learner
     export_run(finished, tmp_path / "part", [name for name in LEARNERS if name != needed])
     with pytest.raises(InputError, match=rf"part lacks .*{needed}.*, which predictions need: export the run without"):
         open_run(tmp_path / "part")

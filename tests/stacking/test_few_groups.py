@@ -30,9 +30,9 @@ from showerstack.showers.archives.formats import labels_of
 from showerstack.showers.schema import COMPOSITION, GAMMA
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run
-from showerstack.stacking.train import stack
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import Run
+from showerstack.stacking.training.train import stack
 
 
 @pytest.fixture(scope="module")

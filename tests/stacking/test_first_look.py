@@ -21,7 +21,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.scoring.score import score_file
 from showerstack.showers.schema import COMPOSITION, ENERGY, FIRST_LOOK, GAMMA
-from showerstack.stacking.first_look import first_look
+from showerstack.stacking.prediction.first_look import first_look
 from tests.program import call
 
 CTX = Context(device="cpu", workers=1)

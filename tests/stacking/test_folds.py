@@ -24,9 +24,9 @@ from showerstack.stacking.config import TableConfig
 from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.folds import LG_ENERGY_EDGES, assign_folds, choose_holdout, early_stopping_rows
 from showerstack.stacking.layout import OWN_FOLD
-from showerstack.stacking.schedule import LIBRARIES_BYTES, Processes
-from showerstack.stacking.tables import open_table
-from showerstack.stacking.train import StackResult, stack
+from showerstack.stacking.tables.data import open_table
+from showerstack.stacking.training.schedule import LIBRARIES_BYTES, Processes
+from showerstack.stacking.training.train import StackResult, stack
 from tests.stacking.work import FullDisk, Marking, Sleeping, Unlucky, meet, slow_or_lost
 
 
@@ -149,7 +149,7 @@ def test_no_device_works_on_while_an_error_is_told(
     mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
     for name, cls in (("full_disk", FullDisk), ("sleeping", Sleeping)):
         monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{cls.__module__}:{cls.__name__}", "", "scalars"))
-    monkeypatch.setattr("showerstack.stacking.plan.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.training.plan.devices_for", lambda specs, asked: where)
     with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
         _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
     assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other device"
@@ -174,7 +174,7 @@ def test_a_gpu_that_fails_once_loses_no_learner_and_twice_is_told(
 ) -> None:
     entry = LearnerSpec("unlucky", f"{Unlucky.__module__}:{Unlucky.__name__}", "", "scalars")
     monkeypatch.setitem(LEARNERS, "unlucky", entry)
-    monkeypatch.setattr("showerstack.stacking.plan.devices_for", lambda specs, asked: {"unlucky": "cuda"})
+    monkeypatch.setattr("showerstack.stacking.training.plan.devices_for", lambda specs, asked: {"unlucky": "cuda"})
     settings = {"unlucky": {"mark": str(tmp_path / "mark"), "reason": "gpu"} | ({"always": "yes"} if always else {})}
     if always:
         with pytest.raises(InputError, match=r"unlucky fold . could not be trained: .*CUDA error.*--device cpu\) and"):
@@ -218,7 +218,7 @@ def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
 ) -> None:
     """What workers log is logged here, and in the run's folder."""
     where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
-    monkeypatch.setattr("showerstack.stacking.plan.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("showerstack.stacking.training.plan.devices_for", lambda specs, asked: where)
     one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
     for result in (one, two):
         assert {row.name: row.status for row in result.manifest.learners} == {
@@ -248,7 +248,7 @@ def test_a_process_fits_one_learner_of_a_large_table_and_gives_the_same_bytes(
     for name in names:
         monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{Marking.__module__}:Marking", "", "scalars"))
     for is_large, workers in ((False, 1), (True, 1), (True, 2)):
-        monkeypatch.setattr("showerstack.stacking.schedule.LARGE_BYTES", -1 if is_large else 1 << 40)
+        monkeypatch.setattr("showerstack.stacking.training.schedule.LARGE_BYTES", -1 if is_large else 1 << 40)
         folder = tmp_path / f"{is_large}-{workers}"
         marks = {name: folder.with_name(f"{folder.name}-{name}") for name in names}
         runs.append(_stack(two_gaussians[0], folder, workers, names, {k: {"mark": str(v)} for k, v in marks.items()}))
@@ -274,14 +274,14 @@ def test_as_many_processes_are_at_work_as_the_memory_allows(
     data.write()
     processes = Processes.of(data.config, data.task, data.train, {"fake_linear": "cpu"})
     assert processes.bytes_each == pytest.approx(LIBRARIES_BYTES, rel=0.01)
-    monkeypatch.setattr("showerstack.stacking.schedule.cores", lambda: 16)
-    monkeypatch.setattr("showerstack.stacking.schedule.memory_bytes", lambda: int(5.5 * processes.bytes_each))
+    monkeypatch.setattr("showerstack.stacking.training.schedule.cores", lambda: 16)
+    monkeypatch.setattr("showerstack.stacking.training.schedule.memory_bytes", lambda: int(5.5 * processes.bytes_each))
     assert (processes.number, processes.remarks()) == (5, [])
     asked = replace(processes, config=config.model_copy(update={"workers": 6}))
     assert asked.number == 6
     (line,) = asked.remarks()
     assert "6 processes may take 4.4 GB of memory, and this job was given 4.0 GB: give --workers 5" in line
-    monkeypatch.setattr("showerstack.stacking.schedule.memory_bytes", lambda: 1 << 28)
+    monkeypatch.setattr("showerstack.stacking.training.schedule.memory_bytes", lambda: 1 << 28)
     assert processes.number == 1
     (line,) = processes.remarks()
     assert "a process may take 0.7 GB of memory, and this job was given 0.3 GB: give fewer training events" in line

@@ -20,11 +20,11 @@ from showerstack.runtime.errors import InputError
 from showerstack.showers.schema import COMPOSITION, GAMMA, Task
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import ShowerEvents
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import Gate, calibrated, decide_gate, entropy, fit_stack, leak_remarks
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import showerstack.stacking.config
-import showerstack.stacking.tables
+import showerstack.stacking.tables.data
 from showerstack.models.base.learner import Batch, Enough
 from showerstack.models.networks.data import EventTensors, GridSource
 from showerstack.models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
@@ -23,8 +23,11 @@ from showerstack.runtime.context import Context, Progress
 from showerstack.runtime.cost import in_words, now_s, seconds_of
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
-from showerstack.stacking import fits as tasks
-from showerstack.stacking.budget import (
+from showerstack.stacking.config import TableConfig
+from showerstack.stacking.folder import RunFolder
+from showerstack.stacking.tables.data import ROW_GROUP, TableEvents, write_table
+from showerstack.stacking.training import fits as tasks
+from showerstack.stacking.training.budget import (
     FIT_SHARE,
     LEARNER_SHARE,
     FitTime,
@@ -33,10 +36,7 @@ from showerstack.stacking.budget import (
     order_in_limit,
     share_of_time,
 )  # fmt: skip
-from showerstack.stacking.config import TableConfig
-from showerstack.stacking.folder import RunFolder
-from showerstack.stacking.tables import ROW_GROUP, TableEvents, write_table
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES, Linear
 
@@ -216,7 +216,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
     frame = pl.DataFrame({"a": np.arange(n, dtype=np.float32), "b": np.arange(n, dtype=np.float32) % 7})
     write_table(tmp_path / "t.parquet", frame)
     read: list[int] = []
-    real = showerstack.stacking.tables.read_row_group
+    real = showerstack.stacking.tables.data.read_row_group
 
     def counting(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
         read.append(number)
@@ -224,7 +224,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
         assert len(result) <= ROW_GROUP
         return result
 
-    monkeypatch.setattr(showerstack.stacking.tables, "read_row_group", counting)
+    monkeypatch.setattr(showerstack.stacking.tables.data, "read_row_group", counting)
     events = TableEvents(tmp_path / "t.parquet", ("a", "b"), "hash")
     rng = np.random.default_rng(0)
     for rows, groups in (

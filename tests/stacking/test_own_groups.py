@@ -34,11 +34,11 @@ from showerstack.showers.nuclei import composition_of, groups_asked, groups_entr
 from showerstack.showers.schema import COMPOSITION, GAMMA, OWN_LABELS_FILE
 from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig
-from showerstack.stacking.export import export_run
-from showerstack.stacking.exported import open_run
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run
-from showerstack.stacking.train import stack
+from showerstack.stacking.export.exported import open_run
+from showerstack.stacking.export.writer import export_run
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import Run
+from showerstack.stacking.training.train import stack
 
 WORDS = "light=H+He, iron=Fe, CNO=C+N+O"
 GROUPS = groups_asked(WORDS)

@@ -18,8 +18,8 @@ from showerstack.runtime.context import Context
 from showerstack.scoring.metrics.reliability import reliability
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.options import TOLERANCE
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
 from showerstack.stacking.sample import Sample
 from showerstack.stacking.second_level import (
     ON_HOLDOUT,
@@ -37,7 +37,7 @@ from showerstack.stacking.second_level import (
     nested,
     scaled,
 )
-from showerstack.stacking.train import StackResult, stack
+from showerstack.stacking.training.train import StackResult, stack
 
 LogProba = dict[str, np.ndarray]
 

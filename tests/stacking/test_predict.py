@@ -35,19 +35,19 @@ from showerstack.showers.array import KASCADE, DetectorArray
 from showerstack.showers.card import ArrayCard
 from showerstack.showers.dataset import Dataset
 from showerstack.showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
-from showerstack.stacking import computed as computed_module
-from showerstack.stacking import predict as predict_module
-from showerstack.stacking import predictable
 from showerstack.stacking.chain import Predictions
-from showerstack.stacking.computed import ComputedEvents
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import CORE_COLUMNS, ShowerEvents, pieces
-from showerstack.stacking.predict import PredictionStream, predict, prediction_table
-from showerstack.stacking.predict import predict as predict_events
-from showerstack.stacking.predictable import SavedFits
-from showerstack.stacking.run import load
-from showerstack.stacking.tables import FrameEvents
-from showerstack.stacking.train import stack
+from showerstack.stacking.prediction import computed as computed_module
+from showerstack.stacking.prediction import predict as predict_module
+from showerstack.stacking.prediction import predictable
+from showerstack.stacking.prediction.computed import ComputedEvents
+from showerstack.stacking.prediction.predict import PredictionStream, predict, prediction_table
+from showerstack.stacking.prediction.predict import predict as predict_events
+from showerstack.stacking.prediction.predictable import SavedFits
+from showerstack.stacking.prediction.run import load
+from showerstack.stacking.tables.data import FrameEvents
+from showerstack.stacking.training.train import stack
 from tests.program import call
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
@@ -214,7 +214,9 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
         ComputedEvents.of(new, COMPOSITION, ("E", "Age"))
     for options in ({}, {"no_table": True}):
         with pytest.raises(InputError, match=r"has no shower age, .*composition learned: convert it with --protocol"):
-            showerstack.stacking.predict._shower_source(opened, new, options, Context()).open(("E", "fit_minus_age"))
+            showerstack.stacking.prediction.predict._shower_source(opened, new, options, Context()).open(
+                ("E", "fit_minus_age")
+            )
     events = ComputedEvents.of(new, COMPOSITION, ("E",))
     with pytest.raises(InputError, match="'Ne' was not asked for"):
         events.batch(np.arange(3), ("E", "Ne"), grids=False)
@@ -223,7 +225,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         predict(opened, new, Context(device="tpu"), no_table=True).concatenated()
     with (
-        patch("showerstack.stacking.predictable.FEATURES_VERSION", 7),
+        patch("showerstack.stacking.prediction.predictable.FEATURES_VERSION", 7),
         pytest.raises(InputError, match="made by version 1 of the features, which is now 7: train again"),
     ):
         load(opened.folder)

@@ -13,10 +13,10 @@ from polars.testing import assert_frame_equal
 
 from showerstack.runtime.files import read_json
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import load
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
 from showerstack.stacking.second_level import MIN_RACED
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 
 LEARNERS = ("fake_linear", "fake_useless")

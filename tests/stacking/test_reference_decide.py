@@ -37,7 +37,7 @@ from showerstack.stacking.folds import (
     early_stopping_rows,
     evaluation_events,
 )
-from showerstack.stacking.predictable import read_chain
+from showerstack.stacking.prediction.predictable import read_chain
 from showerstack.stacking.sample import Sample, subsampled
 from showerstack.stacking.second_level import Pool, average_of, combined
 from tests.references import condensed

@@ -15,8 +15,8 @@ from showerstack.showers.simulation import simulate
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import open_showers
 from showerstack.stacking.remarks import heap_remarks, telling_remarks, weight_remarks
-from showerstack.stacking.tables import open_table
-from showerstack.stacking.train import stack
+from showerstack.stacking.tables.data import open_table
+from showerstack.stacking.training.train import stack
 from tests.stacking.conftest import CLASSES
 from tests.stacking.fakes import Linear
 from tests.stacking.test_tables import _config

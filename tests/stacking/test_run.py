@@ -42,16 +42,16 @@ from showerstack.showers.simulation.cascade import RARE
 from showerstack.showers.writer import write_dataset
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.events import Data, ShowerEvents
-from showerstack.stacking.fits import FoldTask, _labelled_batch, holdout_rows, split_rows
 from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.folds import choose_holdout, evaluation_events
-from showerstack.stacking.plan import identity_of
-from showerstack.stacking.predict import predict
-from showerstack.stacking.run import Run, evaluated_rows, load
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import Run, evaluated_rows, load
 from showerstack.stacking.second_level import scaled
 from showerstack.stacking.stated import Manifest
-from showerstack.stacking.tables import TableEvents
-from showerstack.stacking.train import StackResult, stack
+from showerstack.stacking.tables.data import TableEvents
+from showerstack.stacking.training.fits import FoldTask, _labelled_batch, holdout_rows, split_rows
+from showerstack.stacking.training.plan import identity_of
+from showerstack.stacking.training.train import StackResult, stack
 from tests.manifests import manifest
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -194,7 +194,7 @@ def test_other_libraries_are_remarked_on_and_other_versions_refused(
     np.testing.assert_array_equal(after.log_proba, before.log_proba)
     for name in ("features", "stacking"):
         with (
-            patch(f"showerstack.stacking.predictable.{name.upper()}_VERSION", 99),
+            patch(f"showerstack.stacking.prediction.predictable.{name.upper()}_VERSION", 99),
             pytest.raises(InputError, match=rf"made by version \d+ of the {name}, which is now 99: train again \(pyth"),
         ):
             predict(load(run), test)
@@ -233,7 +233,7 @@ def test_a_finished_run_is_not_done_again(finished: Path, tiny_composition: Path
 CHILD = """
 import sys
 from pathlib import Path
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.train import stack
 from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.config import StackConfig
 if __name__ == "__main__":
@@ -476,7 +476,7 @@ def test_a_raised_version_makes_its_fits_again_and_no_other(
     monkeypatch.setitem(LEARNERS, "fake_linear", replace(LEARNERS["fake_linear"], version=2))
     second = fitted()
     assert {Path(file).parts[-3] for file in first if second[file] != first[file]} == {"fake_linear"}
-    monkeypatch.setattr("showerstack.stacking.plan.STACKING_VERSION", 99)
+    monkeypatch.setattr("showerstack.stacking.training.plan.STACKING_VERSION", 99)
     assert all(time != second[file] for file, time in fitted().items())
 
 

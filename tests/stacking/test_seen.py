@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showerstack.stacking.columns import Schema, learned_columns
-from showerstack.stacking.predict import predict
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
 from showerstack.stacking.remarks import Seen
-from showerstack.stacking.run import load
-from showerstack.stacking.train import stack
+from showerstack.stacking.tables.columns import Schema, learned_columns
+from showerstack.stacking.training.train import stack
 from tests.stacking.test_tables import _config
 
 FILE = Path("new.csv")

@@ -29,14 +29,13 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.gamma import area_under_curve
-from showerstack.stacking.columns import Schema, learned_columns
 from showerstack.stacking.config import TableConfig
-from showerstack.stacking.predict import predict
+from showerstack.stacking.prediction.predict import predict
+from showerstack.stacking.prediction.run import load
 from showerstack.stacking.remarks import repeated_remarks
-from showerstack.stacking.run import load
 from showerstack.stacking.sample import Sample
-from showerstack.stacking.schedule import Processes
-from showerstack.stacking.tables import (
+from showerstack.stacking.tables.columns import Schema, learned_columns
+from showerstack.stacking.tables.data import (
     check_identifiers,
     class_positions,
     open_table,
@@ -44,7 +43,8 @@ from showerstack.stacking.tables import (
     read_labels,
     read_weights,
 )
-from showerstack.stacking.train import stack
+from showerstack.stacking.training.schedule import Processes
+from showerstack.stacking.training.train import stack
 from tests.program import call
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
@@ -376,7 +376,7 @@ def test_settings_follow_the_number_of_rows() -> None:
 
 
 def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showerstack.stacking.schedule.cores", lambda: 7)
+    monkeypatch.setattr("showerstack.stacking.training.schedule.cores", lambda: 7)
     cases = ((300, None, "quick", 1), (300, 3, "quick", 3), (30_000, None, "quick", 7), (300, None, "good", 7))
     for n, asked, preset, workers in cases:
         points, labels = gaussians(n, seed=1)

@@ -25,7 +25,7 @@ from showerstack.showers.schema import COMPOSITION, FIRST_LOOK, GAMMA, Task
 from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Predictions
 from showerstack.stacking.events import ShowerEvents, unusable_remarks
-from showerstack.stacking.predict import PredictionStream
+from showerstack.stacking.prediction.predict import PredictionStream
 
 if TYPE_CHECKING:
     from showerstack.models.base.learner import Batch

@@ -14,15 +14,15 @@ from showerstack.runtime.context import Context
 from showerstack.runtime.files import hash_json
 from showerstack.runtime.versions import STACKING_VERSION
 from showerstack.showers.nuclei import groups_entry
-from showerstack.stacking.budget import Budget
 from showerstack.stacking.config import SECOND_LEVEL, RunConfig, StackConfig, TableConfig
 from showerstack.stacking.events import Data, open_showers
-from showerstack.stacking.fits import FoldTask
 from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.folds import Folds
-from showerstack.stacking.schedule import Processes
 from showerstack.stacking.stated import Begun, Configuration, Identity, Inputs
-from showerstack.stacking.tables import open_table
+from showerstack.stacking.tables.data import open_table
+from showerstack.stacking.training.budget import Budget
+from showerstack.stacking.training.fits import FoldTask
+from showerstack.stacking.training.schedule import Processes
 
 OPEN: Mapping[type[RunConfig], Callable[..., Data]] = {StackConfig: open_showers, TableConfig: open_table}
 

@@ -21,13 +21,13 @@ from showerstack.runtime.tables import column_names, read_table
 from showerstack.scoring.metrics.classes import table_metrics
 from showerstack.showers.schema import Task
 from showerstack.showers.source import weight_ratios
-from showerstack.stacking.columns import CATEGORY, Schema, as_text, learned_columns
 from showerstack.stacking.config import TableConfig
 from showerstack.stacking.events import Data, Events
 from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.layout import LABELS_TABLE
 from showerstack.stacking.remarks import heap_remarks, repeated_remarks, telling_remarks, weight_remarks
 from showerstack.stacking.sample import Labelled, Sample
+from showerstack.stacking.tables.columns import CATEGORY, Schema, as_text, learned_columns
 
 LOG = logging.getLogger(__name__)
 

@@ -27,18 +27,14 @@ from showerstack.runtime.errors import InputError, need
 from showerstack.runtime.logs import logging_to, remark
 from showerstack.runtime.processes import Workers, limited_threads
 from showerstack.stacking.answers import DecisionSample, own_estimate, stacking_of
-from showerstack.stacking.budget import kept_late
 from showerstack.stacking.chain import Chain, Fit, Predictions, concatenated
 from showerstack.stacking.config import StackConfig, TableConfig
 from showerstack.stacking.estimates import Posterior, TargetCalibration
 from showerstack.stacking.events import Binned, Data, Events, pieces
-from showerstack.stacking.fits import FoldTask, one_networks, refuse_other_fit
 from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.folds import Folds, make_folds
 from showerstack.stacking.layout import HOLDOUT, OWN_FOLD, FitFolder
-from showerstack.stacking.plan import Plan
 from showerstack.stacking.sample import Labelled
-from showerstack.stacking.schedule import Attempt, run_tasks
 from showerstack.stacking.second_level import (
     FIRST_FOLD,
     ON_HOLDOUT,
@@ -61,6 +57,10 @@ from showerstack.stacking.stated import (
     OneNetwork,
     Step,
 )
+from showerstack.stacking.training.budget import kept_late
+from showerstack.stacking.training.fits import FoldTask, one_networks, refuse_other_fit
+from showerstack.stacking.training.plan import Plan
+from showerstack.stacking.training.schedule import Attempt, run_tasks
 
 LOG = logging.getLogger(__name__)
 

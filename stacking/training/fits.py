@@ -32,7 +32,6 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import atomic_folder, hash_json
 from showerstack.runtime.processes import limited_threads
 from showerstack.scoring.metrics.paired import Paired, paired_log_loss
-from showerstack.stacking.budget import FitTime, TimeLimitReached
 from showerstack.stacking.estimates import Posterior
 from showerstack.stacking.events import Events, pieces
 from showerstack.stacking.folder import RunFolder
@@ -41,6 +40,7 @@ from showerstack.stacking.layout import HOLDOUT, OWN_FOLD, TEST, FitFolder
 from showerstack.stacking.sample import Sample, subsampled
 from showerstack.stacking.second_level import average_of
 from showerstack.stacking.stated import FitRecord, Step
+from showerstack.stacking.training.budget import FitTime, TimeLimitReached
 
 MIN_VALID = 2000
 """Events for early stopping that are kept at least where a learner gets only a part of the rows."""

@@ -45,7 +45,7 @@ from showerstack.stacking.layout import (
     TEST,
     fit_path,
 )
-from showerstack.stacking.predictable import Predictable, SavedFit, SavedFits, refuse_other_version
+from showerstack.stacking.prediction.predictable import Predictable, SavedFit, SavedFits, refuse_other_version
 from showerstack.stacking.stated import FitHistory, FitRecord, Manifest, TableMetrics
 
 S = TypeVar("S", FitRecord, FitHistory)

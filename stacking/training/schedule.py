@@ -21,10 +21,10 @@ from showerstack.runtime.logs import Caller, captured, replay
 from showerstack.runtime.processes import Workers, by_device
 from showerstack.runtime.resources import cores, memory_bytes
 from showerstack.showers.schema import Task
-from showerstack.stacking.budget import TimeLimitReached
 from showerstack.stacking.config import RunConfig
 from showerstack.stacking.events import Events
-from showerstack.stacking.fits import Abandoned, FoldTask, do_task
+from showerstack.stacking.training.budget import TimeLimitReached
+from showerstack.stacking.training.fits import Abandoned, FoldTask, do_task
 
 LOG = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from showerstack.runtime.stated import stated_as
 from showerstack.showers.schema import EXPORT_FILE
 from showerstack.stacking.estimates import POOL
 from showerstack.stacking.layout import CHAIN_FILES, COLUMNS_FILE
-from showerstack.stacking.predictable import Predictable, SavedFit, SavedFits
-from showerstack.stacking.run import Run, load
+from showerstack.stacking.prediction.predictable import Predictable, SavedFit, SavedFits
+from showerstack.stacking.prediction.run import Run, load
 from showerstack.stacking.stated import Export
 
 EXPORT_FORMAT = 2
@@ -113,7 +113,7 @@ class ExportedRun(Predictable):
 
 
 def open_run(folder: str | Path, *, whole: bool = True) -> Run | ExportedRun:
-    """Open a finished run (:func:`showerstack.stacking.run.load`), or an export of one.
+    """Open a finished run (:func:`showerstack.stacking.prediction.run.load`), or an export of one.
 
     With ``whole`` false, only the manifest of a run is read.
     """

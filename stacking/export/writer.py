@@ -34,11 +34,11 @@ from showerstack.showers.schema import AGE, EXPORT_FILE, GAMMA, GAMMA_CLASS, HAD
 from showerstack.stacking.chain import Chain
 from showerstack.stacking.estimates import POOL, PosteriorMean
 from showerstack.stacking.events import CONTEXT_SCALARS, Events
-from showerstack.stacking.exported import EXPORT_FORMAT
+from showerstack.stacking.export.exported import EXPORT_FORMAT
 from showerstack.stacking.layout import CHAIN_FILES, COLUMNS_FILE
-from showerstack.stacking.predict import open_events
-from showerstack.stacking.predictable import SavedFits
-from showerstack.stacking.run import Run, load
+from showerstack.stacking.prediction.predict import open_events
+from showerstack.stacking.prediction.predictable import SavedFits
+from showerstack.stacking.prediction.run import Run, load
 from showerstack.stacking.stated import Configuration, Export, ExportedFit, ExportedLearner, Graph, Inputs
 
 LOG = logging.getLogger(__name__)

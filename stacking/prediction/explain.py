@@ -25,9 +25,9 @@ from showerstack.runtime.processes import limited_threads
 from showerstack.showers.schema import GAMMA
 from showerstack.stacking.estimates import Posterior
 from showerstack.stacking.events import Events
-from showerstack.stacking.predict import open_events
-from showerstack.stacking.predictable import Predictable, SavedFit
-from showerstack.stacking.run import Run
+from showerstack.stacking.prediction.predict import open_events
+from showerstack.stacking.prediction.predictable import Predictable, SavedFit
+from showerstack.stacking.prediction.run import Run
 
 STATIONS = "stations"
 """The detector grid as a group."""
@@ -97,9 +97,9 @@ def explain_events(
     Parameters
     ----------
     run
-        What :func:`showerstack.stacking.run.load` returns.
+        What :func:`showerstack.stacking.prediction.run.load` returns.
     data
-        Events as :func:`showerstack.stacking.predict.predict` takes them, two or more.
+        Events as :func:`showerstack.stacking.prediction.predict.predict` takes them, two or more.
     which
         Positions of the events to explain, from 0.
     seed

@@ -1,6 +1,6 @@
 """Predictions of new, unlabelled events with a finished run: a dataset folder, or the rows of a table.
 
->>> from showerstack.stacking.run import load                      # doctest: +SKIP
+>>> from showerstack.stacking.prediction.run import load                      # doctest: +SKIP
 >>> stream = predict(load("runs/composition"), "data/new_events")  # doctest: +SKIP
 >>> stream.write("new.npz")                                       # doctest: +SKIP
 """
@@ -44,8 +44,6 @@ from showerstack.showers.kascade import mass_moments
 from showerstack.showers.schema import COMPOSITION, SCALAR_NAMES, TASKS, Task
 from showerstack.stacking.answers import stacking_of
 from showerstack.stacking.chain import Piece, Predictions, concatenated
-from showerstack.stacking.columns import Schema
-from showerstack.stacking.computed import ComputedEvents
 from showerstack.stacking.estimates import UNITS, Posterior
 from showerstack.stacking.events import (
     CORE_COLUMNS,
@@ -55,12 +53,14 @@ from showerstack.stacking.events import (
     quantities_of,
     unusable_remarks,
 )
-from showerstack.stacking.fits import check_log_proba
 from showerstack.stacking.layout import COLUMNS_FILE
-from showerstack.stacking.predictable import Predictable, SavedFit, SavedFits
+from showerstack.stacking.prediction.computed import ComputedEvents
+from showerstack.stacking.prediction.predictable import Predictable, SavedFit, SavedFits
 from showerstack.stacking.remarks import unlike_remarks
 from showerstack.stacking.stated import Columns
-from showerstack.stacking.tables import FrameEvents, probabilities, read_new_rows
+from showerstack.stacking.tables.columns import Schema
+from showerstack.stacking.tables.data import FrameEvents, probabilities, read_new_rows
+from showerstack.stacking.training.fits import check_log_proba
 
 LOG = logging.getLogger(__name__)
 
@@ -171,7 +171,8 @@ def predict(
     Parameters
     ----------
     run
-        What :func:`showerstack.stacking.run.load` or :func:`showerstack.stacking.exported.open_run` returns.
+        What :func:`showerstack.stacking.prediction.run.load` returns, or
+        :func:`showerstack.stacking.export.exported.open_run`.
     data
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is true.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.

@@ -74,7 +74,7 @@ class SavedFits:
 
 @dataclass(frozen=True)
 class Predictable(ABC):
-    """A folder that predicts new events; :mod:`showerstack.stacking.predict` predicts with it."""
+    """A folder that predicts new events; :mod:`showerstack.stacking.prediction.predict` predicts with it."""
 
     folder: Path
     trained: Trained

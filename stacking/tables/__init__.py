@@ -1,0 +1,1 @@
+"""Tables of any origin: what their columns hold (``columns``), and their rows as events of a run (``data``)."""
