@@ -85,7 +85,7 @@ def live_time(seconds: np.ndarray, name: str = "event times", dead_time_s: float
     known = seconds[np.isfinite(seconds)]
     times = np.unique(known)
     if len(times) < 10:
-        raise InputError(f"{name}: fewer than ten different ones, too few for a live time")
+        raise InputError(f"{name}: fewer than ten different ones, too few for a live time: give --exposure")
     gaps = np.diff(times)
     mean = float(np.median(gaps)) / np.log(2)
     live = gaps[gaps <= mean * np.log(len(gaps) / INTERRUPTION_CHANCE)]
@@ -106,7 +106,10 @@ def live_time_of(folders: Sequence[Path], dead_time_s: float = 0.0) -> tuple[flo
     for folder in folders:
         files = EventFiles.open(folder)
         if not files.has(TIMES_FILE):
-            raise InputError(f"{folder} has no event times ({TIMES_FILE}) to take the live time from")
+            raise InputError(
+                f"{folder} has no event times ({TIMES_FILE}) to take the live time from: give --exposure, or convert "
+                "the measured runs with --times"
+            )
         runs.append((str(files.path(TIMES_FILE)), files.times()))
     alone = {name: live_time(seconds, name, dead_time_s) for name, seconds in runs}
     total, remarks = 0.0, list[str]()
@@ -165,9 +168,9 @@ def exposure_of(
     total: float | None
     try:
         total, overlap = live_time_of(folders, dead_time_s)
-    except InputError as error:
+    except InputError:
         if given is None:
-            raise InputError(f"{error}: give --exposure, or convert the measured runs with --times") from None
+            raise
         total = None
     if given is None:
         assert total is not None

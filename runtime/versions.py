@@ -17,6 +17,6 @@ CONVERSION_VERSION = 3
 FEATURES_VERSION = 1
 """Feature tables: ``features``, ``showers/array.py``, ``showers/lateral.py``."""
 
-STACKING_VERSION = 3
+STACKING_VERSION = 4
 """Runs: ``stacking``, and what all learners share in ``models``. A learner has a number of its own besides
 (:attr:`showerstack.models.base.spec.LearnerSpec.version`)."""

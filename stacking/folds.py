@@ -15,7 +15,8 @@ from showerstack.runtime.errors import InputError
 from showerstack.stacking.sample import Labelled, Sample
 
 MIN_PER_CLASS = 100
-"""With fewer events of any class passing the evaluation cuts, all events count as passing."""
+"""With fewer events of any class passing the evaluation cuts, all events count as passing. Bins of a true quantity,
+which are classes of such a task, need so many together: the outermost have few under any cuts."""
 EVALUATION_FOLDS = 5
 """Folds of the holdout, where something is both fitted and scored there."""
 LG_ENERGY_EDGES = (15.0, 15.5, 16.0, 16.5, 17.0)
@@ -71,18 +72,21 @@ def class_counts(labels: np.ndarray, groups: np.ndarray | None, n_classes: int =
 
 
 def evaluation_events(
-    passing: np.ndarray, labels: np.ndarray, n_classes: int, usable: np.ndarray | None = None
+    passing: np.ndarray, labels: np.ndarray, n_classes: int, usable: np.ndarray | None = None, *, of_bins: bool = False
 ) -> tuple[np.ndarray, str]:
     """Return the events for calibration, meta-learner and decision, (N,) bool, and a remark if it is all of them.
 
     They are the events that pass the evaluation cuts; where a class has fewer than :data:`MIN_PER_CLASS` of those,
-    all events that are ``usable``, (N,) bool.
+    all events that are ``usable``, (N,) bool. Classes that are bins of a true quantity need so many together, and one
+    each: of showers that fail the cuts the energy would be corrected by another bias.
     """
     counts = np.bincount(labels[passing], minlength=n_classes)
-    if counts.min() >= MIN_PER_CLASS or passing.all():
+    together = of_bins and counts.min() > 0
+    fewest, what = (counts.sum(), "events") if together else (counts.min(), "events of one class")
+    if fewest >= MIN_PER_CLASS or passing.all():
         return passing, ""
     remark = (
-        f"only {counts.min()} events of one class pass the evaluation cuts (fewer than {MIN_PER_CLASS}): "
+        f"only {fewest} {what} pass the evaluation cuts (fewer than {MIN_PER_CLASS}): "
         "all training events are used for calibration, meta-learner and decision"
     )
     return np.ones(len(labels), dtype=bool) if usable is None else usable, remark
@@ -263,7 +267,8 @@ def make_folds(
     see :func:`choose_holdout`, which wants ``least`` events of each class, and :func:`assign_folds`.
     """
     labels, usable, energy, groups = events.labels, events.usable, events.energy, events.groups
-    in_evaluation, cuts_remark = evaluation_events(events.passing, labels, len(classes), usable)
+    of_bins = events.offsets is not None
+    in_evaluation, cuts_remark = evaluation_events(events.passing, labels, len(classes), usable, of_bins=of_bins)
     outer, holdout_remark = choose_holdout(
         in_evaluation, labels, holdout, seed=seed, energy=energy, groups=groups, least=least
     )
