@@ -14,7 +14,7 @@ from rich.text import Text
 
 from showerstack.analysis.events import refuse_training_set
 from showerstack.report.shared.subject import check_test_set, read_run_output
-from showerstack.report.shared.text import SIGNS, difference_text, metric_text, p_text
+from showerstack.report.shared.text import SIGNS, difference_text, metric_text, p_text, shortest_names
 from showerstack.runtime.errors import InputError
 from showerstack.scoring.metrics.bins import energy_bins, zenith_bins
 from showerstack.scoring.metrics.paired import mcnemar, paired_accuracy
@@ -80,16 +80,7 @@ def _read_entries(runs: Sequence[Path], data: Path) -> tuple[list[Entry], Truth,
     task = task_named(tasks.pop())
     truth = read_truth(data, task)
     task = truth.task
-    return [_entry(run, name, truth, task) for run, name in zip(runs, _names(runs), strict=True)], truth, task
-
-
-def _names(runs: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell them apart; numbers where the same run is given twice."""
-    for depth in range(1, 9):
-        names = ["/".join(Path(run).resolve().parts[-depth:]) for run in runs]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{Path(run).resolve().name} ({k + 1})" for k, run in enumerate(runs)]
+    return [_entry(run, name, truth, task) for run, name in zip(runs, shortest_names(runs), strict=True)], truth, task
 
 
 def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:

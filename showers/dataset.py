@@ -404,26 +404,29 @@ class Ordering:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether rows follow the classes."""
+        """Whether rows follow the classes, or what tells of them."""
         return self.deviation > ORDERED_SIGMAS
 
     def remark(self, name: str) -> str | None:
         """Return one line about the dataset called ``name``, None where there is nothing to say."""
         if not self.is_ordered:
             return None
-        return f"the rows of {name} are ordered by class ({self.words}): a row's number must not reach any model"
+        return (
+            f"the rows of {name} are ordered by class or energy ({self.words}): a row's number must not reach any model"
+        )
 
 
 def ordering_of(dataset: Dataset) -> Ordering:
-    """Return how rows are ordered: by the labels where the folder was opened with them, else by lg Ne - lg Nmu.
+    """Return how rows are ordered: by the classes or true values opened with the folder, else by lg Ne - lg Nmu.
 
     Of showers thrown several times only the first event counts, since their events lie side by side.
     """
     rows = np.arange(len(dataset))
     if dataset.groups is not None:
         rows = np.sort(np.unique(np.asarray(dataset.groups), return_index=True)[1])
-    if dataset.labels is not None:
-        return ordering_by_labels(np.asarray(dataset.labels)[rows])
+    if dataset.labels is not None and dataset.task is not None:
+        labels, target = np.asarray(dataset.labels)[rows], dataset.task.target
+        return ordering_by_values(labels, target.meaning) if target else ordering_by_labels(labels)
     n_e, n_mu = (
         np.asarray(dataset.scalars[:, SCALAR_NAMES.index(name)], dtype=np.float64)[rows] for name in ("Ne", "Nmu")
     )
@@ -455,8 +458,8 @@ def ordering_by_labels(labels: np.ndarray) -> Ordering:
     return Ordering((expected - n_runs) / float(np.sqrt(variance)) if variance > 0 else 0.0, description)
 
 
-def ordering_by_values(values: np.ndarray) -> Ordering:
-    """Return the serial correlation of the ranks of a quantity (N,) that follows the class, where it is known."""
+def ordering_by_values(values: np.ndarray, quantity: str = "lg Ne - lg Nmu") -> Ordering:
+    """Return the serial correlation of the ranks of a quantity (N,) that is, or follows, what is asked of a shower."""
     values = values[np.isfinite(values)]
     n = len(values)
     if n < MIN_EVENTS:
@@ -464,7 +467,7 @@ def ordering_by_values(values: np.ndarray) -> Ordering:
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
     ranks -= ranks.mean()
     correlation = float((ranks[1:] * ranks[:-1]).sum() / (ranks**2).sum())
-    description = f"lg Ne - lg Nmu of neighbouring rows correlates by {correlation:.2f}"
+    description = f"{quantity} of neighbouring rows correlates by {correlation:.2f}"
     return Ordering((correlation + 1 / n) * float(np.sqrt(n)), description)
 
 

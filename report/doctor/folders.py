@@ -139,11 +139,12 @@ def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
         ``set``, ``simulated``, ``events`` (that pass), and for each column it has ``{name: (25 %, 50 %, 75 %)}``;
         measured sets first.
     """
-    parts_of: dict[tuple[str, bool], list[pl.DataFrame]] = {}
+    parts_of: dict[tuple[Path, str, bool], list[pl.DataFrame]] = {}
     for folder in map(Path, folders):
         known_format = format_of(folder)
         for reader in known_format.open(folder) if known_format else ():
-            parts = parts_of.setdefault((reader.name if reader.is_simulated else folder.name, reader.is_simulated), [])
+            label = reader.name if reader.is_simulated else folder.name
+            parts = parts_of.setdefault((folder, label, reader.is_simulated), [])
             try:
                 for part in _passing(reader):
                     if sum(map(len, parts)) >= MAX_COMPARED:
@@ -152,7 +153,9 @@ def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
             except InputError:  # the findings of that set say what is damaged
                 continue
     rows: list[dict[str, object]] = []
-    for (label, simulated), parts in sorted(parts_of.items(), key=lambda one: one[0][1]):
+    labels = [label for _, label, _ in parts_of]
+    for (folder, name, simulated), parts in sorted(parts_of.items(), key=lambda one: one[0][2]):
+        label = name if labels.count(name) == 1 else str(folder if folder.name == name else folder / name)
         frame = pl.concat(parts, how="diagonal") if parts else None
         if frame is not None:
             known = [name for name in frame.columns if frame.height and frame[name].is_finite().any()]
@@ -311,12 +314,16 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
     else:
         origin = origin_of(folder, task)
         yield Finding("origin", f"{task.name}, {'public, ' if origin.public else ''}{origin.protocol}")
-        counts = np.bincount(np.asarray(data.labels)[data.usable], minlength=task.n_classes)
-        named = ", ".join(f"{name} {count:,}" for name, count in zip(task.classes, counts, strict=True))
-        split = folder.resolve().name.removeprefix(f"{task.name}_")
-        absent = task.absent(counts)
-        tolerable = split == "test" or task.among(np.asarray(data.labels)) != task
-        yield Finding("classes", named + absent, "ok" if not absent else "note" if tolerable else "bad")
+        labels, split = np.asarray(data.labels), folder.resolve().name.removeprefix(f"{task.name}_")
+        known = labels[data.usable]
+        if task.target:
+            low, middle, high = np.quantile(known, (0.0, 0.5, 1.0)) if known.size else [np.nan] * 3
+            yield Finding(f"true {task.target.unit}", f"{low:.2f} to {high:.2f}, median {middle:.2f}")
+        else:
+            counts = np.bincount(known, minlength=task.n_classes)
+            named = ", ".join(f"{name} {count:,}" for name, count in zip(task.classes, counts, strict=True))
+            absent, tolerable = task.absent(counts), split == "test" or task.among(labels) != task
+            yield Finding("classes", named + absent, "ok" if not absent else "note" if tolerable else "bad")
         if split == "train" and not task.target:
             n_showers = int(data.usable.sum()) if data.groups is None else len(np.unique(data.groups[data.usable]))
             config, of_array = StackConfig(task=task.name, data=folder, run=folder).for_array(data.array, task)

@@ -25,7 +25,15 @@ from showerstack.report.shared.subject import (
     score_test_table,
     stated_origin,
 )
-from showerstack.report.shared.text import SIGNS, TABLE_HEADS, duration, metric_text, table_cells, totals
+from showerstack.report.shared.text import (
+    SIGNS,
+    TABLE_HEADS,
+    duration,
+    metric_text,
+    shortest_names,
+    table_cells,
+    totals,
+)
 from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.runtime.whole_table import WholeTable
@@ -120,6 +128,10 @@ def tables(runs: Sequence[Path], data: Path | None = None) -> dict[tuple[str, st
     if not runs:
         raise InputError("leaderboard needs at least one run folder")
     standings = [standing(Path(run), data) for run in runs]
+    if len({row.system for row in standings}) < len(standings):  # of one name in several folders
+        marks = ["".join(row.system.partition(f" ({FIRST_LOOK}")[1:]) for row in standings]
+        names = map("".join, zip(shortest_names(runs), marks, strict=True))
+        standings = [replace(row, system=name) for row, name in zip(standings, names, strict=True)]
     by_table = {}
     for task, protocol in sorted({(row.task, row.protocol) for row in standings}):
         rows = [row for row in standings if (row.task, row.protocol) == (task, protocol)]

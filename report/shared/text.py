@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -102,3 +103,12 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def shortest_names(runs: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell them apart; numbers where the same run is given twice."""
+    for depth in range(1, 9):
+        names = ["/".join(Path(run).resolve().parts[-depth:]) for run in runs]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{Path(run).resolve().name} ({k + 1})" for k, run in enumerate(runs)]

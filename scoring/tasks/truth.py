@@ -18,7 +18,7 @@ from showerstack.runtime.arrays import open_array, open_npy
 from showerstack.runtime.checksums import CHECKSUMS_FILE, Checksums
 from showerstack.runtime.errors import InputError, did_you_mean
 from showerstack.scoring.metrics.bins import BENCHMARK, MetricBins
-from showerstack.showers.array import array_of
+from showerstack.showers.array import KASCADE, array_of
 from showerstack.showers.event_files import EventFiles
 from showerstack.showers.schema import (
     COMPOSITION,
@@ -242,7 +242,9 @@ def origin_of(folder: Path, task: Task) -> DataOrigin:
     """Return the origin of a labelled test set."""
     folder = Path(folder)
     source = read_source(folder)
-    stated = str(source.get("protocol", "v2"))
+    array, stated = array_of(source), str(source.get("protocol", "v2"))
+    if not array.is_like(KASCADE):  # protocols are of KASCADE, and scores of two arrays stand in no one list
+        stated = f"array {array.name}"
     if is_simulated(source):
         made = [source.get("model", "?"), f"{source.get('world', 'default')} world", f"seed {source.get('seed', '?')}"]
         return DataOrigin(False, f"{SIMULATION} of {stated} ({', '.join(map(str, made))})", source)

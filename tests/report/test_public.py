@@ -43,8 +43,10 @@ from showerstack.scoring.score import (
 from showerstack.scoring.tasks.published import PUBLISHED, published_for
 from showerstack.scoring.tasks.truth import TEST_CLASSES, DataOrigin, origin_of, read_truth
 from showerstack.showers.archives.convert import convert
+from showerstack.showers.array import KASCADE
 from showerstack.showers.dataset import Dataset
-from showerstack.showers.schema import COMPOSITION, GAMMA, SUBMISSION_FILE, task_named
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, SUBMISSION_FILE, task_named
+from showerstack.showers.simulation import simulate
 from showerstack.stacking.folder import RunFolder
 from showerstack.stacking.prediction.run import Run
 from tests.program import call
@@ -192,6 +194,24 @@ def test_leaderboard_counts_again(gamma_world: tuple[Path, Path], tmp_path: Path
     write_json(file, json.loads(file.read_text().replace(repr(true), "1e-9")))
     assert "1e-09" in file.read_text()
     assert standing(run).value == true
+    twin = shutil.copytree(run, tmp_path / "other" / run.name)
+    rows = next(iter(tables([run, twin]).values()))
+    assert [row.system for row in rows if row.ours] == [f"{run.parent.name}/run", "other/run"], "of one name"
+
+
+def test_arrays_do_not_share_a_list(tmp_path: Path) -> None:
+    one = tmp_path / "one"
+    one.mkdir()
+    for source, protocol in (
+        (
+            {"generator": "showers.simulation", "model": "qgs", "seed": 3},
+            "simulation of array mine (qgs, default world, seed 3)",
+        ),
+        ({"generator": "lists"}, "unknown origin (array mine)"),
+    ):
+        write_json(one / "source.json", {**source, "array": replace(KASCADE, name="mine", pitch_m=20.0).as_json()})
+        np.save(one / "labels_gamma.npy", np.array([0, 1], np.int8))
+        assert origin_of(one, GAMMA).protocol == protocol
 
 
 def test_march_of_nines() -> None:
@@ -506,6 +526,27 @@ def test_doctor_of_a_dataset(world: tuple[Path, Path]) -> None:
     assert "ordered by class" in protocol_text(examine_datasets([test]))
     (test / "labels_composition.npy").unlink()
     assert "events to be predicted" in protocol_text(examine_datasets([test]))
+
+
+def test_doctor_of_true_energies(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        simulate(ENERGY, tmp_path / name, n_train=300, n_test=60, seed=len(name), workers=1)
+    train, others = (tmp_path / name / "energy_train" for name in ("one", "other"))
+    energy = np.load(train / "labels_energy.npy")
+    found = {line.what: line for line in folder_findings(train)}
+    assert found["true lg(E/eV)"].outcome == (
+        f"{energy.min():.2f} to {energy.max():.2f}, median {np.median(energy):.2f}"
+    )
+    assert found["order of rows"].state == "ok"
+    quartiles = column_quartiles([train, others])
+    assert [row["set"] for row in quartiles] == [str(train), str(others)], "two sets of one name are two sets"
+    assert quartiles[0]["events"] + quartiles[1]["events"] < 600
+    order = np.argsort(energy)
+    for file in train.glob("*.npy"):
+        np.save(file, np.load(file)[order])
+    (train / "checksums.json").unlink()
+    found = {line.what: line for line in folder_findings(train)}
+    assert "ordered by class or energy (primary energy of neighbouring rows" in found["order of rows"].outcome
 
 
 def test_doctor_shows_measured_columns_beside_simulated_ones(tmp_path: Path) -> None:
