@@ -253,8 +253,9 @@ class DetectorArray:
         return self.card == KASCADE.card
 
     def is_like(self, other: DetectorArray) -> bool:
-        """Return whether stations stand and answer alike, whatever the arrays are called."""
-        return replace(self, name=other.name) == other
+        """Return whether stations stand and answer alike: names, sites and units of lists change no shower."""
+        card = replace(self.card, site=other.card.site, unit=other.card.unit)
+        return replace(self, name=other.name, card=card) == other
 
     def difference(self, other: DetectorArray) -> str:
         """Return in words in what another array differs."""
@@ -275,7 +276,8 @@ class DetectorArray:
             depths = ("not said" if one.depth_g_cm2 is None else f"{one.depth_g_cm2:.0f}" for one in (self, other))
             differing.append("depth in g/cm2, {} instead of {}".format(*depths))
         cards = [one.card.as_json() for one in (self, other)]
-        keys = [key for key in cards[0] | cards[1] if cards[0].get(key) != cards[1].get(key) and key != "depth_g_cm2"]
+        told = ("depth_g_cm2", "site", "unit")
+        keys = [key for key in cards[0] | cards[1] if cards[0].get(key) != cards[1].get(key) and key not in told]
         differing += [f"[{key}] of the card" for key in keys]
         return ", ".join(differing) or "clusters or the shape of the grid"
 

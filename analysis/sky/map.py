@@ -228,8 +228,9 @@ def _open_folders(options: SkyOptions, remarks: list[str], prints: list[str]) ->
         remarks += label_remarks(dataset) + time_remarks(str(folder), dataset.files.times(), dataset.array)
         prints.append(dataset.fingerprint())
         datasets.append(dataset)
-        if not dataset.array.complete.is_like(datasets[0].array.complete):
-            raise InputError(f"{folder} is of another array than {datasets[0].path}: map them apart")
+        here, first = dataset.array.complete, datasets[0].array.complete
+        if not here.is_like(first) or here.card.site != first.card.site:
+            raise InputError(f"{folder} is of another array or site than {datasets[0].path}: map them apart")
     refuse_shared([("--data", dataset) for dataset in datasets])
     return datasets
 

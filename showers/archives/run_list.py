@@ -115,7 +115,7 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
         source = EventFiles.open(folder).source()
         summary = source.get("summary")
         if not isinstance(summary, dict):
-            raise InputError(f"{folder} has no summary of a measured run in its source.json: convert the archive again")
+            raise InputError(f"{folder} is no measured run of an archive: its source.json has no summary of one")
         n, passed = summary["n_events"], summary["passed"]
         cuts = str(source.get("evaluation_cuts", protocols.TEST_WITH_AGE.name))
         mean, error = means_of(summary, cuts)

@@ -233,6 +233,8 @@ def test_arrays_say_in_what_they_differ() -> None:
     assert changed(x_m=near).difference(KASCADE) == "places by up to 2.5 m"
     assert changed(x_m=KASCADE.x_m.T, y_m=KASCADE.y_m.T).difference(KASCADE) == "the order of the stations"
     assert changed(muon_area_m2=1.25 * KASCADE.muon_area_m2).difference(KASCADE) == "muon areas by up to 0.81 m2"
-    high = dataclasses.replace(KASCADE.card, depth_g_cm2=700.0, site={"latitude_deg": 1.0})
-    assert changed(card=high).difference(KASCADE) == "depth in g/cm2, 700 instead of 1023, [site] of the card"
+    high = dataclasses.replace(
+        KASCADE.card, depth_g_cm2=700.0, times={"resolution_ns": 1.0}, site={"latitude_deg": 1.0}
+    )
+    assert changed(card=high).difference(KASCADE) == "depth in g/cm2, 700 instead of 1023, [times] of the card"
     assert KASCADE.without([0], []).difference(KASCADE) == "251 stations instead of 252"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,9 @@ def test_card_survives_json_and_counts():
     assert again.card == card
     assert again.core_limit_m == 900.0
     assert not array(card).is_like(array())
+    placed = replace(card, site={"latitude_deg": 29.3}, unit="mev")
+    assert array(placed).is_like(array(card)), "where it stands changes no shower"
+    assert "site" not in array(placed).difference(array())
     assert "card" not in array().as_json()
 
 
