@@ -12,7 +12,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, wraps
 from itertools import pairwise
@@ -154,10 +154,9 @@ def checked(function: Callable[Taken, Result]) -> Callable[Taken, Result]:
 
     @wraps(function)
     def call(*arguments: Taken.args, **given: Taken.kwargs) -> Result:
-        try:
+        bound: Mapping[str, Any] = {}
+        with suppress(TypeError):  # Python's own error, below, names the function
             bound = signature.bind(*arguments, **given).arguments
-        except TypeError:
-            return function(*arguments, **given)  # Python's own error names the function
         for name, value in bound.items():
             if name in declared():
                 refuse_wrong(name, value, declared()[name])

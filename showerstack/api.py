@@ -29,7 +29,7 @@ from showerstack.runtime.logs import Lines, logging_to, remark
 from showerstack.runtime.options import Count, Limits, Place, as_arguments, checked, made_of
 from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.showers.nuclei import groups_asked
-from showerstack.showers.schema import COMPOSITION, TASKS, Task, task_named
+from showerstack.showers.schema import COMPOSITION, TASKS, TargetQuantity, Task, task_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -181,7 +181,19 @@ class Predicted:
     def __len__(self) -> int:
         return len(self.probabilities)
 
+    @property
+    def _target(self) -> TargetQuantity | None:
+        return TASKS[self.task].target if self.task in TASKS else None
+
+    def _quartiles(self, name: str) -> list[str]:
+        """Return 25, 50 and 75 % of an array of estimates, as text."""
+        known = self.arrays[name][np.isfinite(self.arrays[name])]
+        return [f"{value:.2f}" for value in np.quantile(known, (0.25, 0.5, 0.75))] if len(known) else ["–"] * 3
+
     def __repr__(self) -> str:
+        if target := self._target:
+            low, middle, high = self._quartiles(target.name)
+            return f"<{len(self):,} predictions: {target.unit} {middle}, half of them {low} to {high}>"
         shares = self._shares() if len(self) else np.zeros(len(self.classes))
         named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in zip(self.classes, shares, strict=True))
         return f"<{len(self):,} predictions, {self.task}: {named}>"
@@ -194,6 +206,9 @@ class Predicted:
         return np.array([np.mean(self.labels == value) if len(self) else np.nan for value in known])
 
     def _repr_html_(self) -> str:
+        if target := self._target:
+            rows = [(name, *self._quartiles(name)) for name in (target.name, f"{target.name}_error")]
+            return _html(f"{len(self):,} predictions, {target.unit}", ("", "25 %", "median", "75 %"), rows)
         mean = self.probabilities.mean(axis=0) if len(self) else np.full(len(self.classes), np.nan)
         rows = [
             (name, f"{100 * share:.1f} %", _number(probability))
@@ -216,8 +231,7 @@ class Predicted:
             raise InputError("there are no events to be drawn")
         if self.scores is not None:
             return scores_of_events(self.scores)
-        target = TASKS[self.task].target if self.task in TASKS else None
-        if target is not None:
+        if target := self._target:
             return estimates_of_events(self.arrays[target.name], f"{target.name}, {target.unit}")
         return shares_of_classes(self.classes, self._shares(), self.probabilities.mean(axis=0))
 

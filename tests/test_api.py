@@ -189,6 +189,10 @@ def test_notebooks_show_tables_and_figures(
     assert "<td>accuracy</td><td>0.91</td><td>[0.9, 0.92]</td><td>300</td>" in scored._repr_html_()
     bars = predicted.plot().axes[0].patches
     assert [bar.get_width() for bar in bars] == pytest.approx([100 * share, 100 - 100 * share])
+    estimates = {"lg_energy": np.array([14, 15, np.nan, 16.0]), "lg_energy_error": np.full(4, 0.1)}
+    energy = showerstack.Predicted("energy", ("a",), np.ones((4, 1)), np.zeros(4), None, arrays=estimates)
+    assert repr(energy) == "<4 predictions: lg(E/eV) 15.00, half of them 14.50 to 15.50>"
+    assert "<td>lg_energy</td><td>14.50</td><td>15.00</td><td>15.50</td>" in energy._repr_html_()
     gamma = showerstack.Predicted("gamma", ("gamma", "hadron"), np.full((9, 2), 0.5), np.zeros(9), np.arange(9.0))
     assert gamma.plot().axes[0].get_xlabel() == "gamma score"
     with pytest.raises(InputError, match="no events to be drawn"):
