@@ -35,8 +35,8 @@ OWN_ENERGY, OUTWARD, SIDEWAYS = (
     [target.name for target in TARGETS].index(name) for name in ("lg_energy", "core_outward_m", "core_sideways_m")
 )
 USED = (OWN_ENERGY, OUTWARD, SIDEWAYS)
-MIN_EVENTS = 100
-"""Events of known truth without which errors are not measured."""
+MIN_EVENTS = 30
+"""Events of known truth without which errors are not measured: by so many to an eighth."""
 
 
 @dataclass(frozen=True)

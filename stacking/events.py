@@ -24,7 +24,7 @@ from showerstack.features.build import build_table
 from showerstack.features.catalogue import feature_set
 from showerstack.features.device import resolve_device
 from showerstack.features.table import FeatureTable
-from showerstack.models.base.inputs import targets_of
+from showerstack.models.base.inputs import TARGET_CLIP, targets_of
 from showerstack.models.base.learner import Batch
 from showerstack.models.base.spec import LearnerSpec
 from showerstack.models.registry import device_remarks, devices_for
@@ -116,8 +116,11 @@ class Events(ABC):
     def known(self) -> Labelled:
         """Return what is known of *training* events."""
 
-    def targets(self, rows: np.ndarray) -> np.ndarray | None:
-        """Return (n, T) float32 standardised true quantities of *training* events; None where none are known."""
+    def targets(self, rows: np.ndarray, limit: float = TARGET_CLIP) -> np.ndarray | None:
+        """Return (n, T) float32 standardised true quantities of *training* events; None where none are known.
+
+        Beyond the limit they are cut.
+        """
         return None
 
     def targets_fingerprint(self) -> str | None:
@@ -246,11 +249,11 @@ class ShowerEvents(Events):
             offsets=None if bins is None else bins.offsets,
         )
 
-    def targets(self, rows: np.ndarray) -> np.ndarray | None:
+    def targets(self, rows: np.ndarray, limit: float = TARGET_CLIP) -> np.ndarray | None:
         """Return the standardised true quantities, if the folder has them; never of events to be predicted."""
         data = self._labelled_data()
         core = self.fitted_core(rows) if data.has_truth else None
-        return None if core is None else targets_of(data.truth()[rows], core[:, 0], core[:, 1])
+        return None if core is None else targets_of(data.truth()[rows], *core.T, limit=limit)
 
     def targets_fingerprint(self) -> str | None:
         return self._labelled_data().truth_fingerprint()

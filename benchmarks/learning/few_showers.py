@@ -58,6 +58,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "10 epochs, 256 a step": SMALL_STEPS | {"batch_size": 256},
     HALFWAY: SMALL_STEPS | {"epochs": 10},
     KEPT_BACK: {"by_number": False},
+    "body taught nothing but classes": {"truth_weight": 0.0},
+    "body taught truth, 0.1": {"truth_weight": 0.1},
+    "body taught truth, 0.3": {"truth_weight": 0.3},
     UNTAUGHT: {"by_number": False},
     AFTER: {"by_number": False},
 }

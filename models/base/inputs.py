@@ -252,7 +252,9 @@ TARGET_CLIP = 6.0
 """Standardised targets are cut here: a fit that went astray teaches nothing."""
 
 
-def targets_of(truth: pl.DataFrame, fit_x_m: np.ndarray, fit_y_m: np.ndarray) -> np.ndarray:
+def targets_of(
+    truth: pl.DataFrame, fit_x_m: np.ndarray, fit_y_m: np.ndarray, *, limit: float = TARGET_CLIP
+) -> np.ndarray:
     """Return (n, T) float32 standardised targets, NaN where a quantity has no meaning.
 
     Parameters
@@ -261,6 +263,8 @@ def targets_of(truth: pl.DataFrame, fit_x_m: np.ndarray, fit_y_m: np.ndarray) ->
         What really happened: :attr:`showerstack.showers.simulation.blocks.SimulatedEvents.truth`.
     fit_x_m, fit_y_m
         (n,) core of the lateral fit.
+    limit
+        Beyond it they are cut, for a network that learns them; errors are measured without one.
     """
     mass = truth["mass"].to_numpy().astype(np.float64)
     dx_m = truth["core_x_m"].to_numpy() - fit_x_m
@@ -272,7 +276,5 @@ def targets_of(truth: pl.DataFrame, fit_x_m: np.ndarray, fit_y_m: np.ndarray) ->
         "core_sideways_m": (dy_m * fit_x_m - dx_m * fit_y_m) / r_m,
     }
     columns = [values[t.name] if t.name in values else truth[t.name].to_numpy().astype(np.float64) for t in TARGETS]
-    scaled = [
-        np.clip((c - t.centre) / t.width, -TARGET_CLIP, TARGET_CLIP) for c, t in zip(columns, TARGETS, strict=True)
-    ]
+    scaled = [np.clip((c - t.centre) / t.width, -limit, limit) for c, t in zip(columns, TARGETS, strict=True)]
     return np.column_stack(scaled).astype(np.float32)

@@ -218,7 +218,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         uses_truth=True,
         one_network=True,
         weights=1_100_889,
-        version=6,
+        version=7,
     ),
 )
 

@@ -57,7 +57,7 @@ MOST_EVENTS = 2_000
 """Events by which a world is found: uses of a shower beyond these tell little more."""
 PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
 """Into so many parts the showers of such a fit are divided to choose its training; from how many on fewer do."""
-LEAST_KNOWN = 100
+LEAST_KNOWN = 30
 """Training events in which a true quantity must be known for its estimates to count as learned."""
 
 
@@ -108,7 +108,7 @@ class PretrainedLearner(NetworkLearner):
         "dropout": 0.0,
         "body_rate": 0.1,
         "world_rate": 20.0,
-        "truth_weight": 0.0,
+        "truth_weight": 0.3,
         "width": 256,
         "blocks": 4,
         "hidden": 512,

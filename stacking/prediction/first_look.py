@@ -84,7 +84,7 @@ def first_look(
         raise InputError(f"{dataset} holds no events")
     beyond = [] if pretrained.seen is None else outside(data.array, pretrained.seen)[0]
     remarks = (
-        f"{FIRST_LOOK}: the weights were not trained at {data.array.title}, and nothing says how often they are right there",
+        f"{FIRST_LOOK}: the weights were not trained at {data.array.title}, and nothing says how right they are there",
         *([f"{data.array.title} lies outside of what the weights have seen: {', '.join(beyond)}"] if beyond else []),
         *data.remarks,
         *unusable_remarks(data, strict=False),

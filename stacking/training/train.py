@@ -12,6 +12,7 @@ on nested ones.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -381,7 +382,8 @@ def fit_target_calibration(
     None, None and nothing where no learner learned them.
     """
     name = next((name for name in collected.names if run.fit(name, 0).has_estimates()), None)
-    targets = data.train.targets(np.flatnonzero(judged.rows)) if name is not None else None
+    # As they are: networks learn those of cores within some metres alone, but may miss by more.
+    targets = data.train.targets(np.flatnonzero(judged.rows), math.inf) if name is not None else None
     if name is None or targets is None:
         return None, None, {}
     if judged.on == ON_HOLDOUT:

@@ -267,6 +267,8 @@ def test_true_quantities_by_hand() -> None:
     np.testing.assert_allclose(result[0], expected, rtol=1e-5)
     np.testing.assert_allclose(result[1], [0, 0, 0, 0, 0, np.nan, 0.0, -0.5], atol=1e-6)
     np.testing.assert_allclose(result[2], [6, 0, 0, 0, 0, -0.9 / 0.65, 0, 0], atol=1e-6)
+    whole = targets_of(truth, np.array([30.0, 0.0, 20.0]), np.array([40.0, 40.0, 0.0]), limit=np.inf)
+    np.testing.assert_allclose(whole[2, [0, 6]], [(30.0 - 15.4) / 0.4, -40.0 / 2])
     assert names[-2:] == ["core_outward_m", "core_sideways_m"]
 
 

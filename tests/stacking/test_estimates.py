@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,10 +135,13 @@ def test_rare_showers_move_energies_and_cores_by_their_weight_alone() -> None:
     judged = Judged(ON_HOLDOUT, rows, sample, {})
     fit = SimpleNamespace(has_estimates=lambda: True)
     run = SimpleNamespace(fit=lambda name, number: fit, read_fits=lambda name, wanted, part, estimates: fits[:, rows])
-    config, train = SimpleNamespace(n_folds=1, repeats=1), SimpleNamespace(targets=targets.__getitem__)
+    asked = []
+    train = SimpleNamespace(targets=lambda rows, limit: asked.append(limit) or targets[rows])
+    config = SimpleNamespace(n_folds=1, repeats=1)
     data = SimpleNamespace(config=config, train=train)
     calibration, *_ = second_level.fit_target_calibration(run, data, None, oof, judged)  # type: ignore[arg-type]
     assert calibration == TargetCalibration.of("taught", fits[:, rows], targets[rows], weights[rows])[0]
+    assert asked == [math.inf], "a core that is further away than networks learn was missed by all of that"
 
 
 OPTIONS: dict[str, Any] = {

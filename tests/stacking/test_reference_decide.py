@@ -176,7 +176,7 @@ def test_estimates(reference: Reference) -> None:
     result["mixture"] = mixture(fits)
     core = np.stack([rng.uniform(-80, 80, 120), rng.uniform(-80, 80, 120)], axis=1)
     core[:2] = (0.0, 0.0), (1e-4, 0.0)
-    for unknown, missing in ((20, 0), (21, 0), (0, 21), (0, 0)):
+    for unknown, missing in ((90, 0), (91, 0), (0, 91), (0, 0)):
         some, own = targets.copy(), fits.copy()
         some[:unknown, 6], own[:, :missing, 0] = np.nan, np.nan
         for w in (None, weights[:120]):
