@@ -21,7 +21,7 @@ from showerstack.scoring.tasks import scoring_of
 from showerstack.showers.schema import TASKS
 from showerstack.showers.source import is_simulated, read_source
 from showerstack.stacking.prediction.run import Run
-from showerstack.stacking.stated import Gate, Manifest, TableMetrics
+from showerstack.stacking.stated import Manifest, TableMetrics
 
 LICENCE = "MIT"
 """Of the software, its models and what it simulates."""
@@ -123,9 +123,9 @@ def _header(name: str, manifest: Manifest, test: Mapping[str, Any] | None) -> It
     }
     if test is not None:
         scores = [
-            {"type": name.replace(" ", "_"), "value": value["value"] if isinstance(value, Mapping) else value}
+            {"type": name.replace(" ", "_"), "value": value["value"]}
             for name, value in test.items()
-            if name != "judged_on"
+            if isinstance(value, Mapping)
         ]
         kind = "tabular-regression" if task in TASKS and TASKS[task].target else "tabular-classification"
         of_data = Path(str(manifest.data.test)).name
@@ -144,10 +144,13 @@ def _body(
     limits += [f"Warning of the run: {_plain(line)}" for line in (*manifest.remarks, *remarks)]
     cost = totals(manifest.steps)
     yield from (f"# Model card: {_plain(name)}", "", USES.get(task, TABLE_USE), "")
-    yield f"Classes: {', '.join(map(_plain, manifest.classes))}."
+    if task in TASKS and TASKS[task].target:
+        yield f"It learns {len(manifest.classes)} bins with equal numbers of training showers."
+    else:
+        yield f"Classes: {', '.join(map(_plain, manifest.classes))}."
     yield from ("", "## Model", "", *_model(manifest))
     yield from ("", "## Data and protocol", "", *_data(manifest, sources))
-    yield from ("", "## Metrics", "", *_scores(manifest.gate, metrics))
+    yield from ("", "## Metrics", "", *_scores(manifest, metrics))
     yield from ("", "## Limits", "", *(f"* {line}" for line in limits))
     yield from ("", "## Licence", "")
     yield f"Software and models: {LICENCE}. Data: {f'simulated data: {LICENCE}' if simulated else OTHERS_DATA}."
@@ -204,9 +207,10 @@ def _data(manifest: Manifest, sources: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _scores(gate: Gate, metrics: Mapping[str, Any]) -> Iterator[str]:
+def _scores(manifest: Manifest, metrics: Mapping[str, Any]) -> Iterator[str]:
+    gate = manifest.gate
     yield from (f"[a, b] is a {LEVEL_TEXT} interval, ± one standard error.", "")
-    if gate.gain is not None and gate.standard_error is not None:
+    if gate.gain is not None and gate.standard_error is not None and len(manifest.finished) > 1:
         yield (
             f"* Stack against the best learner on held-out training events: log-loss lower by {gate.gain:.4f} ± "
             f"{gate.standard_error:.4f}."

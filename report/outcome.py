@@ -24,7 +24,7 @@ from showerstack.models.pretraining import SHOWERS_SEEN
 from showerstack.report.card import write_card
 from showerstack.report.run_page import write_report
 from showerstack.report.shared.subject import ScoredSystem, read_labels, score_systems
-from showerstack.report.shared.text import TABLE_HEADS, gain_text, metric_text, table_cells
+from showerstack.report.shared.text import TABLE_HEADS, gain_text, metric_text, pooled_words, table_cells
 from showerstack.report.table_page import write_table_report
 from showerstack.runtime.checksums import CHECKSUMS_FILE
 from showerstack.runtime.context import Bars, Context, silent
@@ -130,6 +130,7 @@ def _caption(run: Run, systems: Sequence[ScoredSystem], published: ScoredSystem 
         rivals = sum(one.name.startswith("published.") for one in systems)
         better = f", the best of {rivals} published systems in {metric.name}" if rivals > 1 else ""
         lines.append(f"gain: over {published.name}{better}")
+    lines += filter(None, [pooled_words(run.manifest)])
     chosen = run.manifest.config.settings
     for one in systems:
         if one.name.startswith("pretrained"):

@@ -41,7 +41,7 @@ from showerstack.report.shared.markup import (
     write_page,
 )
 from showerstack.report.shared.subject import EvaluatedRun, mean_loss
-from showerstack.report.shared.text import difference_text, metric_text, p_text, signed
+from showerstack.report.shared.text import difference_text, metric_text, p_text, pooled_words, signed
 from showerstack.report.task_sections import page_of
 from showerstack.runtime.context import Bars, silent
 from showerstack.runtime.errors import InputError, escaped
@@ -87,12 +87,12 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
     """Return the summary in plain language, and what the data do not show."""
     scoring, manifest = scoring_of(evaluated.task), evaluated.run.manifest
     where, reason = manifest.judged.on, manifest.gate.reason
-    where = f"the {where}" if where == "outer holdout" else where
+    where = f"the {where}" if where == "outer holdout" else f"{where} predictions"
     lines = [f"Used for new showers: {evaluated.shipped_words}. On {where} of the training set, {reason}."]
     ours = evaluated.shipped_words
     # A stack that predicts is compared with its best learner, a learner that predicts with the stack.
     other = evaluated.best_learner if evaluated.shipped.name == COMBINED[-1] else COMBINED[-1]
-    if other in evaluated.against_shipped:
+    if other in evaluated.against_shipped and len(manifest.finished) > 1:
         metric, loss = evaluated.against_shipped[other]
         theirs = "the stack" if other == COMBINED[-1] else other
         logarithmic = evaluated.metric.logarithmic
@@ -173,6 +173,8 @@ def learners(evaluated: EvaluatedRun) -> Section:
         "predicts new showers; the bold row is what predictions.npz holds.",
         "quiet",
     )
+    if pooled := pooled_words(evaluated.run.manifest):
+        against += paragraph(f"{pooled}.", "quiet")
     body = side_by_side(
         picture(as_svg(figure, "metric of each system"), caption), against + _on_the_same_events(evaluated)
     )

@@ -280,8 +280,8 @@ class StackConfig(RunConfig, ShowerOptions):
         others = ", ".join(learner.name for learner in specs if not learner.pretrained)
         remark = (
             f"with {n:,} training showers {listed(list(started))} alone is trained: {others} would need "
-            f"{FEW_SHOWERS:,} to be of use beside it (--learners names others); {MORE_SHOWERS}"
-        )
+            f"{FEW_SHOWERS:,} to be of use beside it (--learners names others)"
+        ) + ("" if task.target else f"; {MORE_SHOWERS}")  # energies hardly gain
         return self.model_copy(update={"learners": started}), (remark,)
 
     def _starting_at(self, array: DetectorArray, specs: Iterable[LearnerSpec], task: Task) -> StackConfig:

@@ -32,6 +32,11 @@ def test_from_grids_to_a_score(task: Task, tmp_path: Path) -> None:
     shown = call("cli.py", "stack", "--task", task.name, "--data", tmp_path / "data", "--run", run, *QUICK)
     assert f"run folder: {run}" in shown.stdout.replace("\n", "")
     assert (run / "report.html").stat().st_size > 10_000
+    card = (run / "model_card.md").read_text()
+    assert (f"It learns {task.n_classes} bins" if task.target else f"Classes: {', '.join(task.classes)}.") in card
+    assert "Stack against" not in card, "of one learner there is nothing to compare"
+    header = json.loads(next(line for line in card.splitlines() if line.startswith("model-index")).split(": ", 1)[1])
+    assert all(isinstance(one["value"], float) for one in header[0]["results"][0]["metrics"])
     call("cli.py", "predict", "--run", run, "--data", test, "--out", tmp_path / "again.npz")
     again, first = np.load(tmp_path / "again.npz"), np.load(run / "predictions.npz")
     np.testing.assert_array_equal(again["log_proba"], first["log_proba"])

@@ -92,9 +92,7 @@ def main() -> None:
         rows.append(f"| {array} | lateral fit | | | | {np.mean(fits):.2f} ± {spread:.2f} | |")
         print(rows[-1], flush=True)
     if options.store:
-        words = (
-            f"{N_TEST:,} test showers of world `{WORLD}`, means of seeds {options.seeds} ± their standard error."
-        )
+        words = f"{N_TEST:,} test showers of world `{WORLD}`, means of seeds {options.seeds} ± their standard error."
         text, title = "\n".join([words, "", *rows]), "Energy and core from few showers"
         store("few_energies", title, text, worlds=(WORLD,), weights="any-array")
 

@@ -16,7 +16,8 @@ from showerstack.scoring.metrics.level import LEVEL_TEXT
 from showerstack.scoring.metrics.paired import Paired
 from showerstack.scoring.tasks.base import Metric
 from showerstack.scoring.tasks.text import plus_minus, short, with_interval
-from showerstack.stacking.stated import Step
+from showerstack.stacking.estimates import POOL
+from showerstack.stacking.stated import Manifest, Step
 
 LEAST_P = 1e-15
 """Smaller probabilities are those of a tail that nothing has tested."""
@@ -60,6 +61,13 @@ def gain_text(paired: Paired, digits: int) -> str:
 
 TABLE_HEADS = {"log_loss": "log-loss", "accuracy": "accuracy", "auc": "AUC"}
 """Of the metrics of a run on a table."""
+
+
+def pooled_words(manifest: Manifest) -> str:
+    """Return what the row of the system in use holds, where a network's own estimate is part of it; else nothing."""
+    if manifest.decision.chosen != POOL:
+        return ""
+    return f"{manifest.shipped}: with the own estimate of a network; other rows are posterior means alone"
 
 
 def table_cells(metrics: Mapping[str, Any]) -> tuple[str, ...]:
