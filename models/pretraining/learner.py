@@ -59,6 +59,8 @@ PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
 """Into so many parts the showers of such a fit are divided to choose its training; from how many on fewer do."""
 LEAST_KNOWN = 30
 """Training events in which a true quantity must be known for its estimates to count as learned."""
+TRUTH_WEIGHT = 0.3
+"""Without it estimates fall behind a body that classes move; photons are then found less well."""
 
 
 class FineTuned(nn.Module):
@@ -94,7 +96,8 @@ class PretrainedLearner(NetworkLearner):
 
     Settings: ``weights``, ``shipped`` (KASCADE's), ``any-array`` or a ``.safetensors`` file whose SHA-256 is then
     ``weights_sha256``; ``dropout``; ``body_rate``, ``world_rate``, learning rates of body and world in units of the
-    head's; ``truth_weight``, weight of the true quantities in what the body learns (their heads learn in any case);
+    head's; ``truth_weight``, weight of the true quantities in what the body learns (their heads learn in any case), by
+    default :data:`TRUTH_WEIGHT`, and 0 where photons are told from hadrons;
     ``width``, ``blocks``, ``hidden``, which are those of the weights; ``by_number``, whether fits of fewer than 20,000
     showers keep none back, and of fewer than 2,000 find their world first; ``masses``, mass numbers of the nuclei of
     each class, where classes are other mass groups than those of pretraining.
@@ -108,7 +111,7 @@ class PretrainedLearner(NetworkLearner):
         "dropout": 0.0,
         "body_rate": 0.1,
         "world_rate": 20.0,
-        "truth_weight": 0.3,
+        "truth_weight": None,
         "width": 256,
         "blocks": 4,
         "hidden": 512,
@@ -125,8 +128,8 @@ class PretrainedLearner(NetworkLearner):
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
         super().__init__(classes, settings, threads=threads)
         name_released(self.chosen)
-        if self.chosen["truth_weight"] < 0:
-            raise InputError(f"truth_weight must be at least 0, got {self.chosen['truth_weight']}")
+        if self.truth_weight < 0:
+            raise InputError(f"truth_weight must be at least 0, got {self.truth_weight}")
         if (groups := len(self.chosen["masses"])) not in (0, len(classes)):
             raise InputError(f"masses are of {groups} groups, but there are {len(classes)} classes: leave them out")
         self.usual = self.training
@@ -142,7 +145,13 @@ class PretrainedLearner(NetworkLearner):
         """Return the network with random weights."""
         chosen = self.chosen
         sizes = Architecture(inputs.n_inputs, chosen["width"], chosen["blocks"], chosen["hidden"], N_WORLD)
-        return FineTuned(sizes, n_classes, chosen["dropout"], chosen["truth_weight"])
+        return FineTuned(sizes, n_classes, chosen["dropout"], self.truth_weight)
+
+    @property
+    def truth_weight(self) -> float:
+        """Weight of true quantities in what the body learns: as asked, else :data:`TRUTH_WEIGHT`, or 0 for photons."""
+        usual = 0.0 if self.classes == GAMMA.classes else TRUTH_WEIGHT
+        return usual if self.chosen["truth_weight"] is None else float(self.chosen["truth_weight"])
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
