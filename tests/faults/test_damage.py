@@ -71,7 +71,7 @@ def test_feature_tables(
 
 
 @pytest.mark.usefixtures("fakes")
-@rounds(40, 600)
+@rounds(20, 600)
 def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
     for name, seed in (("set", 1), ("other", 2)):
         points, labels = gaussians(600, seed)

@@ -103,6 +103,7 @@ BARRIER = ("void sort(", "SYNCHRONISE;", "")
 SHUFFLE = ("void order_one(", "hits = total(hits);", "if (lane) hits = total(hits);")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "whole", "broken"), [BARRIER, SHUFFLE], ids=["barrier", "shuffle"])
 def test_a_missing_barrier_and_a_lane_that_misses_a_shuffle_are_found(showers, warp, function, whole, broken):
     events = make_events(XP, *showers)

@@ -186,7 +186,7 @@ def _states(folder: Path, monkeypatch, work) -> list[Path]:
     return copies
 
 
-@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize("stale", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_killed_at_any_step_it_is_finished_by_starting_again(write, draw, tmp_path, monkeypatch, stale):
     folder, out = write(draw(40)), tmp_path / "table"
     expected = _build(folder, tmp_path / "whole")

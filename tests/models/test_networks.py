@@ -209,7 +209,7 @@ def _killer(after: float) -> Any:
     return report
 
 
-@pytest.mark.parametrize("optimiser", ["adamw", "sam"])
+@pytest.mark.parametrize("optimiser", ["adamw", pytest.param("sam", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_if_it_had_not_been(
     optimiser: str, showers: tuple[Batch, Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,6 +308,7 @@ def test_weights_without_hadronic_models_answer_as_they_did(tmp_path: Path) -> N
             torch.testing.assert_close(answers, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("toy_stream")
 def test_pretraining_goes_on_from_weights(tmp_path: Path) -> None:
     file = small_weights(tmp_path)

@@ -492,6 +492,7 @@ def start_browser(profile: Path) -> tuple[subprocess.Popen[bytes], str]:
     CHROMIUM is None and "BROWSER_REQUIRED" not in os.environ,
     reason="the report is not opened: no Chromium (apt-get install chromium)",
 )
+@pytest.mark.slow
 def test_report_in_a_browser(composition_report: Path, gamma_report: Path, tmp_path: Path) -> None:
     pytest.importorskip("tornado", reason="tornado (extra: cluster) speaks to the browser")
     process, port = start_browser(tmp_path / "profile")
@@ -555,6 +556,7 @@ def test_a_page_of_scores_says_what_moved_them(tiny_composition: Path, compositi
 
 
 @pytest.mark.skipif(CHROMIUM is None and "BROWSER_REQUIRED" not in os.environ, reason="no Chromium")
+@pytest.mark.slow
 def test_a_page_of_scores_in_a_browser(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
     pytest.importorskip("tornado", reason="tornado (extra: cluster) speaks to the browser")
     run, data = gamma_world

@@ -278,7 +278,7 @@ def test_gallery_chooses_confident_wrong_and_ambiguous() -> None:
     assert right == {"most confident": [0], "most wrong": [], "most ambiguous": []}
 
 
-@pytest.mark.parametrize("n_threads", [2, 4, 8])
+@pytest.mark.parametrize("n_threads", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))])
 def test_pictures_in_threads_have_their_style_and_leave_matplotlibs(n_threads: int) -> None:
     def draw(k: int) -> str:
         with one_plot(1.0) as (figure, axes):

@@ -130,6 +130,7 @@ def _wait(file: Path | None) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_ends_is_told(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.1)
     monkeypatch.setattr(small, "ncores", _ended)
@@ -350,6 +351,7 @@ def test_a_cluster_predicts_the_same(
 SKY = "runs = 3\nlive_time_h = 0.02\nflux_1_pev = 6e-21\ndead_stations = 6\n"
 
 
+@pytest.mark.slow
 def test_a_cluster_converts_the_same_runs(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sky.toml").write_text(SKY)
     simulate_measured(tmp_path / "sky.toml", tmp_path / "raw", seed=3, workers=1)
