@@ -43,7 +43,7 @@ def measured(learner: str, array: str, n: int, seed: int, out: Path) -> list[flo
     config = StackConfig(task=ENERGY.name, data=data, run=data / learner, preset="quick", learners=(learner,))
     result = stack(config, Context(device="cpu")).predictions
     assert result is not None
-    truth = pl.read_parquet(data / "energy_test" / "truth.parquet")
+    truth = pl.read_parquet(data / "energy_test" / "truth.parquet", glob=False)
     return [*of(result.arrays, truth, ("lg_energy",)), *of(result.arrays, truth, ("core_x_m", "core_y_m"))]
 
 
@@ -62,7 +62,7 @@ def fitted_core(array: str, out: Path, seed: int) -> float:
     """Return the resolution of the lateral fit's core, m."""
     data = out / f"{array.replace(' ', '_')}-{SIZES[0]}-{seed}" / "energy_test"
     core = build_table(data).matrix(("fit_core_x_m", "fit_core_y_m")).T
-    truth = pl.read_parquet(data / "truth.parquet", columns=["core_x_m", "core_y_m"])
+    truth = pl.read_parquet(data / "truth.parquet", columns=["core_x_m", "core_y_m"], glob=False)
     residual = np.concatenate([core[k] - truth[:, k].to_numpy() for k in (0, 1)])
     return resolution(residual[np.isfinite(residual)])
 
