@@ -142,14 +142,16 @@ def read_truth(data: Path, task: Task) -> Truth:
 
     energy, zenith_deg = scalar("E"), scalar("Ze")
     binning = BENCHMARK if array_of(read_source(folder)).is_of_kascade else MetricBins.of(energy, zenith_deg)
-    reference = task.target.reference if task.target else None
+    reference = scalar(task.target.reference) if task.target and task.target.reference else None
+    if reference is not None and not np.isfinite(reference).all():  # nobody reconstructed it
+        reference = None
     return Truth(
         folder,
         labels,
         energy=energy,
         zenith_deg=zenith_deg,
         order=read_optional(ORDER_FILE, _read_order),
-        reference=scalar(reference) if reference else None,
+        reference=reference,
         groups=read_optional(GROUPS_FILE, _read_groups),
         weights=read_optional(WEIGHT_FILE, partial(_read_weights, task=task)),
         binning=binning,

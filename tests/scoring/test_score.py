@@ -32,7 +32,7 @@ from showerstack.scoring.metrics.residuals import paired_resolution, residual_me
 from showerstack.scoring.score import score_arrays, score_file
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.gamma import sense_warnings, tie_warnings
-from showerstack.scoring.tasks.truth import Truth
+from showerstack.scoring.tasks.truth import Truth, read_truth
 from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, SCALARS_FILE
 
 
@@ -311,6 +311,19 @@ def test_metrics_by_true_energy_and_of_the_reconstruction() -> None:
     bare = score_arrays(truth, estimate, ENERGY, intervals=False)
     assert "intervals" not in str(bare)
     assert bare["resolution"] == result["resolution"]
+
+
+def test_an_energy_that_nobody_reconstructed_is_not_compared(tmp_path: Path) -> None:
+    rng, scalars = np.random.default_rng(8), np.full((80, 5), 5.0, np.float32)
+    np.save(tmp_path / "labels_energy.npy", rng.uniform(14, 17, 80).astype(np.float32))
+    np.save(tmp_path / "features.npy", scalars)
+    assert read_truth(tmp_path, ENERGY).reference is not None
+    scalars[:, 0] = np.nan
+    np.save(tmp_path / "features.npy", scalars)
+    truth = read_truth(tmp_path, ENERGY)
+    result = score_arrays(truth, truth.labels + 0.1, ENERGY)
+    json.dumps(result, allow_nan=False)
+    assert "reconstruction" not in result
 
 
 def test_thin_bins_are_named() -> None:
