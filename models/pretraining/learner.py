@@ -139,6 +139,8 @@ class PretrainedLearner(NetworkLearner):
         """That world, and what is added to the logits."""
         self.near: torch.Tensor | None = None
         """A world of most of the showers."""
+        self.by_truth = False
+        """Whether training begins in the world that true quantities tell alone."""
         self.rate_factors = {"body.": self.chosen["body_rate"], "world": self.chosen["world_rate"]}
 
     def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
@@ -164,7 +166,7 @@ class PretrainedLearner(NetworkLearner):
             known = (~np.isnan(train.targets)).sum(axis=0) >= LEAST_KNOWN
         check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
         if self.chosen["by_number"]:
-            self.training, self.after, self.found, self.near = self.usual, None, None, None
+            self.training, self.after, self.found, self.near, self.by_truth = self.usual, None, None, None, False
             n_showers = sum(np.unique(part.showers).size for part in (train, valid))
             if n_showers < MANY_ENOUGH:
                 train = valid = train.with_others(valid)
@@ -172,7 +174,7 @@ class PretrainedLearner(NetworkLearner):
             undone = self.chosen["class_weights"] is not None or self.usual.label_smoothing > 0
             if n_showers < FEW and self.usual.batch_size > SMALL_BATCH and not undone:
                 if self._known_rows() is None:  # a new head tells nothing of the world
-                    self.training = replace(self.training, batch_size=SMALL_BATCH)
+                    self.training, self.by_truth = replace(self.training, batch_size=SMALL_BATCH), bool(known.any())
                 else:
                     self._train_after_world(self._epochs_after(train, seed, device, progress))
         super().fit(train, valid, seed=seed, device=device, progress=progress)
@@ -233,20 +235,20 @@ class PretrainedLearner(NetworkLearner):
     def _train(
         self, network: nn.Module, events: Batch, valid: Batch, seed: int, device: str, progress: Progress | None
     ) -> History:
-        if self.after is not None:
+        if self.after is not None or self.by_truth:
             tuned: Any = network.network
             number = np.unique(events.showers).size
             some = np.random.default_rng(seed).permutation(len(events))[:MOST_EVENTS]
             known = self._tensors(events.take(np.sort(some)), device)
-            assert known.labels is not None
+            labels = None if self.by_truth else known.labels
             world, bias = self.found = self.found or find_world(
-                tuned.body.eval(), tuned.head, tuned.truth, known.inputs, known.labels, number, weights=known.weights,
+                tuned.body.eval(), tuned.head, tuned.truth, known.inputs, labels, number, weights=known.weights,
                 targets=known.targets, near=self.near,
             )  # fmt: skip
             with torch.no_grad():
                 tuned.world.copy_(world)
                 tuned.head.bias += bias
-            if not self.after:
+            if self.after == 0:
                 assert valid.labels is not None
                 logits = predict_logits(network, self._tensors(valid, device))
                 return History([event_log_loss(self._log_posterior(logits), valid.labels, valid.weights)], 0)

@@ -32,7 +32,7 @@ def find_world(
     head: torch.nn.Linear,
     truth: torch.nn.Linear,
     inputs: torch.Tensor,
-    labels: torch.Tensor,
+    labels: torch.Tensor | None,
     n_showers: int,
     *,
     weights: torch.Tensor | None = None,
@@ -51,7 +51,7 @@ def find_world(
     inputs
         (n, F).
     labels
-        (n,) classes.
+        (n,) classes; None where the head is new and tells nothing of the world: true quantities then do alone.
     n_showers
         Of so many different ones: a shower that is used several times counts once.
     weights
@@ -61,20 +61,23 @@ def find_world(
     near
         (W,) where the search begins; the centre of the priors if None.
     """
-    n_classes = head.out_features
-    weight = torch.ones(len(labels), device=inputs.device) if weights is None else weights
-    share = torch.bincount(labels.cpu(), weight.cpu(), minlength=n_classes).numpy() / len(labels)
-    distance = n_showers * n_classes * float(((share - 1 / n_classes) ** 2).sum())  # Pearson's chi square
-    with_bias = distance > chdtri(n_classes - 1, CHANCE)
+    n_classes, with_bias = head.out_features, False
+    weight = torch.ones(len(inputs), device=inputs.device) if weights is None else weights
+    if labels is not None:
+        share = torch.bincount(labels.cpu(), weight.cpu(), minlength=n_classes).numpy() / len(labels)
+        distance = n_showers * n_classes * float(((share - 1 / n_classes) ** 2).sum())  # Pearson's chi square
+        with_bias = distance > chdtri(n_classes - 1, CHANCE)
     n_world = body.world.in_features - 1
-    total, of_truth = n_showers / len(labels), float(np.interp(n_classes, *OF_TRUTH))
+    total, of_truth = n_showers / len(inputs), float(np.interp(n_classes, *OF_TRUTH))
 
     def cost(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         at = torch.tensor(numbers, dtype=torch.float32, device=inputs.device, requires_grad=True)
         world, bias = at[:n_world], at[n_world:]
         embedding = body(inputs, torch.cat([world, world.new_ones(1)]))
-        logits = head(embedding) + (bias if with_bias else 0.0)
-        loss = total * (functional.cross_entropy(logits, labels, reduction="none") * weight).sum()
+        loss = embedding.new_zeros(())
+        if labels is not None:
+            logits = head(embedding) + (bias if with_bias else 0.0)
+            loss = total * (functional.cross_entropy(logits, labels, reduction="none") * weight).sum()
         if targets is not None:
             losses, _ = truth_losses(truth_estimates(truth, embedding), targets)
             loss = loss + total * of_truth * (losses.sum(dim=1) * weight).sum()

@@ -28,6 +28,7 @@ from showerstack.models.base.posterior import log_softmax
 from showerstack.models.base.saving import plain
 from showerstack.models.networks.forward import ResidualForward
 from showerstack.models.networks.learner import NetworkLearner
+from showerstack.models.networks.loop import History
 from showerstack.models.pretraining import stream, train
 from showerstack.models.pretraining import train as plan
 from showerstack.models.pretraining.arrays import N_ARRAY
@@ -843,7 +844,6 @@ def few(tiny_composition: Path) -> Batch:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_few_showers_choose_how_they_train(few: Batch) -> None:
     assert few.labels is not None
     learner = create(spec("pretrained"), COMPOSITION.classes, n_rows=240)
@@ -872,6 +872,30 @@ def test_a_world_is_found_by_some_of_many_uses(few: Batch, monkeypatch: pytest.M
     assert isinstance(tuned, FineTuned)
     assert bool((tuned.world == 0.5).all())
     assert len(learner.losses_) == 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_new_head_begins_in_the_world_that_true_quantities_tell(
+    few: Batch, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """As that of energies, of whose bins the weights know nothing."""
+    asked, began = list[object](), list[torch.Tensor]()
+
+    def find(*parts: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(parts[4])
+        return torch.full((N_WORLD,), 0.5), torch.zeros(5)
+
+    def train(self: NetworkLearner, network: Any, *parts: object) -> History:
+        began.append(network.network.world.detach().clone())
+        return History([1.0], 0)
+
+    monkeypatch.setattr("showerstack.models.pretraining.learner.find_world", find)
+    monkeypatch.setattr(NetworkLearner, "_train", train)
+    taught = replace(few, targets=np.zeros((len(few), len(TARGETS)), np.float32)) if known else few
+    learner = PretrainedLearner(tuple("abcde"))
+    learner.fit(taught.take(np.arange(200)), taught.take(np.arange(200, 240)), seed=1)
+    assert asked == ([None] if known else [])
+    assert bool((began[0] == 0.5 * known).all())
 
 
 def test_few_showers_all_train_and_stay_together(few: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -941,6 +965,11 @@ def test_the_most_probable_world_is_found() -> None:
     assert said(found, bias) < best + 0.1 * (before - best)
     few, _ = find_world(body, head, truth, inputs, labels, 40)  # the same events of 40 showers
     assert 0.05 < float(few.norm()) < 0.9 * float(find_world(body, head, truth, inputs, labels, 4_000)[0].norm())
+    alone, none = find_world(body, head, truth, inputs, None, len(inputs), targets=targets)
+    assert bool((alone[:3] * world[:3] > 0).all())
+    assert not none.any()
+    other, _ = find_world(body, torch.nn.Linear(6, 3), truth, inputs, None, len(inputs), targets=targets)
+    torch.testing.assert_close(other, alone, msg="a new head has no say")
     near, _ = find_world(body, head, truth, inputs, labels, len(labels), targets=targets, near=found)
     assert said(near, bias) == pytest.approx(said(found, bias), abs=1e-3)
 
