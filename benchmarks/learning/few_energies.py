@@ -41,10 +41,11 @@ def measured(learner: str, array: str, n: int, seed: int, out: Path) -> list[flo
     cuts = "test" if case.array == KASCADE else "none"
     simulate(ENERGY, data, n_train=n, n_test=N_TEST, seed=seed, train_cuts=cuts, world=WORLD, array=case.array)
     config = StackConfig(task=ENERGY.name, data=data, run=data / learner, preset="quick", learners=(learner,))
-    result = stack(config, Context(device="cpu")).predictions
-    assert result is not None
+    run = stack(config, Context(device="cpu")).run
+    with np.load(run / "predictions.npz", allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
     truth = pl.read_parquet(data / "energy_test" / "truth.parquet", glob=False)
-    return [*of(result.arrays, truth, ("lg_energy",)), *of(result.arrays, truth, ("core_x_m", "core_y_m"))]
+    return [*of(arrays, truth, ("lg_energy",)), *of(arrays, truth, ("core_x_m", "core_y_m"))]
 
 
 def of(arrays: dict[str, np.ndarray], truth: pl.DataFrame, names: tuple[str, ...]) -> tuple[float, float]:
