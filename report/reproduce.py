@@ -1,5 +1,7 @@
 """A published result from nothing: archives, conversion, runs of several seeds, scores, submission, and ``RESULT.md``.
 
+Energies have no submission, since the public benchmark takes none.
+
 Every step keeps what it has finished, so the same command goes on after an interruption. No choice looks at test
 labels: the submission is the run of the first seed, whatever the others reach. That run alone has a report and a model
 card. What each stage cost is added up over all interruptions.
@@ -217,10 +219,11 @@ def _do_steps(plan: Reproduction, raw: Path, stages: Stages, notes: _Notes, ctx:
         metric = _interval(scores[-1].value, scores[-1].low, scores[-1].high)
         LOG.info("seed %d: %s %s", seed, scoring_of(task).metric_words, metric)
     with stages.stage("report and submission"):
-        if not (out / SUBMISSION).exists():
+        if not ((out / SUBMISSION).exists() or (task.target and Run.open(runs[0]).card.exists())):
             write_report(runs[0], data, bars=ctx.bars)
             write_card(runs[0])
-            write_submission(runs[:1], SUBMISSION, data=data, out=out)
+            if not task.target:  # the public benchmark takes none
+                write_submission(runs[:1], SUBMISSION, data=data, out=out)
     file = out / RESULT_FILE
     with atomic_path(file) as temporary:
         lines = _result_text(plan, data, runs, scores, [*flow, *notes.remarks], stages)
@@ -302,7 +305,7 @@ def _result_text(
         f"- Learners: {', '.join(manifest.finished)}.",
         f"- Pool `{manifest.pool.chosen}`, chosen out-of-fold; used: {scores[0].shipped} ({manifest.gate.reason}).",
         f"- Scored on: {manifest.judged.on}, {manifest.judged.events:,} events.",
-        "- The submission is the run of seed 1, whatever the other seeds reach.",
+        *([] if task.target else ["- The submission is the run of seed 1, whatever the other seeds reach."]),
         "",
         "## Cost",
         "",
@@ -325,8 +328,9 @@ def _result_text(
         f"--protocol {plan.protocol}",
         "```",
         "",
-        f"`{SUBMISSION}/` holds what is handed in; the run of seed 1 has a report and a model card, and `python cli.py "
-        "report RUN --data RESULT/data` writes those of another.",
+        *([] if task.target else [f"`{SUBMISSION}/` holds what is handed in."]),
+        "The run of seed 1 has a report and a model card; those of another run are written by `python cli.py report RUN "
+        "--data RESULT/data`.",
         "",
     ]
     return "\n".join(lines)

@@ -24,7 +24,7 @@ from showerstack.runtime.errors import InputError
 from showerstack.runtime.files import read_json
 from showerstack.runtime.logs import logging_to
 from showerstack.scoring.score import score_file
-from showerstack.showers.schema import COMPOSITION, GAMMA, Task
+from showerstack.showers.schema import COMPOSITION, ENERGY, GAMMA, Task
 from showerstack.showers.simulation.raw import simulate_raw
 from tests.showers.known import HASHES, N_EVENTS, converted_hash, write_archives
 from tests.showers.test_download import Server
@@ -158,6 +158,18 @@ def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path, monkeyp
         assert (tmp_path / "out" / "raw" / mode_file).read_bytes() == (tmp_path / "made" / mode_file).read_bytes()
     with pytest.raises(InputError, match="--base-url is where archives are downloaded from"):
         replace(wanted, simulated=1000)
+
+
+@pytest.mark.slow
+def test_energies_have_a_result_without_a_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("showerstack.report.reproduce.write_report", _empty_report)
+    wanted = Reproduction(ENERGY, "2026", tmp_path, simulated=3_000, seeds=1, learners=("quadratic_logit",))
+    for _ in range(2):
+        file, (score,) = reproduce(wanted, Context(workers=1))
+        assert f"resolution, half the width of the central 68 % {score.value:.4g}" in file.read_text()
+        assert "ubmission" not in file.read_text().replace("report and submission", "")
+    assert not (tmp_path / "submission").exists()
+    assert (tmp_path / "runs" / "energy-seed-1" / "model_card.md").exists()
 
 
 def test_interval_over_events_and_seeds() -> None:
