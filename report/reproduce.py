@@ -329,7 +329,7 @@ def _result_text(
         "```",
         "",
         *([] if task.target else [f"`{SUBMISSION}/` holds what is handed in."]),
-        "The run of seed 1 has a report and a model card; those of another run are written by `python cli.py report RUN "
+        "The run of seed 1 has a report and a model card; those of another are written by `python cli.py report RUN "
         "--data RESULT/data`.",
         "",
     ]
