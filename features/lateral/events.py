@@ -104,6 +104,11 @@ class EventBatch:
         return sine * self.xp.cos(azimuth), sine * self.xp.sin(azimuth)
 
     @cached_property
+    def electron_hit(self) -> Any:
+        """(n, cells) float32: 1 where an e/gamma station reports a deposit."""
+        return self.xp.astype(self.electron_mev > 0.0, self.xp.float32)
+
+    @cached_property
     def electron_sorted(self) -> Any:
         """(n, cells): deposits of the e/gamma channel in ascending order."""
         return self.xp.sort(self.electron_mev, axis=1, stable=False)

@@ -88,11 +88,6 @@ def signals(events: EventBatch) -> Signals:
     )
 
 
-def electron_hit(events: EventBatch) -> Any:
-    """Return (n, cells) float32, 1 where an e/gamma station reports a deposit."""
-    return events.xp.astype(events.electron_mev > 0.0, events.xp.float32)
-
-
 def muon_hit(events: EventBatch) -> Any:
     """Return (n, cells) float32, 1 where a muon station reports a deposit."""
     return events.xp.astype(events.muon_mev > 0.0, events.xp.float32)
@@ -337,14 +332,14 @@ def grid_reference(events: EventBatch) -> dict[str, Any]:
     sums = {
         "inner": xp.sum(events.electron_mev * here.no_muon, axis=1),
         "outer": xp.sum(events.electron_mev * here.has_muon, axis=1),
-        "both_hits": xp.sum(electron_hit(events) * muon_hit(events), axis=1),
+        "both_hits": xp.sum(events.electron_hit * muon_hit(events), axis=1),
     }
     azimuth = events.azimuth_deg * (3.141592653589793 / 180.0)
     cosine, sine = xp.cos(azimuth)[:, None], xp.sin(azimuth)[:, None]
     x, y = here.x_m * (1.0 / UNIT_M), here.y_m * (1.0 / UNIT_M)
     rings = xp.asarray((events.array.square_ring.reshape(-1, 1) == np.arange(N_RINGS)).astype(np.float32))
     planes = {
-        "e": (events.electron_mev, electron_hit(events), response.saturation_mev),
+        "e": (events.electron_mev, events.electron_hit, response.saturation_mev),
         "mu": (events.muon_mev, muon_hit(events), response.muon_saturation_mev),
     }
     for c, (cells, hit, limit) in planes.items():
@@ -367,7 +362,7 @@ def order_reference(events: EventBatch) -> dict[str, Any]:
     """Return ``e_max``, ``e_top5`` (sum of the largest) and quantiles of the hit stations, ``e_q25`` and so on."""
     xp, result = events.xp, {}
     for c, ordered, hit in (
-        ("e", events.electron_sorted, electron_hit(events)),
+        ("e", events.electron_sorted, events.electron_hit),
         ("mu", events.muon_sorted, muon_hit(events)),
     ):
         result[f"{c}_max"], result[f"{c}_top5"] = ordered[:, -1], xp.sum(ordered[:, -N_TOP:], axis=1)
