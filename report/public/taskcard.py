@@ -103,10 +103,9 @@ def write_cards(
     ``out`` gets ``shared/<dataset>/<task>`` and task folders: ``<name>`` of the layout airs, ``mlgym/<name>``. Where a
     check fails, nothing is left of that folder. The names of a variant end in a hash of the test's readings.
     """
+    _refuse_without_card(tasks)
     result = {}
     for task in tasks:
-        if task not in CARDS:
-            raise InputError(f"task {task!r} has no card: choose from {', '.join(CARDS)}")
         shared = out / "shared" / DATASET / task
         test = Dataset.open(data / f"{task}_test", task_named(task))
         _write_data(data, shared, task_named(task))
@@ -136,6 +135,7 @@ def write_variants(
     """
     from showerstack.models.pretraining.stream import draw_world
 
+    _refuse_without_card(tasks)
     settings, _ = draw_world(np.random.default_rng((VARIANT, seed)))
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".variant-") as folder:
@@ -145,6 +145,11 @@ def write_variants(
                 settings=settings,
             )  # fmt: skip
         return write_cards(Path(folder), out, tasks, layouts, variant=True)
+
+
+def _refuse_without_card(tasks: tuple[str, ...]) -> None:
+    if others := [task for task in tasks if task not in CARDS]:
+        raise InputError(f"task {others[0]!r} has no card: choose from {', '.join(CARDS)}")
 
 
 def _write_data(data: Path, shared: Path, task: Task) -> None:

@@ -168,6 +168,16 @@ def test_mlgym_tasks_hide_labels_and_are_evaluated(data: Path, tmp_path: Path) -
     assert json.loads(printed.split("---")[-1]) == {"HadronSurvival": pytest.approx(3 / np.sum(labels == 1))}
 
 
+def test_a_task_without_a_card_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    for write in (
+        lambda: write_cards(tmp_path, tmp_path / "out", ("composition", "energy")),
+        lambda: write_variants(tmp_path / "out", ("energy",), ("airs",), seed=1, n_train=100, n_test=100),
+    ):
+        with pytest.raises(InputError, match="task 'energy' has no card: choose from composition, gamma"):
+            write()
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_variant_is_of_new_showers_in_another_world(data: Path, tmp_path: Path) -> None:
     sizes = {"n_train": 200, "n_test": 300}
