@@ -9,7 +9,7 @@ learned from lie within one error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias
 
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import softmax
 
 from showerstack.models.base.inputs import TARGETS
-from showerstack.scoring.metrics.residuals import residual_metrics, resolution
+from showerstack.scoring.metrics.residuals import residual_metrics, resolution, shown_median
 
 OWN = "own estimate"
 """Name, among the estimates that are pooled, of the one by the learner of true quantities."""
@@ -210,14 +210,17 @@ def mixture(fits: np.ndarray) -> np.ndarray:
     return np.stack([mean, np.sqrt(variance)], axis=-1)
 
 
-def cross_fitted_scale(in_errors: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return the factor of each event's error, (n,), measured on the half of the events in which it is not.
+def of_other_half(
+    statistic: Callable[[np.ndarray, np.ndarray | None], float], values: np.ndarray, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """Return for each event, (n,), a statistic of values (n,) and weights of the half of the events in which it is not.
 
     Halves are the first and the last rows: rows of one shower follow each other.
     """
-    first = np.arange(len(in_errors)) < len(in_errors) // 2
-    halves = [resolution(in_errors[half], None if weights is None else weights[half]) for half in (~first, first)]
-    return np.where(first, *halves)
+    first = np.arange(len(values)) < len(values) // 2
+    return np.where(
+        first, *(statistic(values[half], None if weights is None else weights[half]) for half in (~first, first))
+    )
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,8 @@ class TargetCalibration:
     """Whose estimates they are."""
     scale: tuple[float, float, float]
     """Factors of the errors of energy, core outward and core sideways; 0 for what was not learned."""
+    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Medians of estimate minus truth, standardised, which are subtracted; 0 where they are not shown to be another."""
 
     @classmethod
     def of(
@@ -253,23 +258,24 @@ class TargetCalibration:
         """
         estimates = mixture(fits)
         record: dict[str, Any] = {"learner": learner, "units": UNITS, "held_out": {}}
-        scale = []
-        for k in USED:
+        scale, offset = [0.0] * len(USED), [0.0] * len(USED)
+        for place, k in enumerate(USED):
             known = ~np.isnan(targets[:, k]) & ~np.isnan(estimates[:, k]).any(axis=1)
             if known.sum() < MIN_EVENTS:
-                scale.append(0.0)
                 continue
-            residual = estimates[known, k, 0] - targets[known, k]
-            in_errors = residual / estimates[known, k, 1]
             importance = None if weights is None else weights[known]
-            scale.append(resolution(in_errors, importance))
+            residual, error = estimates[known, k, 0] - targets[known, k], estimates[known, k, 1]
+            offset[place] = shown_median(residual, importance)
+            scale[place] = resolution((residual - offset[place]) / error, importance)
+            residual = residual - of_other_half(shown_median, residual, importance)
+            in_errors = residual / error
             record["held_out"][TARGETS[k].name] = {
                 "unit": TARGETS[k].unit,
                 **residual_metrics(residual * TARGETS[k].width, importance),
-                "in_errors": residual_metrics(in_errors / cross_fitted_scale(in_errors, importance), importance),
-                "factor_of_errors": scale[-1],
+                "in_errors": residual_metrics(in_errors / of_other_half(resolution, in_errors, importance), importance),
+                "factor_of_errors": scale[place],
             }
-        return cls(learner, (scale[0], scale[1], scale[2])), record
+        return cls(learner, (scale[0], scale[1], scale[2]), (offset[0], offset[1], offset[2])), record
 
     def arrays(self, fits: np.ndarray, fitted_core: np.ndarray | None) -> dict[str, np.ndarray]:
         """Return estimates and errors (n,) float64 by the names of :data:`UNITS`.
@@ -284,9 +290,9 @@ class TargetCalibration:
         with np.errstate(invalid="ignore"):
             estimates = mixture(fits)
         value, error = [], []
-        for k, scale in zip(USED, self.scale, strict=True):
+        for k, scale, offset in zip(USED, self.scale, self.offset, strict=True):
             target = TARGETS[k]
-            value.append(estimates[:, k, 0] * target.width + target.centre)
+            value.append((estimates[:, k, 0] - offset) * target.width + target.centre)
             error.append(estimates[:, k, 1] * target.width * scale)
         (lg_energy, outward, sideways), (lg_energy_error, outward_error, sideways_error) = value, error
         arrays: dict[str, np.ndarray] = {}
@@ -306,10 +312,10 @@ class TargetCalibration:
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON content."""
-        return {"learner": self.learner, "scale": list(self.scale)}
+        return {"learner": self.learner, "scale": list(self.scale), "offset": list(self.offset)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Read what :meth:`as_json` returned."""
-        energy, outward, sideways = map(float, content["scale"])
-        return cls(str(content["learner"]), (energy, outward, sideways))
+        (energy, outward, sideways), offset = (tuple(map(float, content[name])) for name in ("scale", "offset"))
+        return cls(str(content["learner"]), (energy, outward, sideways), (offset[0], offset[1], offset[2]))

@@ -6,7 +6,7 @@ the quantiles' own errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,28 @@ MIN_EVENTS = 50
 
 def resolution(residuals: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Return half the width of the central 68.27 % of residuals (N,), of their weight (N,) where they have any."""
-    if weights is None:
-        low, high = np.quantile(residuals, CENTRAL)
-    else:
-        order = np.argsort(residuals)
-        reached = np.cumsum(weights[order]) - weights[order] / 2
-        low, high = np.interp(np.array(CENTRAL) * weights.sum(), reached, residuals[order])
+    low, high = _quantiles(residuals, CENTRAL, weights)
     return float(high - low) / 2
+
+
+def shown_median(residuals: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """Return the median of residuals (N,), or 0 where it is less than two of its standard errors from it.
+
+    The error is that of a normal distribution, sqrt(pi / 2) resolution / sqrt(N), of as many events as weights (N,) are
+    worth.
+    """
+    (middle,) = _quantiles(residuals, (0.5,), weights)
+    n = len(residuals) if weights is None else weights.sum() ** 2 / (weights**2).sum()
+    error = np.sqrt(np.pi / 2 / n) * resolution(residuals, weights)
+    return float(middle) if abs(middle) > 2 * error else 0.0
+
+
+def _quantiles(values: np.ndarray, shares: Sequence[float], weights: np.ndarray | None) -> np.ndarray:
+    if weights is None:
+        return np.quantile(values, shares)
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) - weights[order] / 2
+    return np.interp(np.array(shares) * weights.sum(), reached, values[order])
 
 
 def residual_metrics(residuals: np.ndarray, weights: np.ndarray | None = None) -> dict[str, Any]:

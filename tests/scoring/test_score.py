@@ -28,7 +28,13 @@ from showerstack.scoring.metrics.composition import (
 )
 from showerstack.scoring.metrics.gamma import gamma_area, gamma_metrics, hadron_survival
 from showerstack.scoring.metrics.intervals import clopper_pearson
-from showerstack.scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
+from showerstack.scoring.metrics.residuals import (
+    paired_resolution,
+    residual_metrics,
+    resolution,
+    resolution_interval,
+    shown_median,
+)
 from showerstack.scoring.score import score_arrays, score_file
 from showerstack.scoring.tasks import scoring_of
 from showerstack.scoring.tasks.gamma import sense_warnings, tie_warnings
@@ -324,6 +330,16 @@ def test_an_energy_that_nobody_reconstructed_is_not_compared(tmp_path: Path) -> 
     result = score_arrays(truth, truth.labels + 0.1, ENERGY)
     json.dumps(result, allow_nan=False)
     assert "reconstruction" not in result
+
+
+def test_a_median_counts_from_two_standard_errors_on() -> None:
+    noise = np.random.default_rng(3).normal(0, 1, (2000, 100))
+    medians = np.array([shown_median(one) for one in noise])
+    # 4.6 % beyond two errors, if these were known exactly.
+    assert 0.02 < np.mean(medians != 0) < 0.11
+    assert shown_median(noise[0] + 1.0) == np.median(noise[0] + 1.0)
+    weights = np.repeat([1.0, 1e-6], [40, 60])
+    assert shown_median(np.repeat([0.0, 9.0], [40, 60]) + noise[0], weights) == shown_median(noise[0, :40])
 
 
 def test_thin_bins_are_named() -> None:
