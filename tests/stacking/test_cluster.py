@@ -126,11 +126,11 @@ def test_without_workers_it_ends_with_a_line(small: Any, tmp_path: Path, monkeyp
 
 
 def _wait(file: Path | None) -> None:
-    while file is not None and not file.exists():
+    # The folder of a test that has passed is removed at once, with the file in it.
+    while file is not None and file.parent.exists() and not file.exists():
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 def test_a_scheduler_that_ends_is_told(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.1)
     monkeypatch.setattr(small, "ncores", _ended)
