@@ -36,7 +36,7 @@ OWN_ENERGY, OUTWARD, SIDEWAYS = (
 )
 USED = (OWN_ENERGY, OUTWARD, SIDEWAYS)
 MIN_EVENTS = 30
-"""Events of known truth without which errors are not measured: by so many to an eighth."""
+"""Showers of known truth without which errors are not measured: by so many to an eighth."""
 
 
 @dataclass(frozen=True)
@@ -210,17 +210,15 @@ def mixture(fits: np.ndarray) -> np.ndarray:
     return np.stack([mean, np.sqrt(variance)], axis=-1)
 
 
-def of_other_half(
-    statistic: Callable[[np.ndarray, np.ndarray | None], float], values: np.ndarray, weights: np.ndarray | None = None
-) -> np.ndarray:
-    """Return for each event, (n,), a statistic of values (n,) and weights of the half of the events in which it is not.
+def of_other_half(statistic: Callable[..., float], *parts: np.ndarray | None) -> np.ndarray:
+    """Return for each event, (n,), a statistic of parts (n,), or None, of the half of the events in which it is not.
 
     Halves are the first and the last rows: rows of one shower follow each other.
     """
-    first = np.arange(len(values)) < len(values) // 2
-    return np.where(
-        first, *(statistic(values[half], None if weights is None else weights[half]) for half in (~first, first))
-    )
+    (n,) = {len(part) for part in parts if part is not None}
+    first = np.arange(n) < n // 2
+    halves = [statistic(*(None if part is None else part[half] for part in parts)) for half in (~first, first)]
+    return np.where(first, *halves)
 
 
 @dataclass(frozen=True)
@@ -236,7 +234,12 @@ class TargetCalibration:
 
     @classmethod
     def of(
-        cls, learner: str, fits: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None
+        cls,
+        learner: str,
+        fits: np.ndarray,
+        targets: np.ndarray,
+        weights: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
     ) -> tuple[Self, dict[str, Any]]:
         """Measure the errors on events that no fit has learned from.
 
@@ -248,6 +251,8 @@ class TargetCalibration:
             (n, T) standardised truth, NaN where unknown.
         weights
             (n,) importance weights, or None: the errors' factors, bias and resolution are then those of weight.
+        groups
+            (n,) events of one value are one shower, or None where all are different ones.
 
         Returns
         -------
@@ -261,13 +266,13 @@ class TargetCalibration:
         scale, offset = [0.0] * len(USED), [0.0] * len(USED)
         for place, k in enumerate(USED):
             known = ~np.isnan(targets[:, k]) & ~np.isnan(estimates[:, k]).any(axis=1)
-            if known.sum() < MIN_EVENTS:
+            importance, shower = (None if part is None else part[known] for part in (weights, groups))
+            if (known.sum() if shower is None else len(np.unique(shower))) < MIN_EVENTS:
                 continue
-            importance = None if weights is None else weights[known]
             residual, error = estimates[known, k, 0] - targets[known, k], estimates[known, k, 1]
-            offset[place] = shown_median(residual, importance)
+            offset[place] = shown_median(residual, importance, shower)
             scale[place] = resolution((residual - offset[place]) / error, importance)
-            residual = residual - of_other_half(shown_median, residual, importance)
+            residual = residual - of_other_half(shown_median, residual, importance, shower)
             in_errors = residual / error
             record["held_out"][TARGETS[k].name] = {
                 "unit": TARGETS[k].unit,

@@ -72,17 +72,25 @@ def class_counts(labels: np.ndarray, groups: np.ndarray | None, n_classes: int =
 
 
 def evaluation_events(
-    passing: np.ndarray, labels: np.ndarray, n_classes: int, usable: np.ndarray | None = None, *, of_bins: bool = False
+    passing: np.ndarray,
+    labels: np.ndarray,
+    n_classes: int,
+    usable: np.ndarray | None = None,
+    *,
+    of_bins: bool = False,
+    groups: np.ndarray | None = None,
 ) -> tuple[np.ndarray, str]:
     """Return the events for calibration, meta-learner and decision, (N,) bool, and a remark if it is all of them.
 
     They are the events that pass the evaluation cuts; where a class has fewer than :data:`MIN_PER_CLASS` of those,
     all events that are ``usable``, (N,) bool. Classes that are bins of a true quantity need so many together, and one
-    each: of showers that fail the cuts the energy would be corrected by another bias.
+    each: of showers that fail the cuts the energy would be corrected by another bias. Of these, events of one of the
+    ``groups`` (N,) count once.
     """
     counts = np.bincount(labels[passing], minlength=n_classes)
     together = of_bins and counts.min() > 0
-    fewest, what = (counts.sum(), "events") if together else (counts.min(), "events of one class")
+    showers = np.flatnonzero(passing) if groups is None else np.unique(groups[passing])
+    fewest, what = (len(showers), "showers") if together else (counts.min(), "events of one class")
     if fewest >= MIN_PER_CLASS or passing.all():
         return passing, ""
     remark = (
@@ -268,7 +276,9 @@ def make_folds(
     """
     labels, usable, energy, groups = events.labels, events.usable, events.energy, events.groups
     of_bins = events.offsets is not None
-    in_evaluation, cuts_remark = evaluation_events(events.passing, labels, len(classes), usable, of_bins=of_bins)
+    in_evaluation, cuts_remark = evaluation_events(
+        events.passing, labels, len(classes), usable, of_bins=of_bins, groups=groups
+    )
     outer, holdout_remark = choose_holdout(
         in_evaluation, labels, holdout, seed=seed, energy=energy, groups=groups, least=least
     )

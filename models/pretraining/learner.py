@@ -58,7 +58,7 @@ MOST_EVENTS = 2_000
 PARTS, PARTS_OF_MANY, MANY = 4, 2, 500
 """Into so many parts the showers of such a fit are divided to choose its training; from how many on fewer do."""
 LEAST_KNOWN = 30
-"""Training events in which a true quantity must be known for its estimates to count as learned."""
+"""Training showers of which a true quantity must be known for its estimates to count as learned."""
 TRUTH_WEIGHT = 0.3
 """Without it estimates fall behind a body that classes move; photons are then found less well."""
 
@@ -163,7 +163,8 @@ class PretrainedLearner(NetworkLearner):
         known = np.zeros(len(TARGETS), dtype=bool)
         if train.targets is not None:
             check_targets(train.targets, len(train))
-            known = (~np.isnan(train.targets)).sum(axis=0) >= LEAST_KNOWN
+            showers = [np.unique(train.showers[one]).size for one in ~np.isnan(train.targets).T]
+            known = np.array(showers) >= LEAST_KNOWN
         check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
         if self.chosen["by_number"]:
             self.training, self.after, self.found, self.near, self.by_truth = self.usual, None, None, None, False

@@ -29,14 +29,15 @@ def resolution(residuals: np.ndarray, weights: np.ndarray | None = None) -> floa
     return float(high - low) / 2
 
 
-def shown_median(residuals: np.ndarray, weights: np.ndarray | None = None) -> float:
+def shown_median(residuals: np.ndarray, weights: np.ndarray | None = None, groups: np.ndarray | None = None) -> float:
     """Return the median of residuals (N,), or 0 where it is less than two of its standard errors from it.
 
     The error is that of a normal distribution, sqrt(pi / 2) resolution / sqrt(N), of as many events as weights (N,) are
-    worth.
+    worth, or of as many as there are groups (N,): uses of one shower may all err alike.
     """
     (middle,) = _quantiles(residuals, (0.5,), weights)
     n = len(residuals) if weights is None else weights.sum() ** 2 / (weights**2).sum()
+    n = n if groups is None else min(n, len(np.unique(groups)))
     error = np.sqrt(np.pi / 2 / n) * resolution(residuals, weights)
     return float(middle) if abs(middle) > 2 * error else 0.0
 

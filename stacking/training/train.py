@@ -391,7 +391,7 @@ def fit_target_calibration(
         fits = run.read_fits(name, (None,) if name in collected.networks else every, HOLDOUT, estimates=True)
     else:
         fits = run.read_out_of_fold(name, folds.partitions[:1], folds.out_of_fold, estimates=True)[:, judged.rows]
-    target_calibration, record = TargetCalibration.of(name, fits, targets, judged.sample.weights)
+    target_calibration, record = TargetCalibration.of(name, fits, targets, judged.sample.weights, judged.sample.groups)
     if not any(target_calibration.scale):
         return None, None, {}
     return target_calibration, record, target_calibration.arrays(fits, None)

@@ -898,6 +898,21 @@ def test_a_new_head_begins_in_the_world_that_true_quantities_tell(
     assert bool((began[0] == 0.5 * known).all())
 
 
+@pytest.mark.parametrize(("n", "learned"), [(58, False), (60, True)])
+def test_true_quantities_of_thirty_showers_are_learned(
+    few: Batch, monkeypatch: pytest.MonkeyPatch, n: int, learned: bool
+) -> None:
+    """Two uses of a shower are one."""
+    monkeypatch.setattr("showerstack.models.pretraining.learner.find_world", lambda *_, **__: (torch.zeros(N_WORLD), 0))
+    monkeypatch.setattr(NetworkLearner, "_train", lambda *_: History([1.0], 0))
+    taught = replace(few, targets=np.zeros((len(few), len(TARGETS)), np.float32))
+    learner = PretrainedLearner(tuple("abcde"))
+    learner.fit(taught.take(np.arange(n)), taught.take(np.arange(200, 240)), seed=1)
+    tuned = learner.network_.network
+    assert isinstance(tuned, FineTuned)
+    assert bool(tuned.with_targets.all()) == bool(tuned.with_targets.any()) == learned
+
+
 def test_few_showers_all_train_and_stay_together(few: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int, int]] = []
     parts: list[np.ndarray] = []

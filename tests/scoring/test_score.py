@@ -338,6 +338,9 @@ def test_a_median_counts_from_two_standard_errors_on() -> None:
     # 4.6 % beyond two errors, if these were known exactly.
     assert 0.02 < np.mean(medians != 0) < 0.11
     assert shown_median(noise[0] + 1.0) == np.median(noise[0] + 1.0)
+    moved = noise[0] - np.median(noise[0]) + 0.5
+    assert shown_median(moved) == np.median(moved)
+    assert shown_median(moved, groups=np.arange(100) // 10) == 0.0, "a hundred uses of ten showers show less"
     weights = np.repeat([1.0, 1e-6], [40, 60])
     assert shown_median(np.repeat([0.0, 9.0], [40, 60]) + noise[0], weights) == shown_median(noise[0, :40])
 

@@ -335,8 +335,11 @@ def test_bins_of_a_quantity_need_enough_together(passing: list[int], judged: int
     passes = np.concatenate([np.arange(100) < n for n in passing])
     in_evaluation, remark = evaluation_events(passes, np.repeat([0, 1, 2], 100), 3, of_bins=True)
     assert in_evaluation.sum() == judged
-    words = "0 events of one class pass" if not passing[0] else "91 events pass"
+    words = "0 events of one class pass" if not passing[0] else "91 showers pass"
     assert (words in remark) if judged == 300 else not remark
+    uses = np.arange(300) // 10
+    in_evaluation, _ = evaluation_events(passes, np.repeat([0, 1, 2], 100), 3, of_bins=True, groups=uses)
+    assert in_evaluation.all(), "ten uses of a shower are one"
 
 
 def test_two_processes_do_not_write_one_run(tiny_composition: Path, tmp_path: Path) -> None:
